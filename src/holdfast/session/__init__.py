@@ -1,1 +1,1 @@
-"""The async engine: where decisions meet stores and models."""
+"""The async engine: connects the pure decisions of `holdfast.core` with stores and models."""

@@ -1,4 +1,4 @@
-"""How far off our token counts are, learned from what providers bill, and kept by model for later sessions too."""
+"""Learns from providers' bills how far our token counts are off, and stores that by model for later sessions."""
 
 from holdfast.core.conversation.tokens import Calibration
 from holdfast.core.history.events import Usage
@@ -6,19 +6,19 @@ from holdfast.stores.base import Store
 from holdfast.wire.overflow import is_silently_truncated
 
 MIN_PLAUSIBLE_WINDOW, MAX_PLAUSIBLE_WINDOW = 512, 1_000_000_000
-"""A number outside of these is no window: an error message happened to mention it."""
+"""A number outside this range is no context window: an error message happened to mention it."""
 
 CALIBRATION_KEY_PREFIX = "calibration:"
 MIN_TRUNCATED_TOKENS = 1_024
-"""No server cuts a prompt to less than this; a lower bill that never grows is made up."""
+"""No server truncates a prompt to less than this; a lower bill that never grows is not real."""
 GROWTH_FACTOR, SAME_BILL_FACTOR = 1.05, 1.02
-"""Where a server cuts prompts, what is sent has grown by the first at least, what is billed by the second at most."""
+"""Signs of truncation: the sent size grows at least by the first factor, the billed size at most by the second."""
 SHARE_TOLERANCE = 0.1
 """How far the billed shares of two requests may differ if the provider counts both in the same way."""
 
 
 class UsageCalibrator:
-    """Learns from each bill how far our counting is off, and stores it for later sessions."""
+    """Learns from each bill how far our counts are off, and stores it for later sessions."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -27,10 +27,10 @@ class UsageCalibrator:
         self._last_counted: tuple[str, int] | None = None
         """The model and our own count of the last request."""
         self._suspected_bills: dict[str, tuple[int, int]] = {}
-        """By model whose last bill was for far less than was sent: what was sent, and what was billed."""
+        """By model whose last bill was far too low: the size that was sent, and the size that was billed."""
 
     async def calibration(self, model: str | None) -> Calibration:
-        """Return how the counts of a model relate to ours."""
+        """Return the ratio between a model's token counts and ours."""
         key = f"{CALIBRATION_KEY_PREFIX}{model or 'unknown'}"
         if key not in self._calibrations:
             fact = await self._store.get_value(key) or {}
@@ -42,7 +42,7 @@ class UsageCalibrator:
         return self._calibrations[key]
 
     async def provider_limit(self, model: str | None) -> int | None:
-        """Return the window that a provider has named for a model; None if it never did."""
+        """Return the context window that a provider has reported for a model, or None."""
         key = f"limit:{model or 'unknown'}"
         if key not in self._limits:
             tokens = (await self._store.get_value(key) or {}).get("tokens")
@@ -50,7 +50,7 @@ class UsageCalibrator:
         return self._limits[key]
 
     async def learn_limit(self, model: str | None, tokens: int) -> None:
-        """Store the window that a provider has named."""
+        """Store the context window that a provider has reported."""
         if not is_plausible_window(tokens):
             return
         key = f"limit:{model or 'unknown'}"
@@ -76,10 +76,10 @@ class UsageCalibrator:
             await self._store.put_value(key, {"factor": after.factor, "samples": after.samples, "spread": after.spread})
 
     async def _may_be_truncated(self, key: str, counted: int, reported: int) -> bool:
-        """Return whether a bill may be for a prompt that the server cut silently: it then says nothing about counting.
+        """Return whether a server may have silently truncated the prompt; its bill then says nothing about counting.
 
-        A single low bill is only suspected. Where more is sent and no more is billed, the bill is the window. Bills
-        that rise and fall with what is sent are believed.
+        A single low bill is only a suspicion. If more is sent and no more is billed, the billed size is the context
+        window. Bills that rise and fall with the sent size are trusted.
         """
         if not is_silently_truncated(counted=counted, reported=reported):
             self._suspected_bills.pop(key, None)
@@ -96,5 +96,5 @@ class UsageCalibrator:
 
 
 def is_plausible_window(tokens: int) -> bool:
-    """Return whether a number that a provider has named can be the window of a model."""
+    """Return whether a number that a provider has reported can be the context window of a model."""
     return MIN_PLAUSIBLE_WINDOW <= tokens <= MAX_PLAUSIBLE_WINDOW

@@ -1,7 +1,7 @@
-"""One agent's conversation: what it says is recorded, and its requests are prepared from what it may see.
+"""One agent's conversation: records its messages, and prepares its requests from the messages it may see.
 
-A conversation is bound to a scope of the log. The main agent's is the `Session`; a `Delegate` has one of its own. All
-conversations of a session share one `SessionEngine`.
+A conversation is bound to one scope of the log. The `Session` is the main agent's conversation; each `Delegate` has its
+own. All conversations of a session share one `SessionEngine`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,11 +53,11 @@ from holdfast.stores.base import Store
 from holdfast.wire.formats import MessageFormat, format_named
 
 MAX_ALLOWANCE_FACTOR = 4
-"""How many times its allowance a model may ask for."""
+"""A model may ask for this many times its token budget at most."""
 
 
 class SessionEngine:
-    """What all conversations of one session share: the log, the compactor with the policy, and the request builder."""
+    """The parts that a session's conversations share: the log, the compactor with the policy, the request builder."""
 
     def __init__(
         self,
@@ -86,9 +86,9 @@ OWN_SCOPE = OwnScope()
 
 
 class Conversation:
-    """Records and prepares for one scope of a session's log.
+    """Records messages and prepares requests for one scope of a session's log.
 
-    Methods with a `scope` work for another agent of the same session where one is named.
+    Methods with a `scope` parameter can work for another agent of the same session.
     """
 
     def __init__(self, engine: SessionEngine, scope: str, agent: str | None = None) -> None:
@@ -106,7 +106,7 @@ class Conversation:
 
     @property
     def model(self) -> str | None:
-        """The model that answers, where a request names no other."""
+        """The model that answers requests that name no other."""
         return self._engine.model
 
     @model.setter
@@ -169,8 +169,8 @@ class Conversation:
     ) -> Request:
         """Return the next request: valid for its provider, within its budget, and recorded.
 
-        `has_recall` says whether the model has the tool of `recall_tool`; if so, markers say how to ask for the rest.
-        None keeps the last value.
+        `has_recall` says whether the model has the tool of `recall_tool`; if so, markers in the request explain how to
+        recall the omitted text. None keeps the last value.
         """
         self._check_running()
         model, scope = check_model(model) or self.model, await self._find_scope(scope)
@@ -182,10 +182,10 @@ class Conversation:
 
     @retried
     async def retry(self, error: object, *, status: int | None = None, scope: str | OwnScope = OWN_SCOPE) -> Request:
-        """Return the last request made smaller, after the provider refused it as too long.
+        """Return a smaller version of the last request, after the provider rejected it as too long.
 
-        `error` is the exception, or the body of the response with its `status`. A refusal for another reason, such as
-        a rate limit, is raised as the error it is; so is an overflow that no smaller request can help.
+        `error` is the exception, or the body of the response with its `status`. A rejection for another reason, such as
+        a rate limit, is raised as the matching error; so is an overflow that no smaller request can resolve.
         """
         self._check_running()
         scope = await self._find_scope(scope)
@@ -193,7 +193,7 @@ class Conversation:
         return await self._engine.overflow_retry.retry(error, checked, scope)
 
     async def interrupt(self, *, scope: str | OwnScope = OWN_SCOPE) -> None:
-        """Record that the turn was stopped: calls without a result will never have one."""
+        """Record that the turn was stopped: calls without a result will never get one."""
         await self._append_change(log.TurnInterrupted(scope=self._resolve_scope(scope)))
 
     # Compaction.
@@ -206,9 +206,9 @@ class Conversation:
         budget: int | Budget | None = None,
         scope: str | OwnScope = OWN_SCOPE,
     ) -> log.CompactionCompleted:
-        """Compact what the policy would compact, now; `focus` names what the summary must cover above all.
+        """Compact now what the policy would compact; `focus` names what the summary must cover above all.
 
-        Waits for the summary, and raises an error that says why there is none; nothing has changed then.
+        Waits for the summary. If there is none, raises an error that says why, and nothing has changed.
         """
         self._check_running()
         return await self._compact(focus, trigger, budget, scope)
@@ -221,7 +221,7 @@ class Conversation:
         return await self._engine.manual.compact(options, trigger, check_text("focus", focus))
 
     def compact_tool(self, *, scope: str | OwnScope = OWN_SCOPE) -> ModelTool:
-        """Return the tool by which a model asks for a compaction itself, in the middle of its work."""
+        """Return the tool with which a model requests a compaction itself, in the middle of its work."""
         named = self._resolve_scope(scope)
 
         async def call(arguments: Mapping[str, object]) -> str:
@@ -241,7 +241,8 @@ class Conversation:
     ) -> log.CompactionCompleted:
         """Return what a compaction would do now, and record nothing.
 
-        By rule, which is free; with `draft=True` a model writes the summary that would be used, which is not.
+        By default a rule writes the summary, at no cost. With `draft=True` a model writes the summary that would be
+        used.
         """
         options = RequestOptions(budget=budget, model=self.model, scope=self.scope)
         focus = check_text("focus", focus)
@@ -254,15 +255,15 @@ class Conversation:
 
     @locked
     async def visible_messages(self, scope: str | OwnScope = OWN_SCOPE) -> list[Entry]:
-        """Return the context of an agent, before anything is done to make it fit."""
+        """Return the context of an agent, before it is shortened to fit."""
         return self.history.context(self._log.require_scope(self._resolve_scope(scope))).visible_entries()
 
     @locked
     async def messages(self, *, scope: str | OwnScope = OWN_SCOPE) -> list[Mapping[str, object]]:
-        """Return an agent's own messages as they were recorded, compacted ones too: what a client's list would hold.
+        """Return an agent's own messages as they were recorded, compacted ones included, as a client's list holds them.
 
-        Leaves out what was said before a clear, what a rewind took out, what other agents said in their own scopes,
-        and notes from memory.
+        Leaves out messages from before a clear, rewound messages, messages of other agents in their own scopes, and
+        notes from memory.
         """
         named = self._resolve_scope(scope)
         context, entries = self.history.context(named), self.history.entries
@@ -277,11 +278,11 @@ class Conversation:
     async def recall(
         self, query: RecallQuery | str, *, scope: str | OwnScope = OWN_SCOPE, earlier: Sequence[str] = ()
     ) -> RecallAnswer:
-        """Return excerpts, character for character, of everything that an agent may see.
+        """Return exact excerpts from everything that an agent may see.
 
-        A text asks for the references it consists of, or for its words. `earlier` names other sessions of the store
-        to search as well, whose messages are referred to as `NAME#12`. Raises `UnknownReferenceError` if none of the
-        references is there for this agent.
+        A text that consists of references asks for those messages; any other text is a search for its words. `earlier`
+        names other sessions of the store to search too; their messages are referred to as `NAME#12`. Raises
+        `UnknownReferenceError` if this agent can see none of the references.
         """
         scope = await self._find_scope(scope)
         names = [name for name in earlier if name != self._log.session]
@@ -305,7 +306,7 @@ class Conversation:
     async def _recall_here(self, query: RecallQuery, scope: str) -> RecallAnswer:
         async with self._log.lock:
             await self._log.refresh()
-        # A search reads the store for long, so the lock is free again by now.
+        # A search reads the store for a long time, so the lock is released first.
         in_view = frozenset[int]()
         if query.is_unseen_first:
             request = self._builder.last_request(scope)
@@ -320,7 +321,7 @@ class Conversation:
         max_tokens: int = DEFAULT_RECALL_TOKENS,
         earlier: Sequence[str] = (),
     ) -> ModelTool:
-        """Return the tool by which the model recalls; pass `has_recall=True` to `prepare` where it is offered."""
+        """Return the tool with which the model recalls; if you offer it, pass `has_recall=True` to `prepare`."""
         named = self.scope if isinstance(scope, OwnScope) else scope
 
         async def call(arguments: Mapping[str, object]) -> str:
@@ -355,10 +356,10 @@ class Conversation:
         budget: int | Budget | None = None,
         scope: str | OwnScope = OWN_SCOPE,
     ) -> str:
-        """Return a large tool result by its id, the id of its call, or `#12`, character for character.
+        """Return the exact text of a large tool result, named by its id, the id of its call, or `#12`.
 
-        `lines` count from 1 with the last one included, `chars` from 0. A result that is larger than a share of the
-        window is returned in such parts only.
+        `lines` count from 1 and include the last one; `chars` count from 0. A result that exceeds a share of the
+        context window is returned only in parts.
         """
         context = self.history.context(self._log.require_scope(self._resolve_scope(scope)))
         policy = self._compactor.policy
@@ -377,11 +378,11 @@ class Conversation:
 
     @property
     def _default_format(self) -> str:
-        """The format of recorded messages for which none is named."""
+        """The format of recorded messages if the caller names none."""
         return "openai-chat"
 
     def _check_running(self) -> None:
-        """Raise if nothing more can be said here."""
+        """Raise if the conversation has ended."""
 
     def _check_format(self, format_name: str) -> MessageFormat:
         message_format, known = format_named(format_name), self.history.format

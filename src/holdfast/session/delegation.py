@@ -1,8 +1,8 @@
-"""Delegation: another agent works in the same log, in a scope of its own.
+"""Delegation: another agent works in the same log, in its own scope.
 
-A delegate sees what was chosen for it and what it does itself, and nothing of any other delegation. However it ends (an
-answer, an error, a cancellation, a timeout), the log records it, and calls that it left open are never answered. Many
-delegates may work at once, and each may delegate in turn.
+A delegate sees the messages chosen for it and its own, and nothing of any other delegation. The log records how it
+ends: an answer, an error, a cancellation, or a timeout. Calls that it left open are never answered. Many delegates may
+work at once, and each may delegate in turn.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _POSITION_SOURCE = re.compile(r"#\d")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelegationSpec:
-    """What a delegation is asked to be."""
+    """The caller's options for a delegation."""
 
     agent: str
     task: str
@@ -64,15 +64,15 @@ class DelegationSpec:
 
 @dataclass(frozen=True, slots=True)
 class DelegateAnswer:
-    """A delegate's answer, and the sources that it rests on."""
+    """A delegate's answer and its sources."""
 
     text: str
     sources: tuple[str, ...]
-    """`#12` for a message, or whatever else the delegate named: a path, an address."""
+    """`#12` for a message, or any other source that the delegate named, such as a path or an address."""
     agent: str
     scope: str
     findings: tuple[DelegateFinding, ...] = ()
-    """Its claims one by one, where it gave any, with sources that were checked."""
+    """Its separate claims, if there are any, with checked sources."""
 
     def __str__(self) -> str:
         paragraphs = [self.text]
@@ -84,7 +84,7 @@ class DelegateAnswer:
 
 
 class DelegatingConversation(Conversation):
-    """A conversation whose agent can delegate: the main agent's, and each delegate's."""
+    """A conversation whose agent can delegate: that of the main agent, and those of delegates."""
 
     def delegate(
         self,
@@ -98,9 +98,10 @@ class DelegatingConversation(Conversation):
     ) -> "DelegateContext":
         """Delegate to another agent: `async with session.delegate("reviewer", task="…") as child`.
 
-        It works in a scope of its own. `sees` says what it sees of this conversation, at most what this agent sees.
-        `main_sees` says what the main conversation sees of its work; the default is the policy's. With
-        `adds_task_message=False` the task is not recorded as a message: start it with `child.opening_prompt`.
+        The delegate works in its own scope. `sees` selects what it sees of this conversation, at most what this agent
+        sees. `main_sees` selects what the main conversation sees of the delegate's work; the default is the policy's.
+        With `adds_task_message=False` the task is not recorded as a message: start the delegate with
+        `child.opening_prompt`.
         """
         self._check_running()
         spec = DelegationSpec(
@@ -123,7 +124,7 @@ class Delegate(DelegatingConversation):
         self._started = started
         self._finished: log.DelegationFinished | None = None
         self.result: DelegateAnswer | None = None
-        """Its answer, as soon as it has given one."""
+        """The answer, once there is one."""
 
     @property
     def agent(self) -> str:
@@ -137,25 +138,25 @@ class Delegate(DelegatingConversation):
 
     @property
     def task(self) -> str:
-        """What it is asked to do."""
+        """The task of the delegate."""
         return self._started.task
 
     @property
     def opening_prompt(self) -> str:
-        """Its first message: what it has to know of the rest, then its task."""
+        """The first message of the delegate: a briefing, then the task."""
         return _opening_prompt(self._started)
 
     @property
     def state(self) -> str:
-        """Whether it is running, or how it ended."""
+        """Whether the delegation is running, or how it ended."""
         return self._finished.state if self._finished else "running"
 
     async def answer(
         self, text: str, *, sources: Sequence[str] = (), findings: Sequence[DelegateFinding] | None = None
     ) -> DelegateAnswer:
-        """End with an answer and its sources; both are recorded, and nothing more can be said here.
+        """End the delegation with an answer and its sources; records both, and no message can follow.
 
-        Without `findings`, those that the text holds as JSON are used.
+        Without `findings`, findings that the text holds as JSON are used.
         """
         self._check_running()
         text = check_text("answer", text)
@@ -171,7 +172,7 @@ class Delegate(DelegatingConversation):
         return self.result
 
     async def end(self, finished: log.DelegationFinished) -> None:
-        """Record how it ended; a second end changes nothing."""
+        """Record how the delegation ended; a second call changes nothing."""
         if self._finished is None:
             HELD_HERE.discard(self._started.owner)
             await self._record_end(finished)
@@ -199,7 +200,7 @@ class Delegate(DelegatingConversation):
 
     @retried
     async def _check_sources(self, sources: Sequence[str]) -> tuple[str, ...]:
-        """Return sources; raises for one that refers to a message that the delegate cannot have seen."""
+        """Return the sources; raises if one refers to a message that the delegate cannot see."""
         if isinstance(sources, str) or not all(isinstance(source, str) for source in sources):
             raise MalformedInputError("answer.sources", "must be a list of texts, such as '#12' or a path")
         context = self.history.context(self.scope)
@@ -210,7 +211,7 @@ class Delegate(DelegatingConversation):
 
     @retried
     async def _check_findings(self, findings: Sequence[DelegateFinding]) -> tuple[DelegateFinding, ...]:
-        """Return findings with their sources looked up in what the delegate saw and received."""
+        """Return findings whose sources were looked up in what the delegate saw and received."""
         if isinstance(findings, str) or not all(isinstance(finding, DelegateFinding) for finding in findings):
             raise MalformedInputError("answer.findings", "must be a list of Finding(claim=…, sources=…, status=…)")
         names = {source for finding in findings for source in finding.sources}
@@ -272,7 +273,7 @@ class DelegateContext:
 
     @locked
     async def _start(self) -> log.DelegationStarted:
-        """Record that the delegation starts, and what the delegate sees."""
+        """Record the start of the delegation, and what the delegate sees."""
         spec, engine, history = self._spec, self._engine, self._log.history
         await end_abandoned_delegations(self._log)
         chosen = choose_visible(history, spec.parent, spec.sees, counter_for(engine.model))
@@ -300,14 +301,14 @@ class DelegateContext:
                 )
                 await self._log.append_messages([event], [message_format.decode(native, len(self._log.history))])
         except BaseException:
-            # The store may have the start all the same; without an owner at work it counts as abandoned.
+            # The store may have the start nevertheless; without a live owner it counts as abandoned.
             HELD_HERE.discard(started.owner)
             raise
         return started
 
 
 async def end_abandoned_delegations(session_log: SessionLog) -> None:
-    """Record that delegates whose process has exited will not answer. The caller holds the lock."""
+    """Record that delegates whose process has exited will not answer. Caller must hold the lock."""
     running = session_log.history.session_state.running_delegates
     abandoned = [scope for scope, owner in running.items() if has_owner_exited(owner)]
     if abandoned:
@@ -325,7 +326,7 @@ def _opening_prompt(started: log.DelegationStarted) -> str:
 
 
 def _received_texts(entry: Entry) -> Iterator[str]:
-    """Yield what an agent was told, asked its tools for and received: not its own words."""
+    """Yield the texts that an agent received and the arguments of its calls, but not its own prose."""
     message = entry.message
     if message.role != "assistant":
         yield message.text
@@ -348,7 +349,7 @@ def _is_source_visible(source: str, context: Context) -> bool:
 
 
 def _end_without_answer(scope: str, error: BaseException | None, *, is_late: bool) -> log.DelegationFinished:
-    """Return the event that records how a delegation ended, if it has not answered."""
+    """Return the event for a delegation that ends without an answer."""
     ended = log.DelegationFinished(scope=scope, state="silent", error="it has not answered")
     if is_late:
         return replace(ended, state="timed_out", error="its time ran out")
@@ -360,7 +361,7 @@ def _end_without_answer(scope: str, error: BaseException | None, *, is_late: boo
 
 
 async def _run_to_completion(work: Coroutine[object, object, None]) -> None:
-    """Finish work that must not be left half done, however often this task is cancelled meanwhile."""
+    """Finish work that must not be left incomplete, however often this task is cancelled meanwhile."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

@@ -1,4 +1,4 @@
-"""Check the arguments of session calls; each error says what would be accepted."""
+"""Checks the arguments of session calls; each error says which values are accepted."""
 
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -69,7 +69,7 @@ def check_text(setting: str, value: object) -> str:
 
 
 def check_count(setting: str, value: object) -> int:
-    """Check that a value is a whole number from 0 on."""
+    """Check that a value is a whole number, 0 or more."""
     if not is_integer(value) or value < 0:
         raise SettingsError(setting, f"must be a whole number from 0 on, not {short_repr(value)}")
     return value

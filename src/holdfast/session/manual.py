@@ -1,7 +1,7 @@
-"""Compactions that a caller asks for: a person, an agent, a switch to a smaller model, a process short of memory.
+"""Compactions that a caller requests: a person, an agent, a switch to a smaller model, a process short of memory.
 
-The caller wants to know the outcome. So where an automatic compaction gives up quietly, this one raises, and nothing
-has changed then. Only where the policy can do without a model does a digest replace a summary that is not good enough.
+The caller needs to know the outcome. An automatic compaction fails silently; a requested one raises, and nothing has
+changed then. A digest replaces a rejected summary only if the policy allows it.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class ManualCompaction:
     async def compact(
         self, options: RequestOptions, trigger: log.CompactionTrigger, focus: str = ""
     ) -> log.CompactionCompleted:
-        """Return what was done; raises a `CompactionError` or a `ModelError`, and then nothing has changed."""
+        """Compact, and return the result; if it raises a `CompactionError` or a `ModelError`, nothing has changed."""
         options = self._builder.with_last_budget(options)
         async with self._log.locked():
             await self._compactor.end_stale_run()
@@ -78,7 +78,7 @@ class ManualCompaction:
         return event
 
     async def _commit(self, step: CompactSpan, options: RequestOptions) -> log.CompactionCompleted:
-        """Commit the summary that was waited for, unless a request that came in between has done so already."""
+        """Commit the finished summary, unless a request has committed it meanwhile."""
         async with self._log.locked():
             event = await self._compactor.commit(self._builder.situation(options))
             if event is not None:
@@ -118,7 +118,7 @@ class ManualCompaction:
             raise NothingToCompactError(length)
 
     def _plan(self, options: RequestOptions, trigger: log.CompactionTrigger) -> tuple[CompactSpan, PlanInput]:
-        """Return the span to compact and what it was chosen from; raises where there is none."""
+        """Return the span to compact and the input it was chosen from; raises if there is nothing to compact."""
         self._check_length()
         if self._policy.needs_context and self._log.last_request_ms is None:
             raise NoContextError(self._log.session)
@@ -136,7 +136,7 @@ class ManualCompaction:
         return step
 
     def _agent_step(self, plan_input: PlanInput) -> CompactSpan:
-        """Return a compaction for an agent at work: its prompt stays, and so does the call that asks for it."""
+        """Return a compaction for a working agent: keeps its prompt, and the call that requests the compaction."""
         rule = self._policy.fold
         step = rule.agent_requested_step(plan_input) if rule else None
         if step is None:
@@ -146,19 +146,19 @@ class ManualCompaction:
     def _completed_event(
         self, step: CompactSpan, plan_input: PlanInput, summary: Summary | None = None
     ) -> log.CompactionCompleted:
-        """Return the compaction of a span, by rule where no model has written a summary."""
+        """Return the compaction of a span, by rule if no model has written a summary."""
         rule = self._policy.fold
         if rule is None:  # pragma: no cover - there is no step without a rule
             raise AssertionError
         if summary is None and step.by == "summary":
-            # Where a rule asks for a summary and no model can write one, a digest is the summary.
+            # If the step requires a summary and no model can write one, a digest serves as the summary.
             summary = Summary(digest_text(plan_input, step))
         return compaction_completed_event(step, rule, plan_input, summary)
 
     def _draft_event(
         self, step: CompactSpan, plan_input: PlanInput, summary: Summary | None = None
     ) -> log.CompactionCompleted:
-        """Return a compaction that lists the facts it would lose; one whose summary was checked lists them already."""
+        """Return a compaction that lists the facts it would lose; a checked summary lists them already."""
         event = self._completed_event(step, plan_input, summary)
         if not event.success or event.summary.score is not None:
             return event
@@ -176,7 +176,7 @@ class ManualCompaction:
         return event
 
     async def _compact_without_summary(self, step: CompactSpan, options: RequestOptions) -> log.CompactionCompleted:
-        """Compact by rule where the policy allows it and the model was reached; else raise why there is no summary."""
+        """Compact by rule if the policy allows it and the model was reachable; otherwise raise the summary's error."""
         problem: HoldfastError | None = self._compactor.last_error
         if problem is None:
             raise CompactionCancelledError
@@ -192,7 +192,7 @@ STATM_PATH = Path("/proc/self/statm")
 async def switch_model_and_fit(
     session_log: SessionLog, manual: ManualCompaction, builder: RequestBuilder, options: RequestOptions
 ) -> log.CompactionCompleted | None:
-    """Switch to another model; compact first where the context is too long for it."""
+    """Switch to another model; compacts first if the context is too long for it."""
     if not options.model or not isinstance(options.model, str):
         raise SettingsError("model", f"needs a name, not {options.model!r}")
     async with session_log.locked():
@@ -211,7 +211,7 @@ async def switch_model_and_fit(
 async def compact_above_memory_limit(
     manual: ManualCompaction, options: RequestOptions, limit_bytes: int
 ) -> log.CompactionCompleted | None:
-    """Compact where the process uses too much memory even after a garbage collection."""
+    """Compact if the process uses too much memory even after a garbage collection."""
     if resident_bytes() > limit_bytes:
         gc.collect()
     if resident_bytes() <= limit_bytes:

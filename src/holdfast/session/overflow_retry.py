@@ -1,8 +1,8 @@
-"""Retries after a provider refused a request as too long: each sends less, and none sends the same again.
+"""Retries after a provider rejected a request as too long: each retry sends less, and none repeats a request.
 
-First the session learns what the provider said, for later sessions too: its limit, and how it counts. Then the context
-is compacted by force, then shortened more and more, and at last emptied but for the prompt and what is pinned. The log
-stays as it is. Errors other than "too long" are raised as they are.
+First the session learns from the error, for later sessions too: the provider's limit, and how it counts. Then the
+context is compacted by force, then shortened step by step, and finally reduced to the prompt and the pinned messages.
+The log does not change. Errors other than "too long" are raised unchanged.
 """
 
 from dataclasses import dataclass, field, replace
@@ -17,22 +17,22 @@ from holdfast.session.prepare import LastPrepared, RequestBuilder, RequestOption
 from holdfast.session.request import Request
 
 RETRY_SHARES = (0.95, 0.75, 0.5, 0.35, 0.25)
-"""Of what was sent or may be sent, at each retry."""
+"""The budget of each retry, as a share of what was sent or may be sent."""
 
 
 @dataclass(slots=True)
 class _RetryState:
-    """How far the retries of one agent's request have come."""
+    """The progress of the retries for one agent's request."""
 
     prepared: LastPrepared
     last_request: Request
-    """The last one that was refused, or may be."""
+    """The last request, which the provider has rejected or may reject."""
     refusals: int = 0
     refused_hashes: set[str] = field(default_factory=set[str])
 
 
 class OverflowRetry:
-    """Makes the requests of a session smaller after a provider's refusals."""
+    """Makes the requests of a session smaller after a provider rejects them."""
 
     def __init__(self, builder: RequestBuilder, calibrator: UsageCalibrator) -> None:
         self._builder = builder
@@ -40,12 +40,12 @@ class OverflowRetry:
         self._states: dict[str, _RetryState] = {}
 
     def reset(self, scope: str) -> None:
-        """Start over with the next request: the provider has answered."""
+        """Start over with the next request, because the provider has answered."""
         self._states.pop(scope, None)
         self._builder.forget_prepared(scope)
 
     async def retry(self, error: object, status: int | None = None, scope: str = MAIN) -> Request:
-        """Return a smaller request after a refusal; raises it as an error where it is no overflow, or nothing helps."""
+        """Return a smaller request after a rejection; raises it as an error if it is no overflow, or nothing helps."""
         state = self._state_of(scope)
         problem = _as_error((state.prepared.options.model if state else None) or "model", error, status)
         if state is None or not isinstance(problem, ModelOverflowError):
@@ -64,7 +64,7 @@ class OverflowRetry:
             try:
                 request = await self._builder.prepare(replace(options, budget=budget, refusals=state.refusals))
             except CannotFitError:
-                # Protected messages alone are larger than this budget: a later retry empties the rest.
+                # Protected messages alone exceed this budget: a later retry removes everything else.
                 if state.refusals == len(RETRY_SHARES):
                     raise
                 continue
@@ -75,7 +75,7 @@ class OverflowRetry:
         raise problem
 
     def _state_of(self, scope: str) -> _RetryState | None:
-        """Return how far retries have come; the first request after a new message starts over."""
+        """Return the progress of the retries; the first request after a new message starts over."""
         state, prepared = self._states.get(scope), self._builder.last_prepared(scope)
         if prepared is None:
             return None
@@ -87,7 +87,7 @@ class OverflowRetry:
 
 
 def _as_error(model: str, error: object, status: int | None) -> HoldfastError:
-    """Return a provider's refusal as one of our errors."""
+    """Return a provider's rejection as one of our errors."""
     if isinstance(error, BaseException):
         if not isinstance(error, Exception):
             raise error
@@ -96,7 +96,7 @@ def _as_error(model: str, error: object, status: int | None) -> HoldfastError:
 
 
 def _allowed_tokens(options: RequestOptions, provider_limit: int | None) -> int:
-    """Return the limit that the provider named, else the budget of the request."""
+    """Return the limit that the provider reported, or else the budget of the request."""
     if provider_limit is not None and is_plausible_window(provider_limit):
         return budget_for(None, provider_window=provider_limit).tokens
     return budget_for(options.model, options.budget).tokens

@@ -1,7 +1,7 @@
-"""Make the next request: plan, carry out the steps, plan again, fit, build, record.
+"""Makes the next request: plan, carry out the steps, plan again, fit, build, record.
 
-Where a policy waits for a summary, the wait is outside of the session's lock: messages that arrive meanwhile are
-recorded at once, and the request that is made afterwards has them.
+If a policy waits for a summary, it waits without the session's lock. Messages that arrive meanwhile are recorded at
+once, and the request includes them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ from holdfast.wire.formats import format_named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
-    """What the caller asks of a request."""
+    """The caller's options for a request."""
 
     budget: int | Budget | None = None
     model: str | None = None
@@ -51,21 +51,21 @@ class RequestOptions:
     tools: Sequence[Mapping[str, object]] | None = None
     scope: str = log.MAIN
     refusals: int = 0
-    """How often the provider has refused it as too long."""
+    """How often the provider has rejected it as too long."""
     without_summarizer: bool = False
-    """Whether it is made as if no model could write summaries."""
+    """Whether to plan as if no model could write summaries."""
     has_recall: bool | None = None
-    """Whether the model has the recall tool; None leaves that as it is."""
+    """Whether the model has the recall tool; None keeps the last value."""
 
 
 class ExtrasCounter:
-    """Counts system text and tools, once for as long as they stay the same."""
+    """Counts the tokens of system text and tools, and caches the counts until they change."""
 
     def __init__(self) -> None:
         self._counted: dict[tuple[str, str], tuple[RequestExtras, int, int]] = {}
 
     def tokens(self, scope: str, extras: RequestExtras, counter: Counter) -> tuple[int, int]:
-        """Return what an agent's system text costs, and what its tools cost."""
+        """Return the token counts of an agent's system text and of its tools."""
         known = self._counted.get((scope, counter.name))
         if known is None or known[0].system is not extras.system or known[0].tools is not extras.tools:
             system = counter.count(extras.system) if extras.system else 0
@@ -74,13 +74,13 @@ class ExtrasCounter:
         return known[1:]
 
     def forget(self, scope: str) -> None:
-        """Forget an agent that will make no more requests."""
+        """Discard the counts of an agent that will make no more requests."""
         for key in [key for key in self._counted if key[0] == scope]:
             del self._counted[key]
 
 
 def _changed_options(history: History, options: RequestOptions) -> list[log.Event]:
-    """Return the events of what changed of system text, tools, and whether the recall tool is offered."""
+    """Return events for changes of the system text, of the tools, and of the offer of the recall tool."""
     events: list[log.Event] = []
     system, scope, known = options.system, options.scope, history.session_state.extras_for(options.scope)
     text = system if isinstance(system, str) else "" if system is None else extras_json("system", system)
@@ -115,12 +115,12 @@ MAX_SUMMARY_WAITS = 2
 
 @dataclass(frozen=True, slots=True)
 class LastPrepared:
-    """A request as it was asked for, and what became of it."""
+    """A request, and the options it was made from."""
 
     options: RequestOptions
     request: Request
     message_count: int
-    """How many messages had been recorded."""
+    """How many messages had been recorded by then."""
 
 
 class RequestBuilder:
@@ -133,7 +133,7 @@ class RequestBuilder:
         self._last_requests: dict[str, SentRequest] = {}
         """By scope, the last request."""
         self._prepared: dict[str, LastPrepared] = {}
-        """By scope, the last request that no refusal made smaller, until it is answered."""
+        """By scope, the last request that no rejection made smaller, until the provider answers it."""
         self._budgets: dict[tuple[str, str | None], Budget] = {}
         """By scope and model, the budget of the last request."""
         self._extras_counter = ExtrasCounter()
@@ -143,7 +143,7 @@ class RequestBuilder:
         return self._compactor.policy
 
     async def prepare(self, options: RequestOptions) -> Request:
-        """Return the next request, recorded; within the limit that a provider has named before."""
+        """Return the next request, recorded, and within the limit that the provider has reported before."""
         original = options
         if not options.refusals and (limit := await self._calibrator.provider_limit(options.model)) is not None:
             options = _limited_options(options, limit)
@@ -162,19 +162,19 @@ class RequestBuilder:
             waits += 1
             await self._compactor.wait()
             if self._log.history.session_state.ready_summary is None:
-                # There is no summary, so this request is made as if no model could write one.
+                # There is no summary, so plan this request as if no model could write one.
                 options = replace(options, without_summarizer=True)
 
     def last_request(self, scope: str) -> SentRequest | None:
-        """Return the last request of an agent, if there was one since the session was opened."""
+        """Return the last request of an agent since the session was opened, or None."""
         return self._last_requests.get(scope)
 
     def last_prepared(self, scope: str) -> LastPrepared | None:
-        """Return the last request of an agent that a provider may still refuse."""
+        """Return the last request of an agent that a provider may still reject."""
         return self._prepared.get(scope)
 
     def forget_prepared(self, scope: str) -> None:
-        """Forget that a request may still be refused: the provider has answered."""
+        """Forget that a request may still be rejected, because the provider has answered."""
         self._prepared.pop(scope, None)
 
     def forget_scope(self, scope: str) -> None:
@@ -185,12 +185,12 @@ class RequestBuilder:
             del self._budgets[key]
 
     def with_last_budget(self, options: RequestOptions) -> RequestOptions:
-        """Return the options with the budget of the last request to the same model where they name none."""
+        """Return the options; if they name no budget, with the budget of the last request to the same model."""
         budget = self._budgets.get((options.scope, options.model))
         return replace(options, budget=budget) if options.budget is None and budget else options
 
     def situation(self, options: RequestOptions, calibration: Calibration | None = None) -> Situation:
-        """Return the situation of a request: what the history knows, and what the tables know of the model."""
+        """Return the situation of a request, from the history and from the model table."""
         history, state, model = self._log.history, self._log.history.session_state, find_model(options.model)
         message_format = format_named(history.format) if history.format else None
         counter = counter_for(options.model)
@@ -214,7 +214,7 @@ class RequestBuilder:
             max_text_chars=message_format.max_text_chars if message_format else None,
             max_images=message_format.max_images if message_format else None,
             scope=options.scope,
-            # A user or a provider that names a budget means it as the window to be filled.
+            # A budget that a user or a provider names is the window to fill.
             window=budget.tokens
             if budget.source in {"user", "provider"}
             else model.max_input_tokens
@@ -232,11 +232,11 @@ class RequestBuilder:
         )
 
     def plan_input(self, options: RequestOptions, calibration: Calibration | None = None) -> PlanInput:
-        """Return what the rules look at."""
+        """Return the input of the planning rules."""
         return plan_input_of(self._log.history, self._policy, self.situation(options, calibration))
 
     async def _attempt(self, options: RequestOptions, reasons: list[str], *, may_wait: bool) -> Request | None:
-        """Return the request; None where it has to wait for a summary first. Caller must hold the lock."""
+        """Return the request, or None if it must first wait for a summary. Caller must hold the lock."""
         policy = self._policy
         if changes := _changed_options(self._log.history, options):
             await self._log.append(*changes)
@@ -252,7 +252,7 @@ class RequestBuilder:
         rounds = 0
         while True:
             plan = make_plan(plan_input, policy)
-            # A view is made before the steps are carried out too: where there can be none, nothing is recorded.
+            # Make a view before the steps too: if none is possible, this raises before anything is recorded.
             view = view_of(plan_input, policy)
             reasons += (*plan.reasons, *view.reasons)
             rounds += 1
@@ -266,7 +266,7 @@ class RequestBuilder:
         return await self._finish(plan, view, plan_input, options, tuple(dict.fromkeys(reasons)))
 
     async def _apply_step(self, step: Step, plan_input: PlanInput, reason: str, *, may_wait: bool) -> bool:
-        """Carry out a step, or return that the request has to wait for a summary first."""
+        """Carry out a step, and return whether the request must first wait for a summary."""
         situation, rule = plan_input.situation, self._policy.fold or self._policy.emergency
         if isinstance(step, OffloadOutputs | ReduceTurnsToText):
             await self._log.append(step_event(step, plan_input, reason))
@@ -286,7 +286,7 @@ class RequestBuilder:
     async def _finish(
         self, plan: Plan, view: View, plan_input: PlanInput, options: RequestOptions, reasons: tuple[str, ...]
     ) -> Request:
-        """Return the request of a view, recorded; start what the plan leaves to the background."""
+        """Return the recorded request of a view; starts the steps that the plan leaves to the background."""
         situation, scope = plan_input.situation, options.scope
         message_format = format_named(self._log.history.message_format)
         request = request_of(
@@ -327,14 +327,14 @@ class RequestBuilder:
         if view.is_emergency:
             self._compactor.observers.start_memory_update()
         if scope == log.MAIN:
-            # A client that sends its list again was answered by the main agent.
+            # `sync` compares a client's list with the last request of the main agent, the only one that clients see.
             self._log.last_sent = list(zip(request.messages, request.hashes, request.positions, strict=True))
         self._calibrator.record_request(options.model, request.tokens.counted)
         return request
 
 
 def _limited_options(options: RequestOptions, provider_limit: int) -> RequestOptions:
-    """Return the options with a budget within a limit that a provider has named."""
+    """Return the options with a budget within the limit that a provider has reported."""
     budget = budget_for(options.model, options.budget)
     most = budget_for(None, provider_window=provider_limit).tokens
     return (

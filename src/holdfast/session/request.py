@@ -1,4 +1,4 @@
-"""The request: what goes out, its receipt, and the event that rebuilds it."""
+"""The request: the payload to send, its receipt, and the event from which it can be rebuilt."""
 
 import hashlib
 import json
@@ -25,10 +25,10 @@ from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks
 
 
 class Encoder(Protocol):
-    """Writes messages as a provider's JSON."""
+    """Encodes messages as a provider's JSON."""
 
     max_cache_marks: int | None
-    """The most cache marks a request may carry; None where there is no such thing."""
+    """The most cache marks that a request may carry; None if the format has no such marks."""
 
     def encode(self, message: Message) -> Mapping[str, object]:
         """Return a message as JSON."""
@@ -37,26 +37,26 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to send."""
+    """A request to send, with its receipt."""
 
     messages: list[Mapping[str, Any]]
-    """The same JSON types as the input; untouched messages are the same objects."""
+    """The same JSON types as the input; unchanged messages are the same objects."""
     tokens: TokenCount
     receipt: Receipt
     system: object = None
     tools: object = None
     hash: str = ""
-    """Of the whole payload of a session, in our canonical encoding: a replay is compared with it."""
+    """The hash of a session's whole payload in our canonical encoding; a replay is compared with it."""
     hashes: tuple[str, ...] = field(default=(), repr=False)
-    """Of each message."""
+    """The hash of each message."""
     positions: tuple[int | None, ...] = field(default=(), repr=False)
     """Where each message was recorded; None for one that was made for this request."""
     transcript: Transcript | None = field(default=None, repr=False, compare=False)
-    """What the next call of `govern` can build on, given this request as `previous`."""
+    """What the next call of `govern` can reuse, if it gets this request as `previous`."""
 
 
 def encode_entry(entry: Entry, encoder: Encoder) -> Mapping[str, object]:
-    """Return an entry as JSON; an unedited message is the same object that came in."""
+    """Return an entry as JSON; for an unedited message, the same object that came in."""
     message = entry.message
     if message.is_unedited and message.native is not None and not message.repair_notes:
         return message.native
@@ -66,9 +66,9 @@ def encode_entry(entry: Entry, encoder: Encoder) -> Mapping[str, object]:
 def limit_cache_marks(
     messages: list[Mapping[str, object]], encoder: Encoder, *, system: object = None, tools: object = None
 ) -> list[Mapping[str, object]]:
-    """Return the messages of a request without the oldest cache marks, where they have more than may be sent.
+    """Return the messages of a request without the oldest cache marks, if they have more than the provider allows.
 
-    Clients mark the newest message of each request, so a conversation that keeps what they sent gathers marks.
+    Clients mark the newest message of each request, so the marks accumulate in a recorded conversation.
     """
     if encoder.max_cache_marks is None:
         return messages
@@ -89,7 +89,7 @@ def request_of(
     system: object = None,
     tools: object = None,
 ) -> Request:
-    """Return the request of a session's view; `hashes` holds those of recorded messages by position, and grows."""
+    """Return the request of a session's view; `hashes` caches those of recorded messages by position."""
     history, situation = plan_input.history, plan_input.situation
     extras = recorded_extras(history, situation.scope)
     messages = limit_cache_marks([encode_entry(entry, encoder) for entry in view.entries], encoder, **extras)
@@ -145,7 +145,7 @@ def request_of(
 
 
 def recorded_extras(history: History, scope: str) -> dict[str, object]:
-    """Return system text and tools as they were recorded: a payload's hash is made of these, now and at a replay."""
+    """Return system text and tools as they were recorded; the payload's hash uses these, now and at a replay."""
     extras = history.session_state.extras_for(scope)
     return {"system": extras.system, "tools": list(map(dict, extras.tools))}
 
@@ -153,7 +153,7 @@ def recorded_extras(history: History, scope: str) -> dict[str, object]:
 def request_prepared_event(
     request: Request, view: View, plan_input: PlanInput, policy_name: str
 ) -> log.RequestPrepared:
-    """Return the event of a request, with all that rebuilds it from the log."""
+    """Return the event of a request, with everything that rebuilds it from the log."""
     situation = plan_input.situation
     return log.RequestPrepared(
         view=tuple(_view_pieces(view.entries, plan_input.projection.entries, request.messages)),
@@ -178,7 +178,7 @@ def request_prepared_event(
 def rebuild_request(
     event: log.RequestPrepared, history: History, encoder: Encoder
 ) -> tuple[list[Mapping[str, object]], str]:
-    """Return the messages of a recorded request and their hash, from the history as it was then."""
+    """Return the messages of a recorded request and their hash, from the history at that time."""
     visible = history.context(event.scope).visible_entries()
     messages: list[Mapping[str, object]] = []
     for piece in event.view:
@@ -196,14 +196,14 @@ def rebuild_request(
 
 @lru_cache(maxsize=16)
 def policy_hash(policy: Policy) -> str:
-    """Return a name for exactly these settings."""
+    """Return a hash that identifies exactly these settings."""
     return f"{policy.name}:{hashlib.sha256(repr(policy).encode()).hexdigest()[:12]}"
 
 
 def _view_pieces(
     entries: Sequence[Entry], visible: Sequence[Entry], messages: Sequence[Mapping[str, object]]
 ) -> Iterator[Mapping[str, object]]:
-    """Yield a view as ranges of the visible entries, and in full the messages made for this request alone."""
+    """Yield a view as ranges of the visible entries, and messages made for this request alone in full."""
     start = index = 0
     while index < len(entries):
         run = index

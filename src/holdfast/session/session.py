@@ -1,8 +1,8 @@
 """A session: the main agent's conversation, kept in a store.
 
-Messages are recorded before anything is sent, and requests are prepared from them. Every change is an event that is
-durable before it counts, so it can be undone. When another process has written meanwhile, the session applies its
-events first.
+Messages are recorded before anything is sent, and requests are prepared from the records. Every change is an event that
+is durable before it takes effect, so it can be undone. If another process has written meanwhile, the session applies
+its events first.
 """
 
 import time
@@ -45,7 +45,7 @@ from holdfast.stores.open import open_store
 from holdfast.wire.formats import format_named
 
 StateEvent: TypeAlias = log.PlanChanged | log.TodosChanged | log.SkillInvoked | log.AgentChanged | log.ProviderSignalled
-"""What a caller may record besides messages."""
+"""What a caller may record other than messages."""
 HANDOVER_TEXT = "[The conversation was handed over to {agent}, with this message from the agent before:]\n{message}"
 
 
@@ -91,7 +91,7 @@ class Session(DelegatingConversation):
     ) -> "SessionOpener":
         """Open a session, or start one; use it with `async with` or `await`.
 
-        `summarizer` is a pydantic-ai model by its name, or a `Summarizer`; `compaction` has more options.
+        `summarizer` is the name of a pydantic-ai model, or a `Summarizer`; `compaction` has more options.
         """
         options = CompactionOptions() if compaction is None else compaction
         if not isinstance(options, CompactionOptions):
@@ -119,7 +119,7 @@ class Session(DelegatingConversation):
         return self._compactor.owned_summarizers
 
     async def close(self) -> None:
-        """Release what the session holds open; everything is already durable. A second close changes nothing."""
+        """Release the session's resources; everything is already durable. A second close changes nothing."""
         if self._log.lock.is_closed:
             return
         await self._compactor.close()
@@ -130,7 +130,7 @@ class Session(DelegatingConversation):
 
     @retried
     async def refresh(self) -> int:
-        """Apply what other writers have recorded since, and return how many events that were."""
+        """Apply what other writers have recorded since, and return the number of events."""
         async with self._log.lock:
             return await self._log.refresh()
 
@@ -138,8 +138,8 @@ class Session(DelegatingConversation):
     async def restore(self) -> None:
         """Continue after a restart with as much of the conversation as the policy keeps; nothing is deleted.
 
-        Ends compactions and delegations whose process has exited, unless the log is read-only, and starts to write
-        what has left the view to memory, if the session has one.
+        Ends compactions and delegations whose process has exited, unless the log is read-only. If the session has a
+        memory, starts to write notes about evicted messages.
         """
         with suppress(StoreUnavailableError):
             await self._compactor.end_stale_run()
@@ -152,7 +152,7 @@ class Session(DelegatingConversation):
     # Recording.
 
     async def add_memory_note(self, text: str, *, format: str = "openai-chat") -> int:  # noqa: A002
-        """Record a note from memory, and return its position; the model sees it as reference, not as a user's words."""
+        """Record a note from memory, and return its position; the model sees it as reference, not as user text."""
         message_format = self._check_format(format)
         native = message_format.encode(user(check_text("text", text), trust="memory"))
         event = log.MessageAppended(format=message_format.name, native=native, trust="memory")
@@ -161,9 +161,9 @@ class Session(DelegatingConversation):
 
     @locked
     async def sync(self, messages: Sequence[Mapping[str, object]], *, format: str = "openai-chat") -> range:  # noqa: A002
-        """Record what is new in a whole list of messages, and return the positions.
+        """Record the new messages of a complete list, and return their positions.
 
-        The same list changes nothing; where it differs from what was recorded, the recorded part is rewound.
+        The same list changes nothing. If the list differs from the records, the session rewinds to where they differ.
         """
         message_format = self._check_format(format)
         natives, decoded = decode_messages(messages, message_format)
@@ -178,7 +178,7 @@ class Session(DelegatingConversation):
         return await self._log.append_messages(events, decoded[diff.first_new :], must_be_current=True)
 
     async def record_state(self, event: StateEvent) -> None:
-        """Record state besides messages: a plan, todos, a skill, the agent at work."""
+        """Record state other than messages: a plan, todos, a skill, the active agent."""
         if not isinstance(event, get_args(StateEvent)):
             raise MalformedInputError("note", f"{type(event).__name__} is not for callers to record")
         await self._append_change(event)
@@ -187,7 +187,7 @@ class Session(DelegatingConversation):
     async def transfer(self, agent: str, *, message: str = "") -> None:
         """Hand the conversation over to another agent, with a message for it; an empty name hands it back.
 
-        The message becomes part of the history, as reference and not as a user's words.
+        The message becomes part of the history, as reference and not as the user's text.
         """
         name, summary = check_text("agent", agent), check_text("message", message)
         known = self.history.session_state.agent
@@ -199,7 +199,7 @@ class Session(DelegatingConversation):
             event = log.MessageAppended(format=message_format.name, native=native, trust="memory")
             await self._log.append_messages([event], [message_format.decode(native, len(self.history))])
 
-    # Changing the context. Nothing is deleted by any of it.
+    # Changes of context; none of them deletes anything.
 
     async def clear(self) -> None:
         """Start the conversation over."""
@@ -229,7 +229,7 @@ class Session(DelegatingConversation):
         await self._append_change(log.Pinned(position=position))
 
     async def unpin(self, position: int) -> None:
-        """Let a pinned message be compacted again."""
+        """Allow a pinned message to be compacted again."""
         await self._append_change(log.Unpinned(position=position))
 
     @retried
@@ -248,37 +248,37 @@ class Session(DelegatingConversation):
 
     @locked
     async def restore_messages(self, positions: Sequence[int]) -> None:
-        """Show chosen messages of the last compaction again, whole, after its summary."""
+        """Restore chosen messages of the last compaction, whole, after its summary."""
         event = with_messages_restored(self.history.context(), positions)
         await self._log.append(with_measured_effect(event, self._builder.plan_input(RequestOptions(model=self.model))))
 
     @retried
     async def compact_if_memory_above(self, limit_bytes: int) -> log.CompactionCompleted | None:
-        """Compact if the process still holds more memory than a limit after garbage collection."""
+        """Compact if the process still uses more memory than a limit after garbage collection."""
         limit = check_count("limit_bytes", limit_bytes)
         return await compact_above_memory_limit(self._engine.manual, RequestOptions(model=self.model), limit)
 
     async def cancel_compaction(self) -> bool:
-        """Cancel the summary that is being written here, and return whether there was one."""
+        """Cancel the summary that this process is writing, and return whether there was one."""
         return await self._compactor.cancel()
 
     # Settings.
 
     async def set_policy(self, policy: str | Policy, *, compaction: CompactionOptions | None = None) -> None:
-        """Use another policy from now on, and other compaction options if they are given."""
+        """Use another policy from now on, and other compaction options if there are any."""
         async with self._log.lock:
             self._compactor.set_policy(policy_named(policy), compaction)
 
     @retried
     async def switch_model(self, model: str, *, budget: int | Budget | None = None) -> log.CompactionCompleted | None:
-        """Use another model from now on; a context that is too long for it is compacted first, and that is returned."""
+        """Use another model from now on; if the context is too long for it, compact first and return the compaction."""
         options = RequestOptions(model=model, budget=budget)
         done = await switch_model_and_fit(self._log, self._engine.manual, self._builder, options)
         self.model = model
         return done
 
     async def rename(self, name: str) -> None:
-        """Give the session a name for people."""
+        """Set the session's display name."""
         self._log.lock.check_open()
         await self.store.rename(self.id, check_text("name", name))
 
@@ -290,7 +290,7 @@ class Session(DelegatingConversation):
         return await self._log.stored.events()
 
     async def receipts(self) -> list[ChangeReceipt]:
-        """Return the receipt of every change of context, the oldest first, failed compactions included."""
+        """Return the receipt of every change of context, the oldest first, including failed compactions."""
         self._log.lock.check_open()
         timed = await self._log.stored.timed_events()
         return change_receipts((event for _, event in timed), (time_ms for time_ms, _ in timed))
@@ -314,7 +314,7 @@ class Session(DelegatingConversation):
 
     @locked
     async def context_breakdown(self, *, budget: int | Budget | None = None) -> ContextReport:
-        """Return what fills the context, what could be freed, and when the next compaction is due, at what cost."""
+        """Return what fills the context, what could be freed, and when the next compaction is due at what cost."""
         calibration = await self._engine.calibrator.calibration(self.model)
         situation = self._builder.situation(RequestOptions(budget=budget, model=self.model))
         situation = replace(situation, calibration=calibration)
@@ -325,7 +325,7 @@ class Session(DelegatingConversation):
 
     @locked
     async def fork(self, session_id: str | None = None, *, at: int | None = None) -> "Session":
-        """Return a new session with a copy of this log, up to the message at a position if one is named."""
+        """Return a new session with a copy of this log, up to the message at a position if there is one."""
         stop = None if at is None else check_position("fork.at", at)
         other = self._make_sibling(session_id or f"{self.id}-fork-{self.clock():x}{token_hex(2)}")
         if await self.store.length(other.id):
@@ -375,7 +375,7 @@ class SessionOpener:
 
 @dataclass(frozen=True, slots=True)
 class RemoteSession:
-    """A handle on a session of another process; it has a name and no engine."""
+    """A handle on a session of another process; it has an id but no engine."""
 
     id: str
 

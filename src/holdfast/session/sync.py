@@ -1,6 +1,6 @@
-"""Fingerprints of messages, by which a list that a client sends again is compared with what was recorded.
+"""Fingerprints of messages, which compare a list that a client sends again with the recorded messages.
 
-A format may keep more with a message than what is sent (times, usage, run ids). Fingerprints leave that out, because a
+A format may store more with a message than is sent (times, usage, run ids). Fingerprints leave that out, because a
 client that rebuilds its list from what it displayed cannot know it.
 """
 
@@ -27,7 +27,7 @@ def message_fingerprint(native: Mapping[str, object], format_name: str) -> str:
 
 
 def recorded_fingerprints(history: History, session_log: SessionLog) -> list[RecordedMessage]:
-    """Return the main agent's messages with their fingerprints, compacted ones too, without notes from memory."""
+    """Return the main agent's messages with their fingerprints, including compacted ones, without notes from memory."""
     context, format_name = history.context(), history.format or ""
     known = session_log.fingerprints.setdefault(format_name, {})
     own = [
@@ -46,7 +46,7 @@ def recorded_fingerprints(history: History, session_log: SessionLog) -> list[Rec
 
 
 def last_sent_fingerprints(session_log: SessionLog, format_name: str) -> list[tuple[str, int | None]]:
-    """Return the fingerprints of the last request's messages, with the positions that they came from."""
+    """Return the fingerprints of the last request's messages, with their recorded positions."""
     is_canonical = format_name in CANONICAL
     return [
         (message_fingerprint(native, format_name) if is_canonical else digest, position)
@@ -57,7 +57,7 @@ def last_sent_fingerprints(session_log: SessionLog, format_name: str) -> list[tu
 def with_read_notes(
     history: History, events: Sequence[log.MessageAppended], messages: Sequence[Message]
 ) -> list[log.MessageAppended]:
-    """Return new messages of one scope, with notes on results that only repeat what was compacted."""
+    """Return new messages of one scope, with notes on results that only repeat compacted content."""
     compacted = history.compacted_reads(events[0].scope) if events else CompactedReads()
     if not compacted.reads or not any(message.outline.result_ids for message in messages):
         return list(events)

@@ -1,4 +1,4 @@
-"""The tools that a session offers to the model itself, as values for any framework."""
+"""The tools that a session offers to the model, as values for any framework."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass

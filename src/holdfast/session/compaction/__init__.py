@@ -1,1 +1,1 @@
-"""Compaction at run time: summarizers, background runs, and everything that observes them."""
+"""Compaction at run time: summarizers, background runs, and the observers of both."""

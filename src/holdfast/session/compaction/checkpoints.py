@@ -1,9 +1,11 @@
 """The summaries of a session as files that people can read: `checkpoints/NNN-title.md`.
 
-A file is written once, whole, and never deleted. Which of them no longer stand after a rewind or an undo is kept
-beside them, and everything else (`index.md`, `summary_count` in `workspace.yaml`) follows from these two and is
-made again wherever it is missing, damaged or behind. Several processes may write: a number is claimed by a file
-that only one of them can make, and whoever has written looks again until what he wrote is what is there.
+A checkpoint file is written atomically, once, and never deleted. A second file lists the numbers that a rewind or an
+undo has taken out of force. `index.md` and `summary_count` in `workspace.yaml` are derived from these files and are
+rebuilt when they are missing, damaged or out of date.
+
+Several processes may write. Each claims a number by creating a file exclusively. After a write, each rebuilds the
+derived files until a scan of the folder finds no further change.
 """
 
 import asyncio
@@ -31,7 +33,7 @@ UNDONE_FILE = ".undone.json"
 NO_CHECKPOINTS = "No checkpoints yet. Checkpoints are created when context is compacted."
 MAX_TITLE_CHARS, MAX_SLUG_CHARS = 60, 30
 MAX_REFRESH_ROUNDS = 20
-"""So often what was written is looked at again; where others still write after that, they do the rest."""
+"""How often one write rebuilds the derived files; if other writers are still busy after that, they rebuild them."""
 MAX_FRONT_MATTER_BYTES = 2_048
 _FILE_NAME = re.compile(r"(?P<number>[0-9]{3,9})-(?P<slug>.+)\.md")
 _FRONT_MATTER = re.compile(
@@ -44,18 +46,18 @@ _HEADING = re.compile(r"#\s+(.+)")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One summary that was kept."""
+    """One stored summary."""
 
     number: int
     title: str
     path: Path
     stop: int | None
-    """Messages before this position are in it; None where the file does not say so any more."""
+    """The summary covers messages before this position; None if the file no longer says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class _CheckpointFiles:
-    """What is on the disk, and what no longer stands of it."""
+    """The checkpoint files on disk, and the numbers that are no longer in force."""
 
     all: tuple[Checkpoint, ...] = ()
     undone: frozenset[int] = frozenset()
@@ -66,10 +68,10 @@ class _CheckpointFiles:
 
 
 def summary_title(summary: str) -> str | None:
-    """Return the title that a summary gives itself, on one line and not too long; None if it gives none.
+    """Return the title that a summary gives itself, as one short line, or None.
 
-    In this order: what stands in `<checkpoint_title>`, wherever that is; a first line `Title: …`; a first line
-    that is a heading of the first level. Deeper headings are names of sections.
+    The first of these counts: the text of a `<checkpoint_title>` element anywhere; a first line `Title: …`; a first
+    line that is a heading of level one. Deeper headings name sections.
     """
     if tag := _TITLE_TAG.search(summary):
         return _one_line(tag[1]) or None
@@ -80,14 +82,14 @@ def summary_title(summary: str) -> str | None:
 
 def title_slug(title: str) -> str:
     """Return a title as part of a file's name: letters, digits and hyphens, in any script."""
-    # Category M: the vowel signs of many scripts are marks and not letters.
+    # Keep category M too: many scripts write vowel signs as marks, not as letters.
     kept = [char if char.isalnum() or unicodedata.category(char)[0] == "M" else " " for char in title.lower()]
     slug = "-".join(unicodedata.normalize("NFC", "".join(kept)).split())
     return slug[:MAX_SLUG_CHARS].rstrip("-") or "checkpoint"
 
 
 def _one_line(text: str) -> str:
-    """Return a text on one line, without marks of emphasis and what cannot be seen, cut at a word."""
+    """Return a text as one line, without emphasis marks and invisible characters, cut between words."""
     seen = "".join(" " if unicodedata.category(char)[0] in "CZ" else char for char in text)
     words = " ".join(seen.split()).strip("*_`#| ")
     if len(words) <= MAX_TITLE_CHARS:
@@ -97,29 +99,29 @@ def _one_line(text: str) -> str:
 
 
 class Checkpoints:
-    """The checkpoints of one session, in a folder of its own."""
+    """The checkpoints of one session, in the session's own folder."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self._files = self.folder / CHECKPOINT_FOLDER
 
     async def add(self, summary: str, *, title: str | None = None, stop: int) -> Checkpoint:
-        """Keep a summary of the messages before a position, and return where; durable when this returns.
+        """Store a summary of the messages before a position, and return its checkpoint; durable when this returns.
 
-        Without a title it has the one that it gives itself, or its number. A failure leaves nothing behind; a
-        caller that is cancelled may find it there all the same, until the next `align`.
+        Without `title`, the summary's own title is used, or else the checkpoint's number. A failure leaves no file. A
+        cancelled call may still write the file; the next `mark_current` marks it as not in force.
         """
         return await asyncio.to_thread(self._add, summary, title, stop)
 
     async def mark_current(self, numbers: Collection[int]) -> None:
-        """Let the index and the count tell of these only, by number; to be called whenever the context has changed.
+        """List only the checkpoints with these numbers in the index and the count.
 
-        No file goes: a checkpoint that stands again after a redo is there as it was.
+        Call it after every change of context. No file is deleted, so a redo brings a checkpoint back unchanged.
         """
         await asyncio.to_thread(self._mark_current, frozenset(numbers))
 
     async def describe(self) -> str:
-        """Return what there is, for people to read."""
+        """Return the list of checkpoints as text for people."""
         return await asyncio.to_thread(self._describe)
 
     def _add(self, summary: str, title: str | None, stop: int) -> Checkpoint:
@@ -152,15 +154,15 @@ class Checkpoints:
         with translate_disk_errors(self._files):
             if not self._files.exists():
                 return NO_CHECKPOINTS
-            with suppress(OSError):  # who may only read is told all the same
+            with suppress(OSError):  # a reader without write permission still gets the list
                 self._refresh()
             return _render_index(self._scan())
 
     @contextmanager
     def _claim_number(self) -> Generator[int]:
-        """Give a number that nobody else has: no file has it, and no other writer can make the claim we hold."""
+        """Yield a number that no file has and no other writer can claim meanwhile."""
         found = self._scan()
-        # A number that was taken back would be so again.
+        # Skip undone numbers too: a new file with such a number would count as undone.
         number = max([*(checkpoint.number for checkpoint in found.all), *found.undone], default=0) + 1
         while not (claim := self._claim(number)):
             number += 1
@@ -175,14 +177,14 @@ class Checkpoints:
             os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY, WORKSPACE_FILE_MODE))
         except FileExistsError:
             return None
-        # A writer whose claim is gone has left a file.
+        # Another writer may have written its file and released its claim since the scan.
         if any(checkpoint.number == number for checkpoint in self._scan().all):
             claim.unlink(missing_ok=True)
             return None
         return claim
 
     def _refresh(self) -> None:
-        """Make what follows from the files follow from them."""
+        """Rebuild the index and the count from the checkpoint files."""
         for _ in range(MAX_REFRESH_ROUNDS):
             found = self._scan()
             write_atomically(self._files / INDEX_FILE, _render_index(found).encode())
@@ -199,7 +201,7 @@ class Checkpoints:
 
 
 def _read_checkpoint(path: Path) -> Checkpoint | None:
-    """Return what a file says of itself, and where it does not, what its name says."""
+    """Return the checkpoint in a file; if its front matter is missing or damaged, its name is used."""
     name = _FILE_NAME.fullmatch(path.name)
     if name is None:
         return None
@@ -207,7 +209,7 @@ def _read_checkpoint(path: Path) -> Checkpoint | None:
     try:
         with path.open("rb") as file:
             head = _FRONT_MATTER.match(file.read(MAX_FRONT_MATTER_BYTES).decode(errors="replace"))
-    except FileNotFoundError:  # a writer that failed has taken it away again
+    except FileNotFoundError:  # its writer failed and removed it
         return None
     except OSError:
         pass
@@ -220,7 +222,7 @@ def _read_checkpoint(path: Path) -> Checkpoint | None:
 
 
 def _parse_numbers(content: bytes | None) -> frozenset[int]:
-    """Return the numbers in a file; none where it cannot be read."""
+    """Return the numbers listed in a file; none if it cannot be parsed."""
     with suppress(ValueError, RecursionError):
         listed: object = json.loads(content or b"[]")
         if isinstance(listed, list):
@@ -229,7 +231,7 @@ def _parse_numbers(content: bytes | None) -> frozenset[int]:
 
 
 def _render_index(found: _CheckpointFiles) -> str:
-    """Return the index: what stands in a table, and the names of what does not."""
+    """Return the index: a table of the checkpoints in force, and the file names of the undone ones."""
     standing = found.in_force
     parts = ["# Checkpoints", _table(standing) if standing else NO_CHECKPOINTS]
     if undone := [_table_cell(checkpoint.path.name) for checkpoint in found.all if checkpoint.number in found.undone]:
@@ -246,5 +248,5 @@ def _table(checkpoints: Sequence[Checkpoint]) -> str:
 
 
 def _table_cell(text: str) -> str:
-    """Return a text that can stand in a table; a file that others have put there may be called anything."""
+    """Return a text escaped for a table cell; another program may have put a file with any name there."""
     return re.sub(r"([|\\])", r"\\\1", "".join(char if char.isprintable() else "?" for char in text))

@@ -1,8 +1,8 @@
-"""Compaction in the background: a summary is started, written while requests go on, checked, and applied.
+"""Compaction in the background: start a summary, let requests continue meanwhile, check it, and apply it.
 
-Everything that matters is in the log. A started summary is recorded there, so one runs at a time, whatever process
-asks; a written summary is recorded before it is applied, so a crash in between loses nothing; and it is applied only
-where the context has not changed since it was started. One that comes too late is kept for the next compaction.
+The log coordinates all processes. A start is recorded, so only one summary runs at a time. A finished summary is
+recorded before it is applied, so a crash in between loses nothing. It is applied only if the context has not changed
+since the start; a summary that comes too late is kept for the next compaction.
 """
 
 import asyncio
@@ -50,42 +50,42 @@ from holdfast.session.memory.daily import DailyMemory
 LEASE_MS = 600_000
 """A compaction that has not ended after this long counts as abandoned."""
 POLL_SECONDS = 0.2
-"""How often to look whether another process has finished."""
+"""How often to check whether another process has finished."""
 REQUESTED_TRIGGERS = frozenset({"manual", "agent_request"})
 CANCEL_GRACE_SECONDS = 5.0
 """How long to wait for a cancelled summarizer."""
 COMPACTING_TEXT = "Compacting conversation history"
 
 Approval: TypeAlias = Callable[["SummaryDraft"], Awaitable[bool | str]]
-"""Says whether a summary may be applied; a text replaces it."""
+"""Returns whether a summary may be applied; a returned text replaces the summary."""
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryDraft:
-    """A summary before it is applied."""
+    """A summary that awaits approval."""
 
     step: CompactSpan
     summary: Summary
-    """With the facts that were put back into it, and those that it leaves out."""
+    """Includes the facts that were restored, and lists those that it lacks."""
     replaced_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionOptions(CompactionObservers):
-    """Which models write summaries, and who observes them."""
+    """Which models write summaries, and who observes the compactions."""
 
     automatic: str | Summarizer | None = None
-    """Writes summaries that nobody requested: a cheaper model will do."""
+    """The summarizer for automatic compactions; a cheaper model is enough."""
     manual: str | Summarizer | None = None
-    """Writes requested summaries."""
+    """The summarizer for requested compactions."""
     retry_limits: RetryLimits = field(default_factory=RetryLimits)
     approve: Approval | None = None
     progress: Callable[[str], None] | None = None
-    """Called with what is being waited for, and with an empty text when that is over."""
+    """Called with a text that says what the session waits for, and with an empty text when the wait is over."""
     prices: Prices | None = None
-    """What tokens cost, where the caller knows better than the model table."""
+    """Token prices that replace those of the model table."""
     redact: bool = True
-    """Whether what looks like a key is hidden from the summarizer; the stored messages keep it."""
+    """Whether to hide texts that look like keys from the summarizer; the stored messages keep them."""
 
     def __post_init__(self) -> None:
         for name in ("automatic", "manual"):
@@ -101,33 +101,32 @@ class CompactionOptions(CompactionObservers):
 class Compactor:
     """Starts, watches and ends the compactions of one session.
 
-    The caller of a method other than `wait`, `cancel`, `close` and `draft_summary` holds the session's lock.
+    Callers must hold the session's lock, except for `wait`, `cancel`, `close` and `draft_summary`.
     """
 
     def __init__(self, session_log: SessionLog, policy: Policy, options: CompactionOptions) -> None:
         self._log = session_log
         self.policy = policy
-        """The policy in force; every part of the session reads it here."""
+        """The policy in force; every part of the session reads it from here."""
         self.options = options
         self._task: asyncio.Task[None] | None = None
         self.observers = ObserverRunner(session_log, options, self._memory_writer)
         self._running_owner = ""
         self._opened_summarizers: dict[str, Summarizer] = {}
-        """The summarizers that were opened by name: they are ours to close."""
+        """The summarizers that the compactor opened by name, and therefore closes."""
         self._started_in_prompt: int | None = None
-        """The prompt in whose turn a summary was last started."""
+        """The prompt in whose turn the last summary was started."""
         self.last_error: HoldfastError | None = None
         """Why the last compaction failed."""
 
     def set_policy(self, policy: Policy, options: CompactionOptions | None = None) -> None:
-        """Use another policy from now on, and other options where given."""
+        """Use another policy from now on, and other options if there are any."""
         self.policy = policy
         if options is not None:
             self.options = options
             self.observers.set_observers(options)
 
     def _memory_writer(self, daily: DailyMemory) -> MemoryWriter:
-        """Return the writer of this session's evicted messages."""
         return MemoryWriter(
             self._log,
             daily,
@@ -137,24 +136,24 @@ class Compactor:
 
     @property
     def has_summarizer(self) -> bool:
-        """Whether there is a summarizer."""
+        """Whether a summarizer is configured."""
         return self.options.manual is not None or self.options.automatic is not None
 
     @property
     def is_running(self) -> bool:
-        """Whether a summary is being written, here or elsewhere."""
+        """Whether a summary is being written, in this process or another."""
         facts = self._log.history.session_state
         return facts.running_compaction is not None and facts.ready_summary is None
 
     def may_start(self, situation: Situation) -> bool:
-        """Return whether a summary may be started: one at a time, and one a turn."""
+        """Return whether a summary may be started: only one at a time, and only one per turn."""
         shown = self._log.history.projection(situation.counter, situation.scope)
         return self._log.history.session_state.running_compaction is None and (
             _answered_prompt(shown) is None or _answered_prompt(shown) != self._started_in_prompt
         )
 
     async def end_stale_run(self) -> None:
-        """End a compaction that was abandoned, or overtaken by another change of context."""
+        """End a compaction whose owner abandoned it, or whose context has changed since it started."""
         history = self._log.history
         run, done = history.session_state.running_compaction, history.session_state.ready_summary
         if run is None:
@@ -166,7 +165,7 @@ class Compactor:
             await self._record_given_up(run, "whoever began it did not finish it")
 
     async def shelve_ready_summary(self, *, except_scope: str | None = None) -> None:
-        """Make room for another compaction: a summary that is ready is kept for the next one."""
+        """Set a ready summary aside for a later compaction, so that another compaction can start."""
         facts = self._log.history.session_state
         if (
             facts.running_compaction is not None
@@ -180,7 +179,7 @@ class Compactor:
     async def start(
         self, step: CompactSpan, situation: Situation, focus: str = "", *, last_request: SentRequest | None = None
     ) -> None:
-        """Start a summary of a span in the background; `last_request` is the request to ask after."""
+        """Start a summary of a span in the background; `last_request` is the prefix to ask after."""
         plan_input = plan_input_of(self._log.history, self.policy, situation)
         job = self.make_job(step, situation, focus, last_request=last_request)
         summarizer, owner = self.summarizer_for(step.trigger), new_owner_id()
@@ -199,17 +198,17 @@ class Compactor:
     def make_job(
         self, step: CompactSpan, situation: Situation, focus: str = "", *, last_request: SentRequest | None = None
     ) -> SummaryJob:
-        """Return the job of summarizing a span as it is now."""
+        """Return the job of summarizing a span of the current context."""
         plan_input = plan_input_of(self._log.history, self.policy, situation)
         return summary_job(step, plan_input, self.policy, focus, redacts=self.options.redact, last_request=last_request)
 
     @property
     def redact(self) -> RedactText:
-        """Hides what a summarizer may not see."""
+        """The function that hides secrets from a summarizer."""
         return redact_text if self.options.redact else str
 
     async def draft_summary(self, job: SummaryJob) -> Summary:
-        """Return a written and checked summary, and record nothing."""
+        """Return a checked summary without recording it."""
         summarizer, seconds = self.summarizer_for(job.step.trigger), self.options.retry_limits.deadline_seconds
         self._report_progress(COMPACTING_TEXT)
         try:
@@ -228,7 +227,7 @@ class Compactor:
 
     @property
     def owned_summarizers(self) -> list[Summarizer]:
-        """The summarizers that are opened by name; a wrong name raises when it is needed."""
+        """The summarizers that are opened by name; a wrong name is skipped here and raises when it is used."""
         for name in (self.options.automatic, self.options.manual):
             if isinstance(name, str):
                 with suppress(SettingsError):
@@ -236,7 +235,7 @@ class Compactor:
         return list(self._opened_summarizers.values())
 
     def summarizer_for(self, trigger: log.CompactionTrigger) -> Summarizer:
-        """Return the summarizer that the policy chooses: often a cheap model, and the primary one on request."""
+        """Return the summarizer that the policy chooses: often a cheap model, but the primary one on request."""
         named = self._configured_summarizer(trigger)
         if named is None:
             raise ModelAccessError("summariser", "there is no model to write the summary", "name one: summariser=…")
@@ -248,7 +247,7 @@ class Compactor:
         return (primary or cheap) if is_primary else (cheap or primary)
 
     def next_summarizer(self, model: str | None, format: str | None) -> SummaryAuthor | None:  # noqa: A002 - as users say
-        """Return the author of the next summary for a model's conversation in a format; None where there is none."""
+        """Return who would write the next summary for a model's conversation in a format, or None."""
         named = self._configured_summarizer("threshold")
         if named is None:
             return None
@@ -260,13 +259,13 @@ class Compactor:
         return SummaryAuthor(self.options.prices or prices, reuses_prefix=supports_it and self.policy.reuses_prefix)
 
     def _open_summarizer(self, name: str) -> Summarizer:
-        """Return a named summarizer: opened once, as one may have to start a server of its own."""
+        """Return a named summarizer. Each is opened once, because opening one may start a server."""
         if name not in self._opened_summarizers:
             self._opened_summarizers[name] = open_summarizer(name)
         return self._opened_summarizers[name]
 
     async def commit(self, situation: Situation) -> log.CompactionCompleted | None:
-        """Apply the summary that is ready; None where there is none, or the context has changed."""
+        """Apply the ready summary; return None if there is none or the context has changed."""
         await self.end_stale_run()
         facts, rule = self._log.history.session_state, self.policy.fold
         run, done = facts.running_compaction, facts.ready_summary
@@ -307,7 +306,7 @@ class Compactor:
             self._report_progress("")
 
     async def cancel(self) -> bool:
-        """Cancel the summary that is being written here, and return whether there was one."""
+        """Cancel the summary that this process is writing, and return whether there was one."""
         task = self._task
         if task is None or task.done():
             return False
@@ -321,7 +320,7 @@ class Compactor:
         return True
 
     async def _run(self, job: SummaryJob, event: log.CompactionStarted, summarizer: Summarizer) -> None:
-        """Write a summary and record it, or why there is none."""
+        """Write a summary, and record it or the reason of its failure."""
         try:
             await self._record_outcome(event, await self._summary_event(job, event, summarizer))
         except asyncio.CancelledError:
@@ -342,7 +341,7 @@ class Compactor:
     async def _summary_event(
         self, job: SummaryJob, event: log.CompactionStarted, summarizer: Summarizer
     ) -> log.SummaryWritten | log.CompactionCompleted:
-        """Return the event that a summary was written, or that it was not approved."""
+        """Return the event for a written summary, or for one that was not approved."""
         with self.observers.compaction_span(event):
             await self.observers.run_pre_compact_hooks(event)
             summary = await self._summarize(job, summarizer)
@@ -355,20 +354,20 @@ class Compactor:
         return log.SummaryWritten(start=span.start, stop=span.stop, summary=summary, scope=event.scope)
 
     async def _ask_approval(self, draft: SummaryDraft) -> Summary | None:
-        """Return the summary as it was approved; only True and a text are approval."""
+        """Return the approved summary; only True and a text approve it."""
         verdict: object = None
         if self.options.approve is not None:
             with suppress(Exception):
                 verdict = await self.options.approve(draft)
         if isinstance(verdict, str) and verdict.strip():
-            # An edited text was not checked.
+            # The check has not seen the edited text.
             return replace(draft.summary, text=replace_surrogates(verdict), score=None, put_back=(), left_out=())
         return draft.summary if verdict is True else None
 
     async def _record_outcome(
         self, started: log.CompactionStarted, event: log.SummaryWritten | log.CompactionCompleted
     ) -> None:
-        """Record the outcome, if the lease is still ours."""
+        """Record the outcome if this process still holds the lease."""
         with suppress(StoreError, SessionClosedError):
             while True:
                 with suppress(ConcurrentWriteError):
@@ -390,7 +389,7 @@ class Compactor:
                 self.observers.start_memory_update()
 
     async def close(self) -> None:
-        """Cancel what is running, wait for the observers, and close our summarizers."""
+        """Cancel the running summary, wait for the observers, and close the summarizers that the compactor opened."""
         await self.cancel()
         await self.observers.close()
         for summarizer in self._opened_summarizers.values():
@@ -408,7 +407,7 @@ class Compactor:
         if has_owner_exited(started.owner):
             return True
         began = self._log.compaction_started_ms
-        # A start in the future means that the clock was set back.
+        # A start time in the future means that the clock was set back.
         return began is None or abs(self._log.clock() - began) > LEASE_MS
 
     def _report_progress(self, text: str) -> None:

@@ -1,8 +1,9 @@
 """Hooks before and after a compaction: Python callables, and commands that read JSON.
 
-What a hook returns or prints changes nothing, so no hook can harm the session. One that fails, crashes, hangs or never
-stops printing costs its timeout at most and one line in the report. A command runs without a shell in a process group
-of its own, which is killed whole; a synchronous callable runs in a thread, which cannot be killed and is abandoned.
+The session ignores what a hook returns or prints, so no hook can harm it. A hook that fails, crashes, hangs or prints
+without end costs at most its timeout and one line in the report. A command runs without a shell in its own process
+group, which is killed as a whole. A synchronous callable runs in a thread; a thread cannot be killed, so it is
+abandoned.
 """
 
 import asyncio
@@ -28,28 +29,28 @@ MAX_REPORT_CHARS = 300
 MAX_STDERR_BYTES = 4_096
 """How much of the end of a command's standard error is kept for the report."""
 STDERR_READ_BYTES, MAX_FINAL_READS = 65_536, 16
-"""After the program has ended, no more than a pipe holds is read: a child may never stop printing."""
+"""Bounds of the read after the program has exited, about one full pipe: a child process may print without end."""
 KILL_GRACE_SECONDS = 2.0
-"""How long to wait for what was cancelled or killed."""
+"""How long to wait for a hook after it was cancelled or killed."""
 _UNFINISHED_HOOKS: set[asyncio.Task[str | None]] = set()
 """Tasks of hooks that ignored their cancellation, until they end: the event loop keeps only weak references.
 
-Shared by all sessions of the process; each task removes itself when it is done.
+All sessions of the process share the set; each task removes itself when it is done.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookCall:
-    """What a hook is called with."""
+    """The arguments of a hook."""
 
     name: Literal["preCompact", "postCompact"]
     session: str
     trigger: CompactionTrigger
     focus: str = ""
-    """What the user wants the summary to be about."""
+    """What the user wants the summary to cover."""
     tokens: TokenBreakdown = field(default_factory=TokenBreakdown)
     success: bool | None = None
-    """From here on: the outcome, for `postCompact` only."""
+    """This field and those below hold the outcome, for `postCompact` only."""
     summary: str = ""
     error: str | None = None
     checkpoint_path: str | None = None
@@ -57,11 +58,11 @@ class HookCall:
 
 @dataclass(frozen=True, slots=True)
 class HookCommand:
-    """A program that is started without a shell and reads one JSON object from its standard input."""
+    """A program that runs without a shell and reads one JSON object from its standard input."""
 
     argv: tuple[str, ...]
     cwd: str | None = None
-    """Its working directory; None for that of this program. It inherits this program's environment."""
+    """Its working directory; None for that of this process. It inherits this process's environment."""
 
     def __post_init__(self) -> None:
         words: object = self.argv
@@ -74,17 +75,17 @@ class HookCommand:
 HookFunction: TypeAlias = Callable[[HookCall], Awaitable[None] | None]
 Hook: TypeAlias = HookFunction | HookCommand
 _HookReturn: TypeAlias = tuple[Awaitable[None] | None, str | None]
-"""What a callable returned, and what its error was."""
+"""What a callable returned, and the text of its error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """The hooks, called one after the other in this order."""
+    """The hooks of a session, called one after the other in this order."""
 
     pre_compact: tuple[Hook, ...] = ()
     post_compact: tuple[Hook, ...] = ()
     timeout_seconds: float = 30.0
-    """For each of them."""
+    """The timeout of each hook."""
 
     def __post_init__(self) -> None:
         limit: object = self.timeout_seconds
@@ -96,7 +97,7 @@ class Hooks:
 
 
 def hook_payload(call: HookCall) -> dict[str, object]:
-    """Return the JSON that a command reads, under the names that users of such hooks know."""
+    """Return the JSON that a command reads, with the field names that users of such hooks know."""
     payload: dict[str, object] = {
         "hookEventName": call.name,
         "sessionId": call.session,
@@ -119,7 +120,7 @@ def hook_payload(call: HookCall) -> dict[str, object]:
 
 
 async def run_hooks(hooks: Hooks, call: HookCall) -> list[str]:
-    """Call the hooks, and return what went wrong, a line each; raises nothing but a cancellation."""
+    """Call the hooks, and return their problems, one line each; raises nothing but a cancellation."""
     problems: list[str] = []
     for hook in hooks.pre_compact if call.name == "preCompact" else hooks.post_compact:
         problem = await _run_hook(hook, call, hooks.timeout_seconds)
@@ -129,9 +130,9 @@ async def run_hooks(hooks: Hooks, call: HookCall) -> list[str]:
 
 
 async def _run_hook(hook: Hook, call: HookCall, timeout_seconds: float) -> str | None:
-    """Run one hook, and return what was wrong with it.
+    """Run one hook, and return its problem, or None.
 
-    It is a task of its own, so that one that ignores its cancellation can be abandoned.
+    The hook gets its own task, so that one that ignores its cancellation can be abandoned.
     """
     task = asyncio.create_task(_invoke(hook, call))
     try:
@@ -155,7 +156,7 @@ def _describe_stop(hook: Hook, task: asyncio.Task[str | None]) -> str:
 
 
 async def _invoke(hook: Hook, call: HookCall) -> str | None:
-    """Call a hook, and return what went wrong, or None."""
+    """Call a hook, and return its problem, or None."""
     try:
         if isinstance(hook, HookCommand):
             return await _run_command(hook, call)
@@ -176,10 +177,10 @@ def _is_async(hook: HookFunction) -> bool:
 
 
 async def _call_in_thread(hook: HookFunction, call: HookCall) -> _HookReturn:
-    """Return what a callable returns or raises in a daemon thread.
+    """Call a function in a daemon thread, and return its result or its error.
 
-    `asyncio.to_thread` would not do: its threads are joined at the end of the loop and of the program, so a hook that
-    hangs would keep both from ending.
+    `asyncio.to_thread` does not work here: the loop and the program join its threads when they end, so a hook that
+    hangs would block both.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[_HookReturn] = loop.create_future()
@@ -217,7 +218,7 @@ def _describe_error(error: BaseException) -> str:
 async def _run_command(command: HookCommand, call: HookCall) -> str | None:
     """Run a program to its end; a cancellation kills it with its children."""
     with tempfile.TemporaryFile() as stdin, _StderrTail() as stderr:
-        # A file and not a pipe, so that a program that does not read it cannot block us.
+        # A file instead of a pipe, so that a program that does not read its input cannot block the session.
         stdin.write(json.dumps(hook_payload(call)).encode())
         stdin.seek(0)
         starting = asyncio.ensure_future(
@@ -266,8 +267,8 @@ def _describe_exit(code: int) -> str:
 class _StderrTail:
     """The end of what a program prints to its standard error.
 
-    It is read as it comes, so that no amount of it fills memory or a disk or blocks the program. The end of the stream
-    is not waited for: a child that outlives the program may hold it open for ever.
+    The stream is read as it arrives, so that a long output neither fills memory or a disk nor blocks the program.
+    Nothing waits for its end: a child process that outlives the program may hold it open forever.
     """
 
     def __init__(self) -> None:
@@ -286,7 +287,7 @@ class _StderrTail:
             os.close(self.write_end)
 
     def start_reading(self) -> None:
-        """Start reading; the program has its own end of the pipe by now."""
+        """Start to read. The program must have its own end of the pipe already."""
         os.close(self.write_end)
         self.write_end = -1
         if sys.platform != "win32":
@@ -295,19 +296,19 @@ class _StderrTail:
             self._is_reading = True
 
     def last_line(self) -> str:
-        """Return the last line, with what leads up to it in a report."""
+        """Return the last line, formatted for the report."""
         for _ in range(MAX_FINAL_READS):
             if not self._is_reading or not self._read_chunk():
                 break
         text = self._tail.decode(errors="replace")
         if self._is_cut:
-            # Half a key would not be recognized and redacted.
+            # Drop the piece at the cut: redaction would not recognize half a key.
             text = text.partition(" ")[2] if "\n" not in text.strip() else text.partition("\n")[2]
         lines = [line for line in text.splitlines() if line.strip()]
         return f": {lines[-1]}" if lines else ""
 
     def _read_chunk(self) -> bool:
-        """Read some of it, and return whether there was any."""
+        """Read one chunk, and return whether there was any output."""
         try:
             chunk = os.read(self._read_end, STDERR_READ_BYTES)
         except BlockingIOError:

@@ -1,9 +1,11 @@
-"""Notes about evicted messages: follows a session's log, and writes each note once.
+"""Writes a note about each group of evicted messages, exactly once, by following a session's log.
 
-The store keeps the progress, and a note that exists is recognized: so work that was interrupted at any moment is done
-later, and nothing is done twice. A note tells what was in force when the messages left, whatever was rewound since;
-messages that the store has lost are left out. Where the session has a model's summary, that is the note; for what was
-cleared or refused a summary is requested; else a digest is made. No failure here affects the session.
+The store keeps the progress, and memory recognizes a note that it already has. So an interrupted update is finished
+later, and no note is written twice.
+
+A note describes the context at the moment of the eviction, even if it was rewound since. It leaves out messages that
+the store has lost. Its text is the session's own summary if a model wrote one. For messages that were cleared or
+refused, a summarizer is asked; otherwise the note is a digest. No failure here affects the session.
 """
 
 import asyncio
@@ -34,11 +36,11 @@ from holdfast.stores.base import StoredRecord, session_value_key
 from holdfast.wire.formats import format_named
 
 MAX_NOTE_TOKENS = 700
-"""The largest digest, or summary that is made for memory alone."""
+"""The size limit of a digest, and of a summary that is written for memory alone."""
 MAX_NOTED_PROMPTS, MAX_NOTED_RECENT = 128, 64
-"""How many of the user's messages, and of the newest ones, a note is made from."""
+"""How many of the user's messages, and how many of the newest messages, a note is made from."""
 PLACEHOLDER_MESSAGE = user("")
-"""Used for any message where only its position matters."""
+"""A placeholder for a message of which only the position matters."""
 MIN_SUMMARIZED_MESSAGES = 4
 """Fewer messages than this are not worth a model's summary."""
 
@@ -54,7 +56,7 @@ class MemoryWriter:
         has_summarizer: Callable[[], bool],
         get_summarizer: Callable[[], Summarizer],
     ) -> None:
-        """`get_summarizer` is called only where `has_summarizer` returns True."""
+        """`get_summarizer` is called only if `has_summarizer` returns True."""
         self._log = session_log
         self._daily = daily
         self._has_summarizer = has_summarizer
@@ -63,15 +65,15 @@ class MemoryWriter:
         self._saved_log_position = 0
         """The progress that the store has."""
         self._pending: list[Eviction] = []
-        """Evictions that are not written yet."""
+        """Evictions without a written note."""
         self._lock = asyncio.Lock()
         self.is_due = False
         """Whether events were appended since the last update."""
         self.is_closing = False
-        """Whether the session closes, so that no model is asked any more."""
+        """Whether the session is closing, so that no model may be asked."""
 
     async def update(self) -> None:
-        """Write notes about new evictions; where a disk or a store fails, raise, and catch up next time."""
+        """Write notes about new evictions; raises if a disk or a store fails, and the next update catches up."""
         async with self._lock:
             known = self._evictions
             if known is None:
@@ -103,10 +105,10 @@ class MemoryWriter:
                 event = _decode_event(stored)
                 self._pending += evictions.observe(event, stored.time_ms, may_await_summary=self._has_summarizer())
                 if isinstance(event, log.Forked):
-                    self._pending.clear()  # noted by the session that this one was forked from
+                    self._pending.clear()  # the session that this one was forked from has noted these
 
     async def _write_pending(self) -> None:
-        """Write the pending notes; a day's file that cannot be written delays no other day."""
+        """Write the pending notes; a file that cannot be written does not delay the notes of other days."""
         refused: WorkspaceUnavailableError | None = None
         at = 0
         while at < len(self._pending):
@@ -124,12 +126,12 @@ class MemoryWriter:
         if not entries:
             return
         text = eviction.summary or await self._summarize(eviction, entries) or self._digest(eviction, entries)
-        # Where it cannot be written now, the text is not made again.
+        # Keep the text, so that a failed write does not cause another call of the model.
         self._pending[index] = replace(eviction, summary=text)
         await self._daily.add(self._log.session, eviction, text)
 
     async def _relevant_entries(self, eviction: Eviction) -> list[Entry]:
-        """Return the messages that say most about an eviction: the user's, and the newest."""
+        """Return the messages that say most about an eviction: those of the user, and the newest."""
         positions = [position for span in eviction.ranges for position in span]
         async with self._log.lock:
             history = self._log.history
@@ -143,7 +145,7 @@ class MemoryWriter:
             return [entry for entry in found if entry.message.role != "system"]
 
     async def _read_messages(self, positions: list[int]) -> None:
-        """Load earlier messages one by one: one that is gone or damaged costs no other."""
+        """Load earlier messages one by one, so that a lost or damaged one does not affect the others."""
         for position, stored in await self._log.message_records(positions):
             with suppress(MissingBlobError, MalformedInputError):
                 event = from_record(await inline_blob(self._log.store, stored.record))
@@ -151,7 +153,7 @@ class MemoryWriter:
                     self._log.history.load_message(position, event)
 
     async def _version_at(self, eviction: Eviction) -> ContextVersion:
-        """Return the context when the messages left; replayed from the log where a rewind hides them now."""
+        """Return the context version at an eviction; replays the log if a rewind hides the messages now."""
         now = self._log.history.version
         if not any(now.is_hidden(position) for span in eviction.ranges for position in span):
             return now
@@ -166,7 +168,7 @@ class MemoryWriter:
         return past.version
 
     async def _summarize(self, eviction: Eviction, entries: list[Entry]) -> str:
-        """Return a model's summary of what was cleared or refused; empty where there is no model, or it fails."""
+        """Return a model's summary of messages that were cleared or refused; empty if there is no model or it fails."""
         is_asked = self._has_summarizer() and not self.is_closing and len(entries) >= MIN_SUMMARIZED_MESSAGES
         if eviction.cause == "trimmed" or not is_asked:
             return ""
@@ -189,12 +191,12 @@ class MemoryWriter:
     def _digest(eviction: Eviction, entries: list[Entry]) -> str:
         many = sum(map(len, eviction.ranges))
         text = make_digest(entries, allowance_tokens=MAX_NOTE_TOKENS, counter=counter_for(None), message_count=many)
-        # The first line is for a model; a memory search says the same once for all that it finds.
+        # The first line is an introduction for models; a memory search adds its own.
         return text.partition("\n")[2] or text
 
 
 def _decode_event(stored: StoredRecord) -> log.Event:
-    """Return the event of a record; of a message without its content."""
+    """Return the event of a record; messages come without their content."""
     if stored.record.get("type") == log.MessageAppended.KIND:
         return log.MessageAppended(format="", native={})
     try:

@@ -1,6 +1,6 @@
-"""The observers of a compaction: hooks, checkpoints that people can read, telemetry, and memory.
+"""Calls the observers of a compaction: hooks, checkpoint files, telemetry, and memory.
 
-None of them can harm the session: what goes wrong is reported, and the compaction goes on.
+No observer can harm the session: a problem is reported, and the compaction continues.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ class CompactionObservers:
     checkpoints: Checkpoints | None = None
     telemetry: Telemetry = field(default_factory=Telemetry)
     memory: DailyMemory | None = None
-    """Where notes about evicted messages are written, by day."""
+    """The memory that receives notes about evicted messages."""
     notice: ProblemListener | None = None
-    """Called with each problem of an observer, one line."""
+    """Called with each problem of an observer, as one line."""
 
 
 class ObserverRunner:
-    """Calls the observers, each at its time."""
+    """Calls each observer at the right moment."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ObserverRunner:
         observers: CompactionObservers,
         make_memory_writer: Callable[[DailyMemory], MemoryWriter],
     ) -> None:
-        """`make_memory_writer` makes the writer for a memory."""
+        """`make_memory_writer` returns the writer for a memory."""
         self._log = session_log
         self._make_memory_writer = make_memory_writer
         self._memory_writer: MemoryWriter | None = None
@@ -63,7 +63,7 @@ class ObserverRunner:
         self.observers = observers
 
     def compaction_span(self, event: log.CompactionStarted) -> AbstractContextManager[CompactionSpan]:
-        """Return the telemetry span of a started compaction, open while its summary is written."""
+        """Return the telemetry span of a compaction, which stays open while the summary is written."""
         return self.observers.telemetry.compaction_started(self._log.session, event)
 
     def summary_call_span(self, model: str) -> AbstractContextManager[CompactionSpan]:
@@ -82,7 +82,7 @@ class ObserverRunner:
         self._report(await run_hooks(self.observers.hooks, call))
 
     async def add_checkpoint(self, event: log.CompactionCompleted) -> log.CompactionCompleted:
-        """Return a compaction with the number and the file of its checkpoint, where there are checkpoints."""
+        """Return a compaction event with the number and the file of its checkpoint, if checkpoints are written."""
         if self.observers.checkpoints is None or not event.success:
             return event
         try:
@@ -93,7 +93,7 @@ class ObserverRunner:
         return replace(event, checkpoint_number=made.number, checkpoint_path=str(made.path))
 
     def announce_completed(self, event: log.CompactionCompleted) -> None:
-        """Notify the observers how a compaction ended, without waiting for the hooks."""
+        """Notify the observers of the outcome of a compaction; does not wait for the hooks."""
         self.start_memory_update()
         after = len(self._log.history.entries)
         self.observers.telemetry.compaction_completed(
@@ -116,7 +116,7 @@ class ObserverRunner:
             self._start_task(self._run_post_compact_hooks(call))
 
     async def update_checkpoints(self) -> None:
-        """Mark the checkpoints of compactions that are still in force."""
+        """Mark which checkpoints belong to compactions that are in force."""
         if self.observers.checkpoints is not None:
             try:
                 await self.observers.checkpoints.mark_current(
@@ -126,14 +126,14 @@ class ObserverRunner:
                 self._report([str(error)])
 
     def start_memory_update(self) -> None:
-        """Write notes about newly evicted messages, in the background."""
+        """Start to write notes about newly evicted messages, in the background."""
         if self._memory_writer is not None and (self._memory_task is None or self._memory_task.done()):
             self._memory_task = asyncio.ensure_future(self._update_memory(self._memory_writer))
         elif self._memory_writer is not None:
             self._memory_writer.is_due = True
 
     async def close(self) -> None:
-        """Wait for the running hooks, each up to its timeout, and for memory, without asking a model any more."""
+        """Wait for the running hooks, each up to its timeout, and for memory, which no longer asks a model."""
         if self._tasks:
             await asyncio.wait(set(self._tasks))
         if self._memory_writer is not None:
@@ -144,7 +144,7 @@ class ObserverRunner:
             await self._update_memory(self._memory_writer)
 
     async def _update_memory(self, writer: MemoryWriter) -> None:
-        """Let memory catch up; a problem is reported once, and tried again with the next eviction."""
+        """Write the pending notes; a problem is reported once, and the next eviction retries."""
         try:
             await writer.update()
         except SessionClosedError:

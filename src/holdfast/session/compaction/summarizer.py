@@ -1,10 +1,12 @@
-"""Summarizing a span: a model reads all of it, and what it writes is checked.
+"""Summarizes a span: a model reads all of it, and the summary is checked.
 
-Where the conversation's own model writes, it is asked after the conversation's last request, whose prefix the provider
-has cached. Else, or where that fails, the span goes out as data, in chunks that fit. Either way all of the span reaches
-the summarizer. The job takes the messages from the history at once, as values, so that the conversation can go on
-meanwhile. What looks like a key is hidden from the summarizer and removed from its reply, unless the options say
-otherwise; the log keeps it.
+If the conversation's own model is the summarizer, it is asked after the conversation's last request, because the
+provider has cached that prefix. Otherwise, or if that fails, the span is sent as data, in chunks that fit. Either way
+the summarizer reads the whole span.
+
+The job copies the messages from the history as values, so that the conversation can continue meanwhile. Texts that look
+like keys are hidden from the summarizer and removed from its reply, unless the options say otherwise; the log keeps
+them.
 """
 
 import time
@@ -46,40 +48,40 @@ from holdfast.models.retry import RetryLimits, with_retries
 from holdfast.redaction import Redactor, redact_text
 
 MAX_POSITIONS_TOKENS = 1_500
-"""The largest index of positions."""
+"""The size limit of the index of positions."""
 MIN_ROOM_TOKENS = 600
 MIN_OUTPUT_TOKENS, MIN_WORDS = 256, 50
 MAX_SUMMARY_CHARS_PER_TOKEN = 12
-"""A reply with more characters for each allowed token is rejected."""
+"""A reply with more characters per allowed token is rejected."""
 MAX_TAIL_TOKENS, MAX_SYSTEM_TOKENS = 1_500, 1_000
-"""How much of the messages after the span, and of the system text, a summarizer is given."""
+"""How much of the messages after the span, and of the system text, the summarizer reads."""
 RESTORED_SHARE, MIN_RESTORED_TOKENS = 0.25, 600
-"""Room for facts that a summary lost: a share of its size, and enough tokens for the user's rules."""
+"""Room for facts that a summary lost: a share of its size, and at least enough tokens for the user's rules."""
 SHRINK_FACTOR = 0.5
-"""After an overflow the next chunks are this much smaller."""
+"""Each overflow reduces the size of the next chunks by this factor."""
 MAX_SHRINKS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentRequest:
-    """The last request of an agent, as it went out."""
+    """The last request of an agent, as it was sent."""
 
     prefix: CachedPrefix
     model: str | None
-    """The model it was sent to."""
+    """The model that received it."""
     tokens: int
     """Its size, as the provider counts."""
     window: int
-    """The model's, or what the policy assumes for an unknown model."""
+    """The context window of the model, or the one that the policy assumes for an unknown model."""
     whole_positions: frozenset[int]
     """The positions of the messages that it holds unchanged."""
     change_count: int
-    """How often the context had changed by then."""
+    """How many changes of context came before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryJob:
-    """All that a summary is made of and checked by."""
+    """The input of a summary, and what it is checked against."""
 
     step: CompactSpan
     entries: tuple[Entry, ...]
@@ -87,24 +89,24 @@ class SummaryJob:
     counter: Counter
     replaced_tokens: int
     max_tokens: int
-    """What the summary may take."""
+    """The largest allowed summary."""
     must_keep: tuple[MustKeep, ...] | None = None
-    """Facts that must survive; None where the policy does not check summaries."""
+    """Facts that must survive; None if the policy does not check summaries."""
     adjacent_texts: tuple[str, ...] = ()
     redact: RedactText = str
-    """Hides what a summarizer may neither see nor write."""
+    """Hides what a summarizer may neither read nor write."""
     redactor: Redactor | None = None
-    """Hides the same in what the summarizer is given, and counts; None where no count is needed."""
+    """Hides the same in the summarizer's input, and counts; None if no count is needed."""
     last_request: SentRequest | None = None
-    """The last request, where the policy lets a summary be asked for after it."""
+    """The last request, if the policy allows a summarizer to continue from it."""
 
     @property
     def redact_and_count(self) -> RedactText:
-        """What hides secrets in the texts that the summarizer is given."""
+        """The function that hides secrets in the summarizer's input."""
         return self.redactor or self.redact
 
     def max_output(self, window: int) -> int:
-        """Return how many tokens a model with a window may write."""
+        """Return how many tokens a model with this window may write."""
         return min(MAX_SUMMARY_TOKENS, max(MIN_OUTPUT_TOKENS, 2 * self.max_tokens), max(64, window // 4))
 
     def max_words(self, max_output: int) -> int:
@@ -121,7 +123,7 @@ def summary_job(
     redacts: bool = False,
     last_request: SentRequest | None = None,
 ) -> SummaryJob:
-    """Return the job of summarizing a span as it is now."""
+    """Return the job of summarizing a span of the current context."""
     redactor, redact = (Redactor(), redact_text) if redacts else (None, str)
     redact_and_count: RedactText = redactor or str
     history, context, situation = plan_input.history, plan_input.projection.context, plan_input.situation
@@ -161,7 +163,7 @@ def summary_job(
 
 
 async def summarize(job: SummaryJob, summarizer: Summarizer, limits: RetryLimits) -> Summary:
-    """Return the summary of a job; raises a `ModelError`, or `CompactionFailedError` where the check rejects it."""
+    """Return the summary of a job; raises a `ModelError`, or `CompactionFailedError` if the check rejects it."""
     began = time.monotonic()
     found, spent = await _summarize_after_prefix(job, summarizer, limits)
     if found is None:
@@ -176,9 +178,9 @@ async def summarize(job: SummaryJob, summarizer: Summarizer, limits: RetryLimits
 async def _summarize_after_prefix(
     job: SummaryJob, summarizer: Summarizer, limits: RetryLimits
 ) -> tuple[Summary | None, log.Usage]:
-    """Return the summary that the conversation's own model writes after the last request, and what was spent.
+    """Return the summary that the conversation's own model writes after the last request, and its cost.
 
-    None where the model cannot be asked this way, overflows, or writes a summary that the check rejects.
+    The summary is None if the model cannot be asked this way, overflows, or writes a summary that the check rejects.
     """
     ask, spent = _prefix_prompt(job, summarizer), log.Usage()
     try:
@@ -193,10 +195,10 @@ async def _summarize_after_prefix(
 
 
 def _prefix_prompt(job: SummaryJob, summarizer: Summarizer) -> SummaryPrompt | None:
-    """Return the question to ask after the last request, or None where the messages have to go out as data.
+    """Return the prompt to ask after the last request, or None if the messages must be sent as data.
 
-    It is asked only where the conversation's own model writes the summary, the summarizer speaks its format, the
-    prefix holds no secret, and the question fits the window.
+    The prefix is used only if the conversation's own model writes the summary, the summarizer supports its format, the
+    prefix holds no secret, and the prompt fits the window.
     """
     last = job.last_request
     is_own = last and summarizer.name == last.model and supports_prefix(summarizer, last.prefix.format)
@@ -221,7 +223,7 @@ def _prefix_prompt(job: SummaryJob, summarizer: Summarizer) -> SummaryPrompt | N
 
 
 def _missing_text(job: SummaryJob, last_request: SentRequest, room: int) -> str | None:
-    """Return the messages that the last request does not show whole, as data; None where one call cannot hold them."""
+    """Return the messages that the last request lacks or shortens, as data; None if they do not fit one call."""
     missing = [entry for entry in job.entries if entry.position not in last_request.whole_positions]
     if not missing:
         return ""
@@ -237,13 +239,13 @@ def _has_secret(prefix: CachedPrefix, redact: RedactText) -> bool:
 
 
 def _summarizer_window(summarizer: Summarizer) -> int | None:
-    """Return the largest input of a summarizer: its own figure, else that of the model table."""
+    """Return the largest input of a summarizer: its own figure, or else that of the model table."""
     known = find_model(summarizer.name) if summarizer.window is None else None
     return known.max_input_tokens if known else summarizer.window
 
 
 async def _ask_model(job: SummaryJob, summarizer: Summarizer, prompt: SummaryPrompt, limits: RetryLimits) -> ModelReply:
-    """Return a redacted reply; raises where it is empty or far too long."""
+    """Return a redacted reply; raises if it is empty or far too long."""
     answer = await with_retries(summarizer, prompt, timeout_seconds=limits.timeout_seconds, attempts=limits.attempts)
     if len(answer.text) > MAX_SUMMARY_CHARS_PER_TOKEN * prompt.max_output_tokens:
         raise CompactionFailedError("the summary is far longer than was asked for")
@@ -270,11 +272,11 @@ async def _summarize_shrinking(
 async def _summarize_in_chunks(
     job: SummaryJob, summarizer: Summarizer, limits: RetryLimits, window: int
 ) -> tuple[ModelReply, log.Usage]:
-    """Return the last reply and what all of them cost: each call updates the summary of the one before."""
+    """Return the last reply and the cost of all calls; each call updates the summary of the previous one."""
     max_output, material = job.max_output(window), job.material
     room = window - max_output - material.overhead_tokens(job.counter, previous_tokens=max_output)
     if room < MIN_ROOM_TOKENS:
-        # A small model is given less around the messages, and all of the messages.
+        # A small model gets less of the surrounding text, but all of the messages.
         material = SummaryMaterial(previous=material.previous, focus=material.focus)
         room = window - max_output - material.overhead_tokens(job.counter, previous_tokens=max_output)
     chunks = split_into_chunks(
@@ -291,7 +293,7 @@ async def _summarize_in_chunks(
 
 
 def _check_summary(job: SummaryJob, reply: ModelReply) -> Summary:
-    """Return the checked summary with its score and what it leaves out; raises where it is not good enough."""
+    """Return the checked summary with its score and the facts it lacks; raises if it is not good enough."""
     if job.must_keep is None:
         if reply.is_cut_off:
             raise CompactionFailedError("the summary was cut off")
@@ -319,7 +321,7 @@ def _check_summary(job: SummaryJob, reply: ModelReply) -> Summary:
 
 
 def _previous_summary(context: Context, span: Span) -> str:
-    """Return the summary that is in the span already: it is updated, and not summarized again."""
+    """Return the summary that the span already holds: the summarizer updates it instead of summarizing it again."""
     inside = [one.summary for one in context.state.compactions if span.contains(one.span) and one.summary.by_model]
     return inside[-1].text if inside else ""
 
@@ -333,6 +335,6 @@ def _tokens_after(projection: Projection, span: Span) -> int:
 
 
 def _clip(text: str, tokens: int, counter: Counter) -> str:
-    """Return the beginning of a text in about so many tokens."""
+    """Return the beginning of a text, cut at about this many tokens."""
     count = counter.count(text) if text else 0
     return text if count <= tokens else text[: len(text) * tokens // count]

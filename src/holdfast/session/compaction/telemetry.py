@@ -1,8 +1,8 @@
 """OpenTelemetry spans, events and metrics of compactions.
 
-They carry numbers, names and ids, never a word of what was said. Where `opentelemetry-api` (the extra
-`holdfast[otel]`) is not installed nothing happens, and it is loaded when the first compaction starts. Errors of a
-provider or an exporter are dropped.
+They carry numbers, names and ids, never text of a conversation. `opentelemetry-api` (the extra `holdfast[otel]`) is
+loaded when the first compaction starts; without it, nothing is reported. Errors of a provider or an exporter are
+dropped.
 """
 
 import atexit
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 INSTRUMENTATION_NAME = "holdfast"
 COMPACTION_SPAN = "compact_messages"
 STARTED_EVENT, COMPLETED_EVENT = "session_compaction_start", "session_compaction_complete"
-"""Span events and counters; a histogram's name adds the field that it measures."""
+"""The names of span events and counters; the name of a histogram adds the field that it measures."""
 INTERACTION_TYPE = "holdfast.interaction_type"
-"""Tells a call for a summary from a person's turn."""
+"""The attribute that distinguishes a summarizer call from a user's turn."""
 UNNAMED_ERROR = "_OTHER"
 """OpenTelemetry's name for an error of unknown kind."""
 MAX_QUEUED_SPANS = 256
-"""Spans that wait for an exporter that hangs; later ones are dropped."""
+"""How many spans may wait for an exporter that hangs; later ones are dropped."""
 EXIT_FLUSH_SECONDS = 0.5
-"""How long the end of the program waits for them."""
+"""How long the process waits for queued spans at exit."""
 DURATION_BUCKETS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6)
 TOKEN_BUCKETS = tuple(4**power for power in range(3, 13))
 MESSAGE_BUCKETS = tuple(2**power for power in range(15))
@@ -47,7 +47,7 @@ Attributes: TypeAlias = "dict[str, AttributeValue]"
 
 
 class Telemetry:
-    """Reports compactions to OpenTelemetry; without own providers, to those that the program has set up."""
+    """Reports compactions to OpenTelemetry: to its own providers, or else to those that the program has set up."""
 
     def __init__(
         self, *, tracer_provider: "TracerProvider | None" = None, meter_provider: "MeterProvider | None" = None
@@ -60,7 +60,7 @@ class Telemetry:
     def compaction_started(self, session: str, event: CompactionStarted) -> "CompactionSpan":
         """Report that a compaction has started, and return its span.
 
-        Inside a `with` block it is the current span; it ends with `compaction_completed`, or with the block.
+        Inside a `with` block it is the current span. It ends with `compaction_completed`, or with the block.
         """
         self._load()
         breakdown = {
@@ -87,9 +87,9 @@ class Telemetry:
         conversation_messages_after: int | None = None,
         error_type: str | None = None,
     ) -> None:
-        """Report the outcome of a compaction, and end its span; one without a start gets a span here.
+        """Report the outcome of a compaction, and end its span, which is created here if there was no start.
 
-        `error_type` is the kind of a failure in one word, such as the name of an exception; never its message.
+        `error_type` is the kind of a failure as one word, such as the name of an exception; never its message.
         """
         self._load()
         shared: Attributes = {"gen_ai.conversation.id": session, "compaction.trigger": event.trigger}
@@ -109,7 +109,7 @@ class Telemetry:
                 "compaction.tokens_after": event.post_compaction_tokens,
             }
         )
-        # The convention wants this attribute to be true or absent.
+        # The convention requires this attribute to be true or absent.
         compacted: Attributes = {"gen_ai.conversation.compacted": True} if event.success else {}
         outcome = _outcome_attributes(event, failure)
         span.set_attributes({**compacted, **sizes, **outcome})
@@ -120,7 +120,7 @@ class Telemetry:
 
     @contextmanager
     def summary_call(self, session: str, model: str, *, provider: str | None = None) -> Generator["CompactionSpan"]:
-        """Make a span for a summarizer call; `record_reply` adds what it cost."""
+        """Open a span for a summarizer call; `record_reply` adds its cost."""
         self._load()
         attributes: Attributes = {
             "gen_ai.operation.name": "chat",
@@ -134,7 +134,7 @@ class Telemetry:
             yield call
 
     def _load(self) -> None:
-        """Load OpenTelemetry, once; its proxies find a provider that is set up later."""
+        """Load OpenTelemetry once; its proxies find a provider that is set up later."""
         if self._is_loaded:
             return
         self._is_loaded = True
@@ -162,7 +162,7 @@ class Telemetry:
 
 
 class CompactionSpan:
-    """A running span, or a stand-in that does nothing."""
+    """A running span, or a stub that does nothing."""
 
     def __init__(self, span: "Span | None") -> None:
         self._span = span
@@ -189,7 +189,7 @@ class CompactionSpan:
     def record_reply(
         self, usage: Usage | None = None, *, model: str | None = None, response_id: str | None = None
     ) -> None:
-        """Add what a model's reply cost, and which model gave it."""
+        """Add the cost of a model's reply, and the model that wrote it."""
         named = _without_none({"gen_ai.response.model": model, "gen_ai.response.id": response_id})
         self.set_attributes({**named, **_usage_attributes(usage)})
 
@@ -207,7 +207,7 @@ class CompactionSpan:
                 self._span.add_event(name, attributes)
 
     def end(self, failure: str | None = None) -> None:
-        """End the span, as failed where the kind of a failure is given; only the first call counts."""
+        """End the span, as failed if a kind of failure is passed; only the first call has an effect."""
         if self._span is None:
             return
         span, self._span = self._span, None
@@ -222,9 +222,9 @@ class CompactionSpan:
 class _SpanEnder:
     """Ends spans one after the other in a daemon thread.
 
-    `Span.end` runs the processors of the user's provider, and a `SimpleSpanProcessor` exports right there: with an
+    `Span.end` runs the processors of the user's provider, and a `SimpleSpanProcessor` exports synchronously: with an
     exporter that takes 200 ms, `end` took 200.2 ms (0.02 ms with a `BatchSpanProcessor`). An event loop must not wait
-    that long, and an executor would be joined at exit, however long the exporter hangs.
+    that long. An executor would be joined at exit, however long the exporter hangs.
     """
 
     def __init__(self) -> None:
@@ -232,7 +232,7 @@ class _SpanEnder:
         self._thread: threading.Thread | None = None
 
     def end_later(self, end: Callable[[], object]) -> None:
-        """End a span soon; drop it where too many wait already."""
+        """Queue the end of a span; drop it if the queue is full."""
         if self._waiting.qsize() < MAX_QUEUED_SPANS:
             self._enqueue(end)
 
@@ -246,7 +246,7 @@ class _SpanEnder:
         self._waiting.put(work)
         if self._thread is None:
             atexit.register(flush_spans, EXIT_FLUSH_SECONDS)
-        # A forked process has no such thread.
+        # A forked process does not inherit the thread.
         if self._thread is None or not self._thread.is_alive():
             with suppress(RuntimeError):
                 self._thread = threading.Thread(target=self._work, name="holdfast telemetry", daemon=True)
@@ -263,7 +263,7 @@ _SPAN_ENDER = _SpanEnder()
 
 
 def flush_spans(timeout_seconds: float = 1.0) -> bool:
-    """Wait until every span has ended, and return whether it has; blocks, so not for an event loop."""
+    """Wait until every span has ended, and return whether all have; blocks, so do not call it in an event loop."""
     return _SPAN_ENDER.wait(timeout_seconds)
 
 
@@ -315,7 +315,7 @@ class _Instruments:
 
 
 def _outcome_attributes(event: CompactionCompleted, failure: str | None) -> Attributes:
-    """Return the outcome of a compaction; of a checkpoint only the number, since its path holds words."""
+    """Return the outcome of a compaction; of a checkpoint only its number, because its path contains a title."""
     return _without_none(
         {
             "compaction.success": event.success,
@@ -331,7 +331,7 @@ def _outcome_attributes(event: CompactionCompleted, failure: str | None) -> Attr
 
 
 def _usage_attributes(usage: Usage | None) -> Attributes:
-    """Return what a call cost under the names of the convention, whose input includes cached tokens."""
+    """Return the cost of a call under the names of the convention, whose input includes cached tokens."""
     if usage is None:
         return {}
     return {
@@ -346,7 +346,7 @@ def _without_none(attributes: "Mapping[str, AttributeValue | None]") -> Attribut
     return {name: value for name, value in attributes.items() if value is not None}
 
 
-# Called only where there is a span, so OpenTelemetry is installed.
+# Called only if there is a span, so OpenTelemetry is installed.
 
 
 def _span_kind(*, is_call: bool) -> "SpanKind":

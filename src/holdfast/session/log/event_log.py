@@ -1,8 +1,8 @@
-"""A session's history in memory, and its log in the store: a change is durable before the history has it.
+"""A session's history in memory and its log in the store: a change is durable before the history has it.
 
-When another process has written meanwhile, its events are applied first. A long log is opened from a snapshot, and
-only the messages that are needed are read. `locked` and `retried` are the two ways to use the history: both run a
-method again when it needs messages that are not in memory, or when another writer was faster.
+If another process has written meanwhile, its events are applied first. A long log is opened from a snapshot, and only
+the messages that are needed are read. Callers use the history through `locked` and `retried`: both run a method again
+when it needs messages that are not in memory, or when another writer appended first.
 """
 
 import asyncio
@@ -41,10 +41,10 @@ T = TypeVar("T")
 Clock: TypeAlias = Callable[[], int]
 MakeEvents: TypeAlias = Callable[[], tuple[Sequence[log.Event], Sequence[IndexEntry]]]
 MAX_CONFLICTS = 1_000
-"""How many sequence conflicts a writer survives before it gives up."""
+"""How many sequence conflicts a writer tolerates before it gives up."""
 FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.002, 0.1
 SNAPSHOT_EVERY, SNAPSHOT_SHARE, SNAPSHOT_AT_CLOSE = 2_000, 20, 100
-"""New records after which another snapshot pays off: this many and a twentieth of the log; fewer at close."""
+"""A snapshot pays off after this many new records and a twentieth of the log; at close, after fewer."""
 FIRST_LOAD_MESSAGES, LOAD_BEFORE_MESSAGES = 256, 16
 """How many messages are read around a missing one; the first number doubles each time."""
 MAX_EXTRA_CACHED = 256
@@ -52,14 +52,14 @@ MAX_EXTRA_CACHED = 256
 
 
 class _UnconfirmedAppend(NamedTuple):
-    """Messages whose append failed, and their place in the log if the store has them all the same."""
+    """Messages whose append failed, and their place in the log if the store has them nevertheless."""
 
     log_position: int
     events: tuple[log.MessageAppended, ...]
 
 
 class SessionLock:
-    """Guards a session's history: held while waiting for the store only, and never granted after the close."""
+    """Guards a session's history: held only while waiting for the store, and never granted after the close."""
 
     def __init__(self, session: str) -> None:
         self._session = session
@@ -83,7 +83,7 @@ class SessionLock:
 
 
 class SessionLog:
-    """Holds one history and writes its log. Callers of everything below `find_scope` hold the lock."""
+    """Holds one history and writes its log. Callers of the methods after `find_scope` must hold the lock."""
 
     def __init__(self, store: Store, session: str, clock: Clock) -> None:
         self.store = store
@@ -101,14 +101,14 @@ class SessionLog:
             yield
 
     async def find_scope(self, scope: str) -> str:
-        """Return what `require_scope` does, after a refresh if the scope is not known yet. Takes the lock itself."""
+        """Return a scope as `require_scope` does; refreshes first if the scope is unknown. Acquires the lock itself."""
         if not self._has_scope(scope):
             async with self.lock:
                 await self.refresh()
         return self.require_scope(scope)
 
     def reset(self) -> None:
-        """Forget everything that is held in memory."""
+        """Discard everything that is in memory."""
         self.history = History(format_named)
         self.stored = StoredLog(self.store, self.session)
         self.damage: list[str] = []
@@ -146,7 +146,7 @@ class SessionLog:
             self.stored.newest_schema = max(RECORD_SCHEMA, snapshot.newest_schema)
 
     def require_scope(self, scope: str) -> str:
-        """Return a scope that an agent works or has worked under; raises `UnknownScopeError` for any other."""
+        """Return a scope that an agent uses or has used; raises `UnknownScopeError` for any other."""
         if not self._has_scope(scope):
             raise UnknownScopeError(scope, sorted(self.history.scopes.parents))
         return scope
@@ -155,13 +155,13 @@ class SessionLog:
         return scope == log.MAIN or scope in self.history.scopes.parents or scope in self.history.message_counts
 
     async def refresh(self) -> int:
-        """Apply what other writers have appended since, and return how many events that were."""
+        """Apply what other writers have appended since, and return the number of events."""
         if not self._is_loaded:
             await self._load_snapshot()
         start = self.stored.length
         news = await self.stored.read_new()
         if start and any(isinstance(event, log.SessionScrubbed) for _, event in news):
-            # A scrubbed secret must not live on in memory. If this is cancelled, the next refresh sees the event again.
+            # A scrubbed secret must not stay in memory. If this is cancelled, the next refresh sees the event again.
             self.stored.length = start
             return await self._reload()
         return self._apply_all(news, start)
@@ -185,7 +185,7 @@ class SessionLog:
         return len(timed_events)
 
     async def load_messages(self, positions: Sequence[int]) -> None:
-        """Read messages that are not in memory; no positions mean the whole log."""
+        """Read messages that are not in memory; without positions, the whole log."""
         if not positions:
             await self._reload()
             return
@@ -264,7 +264,7 @@ class SessionLog:
         return range(start, start + len(events))
 
     async def _already_appended(self, events: Sequence[log.MessageAppended]) -> range | None:
-        """Return the positions of messages whose append failed and that the store has all the same."""
+        """Return the positions of messages whose append failed although the store has them."""
         unconfirmed = self._unconfirmed
         if unconfirmed is None or unconfirmed.events != tuple(events):
             self._unconfirmed = None
@@ -322,7 +322,7 @@ class SessionLog:
         self._cache_limit = self.history.entries.cached_count + MAX_EXTRA_CACHED
 
     async def copy_to(self, other: "SessionLog", at: int | None = None) -> None:
-        """Copy this log into a new one, up to the message at a position if one is named."""
+        """Copy this log into a new one, up to the message at a position if there is one."""
         stop = len(self.history) if at is None else at
         if not 0 <= stop <= len(self.history):
             raise MalformedInputError(log.Forked.KIND, f"there is no message {at}")
@@ -381,7 +381,7 @@ def _log_of(owner: HasSessionLog) -> SessionLog:
 
 
 def retried(method: AsyncMethod[S, P, T]) -> AsyncMethod[S, P, T]:
-    """Run a method again after loading messages that it needs, and after another writer was faster.
+    """Run a method again after loading messages that it needs, or after another writer appended first.
 
     This is safe because decisions are pure: events that the method has already recorded are not recorded twice.
     """
@@ -402,7 +402,7 @@ def retried(method: AsyncMethod[S, P, T]) -> AsyncMethod[S, P, T]:
 
 
 def locked(method: AsyncMethod[S, P, T]) -> AsyncMethod[S, P, T]:
-    """Run a method under the session's lock, on a refreshed history, and again where `retried` does."""
+    """Run a method under the session's lock, on a refreshed history, and again whenever `retried` would."""
 
     @retried
     @wraps(method)

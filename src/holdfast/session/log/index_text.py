@@ -1,6 +1,6 @@
-"""The indexed text of a message: its words, and those of calls and results.
+"""The indexed text of a message: its words, and the words of its calls and results.
 
-Of a very long message, words beyond the limit are indexed once each.
+In a very long message, words beyond the limit are indexed only once each.
 """
 
 import re
@@ -12,7 +12,7 @@ from holdfast.core.recall.passages import describe_media
 from holdfast.stores.base import IndexEntry
 
 MAX_INDEXED_CHARS = 200_000
-"""This much of a message is indexed as it is, and as much again of its further words, each once."""
+"""This many characters of a message are indexed as they are, plus as many of its further words, each once."""
 MAX_INDEXED_INPUT_CHARS = 8_000_000
 PARTLY_INDEXED_MARK = "holdfastindexedinpart"
 """Marks a message in the index whose words are not all indexed."""
@@ -25,7 +25,7 @@ def index_entries(messages: Iterable[tuple[int, Message]]) -> list[IndexEntry]:
 
 
 def index_text_of(message: Message) -> str:
-    """Return the indexed text of a message; what recall has answered is indexed where it was first said."""
+    """Return the indexed text of a message; recall answers are left out, because their source is indexed already."""
     results = [result for result in message.results if not result.is_recall_answer]
     parts = (*message.parts, *(inner for result in results for inner in result.content))
     pieces = [message.text, *(result.text for result in results)]
@@ -36,9 +36,9 @@ def index_text_of(message: Message) -> str:
 
 
 def _remaining_words(text: str) -> str:
-    """Return the words of a long text that its first part lacks, each once, and a mark if some are left out."""
+    """Return the words of a long text that its first part lacks, each once; a mark says if some are left out."""
     known = {*_WORD.findall(text, 0, MAX_INDEXED_CHARS)}
-    # Start a little earlier: the first part may end within a word.
+    # Start a little earlier, because the first part may end within a word.
     found = dict.fromkeys(_WORD.findall(text, MAX_INDEXED_CHARS - 200, MAX_INDEXED_INPUT_CHARS))
     words = " ".join(word for word in found if word not in known)
     is_whole = len(text) <= MAX_INDEXED_INPUT_CHARS and len(words) <= MAX_INDEXED_CHARS

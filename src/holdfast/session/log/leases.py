@@ -1,4 +1,4 @@
-"""Who is at something that was begun in a log: a name by which another process sees whether anybody still is."""
+"""Leases: names for the owner of unfinished work in a log, from which another process sees whether it has exited."""
 
 import os
 import secrets
@@ -7,19 +7,19 @@ import socket
 HELD_HERE: set[str] = set()
 """The leases that tasks of this process hold.
 
-Shared by all sessions of the process, because a lease names the process and not the session: without it, a session
-would take the running compaction of another one for abandoned. A holder adds its lease before it records it, and
+All sessions of the process share the set, because a lease names the process and not the session. Without it, a session
+would treat another session's running compaction as abandoned. A holder adds its lease before it records it, and
 discards it when it ends.
 """
 
 
 def new_owner_id() -> str:
-    """Return a name for who begins something here: a host, a process and a number."""
+    """Return a new lease: the host, the process, and a random number."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 def has_owner_exited(owner: str) -> bool:
-    """Return whether it is certain that nobody is at it any more: of another host that cannot be known."""
+    """Return whether the owner has certainly ended; False for an owner on another host, which cannot be checked."""
     host, process = owner.split(":")[:2] if owner.count(":") > 1 else ("", "0")
     if owner in HELD_HERE or host != socket.gethostname() or not process.isdecimal():
         return False

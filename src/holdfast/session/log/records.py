@@ -1,4 +1,4 @@
-"""A session's log in its store: events become records, and records become events.
+"""A session's log in its store: encodes events as records, and decodes records as events.
 
 A large message is stored as a blob, once, however often it is repeated. A notice replaces a message whose blob is lost.
 """
@@ -32,7 +32,7 @@ def engine_version() -> str:
 
 
 async def extract_blob(store: Store, record: JsonRecord, blobs: list[str]) -> JsonRecord:
-    """Return a record as it is stored: a large message becomes a blob, whose hash is added to `blobs`."""
+    """Return a record in its stored form: a large message becomes a blob, whose hash is added to `blobs`."""
     data = record.get("data")
     if record.get("type") != log.MessageAppended.KIND or not isinstance(data, dict) or "native" not in data:
         return record
@@ -46,7 +46,7 @@ async def extract_blob(store: Store, record: JsonRecord, blobs: list[str]) -> Js
 
 
 async def inline_blob(store: Store, record: JsonRecord) -> JsonRecord:
-    """Return a record with the message of its blob inside."""
+    """Return a record with the message of its blob inlined."""
     digest = blob_digest(record)
     if digest is None:
         return record
@@ -82,7 +82,7 @@ def message_in_record(record: JsonRecord) -> tuple[str, Mapping[str, object]]:
 
 
 def lost_message_record(record: JsonRecord) -> JsonRecord:
-    """Return the record of a notice in the place of a message that could not be read."""
+    """Return the record of a notice that replaces an unreadable message."""
     data = record.get("data")
     values = cast("Mapping[str, object]", data if isinstance(data, Mapping) else {})
     name, scope = str(values.get("format")), values.get("scope")
@@ -113,12 +113,12 @@ class StoredLog:
         """How many records have been read or written."""
         self.newest_schema = RECORD_SCHEMA
         self.damage: list[str] = []
-        """What could not be read."""
+        """The problems of records that could not be read."""
         self.missing_blobs: dict[int, str] = {}
         """The hashes of lost blobs, by the place of their message in the log."""
 
     async def append(self, whole: Sequence[JsonRecord], time_ms: int, index: Sequence[IndexEntry] = ()) -> None:
-        """Write records; raises `SequenceConflictError`, and writes nothing, if another writer was faster."""
+        """Write records; raises `SequenceConflictError`, and writes nothing, if another writer appended first."""
         if self.newest_schema > RECORD_SCHEMA:
             problem = "a newer Holdfast has written to it, so this one only reads it; update Holdfast"
             raise StoreUnavailableError(f"session {self.session!r}", problem)
@@ -137,23 +137,23 @@ class StoredLog:
             return
 
     async def read_new(self) -> list[tuple[int, log.Event]]:
-        """Return the events that were written since, each with its time."""
+        """Return the events that were written since the last read, each with its time."""
         found: list[tuple[int, log.Event]] = []
         while True:
             page = await self.store.read(self.session, start=self.length + len(found), limit=RECORDS_PER_PAGE)
             found += [(stored.time_ms, await self._decode(stored)) for stored in page]
             if len(page) < RECORDS_PER_PAGE:
                 break
-        # Only now: a read that was cancelled has read nothing, and the next one reads all of it.
+        # Update the progress last: a cancelled read has then read nothing, and the next one reads everything again.
         schemas = [event.schema for _, event in found if isinstance(event, log.UnknownEvent)]
         self.newest_schema = max([self.newest_schema, *schemas])
         self.length += len(found)
         return found
 
     async def _decode(self, stored: StoredRecord) -> log.Event:
-        """Return the event of a record; one that cannot be read becomes an unknown event, and is reported as damage.
+        """Return the event of a record; an unreadable record becomes an unknown event and is reported as damage.
 
-        A notice replaces a message whose content is lost, so that all others keep their positions.
+        A notice replaces a message whose content is lost, so that all other messages keep their positions.
         """
         try:
             return from_record(await inline_blob(self.store, stored.record))
@@ -175,13 +175,13 @@ class StoredLog:
         return await StoredLog(self.store, self.session).read_new()
 
     async def events_at(self, positions: Sequence[int]) -> list[tuple[int, log.Event]]:
-        """Return single events by their places in the log."""
+        """Return the events at some places in the log, with those places."""
         found = await self.store.read_at(self.session, positions)
         return [(stored.position, await self._decode(stored)) for stored in found]
 
 
 def encode_event(event: log.Event) -> JsonRecord:
-    """Return an event as a record; raises `MalformedInputError` if the record could not be read again."""
+    """Return an event as a record; raises `MalformedInputError` if the record could not be read back."""
     record = to_record(event)
     if not isinstance(event, log.UnknownEvent):
         from_record(record)
@@ -189,6 +189,6 @@ def encode_event(event: log.Event) -> JsonRecord:
 
 
 def _damaged_event(record: JsonRecord) -> log.UnknownEvent:
-    """Return the event for a record that cannot be read, with its schema."""
+    """Return an unknown event with the schema of an unreadable record."""
     schema = record.get("schema")
     return log.UnknownEvent(kind=DAMAGED_KIND, schema=schema if isinstance(schema, int) else RECORD_SCHEMA, data={})

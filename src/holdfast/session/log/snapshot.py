@@ -1,7 +1,7 @@
 """A snapshot of a session's history: a cache that can be deleted at any time.
 
-It holds the state and the place of each message, and none of the messages. A snapshot that another version wrote, or
-that is damaged, is ignored, and the log is read from its beginning.
+It holds the state and the place of each message in the log, but no messages. A snapshot that is damaged, or that
+another version wrote, is ignored, and the log is read from its beginning.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from holdfast.core.history.snapshot import HistorySnapshot, from_snapshot_json, 
 from holdfast.session.log.records import engine_version
 
 SNAPSHOT_VERSION = 9
-"""Changes whenever an older snapshot would be read wrongly."""
+"""Increased whenever an older snapshot would be read wrongly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ def encode_snapshot(snapshot: SessionSnapshot) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> SessionSnapshot | None:
-    """Return the snapshot in some bytes, or None if they are not one of this version."""
+    """Return the snapshot in some bytes, or None if they are damaged or from another version."""
     checksum, body = data[:32], data[32:]
     if checksum != _checksum(body):
         return None

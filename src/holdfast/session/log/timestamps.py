@@ -1,6 +1,6 @@
-"""Times of a log as people read and write them.
+"""Converts the times of a log from and to text.
 
-Models read UTC; notes and boards use the local days of this machine. A time beyond the calendar is clamped to it.
+Models read UTC; notes and boards use the local days of this machine. A time outside the range of `datetime` is clamped.
 """
 
 from datetime import UTC, datetime
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from holdfast.errors import MalformedInputError
 
 MAX_TIME_MS = 253_402_300_799_000
-"""The end of the year 9999, where `datetime` ends."""
+"""The end of the year 9999, the last that `datetime` supports."""
 
 
 def format_time_utc(time_ms: int) -> str:
@@ -17,7 +17,7 @@ def format_time_utc(time_ms: int) -> str:
 
 
 def parse_time(where: str, text: str, *, is_end: bool = False) -> int:
-    """Return the time of an ISO date or time; with `is_end`, the first one after it."""
+    """Return the time of an ISO date or time in milliseconds; with `is_end`, the first moment after it."""
     text_time = text.strip()
     try:
         moment = datetime.fromisoformat(text_time)

@@ -1,7 +1,7 @@
 """Replaces a leaked secret by a tombstone everywhere in a session.
 
-Nothing else changes what was recorded. Requests that held the secret can no longer be verified by their hash; the
-scrub's own event says why. Other sessions that hold the secret, forks too, are not changed but listed.
+This is the only operation that changes recorded data. Requests that held the secret can no longer be verified by their
+hash; the event of the scrub says why. Other sessions that hold the secret, including forks, are listed but not changed.
 """
 
 import json
@@ -28,14 +28,14 @@ MIN_SECRET_CHARS = 4
 
 @dataclass(frozen=True, slots=True)
 class ScrubResult:
-    """What a scrub did."""
+    """The result of a scrub."""
 
     count: int
     """How often the secret occurred."""
     positions: tuple[int, ...]
     """The records that were changed."""
     elsewhere: tuple[str, ...]
-    """Other sessions that hold it."""
+    """Other sessions that hold the secret."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class _RecordCopy:
 
 
 async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> ScrubResult:
-    """Replace a secret in everything a session has recorded; nothing is written if it is not found."""
+    """Replace a secret in everything that a session has recorded; writes nothing if it is not found."""
     if len(secret.strip()) < MIN_SECRET_CHARS:
         raise SettingsError("text", f"give at least {MIN_SECRET_CHARS} characters of the secret")
     if secret in TOMBSTONE:
@@ -84,7 +84,7 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
 
 
 def scrub_files(paths: Iterable[Path], secret: str) -> list[Path]:
-    """Replace a secret in text files, and return those that held it."""
+    """Replace a secret in text files, and return the files that held it."""
     words, changed = secret_spellings(secret), list[Path]()
     for path in paths:
         try:
@@ -93,7 +93,7 @@ def scrub_files(paths: Iterable[Path], secret: str) -> list[Path]:
             continue
         except OSError as error:
             raise StoreUnavailableError(str(path), f"{error.strerror or error}; look into it by hand") from error
-        # A history of prompts marks its lines, so a secret of several lines has marks in it.
+        # A prompt history prefixes its lines with "+", so a secret of several lines has such prefixes inside.
         for word in (*words, secret.replace("\n", "\n+")):
             text, before = text.replace(word, TOMBSTONE), text
             if text != before and path not in changed:
@@ -104,7 +104,7 @@ def scrub_files(paths: Iterable[Path], secret: str) -> list[Path]:
 
 
 def secret_spellings(secret: str) -> list[str]:
-    """Return how a secret may be written: as it is, in JSON, and in JSON inside JSON."""
+    """Return the spellings of a secret: plain, in JSON, and in JSON inside JSON."""
     found = {secret}
     for _ in range(2):
         found |= {json.dumps(text, ensure_ascii=ascii_only)[1:-1] for text in found for ascii_only in (True, False)}
@@ -112,7 +112,7 @@ def secret_spellings(secret: str) -> list[str]:
 
 
 def replace_secret(value: object, words: Sequence[str]) -> tuple[object, int]:
-    """Return a JSON value with every spelling replaced, and their number."""
+    """Return a JSON value with every spelling replaced, and the number of replacements."""
     if isinstance(value, str):
         count = 0
         for word in words:
@@ -125,7 +125,7 @@ def replace_secret(value: object, words: Sequence[str]) -> tuple[object, int]:
     if not isinstance(value, Mapping):
         return value, 0
     total, out = 0, dict[str, object]()
-    # Field names of formats are plain words, so a plain word is replaced in values only.
+    # Field names of formats are plain words, so a secret that is a plain word is replaced in values only.
     keys = () if all(re.fullmatch("[A-Za-z_]+", word) for word in words) else words
     for key, item in cast("Mapping[str, object]", value).items():
         new_key, in_key = replace_secret(key, keys)

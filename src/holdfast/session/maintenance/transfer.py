@@ -1,8 +1,8 @@
-"""Export and import of whole logs, and import of what was recovered from a damaged store.
+"""Exports and imports whole logs, and imports the records recovered from a damaged store.
 
-Records are copied as they are, with large messages inside and unknown events kept. A record that could not be read
-again is not imported but reported. A notice replaces a message of that kind, so that compactions, pins and rewinds
-still refer to the right positions.
+Records are copied unchanged, with large messages inlined and unknown events kept. A record that could not be read back
+is reported instead of imported. If it is a message, a notice replaces it, so that compactions, pins and rewinds still
+refer to the right positions.
 """
 
 import json
@@ -34,7 +34,7 @@ ImportProgress = Callable[[int], None]
 
 @dataclass(slots=True)
 class ImportResult:
-    """What was imported."""
+    """The result of an import."""
 
     session: str
     records: int = 0
@@ -45,13 +45,13 @@ class ImportResult:
 
     @property
     def is_read_only(self) -> bool:
-        """Whether a newer version wrote it, so that this one must not write to it."""
+        """Whether a newer version wrote the session, so that this version must not write to it."""
         return self.newest_schema > RECORD_SCHEMA
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveredSession:
-    """What was recovered of one session."""
+    """The part of one session that was recovered."""
 
     result: ImportResult
     lost: list[int]
@@ -59,7 +59,7 @@ class RecoveredSession:
 
 
 async def export_records(store: Store, session: str, missing: list[int] | None = None) -> AsyncIterator[StoredRecord]:
-    """Yield the records of a log with large messages inside.
+    """Yield the records of a log with large messages inlined.
 
     A notice replaces a message whose content the store has lost; its position is added to `missing`.
     """
@@ -77,7 +77,7 @@ async def export_records(store: Store, session: str, missing: list[int] | None =
 
 
 def records_from_file(conversation: LoadedConversation, now_ms: int) -> list[tuple[int, int, JsonRecord]]:
-    """Return the content of a file as records, each with its line and a time."""
+    """Return the content of a file as records, each with its line number and a time."""
     out: list[tuple[int, int, JsonRecord]] = []
     time_ms = now_ms
     for line, recorded_ms, record in conversation.records:
@@ -96,7 +96,7 @@ async def import_session(
     name: str = "",
     progress: ImportProgress = lambda _: None,
 ) -> ImportResult:
-    """Write records, each with its place and time, as a new session; a failure leaves nothing behind."""
+    """Write records, each with its place and time, as a new session; a failure leaves no session."""
     if await store.length(session):
         raise SettingsError("session", f"{session!r} is already there; choose another name")
     result = ImportResult(session)
@@ -125,7 +125,7 @@ async def import_session(
 
 
 def _readable_record(place: int, record: JsonRecord, history: History, result: ImportResult) -> JsonRecord | None:
-    """Return a record that can be read again: itself, a notice in the place of a message, or None."""
+    """Return a record that can be read back: itself, or a notice that replaces a message; None otherwise."""
     try:
         event = from_record(record)
         history.append(event)
@@ -144,7 +144,7 @@ def _readable_record(place: int, record: JsonRecord, history: History, result: I
 async def import_recovered(
     recovered: RecoveredStore, store: Store, progress: ImportProgress = lambda _: None
 ) -> list[RecoveredSession]:
-    """Write what was recovered of a damaged store into a new one."""
+    """Write the records recovered from a damaged store into a new one."""
     sessions: list[RecoveredSession] = []
     for found in recovered.logs.values():
         records = [
@@ -163,7 +163,7 @@ async def import_recovered(
 
 
 def _with_blob_inlined(recovered: RecoveredStore, record: JsonRecord) -> JsonRecord:
-    """Return a record with its message inside, or without one if its blob is lost, which `import_session` reports."""
+    """Return a record with its message inlined; if the blob is lost, without it, which `import_session` reports."""
     digest = blob_digest(record)
     content = recovered.blobs.get(digest) if digest else None
     if content is None:

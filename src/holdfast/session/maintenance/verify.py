@@ -1,4 +1,4 @@
-"""Verifies that what was stored is what was sent: rebuilds every request of a log and compares its hash."""
+"""Verifies that the log matches what was sent: rebuilds every recorded request and compares its hash."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from holdfast.wire.formats import format_named
 
 @dataclass(frozen=True, slots=True)
 class RebuiltRequest:
-    """A recorded request, rebuilt."""
+    """A recorded request, rebuilt from the log."""
 
     number: int
     """The number of the request in the session, from 0."""
@@ -23,9 +23,9 @@ class RebuiltRequest:
     system: object
     tools: object
     is_same: bool
-    """Whether its hash is the recorded one."""
+    """Whether its hash equals the recorded one."""
     is_scrubbed: bool
-    """Whether it differs because a secret was scrubbed since."""
+    """Whether it differs because a secret has been scrubbed since."""
 
 
 def rebuilt_requests(events: list[log.Event]) -> Iterator[RebuiltRequest]:

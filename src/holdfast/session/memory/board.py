@@ -1,6 +1,7 @@
-"""The context board of a repository and branch: a private file that people edit and new conversations are offered.
+"""The context board of a repository and branch: a private file that people edit and new conversations receive.
 
-The offer is reference, never instruction: it is in a frame that says so, and no entry can end the frame.
+A conversation receives the board as reference, never as an instruction. The frame around it says so, and no entry can
+close the frame.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from holdfast.session.memory.files import Repository, read_text, translate_disk_
 from holdfast.stores.base import session_value_key
 
 MAX_OFFERED_TOKENS = 1_000
-"""The most of a board that a conversation is given."""
+"""The largest part of a board that a conversation receives."""
 BOARD_HEADER = """\
 # Context board
 <!-- {where} -->
@@ -25,7 +26,7 @@ BOARD_HEADER = """\
 
 
 def board_key(session: str) -> str:
-    """Return the fact under which a store keeps the board of the work that a conversation is about."""
+    """Return the key under which a store keeps the board that a conversation belongs to."""
     return session_value_key(session, "board")
 
 
@@ -39,16 +40,16 @@ class ContextBoard:
 
     @property
     def counter(self) -> Counter:
-        """What its bounds are counted with."""
+        """The counter for the board's token limits."""
         self._counter = self._counter or counter_for(None)
         return self._counter
 
     async def read(self) -> Board:
-        """Return what stands on it; nothing where there is no file yet."""
+        """Return the content of the board; it is empty if there is no file yet."""
         return await asyncio.to_thread(self._read)
 
     async def add(self, text: str, *, day: str, sources: tuple[str, ...] = ()) -> BoardNote:
-        """Put something on it, and return the entry; refused where the board is full of what people wrote."""
+        """Add an entry, and return it; raises if entries that people wrote fill the board."""
         said = check_note_text(text)
 
         def change(board: Board) -> Board:
@@ -62,7 +63,7 @@ class ContextBoard:
         return entry
 
     async def remove(self, entry_id: str) -> BoardNote:
-        """Take an entry off it, and return that."""
+        """Remove an entry, and return it."""
         gone: list[BoardNote] = []
 
         def change(board: Board) -> Board:
@@ -73,7 +74,7 @@ class ContextBoard:
         return gone[-1]
 
     async def offer(self, *, day: str, tokens: int = MAX_OFFERED_TOKENS) -> str:
-        """Return what a new conversation is given of it, framed as reference, and count that; empty if nothing is."""
+        """Return entries for a new conversation, framed as reference, and count their use; empty if there are none."""
         offered: list[BoardNote] = []
 
         def change(board: Board) -> Board:
@@ -86,7 +87,7 @@ class ContextBoard:
         return inbox_frame([f"- {entry.text}" for entry in offered], str(self.repository)) if offered else ""
 
     async def update(self, change: Callable[[Board], Board]) -> Board:
-        """Change the board, and return it as it is then; others who change it wait."""
+        """Change the board under its lock, and return the new board."""
         return await asyncio.to_thread(self._update, change)
 
     def _read(self) -> Board:

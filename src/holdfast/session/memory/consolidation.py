@@ -1,8 +1,8 @@
-"""Consolidation: `rem-agent` reads conversations that are over, and proposes entries for the board.
+"""Consolidation: `rem-agent` reads finished conversations and proposes entries for the board.
 
-It is separate from compaction and never changes a conversation: it reads logs without opening sessions. The
-store remembers how far each conversation was read, so each message is read once per board. A model reads if
-there is one; without a model, or if it fails, a rule extracts the user's constraints and the decisions.
+It is separate from compaction and never changes a conversation: it reads logs without opening sessions. The store keeps
+the progress for each conversation, so each message is read once per board. If there is a model, it reads and proposes.
+Without one, or if it fails, a rule extracts the user's constraints and the decisions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,18 +36,18 @@ from holdfast.text import pluralize
 from holdfast.wire.formats import format_named
 
 CONSOLIDATION_INTERACTION = "memory-consolidation"
-"""What a call of `rem-agent` is called, so that it can be told from a person's turn and from a compaction."""
+"""The interaction type of a `rem-agent` call, which distinguishes it from a user's turn and from a compaction."""
 SESSION_IDLE_MS = 600_000
-"""A conversation that nothing was added to for this long is over."""
+"""A conversation counts as finished after this long without a new record."""
 MAX_SESSIONS_PER_RUN, MAX_PIECES_PER_SESSION = 20, 6
-"""How many conversations one run reads, and how many pieces of each a model is shown, the newest."""
+"""How many conversations one run reads, and how many pieces of each, the newest, a model reads."""
 MAX_PROPOSAL_TOKENS, RESERVED_PROMPT_TOKENS = 1_200, 4_000
-"""What a model may write, and what its question takes besides the conversation."""
+"""The size limit of a model's reply, and the room for its prompt without the conversation."""
 MIN_NEW_MESSAGES = 2
 
 
 class ReadProgress(NamedTuple):
-    """How far a conversation was read."""
+    """How much of a conversation was read."""
 
     messages: int
     records: int
@@ -55,26 +55,26 @@ class ReadProgress(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsolidationResult:
-    """What one run came to."""
+    """The result of one run."""
 
     proposals: tuple[BoardProposal, ...] = ()
     read_progress: Mapping[str, "ReadProgress"] = field(default_factory=dict[str, "ReadProgress"])
-    """By conversation, how far it was read."""
+    """The progress of each conversation that was read."""
     notes: tuple[str, ...] = ()
-    """What could not be done, a line each."""
+    """Problems, one line each."""
     remaining: int = 0
     """How many conversations are left for the next run."""
     still_active: int = 0
-    """How many were changed too short a time ago to be over, and were left alone."""
+    """How many conversations were skipped because they changed too recently to count as finished."""
 
 
 class RemAgent:
-    """Keeps one board."""
+    """Proposes and applies the changes of one board."""
 
     def __init__(
         self, store: Store, board: ContextBoard, *, summarizer: str | Summarizer | None = None, clock: Callable[[], int]
     ) -> None:
-        """`writer` is a model by its name, or a writer; None lets a rule read."""
+        """`summarizer` is the name of a model, or a summarizer; None uses the rule alone."""
         self.board = board
         self._store = store
         self._summarizer = open_summarizer(summarizer) if isinstance(summarizer, str) else summarizer
@@ -83,10 +83,10 @@ class RemAgent:
         self.retry_limits = RetryLimits()
 
     async def run(self, *, exclude: str = "", only: str = "", include_active: bool = False) -> ConsolidationResult:
-        """Read what is over and was not read, and return what is proposed; nothing is changed by it.
+        """Read finished conversations from where the last run stopped, and return proposals; changes nothing.
 
-        `besides` is a conversation to leave alone; `only` is the one to read, whether it is over or not; with `is_all`
-        those that may go on are read as well.
+        `exclude` is a conversation to skip. `only` is the single conversation to read, finished or not.
+        `include_active` also reads conversations that may continue.
         """
         unread = [] if only else await self._unread(exclude)
         limit = self._clock() - SESSION_IDLE_MS
@@ -110,7 +110,7 @@ class RemAgent:
         )
 
     async def apply(self, result: ConsolidationResult) -> Board:
-        """Put what was agreed to on the board, remember what was read, and return the board."""
+        """Apply the approved proposals to the board, record the progress, and return the board."""
         day, counter = self.day, self.board.counter
         board = await self.board.update(
             lambda board: apply_proposals(board, result.proposals, day).within_limits(counter)
@@ -119,25 +119,25 @@ class RemAgent:
         return board
 
     async def record_progress(self, result: ConsolidationResult) -> None:
-        """Remember what was read, so that it is not read again."""
+        """Record the progress, so that no message is read again."""
         for session, reading in result.read_progress.items():
             await self._store.put_value(self._progress_key(session), reading._asdict())
 
     async def close(self) -> None:
-        """Give back what a writer that was named holds open; one that was given is its giver's."""
+        """Close the summarizer if it was opened by name; the caller closes one that it passed itself."""
         if self._owns_summarizer and isinstance(self._summarizer, Closable):
             await self._summarizer.close()
 
     @property
     def day(self) -> str:
-        """Today."""
+        """The current local day."""
         return local_day(self._clock())
 
     def _progress_key(self, session: str) -> str:
         return session_value_key(session, "consolidated", self.board.repository.key)
 
     async def _unread(self, exclude: str) -> list[SessionInfo]:
-        """Return the conversations about this work that were not read to their end, the oldest first."""
+        """Return this board's conversations that were not read to their end, the oldest first."""
         found: list[SessionInfo] = []
         async for info in iter_sessions(self._store):
             if info.id == exclude:
@@ -151,7 +151,7 @@ class RemAgent:
         return found[::-1]
 
     async def _propose(self, draft: BoardDraft, notes: list[str]) -> ReadProgress:
-        """Propose what one conversation leaves, and return how far it was read."""
+        """Propose entries from one conversation, and return how far it was read."""
         history, events = History(format_named), await StoredLog(self._store, draft.session).events()
         for event in events:
             with suppress(MalformedInputError):
@@ -167,7 +167,7 @@ class RemAgent:
         return ReadProgress(context.length, len(events))
 
     async def _propose_with_model(self, draft: BoardDraft, notes: list[str]) -> bool:
-        """Let a model propose, and say whether it could."""
+        """Ask the model for proposals, and return whether it answered."""
         if self._summarizer is None:
             return False
         known = find_model(self._summarizer.name) if self._summarizer.window is None else None
@@ -201,7 +201,7 @@ class RemAgent:
 
 
 def describe_no_proposals(result: ConsolidationResult, remedy: str) -> str:
-    """Return why a run proposes nothing; `remedy` is how what may go on is read as well."""
+    """Return why a run has no proposals; `remedy` says how to include conversations that may continue."""
     read = f"nothing to propose; {pluralize(len(result.read_progress), 'finished conversation')} read"
     was = "was" if result.still_active == 1 else "were"
     since = f"{result.still_active:,} {was} changed less than {pluralize(SESSION_IDLE_MS // 60_000, 'minute')} ago"
@@ -209,5 +209,5 @@ def describe_no_proposals(result: ConsolidationResult, remedy: str) -> str:
 
 
 def proposal_rows(proposals: Sequence[BoardProposal]) -> list[tuple[str, str, str]]:
-    """Return proposals as rows for people: what is done, what it says, and why."""
+    """Return proposals as rows for people: the action, the text, and the sources."""
     return [(one.action, one.text, ", ".join(one.sources)) for one in proposals]

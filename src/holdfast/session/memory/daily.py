@@ -1,7 +1,7 @@
-"""Daily memory: evicted messages as notes, in one file per day, `YYYY-MM-DD.md`, and the search over them.
+"""Daily memory: notes about evicted messages, in one file per day, `YYYY-MM-DD.md`, and the search over them.
 
-One writer at a time changes a file, and only appends; a person may edit it. A file belongs to no
-conversation: clearing one, or starting another, changes nothing here.
+Holdfast changes a file under a lock and only appends; a person may edit it. A file belongs to no conversation: clearing
+a conversation or starting another changes nothing here.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ MAX_QUERY_CHARS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class MemorySearchResult:
-    """What a search has found."""
+    """The result of a memory search."""
 
     sections: tuple[DailySection, ...]
-    """The best first."""
+    """The sections of this page, the best first."""
     total: int
-    """How many sections there were to be found."""
+    """How many sections match in all."""
     problems: tuple[str, ...] = ()
-    """What is wrong with the files that could not be looked through."""
+    """The errors of files that could not be read."""
 
 
 class DailyMemory:
@@ -42,26 +42,26 @@ class DailyMemory:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self._cached_sections: dict[Path, tuple[tuple[int, int], list[tuple[DailySection, WordCounts]]]] = {}
-        """By file, how it was when it was read, and its sections with their words."""
+        """By file: its size and time when it was read, and its sections with their word counts."""
 
     async def add(self, session: str, eviction: Eviction, text: str) -> bool:
-        """Note what left a conversation, and say whether that was new; durable when this returns."""
+        """Add a note about evicted messages, and return whether it is new; durable when this returns."""
         return await asyncio.to_thread(self._add, session, eviction, text)
 
     async def days(self) -> list[str]:
-        """Return the days there is a memory of, the newest first."""
+        """Return the days with notes, the newest first."""
         return await asyncio.to_thread(lambda: [path.stem for path in reversed(self._files())])
 
     async def read_day(self, day: str) -> str:
-        """Return what was noted on a day, as YYYY-MM-DD; empty where nothing was."""
+        """Return the notes of a day, named as YYYY-MM-DD; empty if there are none."""
         if not _DAY.fullmatch(day):
             raise MalformedInputError("day", f"{day!r:.60} is no day; write it as YYYY-MM-DD")
         return await asyncio.to_thread(self._read_day, day)
 
     async def search(self, words: str, *, limit: int = 10, skip: int = 0) -> MemorySearchResult:
-        """Return the sections that have words in them, the best first and of equals the newest.
+        """Return the sections that contain the words, the best first; among equals, the newest first.
 
-        What stands in quotation marks has to be there as it is written, case aside; nothing is a pattern.
+        A text in quotation marks must occur literally, except for case. There are no patterns.
         """
         return await asyncio.to_thread(self._search, words[:MAX_QUERY_CHARS], limit, skip)
 
@@ -96,13 +96,13 @@ class DailyMemory:
             every = [pair for pair in every if all(text in _section_text(pair[0]).casefold() for text in literal)]
         order = rank_texts(index_words(words), [found for _, found in every])
         if literal and not order:
-            # Signs alone, such as "->", are no words.
+            # Punctuation alone, such as "->", yields no words to rank by.
             order = list(range(len(every) - 1, -1, -1))
         chosen = [every[number][0] for number in order]
         return MemorySearchResult(tuple(chosen[skip : skip + limit]), len(chosen), tuple(problems))
 
     def _all_sections(self) -> tuple[list[tuple[DailySection, WordCounts]], list[str]]:
-        """Return all sections, and what is wrong with files that cannot be read: they silence no others."""
+        """Return all sections, and the errors of files that cannot be read, which do not hide the other files."""
         every: list[tuple[DailySection, WordCounts]] = []
         problems: list[str] = []
         for path in self._files():

@@ -1,13 +1,14 @@
 """Private files that several processes and a person write: locked, replaced atomically, readable by the owner only.
 
-A writer holds the lock of the folder, reads the current file, and replaces it. The lock ends with the process
-that holds it. A file that cannot be read completely is not written, because a person's words would be lost.
-For a symbolic link, the file it points to is changed and the link stays.
+An update locks the folder, reads the current file, and replaces it. The operating system releases the lock when the
+process exits. A file that cannot be read completely is not written, because a person's text would be lost. If a path is
+a symbolic link, the file it points to is changed and the link is kept.
 
-Other programs write `workspace.yaml` too. Only the line of the one number that Holdfast keeps there changes,
-and every other line stays byte for byte. A file that is not a flat mapping is moved aside.
+Other programs write `workspace.yaml` too. Only the line of the one number that Holdfast keeps there changes, and every
+other line is kept byte for byte. A file that is not a flat mapping is renamed.
 
-A folder belongs to a repository and a branch, read from its files, or else stands for itself.
+The files of `.git` say which repository and branch a folder belongs to; outside a repository, the folder itself is the
+key.
 """
 
 import codecs
@@ -35,14 +36,14 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A repository and a branch of it; a folder without a branch where there is no repository."""
+    """A repository and one of its branches; outside a repository, a folder without a branch."""
 
     root: Path
     branch: str = ""
 
     @property
     def key(self) -> str:
-        """What tells it from any other, as a part of a file's name."""
+        """A unique identifier that is safe as part of a file name."""
         name = _UNSAFE.sub("-", f"{self.root.name}-{self.branch}" if self.branch else self.root.name)
         mark = sha256(f"{self.root}\0{self.branch}".encode(errors="surrogateescape")).hexdigest()[:12]
         return f"{name[:MAX_KEY_NAME_CHARS].strip('.-') or 'folder'}-{mark}"
@@ -52,7 +53,7 @@ class Repository:
 
 
 def repository_of(folder: Path) -> Repository:
-    """Return what a folder belongs to; a worktree belongs to the repository that it was made from."""
+    """Return the repository of a folder; a worktree belongs to the repository that it was created from."""
     here = folder.absolute()
     for root in (here, *here.parents):
         git = root / ".git"
@@ -63,7 +64,7 @@ def repository_of(folder: Path) -> Repository:
 
 
 def _git_folder(git: Path) -> Path | None:
-    """Return where a repository keeps its own: `.git`, or what a file of that name points to."""
+    """Return the Git directory: `.git` itself, or the directory that a file of that name points to."""
     if _is_folder(git):
         return git
     told = _read_start(git).removeprefix("gitdir:").strip()
@@ -118,7 +119,7 @@ _TOP_LINE = re.compile(
 
 @contextmanager
 def translate_disk_errors(path: Path) -> Generator[None]:
-    """Say what is wrong with a disk in our own words."""
+    """Raise an `OSError` as a `WorkspaceUnavailableError` that says what to do."""
     try:
         yield
     except OSError as error:
@@ -128,14 +129,14 @@ def translate_disk_errors(path: Path) -> Generator[None]:
 
 
 def create_private_folder(path: Path) -> None:
-    """Make a folder that only its owner can open, and those above it, where they are not there yet."""
+    """Create a folder, and its missing parents, with access for the owner only."""
     if not path.parent.exists():
         create_private_folder(path.parent)
     path.mkdir(WORKSPACE_FOLDER_MODE, exist_ok=True)
 
 
 def read_if_exists(path: Path) -> bytes | None:
-    """Return what a file holds; None if there is none."""
+    """Return the content of a file, or None if it does not exist."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -143,7 +144,7 @@ def read_if_exists(path: Path) -> bytes | None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Put a file in the place of an older one; after a crash at any moment there is the one or the other, whole."""
+    """Replace a file; after a crash at any moment, either the old or the new file is there, complete."""
     if read_if_exists(path) == content:
         return
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
@@ -161,7 +162,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def _fsync_folder(folder: Path) -> None:
-    with suppress(OSError):  # not every system lets a folder be opened; then it sees to this itself
+    with suppress(OSError):  # some systems cannot open a folder, and sync it themselves
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -170,7 +171,7 @@ def _fsync_folder(folder: Path) -> None:
 
 
 def set_yaml_number(path: Path, key: str, number: int) -> None:
-    """Keep a number under a key of a YAML file; what is not a mapping is put aside, under a name that says so."""
+    """Set a number under a key of a YAML file; a file that is not a flat mapping is first renamed to `….damaged`."""
     content = read_if_exists(path) or b""
     if not is_flat_yaml_mapping(content):
         path.replace(path.with_name(f"{path.name}.damaged"))
@@ -179,7 +180,7 @@ def set_yaml_number(path: Path, key: str, number: int) -> None:
 
 
 def is_flat_yaml_mapping(content: bytes) -> bool:
-    """Return whether every line of a YAML file is what it would be in a mapping of one key a line."""
+    """Return whether every line of a YAML file fits a mapping with one key per line."""
     try:
         lines = [line.decode() for line in content.removeprefix(_BOM).splitlines()]
     except UnicodeDecodeError:
@@ -188,7 +189,7 @@ def is_flat_yaml_mapping(content: bytes) -> bool:
 
 
 def with_yaml_number(content: bytes, key: str, number: int) -> bytes:
-    """Return a YAML mapping with a number under a key; other lines, and a comment behind it, stay as they are."""
+    """Return a YAML mapping with a number under a key; other lines, and a comment after the number, are kept."""
     value = b"%b: %d" % (key.encode(), number)
     ours = re.compile(
         rb"""(?P<mark>%b)?(["']?)%b\2[ \t]*:(?:[ \t][^\r\n]*?)??(?P<comment>[ \t]+#[^\r\n]*)?(?P<end>[\r\n]*)"""
@@ -211,7 +212,7 @@ def with_yaml_number(content: bytes, key: str, number: int) -> bytes:
 
 
 def _is_continuation(line: bytes) -> bool:
-    """Return whether a line goes on with the value of the key before it."""
+    """Return whether a line continues the value of the key before it."""
     return line.startswith((b" ", b"\t", b"- ")) and not _is_blank_or_comment(line)
 
 
@@ -220,7 +221,7 @@ def _is_blank_or_comment(line: bytes) -> bool:
 
 
 def _insert_line(lines: list[bytes], line: bytes) -> None:
-    """Put a line at the end of the first document, with the line ending of its neighbours."""
+    """Insert a line at the end of the first document, with the line ending that the file uses."""
     ending = b"\r\n" if lines and lines[0].endswith(b"\r\n") else b"\n"
     has_content, last = False, len(lines)
     for at, other in enumerate(lines):
@@ -237,13 +238,13 @@ def _insert_line(lines: list[bytes], line: bytes) -> None:
 LOCK_FILE = ".lock"
 LOCK_TIMEOUT_SECONDS, LOCK_POLL_SECONDS = 10.0, 0.01
 MAX_MEMORY_FILE_BYTES = 4_000_000
-"""Of a file that is read: more was not written by us, nor by a person."""
+"""The size limit of a file to read; neither Holdfast nor a person writes a larger one."""
 
 
 def update_file(path: Path, update: Callable[[str], str]) -> bool:
-    """Give a file another content, made of the one it has now; return whether that was another one.
+    """Replace the content of a file by a function of it, and return whether it changed.
 
-    Raises `WorkspaceUnavailableError` where it cannot be read whole, and then it stays as it is.
+    Raises `WorkspaceUnavailableError` if the file cannot be read completely, and leaves it unchanged.
     """
     with translate_disk_errors(path), folder_lock(path.parent):
         meant = _resolve_link(path)
@@ -255,12 +256,12 @@ def update_file(path: Path, update: Callable[[str], str]) -> bool:
 
 
 def read_text(path: Path) -> str:
-    """Return what a file says, as far as it can be read; nothing where there is none."""
+    """Return the text of a file up to the size limit, with undecodable bytes replaced; empty if it does not exist."""
     return _read_bytes(path)[:MAX_MEMORY_FILE_BYTES].decode(errors="replace").removeprefix("\ufeff")
 
 
 def _read_strictly(path: Path) -> str:
-    """Return what a file says, to the letter."""
+    """Return the exact text of a file; raises if it is too large or is not UTF-8."""
     content = _read_bytes(path)
     if len(content) > MAX_MEMORY_FILE_BYTES:
         limit = f"{MAX_MEMORY_FILE_BYTES:,} bytes"
@@ -274,10 +275,10 @@ def _read_strictly(path: Path) -> str:
 
 
 def _read_bytes(path: Path) -> bytes:
-    """Return what a file holds, and not much more than may be read of it; nothing where there is none."""
+    """Return the content of a file, cut just above the size limit; empty if it does not exist."""
     try:
         if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
-            # Whoever opens a pipe waits for somebody to write into it.
+            # Opening a pipe would block until another process writes to it.
             raise WorkspaceUnavailableError(str(path), "is no plain file; move it away")
         with path.open("rb") as file:
             return file.read(MAX_MEMORY_FILE_BYTES + 1)
@@ -286,13 +287,13 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _resolve_link(path: Path) -> Path:
-    """Return the file that a path means: where that is a link, the one it points to, if that is this user's own."""
+    """Return the file that a path refers to; the target of a link must be a regular file of this user."""
     if not path.is_symlink():
         return path
     try:
         meant = path.resolve(strict=True)
         found = meant.stat()
-    except (OSError, RuntimeError):  # a circle of links is the one or the other
+    except (OSError, RuntimeError):  # a loop of links raises one or the other
         raise WorkspaceUnavailableError(str(path), "is a link to nothing; make the file, or remove it") from None
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
         problem = f"is a link to {meant}, which is no plain file of this user; remove it"
@@ -302,7 +303,7 @@ def _resolve_link(path: Path) -> Path:
 
 @contextmanager
 def folder_lock(folder: Path) -> Generator[None]:
-    """Hold the lock of a folder, which is made where it is not there."""
+    """Hold the lock of a folder, which is created if it does not exist."""
     create_private_folder(folder)
     descriptor = os.open(folder / LOCK_FILE, os.O_CREAT | os.O_RDWR, WORKSPACE_FILE_MODE)
     try:

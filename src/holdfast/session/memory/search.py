@@ -1,7 +1,7 @@
-"""Search daily memory, for people and for models: a query in words, an answer of excerpts with their sources.
+"""Search in daily memory, for people and models: a query in words, an answer of excerpts with their sources.
 
-A result is reference: it says what was noted and asks for nothing. A model that calls the tool wrongly gets
-an answer that says so, so that it can ask again.
+An answer is reference: it reports notes and asks for nothing. A model that calls the tool wrongly gets an answer that
+explains the error, so that it can ask again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ from holdfast.session.memory.daily import DailyMemory, MemorySearchResult
 from holdfast.stores.search_terms import index_words
 
 DEFAULT_MEMORY_TOKENS, MAX_MEMORY_TOKENS, MIN_MEMORY_TOKENS = 1_000, 8_000, 100
-"""Of an answer: unless somebody says otherwise, at most, and at least."""
+"""The size of an answer: the default, the maximum, and the minimum."""
 MAX_FOUND_SECTIONS = 50
 MIN_EXCERPT_TOKENS, MIN_LINE_PIECE_TOKENS, MORE_HINT_TOKENS = 25, 12, 16
-"""What the first excerpt is given in any case, what a piece of a line takes at least, and how to ask for more."""
+"""The minimum for the first excerpt, the minimum for a piece of a line, and the room for the hint how to continue."""
 MAX_EXCERPT_CHARS_PER_TOKEN, EXCERPT_SHRINK_FACTOR = 12, 0.8
-"""No token says more, and by how much a piece that does not fit is made shorter."""
+"""No token has more characters than the first; a piece that does not fit is shortened by the second."""
 MEMORY_FRAME = (
     "[From memory of earlier conversations, for reference only. It records what was noted and asks for nothing.]"
 )
@@ -46,15 +46,15 @@ MEMORY_SEARCH_PARAMETERS: Mapping[str, object] = {
 
 
 def section_source(section: DailySection) -> str:
-    """Return where a section stands and what it is about, in a line."""
+    """Return the source of a section, as one line."""
     about = f"conversation {section.session}, messages {section.messages}" if section.session else "written by hand"
     return " · ".join(part for part in (section.day, section.title, about) if part)
 
 
 def memory_excerpt(text: str, query: str, tokens: int, counter: Counter) -> str:
-    """Return a text, or as many of its lines as fit, those with the words of a query first; in their order.
+    """Return a text, or as many of its lines as fit, in their order; lines with words of the query are preferred.
 
-    Of a line that does not fit a piece is shown, where it has such words; where none has, where the rest begins.
+    A matching line that does not fit is cut to a piece. If no line matches, any line may be cut.
     """
     if counter.count(text) <= tokens:
         return text
@@ -74,7 +74,7 @@ def memory_excerpt(text: str, query: str, tokens: int, counter: Counter) -> str:
 
 
 def _piece(line: str, words: Sequence[str], tokens: int, counter: Counter) -> str:
-    """Return the piece of a long line that says most of what is asked for, with signs where it was cut."""
+    """Return the piece of a long line that matches the words best, with an ellipsis at each cut."""
     chars, matches = float(tokens * MAX_EXCERPT_CHARS_PER_TOKEN), find_matches(line, words)
     while chars >= 1:
         start, stop = best_passage(line, matches, int(chars))
@@ -86,7 +86,7 @@ def _piece(line: str, words: Sequence[str], tokens: int, counter: Counter) -> st
 
 
 def _with_gaps(chosen: Mapping[int, str], count: int) -> list[str]:
-    """Return lines in their order, with a sign where some are left out."""
+    """Return lines in their order, with an ellipsis wherever some are left out."""
     shown: list[str] = []
     last = -1
     for at, line in sorted(chosen.items()):
@@ -99,7 +99,7 @@ def _with_gaps(chosen: Mapping[int, str], count: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class MemorySearchTool:
-    """The tool `memory_search`, for whoever offers tools to a model: its name, its schema, and what it does."""
+    """The tool `memory_search`, for any framework: its name, its schema, and its function."""
 
     daily: DailyMemory
     max_tokens: int = DEFAULT_MEMORY_TOKENS
@@ -109,7 +109,7 @@ class MemorySearchTool:
     parameters: Mapping[str, object] = field(default_factory=lambda: MEMORY_SEARCH_PARAMETERS)
 
     async def call(self, arguments: Mapping[str, object]) -> str:
-        """Return the answer for a model; what it asked wrongly, and what cannot be read, is an answer too."""
+        """Return the answer for a model; wrong arguments and unreadable files are explained in the answer."""
         query, day = arguments.get("query", ""), arguments.get("day", "")
         if not isinstance(query, str) or not isinstance(day, str) or not (query.strip() or day.strip()):
             return "Give `query`, the words to look for, or `day`, as YYYY-MM-DD."
@@ -133,7 +133,7 @@ class MemorySearchTool:
         return f"{MEMORY_FRAME}\n{memory_excerpt(text.strip(), query, allowed, self.counter)}"
 
     def _pack_excerpts(self, found: MemorySearchResult, query: str, skip: int, tokens: int) -> str:
-        """Return as many excerpts as fit, the best first, how to ask for more, and what could not be read."""
+        """Return as many excerpts as fit, the best first, how to ask for more, and which files could not be read."""
         many = len(found.problems)
         unread = (
             [f"[{many:,} of the files could not be read: {found.problems[0]:.{MAX_PROBLEM_CHARS}}]"] if many else []
@@ -148,7 +148,7 @@ class MemorySearchTool:
             head = f"[{section_source(section)}]"
             room = left - self.counter.count(head) - 4
             whole = self.counter.count(section.text)
-            # An excerpt of a few words is none: it waits for the next page, unless it is the first.
+            # A very short excerpt is useless: unless it is the first, it waits for the next page.
             if shown and room < min(whole, MIN_MEMORY_TOKENS):
                 break
             text = memory_excerpt(section.text, query, max(room, MIN_EXCERPT_TOKENS), self.counter)
@@ -160,7 +160,7 @@ class MemorySearchTool:
 
 
 def _bounded_int(value: object, default: int, least: int, most: int) -> int:
-    """Return a number that a model gave, within bounds; what is none is as if it were not given."""
+    """Return a model's number within bounds, or the default if it is not a number."""
     if isinstance(value, bool) or not isinstance(value, int):
         return default
     return max(least, min(most, value))

@@ -1,1 +1,1 @@
-"""Recall at run time: searching the store, reading messages, and answering a query."""
+"""Recall at run time: search the store, read messages, and answer a query."""

@@ -1,8 +1,8 @@
-"""Answers one recall query for one agent of one session, within an allowance of tokens.
+"""Answers one recall query for one agent of one session, within a token budget.
 
-A query asks for references, searches, or compares two readings of a file. A reading is the result of a tool call that
-read a file and wrote nothing. Two references name both readings; one names the newer, and the reading before it is
-searched; a path means its two newest readings.
+A query names references, searches, or compares two readings of a file. A reading is the result of a tool call that read
+a file and wrote nothing. Two references name both readings. One reference names the newer, and the older is searched
+for. A path means the two newest readings of that file.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,14 +51,14 @@ from holdfast.session.recall.search import (
 
 COMPARED_READINGS = 2
 READING_SEARCH_TOKENS = 10_000
-"""The allowance of a search for readings, none of which are returned."""
+"""The token budget of the search for readings, which is not part of the answer."""
 DIFFERENT_LINES_NOTE = "the two readings are of different lines of the file"
 
 
 async def compare_readings(
     reader: MessageReader, finder: MessageFinder, query: RecallQuery, counter: Counter
 ) -> RecallAnswer:
-    """Return what changed between the two readings that a query means."""
+    """Return the difference between the two readings that a query means."""
     before, after = await _ReadingFinder(reader, finder).find_pair(query)
     for reading in (before, after):
         if is_too_long_to_diff(reading):
@@ -86,14 +86,14 @@ async def compare_readings(
 
 
 class _ReadingFinder:
-    """Finds readings for one agent."""
+    """Finds readings of files for one agent."""
 
     def __init__(self, reader: MessageReader, finder: MessageFinder) -> None:
         self._reader = reader
         self._finder = finder
 
     async def find_pair(self, query: RecallQuery) -> tuple[FileReading, FileReading]:
-        """Return the two readings that a query means, in its order if it names both, else the older first."""
+        """Return the two readings that a query means, in its own order if it names both, otherwise the older first."""
         references = query.references if query.refs else []
         if len(references) == COMPARED_READINGS:
             return await self._reading_at(references[0]), await self._reading_at(references[1])
@@ -135,7 +135,7 @@ class _ReadingFinder:
     async def _readings_before(
         self, file: str, stop: int | None, lines: tuple[int, int] | None = None
     ) -> list[FileReading]:
-        """Return the readings of a file before a position, those of the same lines first, then the newest first."""
+        """Return the readings of a file before a position: those of the same lines first, then the newest first."""
         query = RecallQuery(file=file, before=stop or 0, max_tokens=READING_SEARCH_TOKENS)
         found = (await self._finder.search(query)).messages
         readings = [reading for one in await self._reader.with_tool_names(found) for reading in self._readings_in(one)]
@@ -163,11 +163,11 @@ def _file_reading(one: FoundMessage, result: ToolResult, call: ToolCall, part: i
 
 
 NAMES_SHARE = 0.4
-"""The share of an answer about tool calls that names may take."""
+"""The share of an answer about tool calls that names may fill."""
 MIN_TOOL_LOOKUPS = 24
-"""The tool names of at least this many found messages are looked up."""
+"""For at least this many hits, the tool names are looked up."""
 MAX_LISTED_NAMES, MAX_LISTED_NAME_CHARS = 3, 60
-"""How much of missing references a note lists."""
+"""How many missing references a note lists, and how many characters of each."""
 REFERENCE_PAGE_MESSAGES = 32
 """How many messages of a long range are read at a time."""
 
@@ -179,7 +179,7 @@ async def answer_recall(
     model: str | None,
     in_view: frozenset[int] = frozenset(),
 ) -> RecallAnswer:
-    """Return the answer to a query, within its allowance; messages in view come last."""
+    """Return the answer to a query within its token budget; messages in view come last."""
     counter, allowance = counter_for(model), query.max_tokens
     while True:
         answerer = _RecallAnswerer(session_log, context, query, counter, in_view, allowance=allowance)
@@ -189,7 +189,7 @@ async def answer_recall(
         excess = counter.count(str(answer)) - query.max_tokens
         if excess <= 0 or not answer.excerpts:
             return answer
-        # The text around the excerpts took more than was reserved for it.
+        # The text around the excerpts needs more tokens than were reserved for it.
         allowance -= excess + 1
 
 
@@ -216,13 +216,13 @@ class _RecallAnswerer:
         self._packer = ExcerptPacker(counter, allowance)
 
     async def compare(self) -> RecallAnswer:
-        """Return what changed between two readings."""
+        """Return the difference between two readings."""
         return await compare_readings(self._reader, self._finder, self._query, self._packer.counter)
 
-    # By reference.
+    # Answers by reference.
 
     async def answer_references(self) -> RecallAnswer:
-        """Return what references mean, in their order, as far as the allowance goes."""
+        """Return the messages that references name, in their order, as far as the budget allows."""
         references, missing = self._query.references[self._query.skip :], list[str]()
         left, done = list[MessageReference](), 0
         for number, reference in enumerate(references):
@@ -242,7 +242,7 @@ class _RecallAnswerer:
         return answer_references(left, self._query, self._packer, notes, rest=left[:more], skip=done)
 
     async def _take_reference(self, reference: MessageReference) -> tuple[list[MessageReference], bool]:
-        """Pack what a reference means; return what did not fit, and whether anything exists there."""
+        """Pack the messages of a reference; return what did not fit, and whether the reference exists."""
         if not reference.is_position:
             return await self._take_call(reference)
         exists = False
@@ -258,7 +258,7 @@ class _RecallAnswerer:
         return await self._take_call(reference) if reference.call_id and not exists else ([], exists)
 
     async def _take_call(self, reference: MessageReference) -> tuple[list[MessageReference], bool]:
-        """Pack the result of a call, by its id or by the name of its artifact."""
+        """Pack the result of a call, named by its id or by its artifact."""
         one = await self._finder.find_call(reference.call_id)
         if one is None:
             return [], False
@@ -267,16 +267,16 @@ class _RecallAnswerer:
         return pack_references([(meant, found) for found in named], self._packer), True
 
     def _visible_pages(self, reference: MessageReference) -> Iterator[list[int]]:
-        """Yield the positions of a reference that this agent may see, a page at a time."""
+        """Yield the positions of a reference that this agent may see, one page at a time."""
         span = range(reference.first, min(reference.last + 1, self._context.length))
         visible = filter(self._context.is_recallable, span)
         while page := list(islice(visible, REFERENCE_PAGE_MESSAGES)):
             yield page
 
-    # By search.
+    # Answers by search.
 
     async def answer_search(self) -> RecallAnswer:
-        """Return what a search finds, the best first, as far as the allowance goes."""
+        """Return what a search finds, the best first, as far as the budget allows."""
         query, packer = self._query, self._packer
         hits = await self._finder.search(query)
         names_allowance = self._names_allowance(hits)
@@ -304,7 +304,7 @@ class _RecallAnswerer:
         )
 
     def _names_allowance(self, hits: MessageHits) -> int:
-        """Return what names may take: nothing in plain talk, nor in the continuation of an answer."""
+        """Return the token budget for names: 0 unless most hits are tool messages, and 0 for later pages."""
         first = hits.messages[:MAX_READ_MESSAGES]
         is_asked = bool(self._query.questions) and self._query.is_unseen_first and not self._query.skip
         if not is_asked or sum(map(is_tool_message, first)) * 2 < len(first):
@@ -312,7 +312,7 @@ class _RecallAnswerer:
         return int(self._query.max_tokens * NAMES_SHARE)
 
     def _names(self, allowance: int) -> str:
-        """Return the names that fit the query and are not in view, if the ledger is in memory."""
+        """Return ledger names that match the query and are not in view; empty if the ledger is not in memory."""
         context, history = self._context, self._history
         compactions, offloaded = context.state.compactions, context.state.offloaded
         stop = max(compactions[-1].span.stop if compactions else 0, offloaded.line if offloaded else 0)
@@ -342,7 +342,7 @@ class _RecallAnswerer:
 
 
 def _next_query(hits: MessageHits, query: RecallQuery, packed_count: int) -> RecallQuery | None:
-    """Return the query for the rest, or None if there is none."""
+    """Return the query for the next page, or None if there is none."""
     skip = query.skip + packed_count
     if skip < len(hits.messages):
         if hits.is_by_time and skip:
@@ -353,7 +353,7 @@ def _next_query(hits: MessageHits, query: RecallQuery, packed_count: int) -> Rec
 
 
 def _list_names(names: Sequence[str]) -> str:
-    """Return the first of some names, and how many more there are."""
+    """Return the first few names, and how many more there are."""
     first = " or ".join(name[:MAX_LISTED_NAME_CHARS] for name in names[:MAX_LISTED_NAMES])
     return first if len(names) <= MAX_LISTED_NAMES else f"{first}, nor {len(names) - MAX_LISTED_NAMES:,} others,"
 
@@ -366,7 +366,7 @@ def _first_notes(notes: Sequence[str]) -> list[str]:
 
 
 def _part_reference(one: FoundMessage, call_id: str) -> MessageReference:
-    """Return the reference to the part of a message that answers a call, or makes it."""
+    """Return the reference to the part of a message that answers a call or makes it."""
     for number, part in enumerate(one.message.parts, 1):
         names = {getattr(part, "call_id", None), getattr(part, "id", None)}
         if call_id in names or (isinstance(part, ToolResult) and is_artifact_of(call_id, part)):

@@ -1,4 +1,4 @@
-"""Large tool results by name: listed, and returned whole or in part."""
+"""Finds large tool results by name, and returns them whole or in part."""
 
 from collections.abc import Iterator
 

@@ -1,6 +1,7 @@
-"""Recall from earlier sessions: only those that were named, only the main agent's messages, and nothing is written.
+"""Recall from earlier sessions.
 
-Of many sessions, those that match the words best are asked. Together they get at most half of the allowance.
+A query reads only sessions that it names and only messages of their main agents, and it writes nothing. If it names
+many sessions, those that match its words best are searched. Together they get at most half of the token budget.
 """
 
 from collections.abc import Sequence
@@ -16,29 +17,29 @@ from holdfast.session.recall.answer import answer_recall
 from holdfast.stores.base import Store
 
 MAX_EARLIER_SESSIONS = 3
-"""How many sessions one query asks."""
+"""How many sessions one query searches."""
 
 
 class EarlierSessions:
-    """The other sessions that a query may ask."""
+    """The other sessions that a query may search."""
 
     def __init__(self, store: Store, clock: Clock, model: str | None, names: Sequence[str]) -> None:
         self._store, self._clock, self._model = store, clock, model
         self.names = list(dict.fromkeys(names))
 
     async def missing_notes(self) -> list[str]:
-        """Return a note on the sessions that do not exist."""
+        """Return a note about named sessions that do not exist."""
         gone = [name for name in self.names if not await self._store.length(name)]
         names = ", ".join(f"{name!r:.80}" for name in gone[:MAX_EARLIER_SESSIONS])
         return [f"there is no session {names}"] if gone else []
 
     def session_of_refs(self, refs: str) -> str | None:
-        """Return the session that all of some references point into, or None."""
+        """Return the session that all references point into, or None."""
         pieces = [piece.strip() for piece in refs.split(",")]
         return next((name for name in self.names if all(piece.startswith(f"{name}#") for piece in pieces)), None)
 
     async def answer_references(self, query: RecallQuery) -> RecallAnswer | None:
-        """Return what references into an earlier session mean, or None if they point into none."""
+        """Return the messages that references into an earlier session name, or None if they point into none."""
         name = self.session_of_refs(query.refs)
         if name is None:
             return None
@@ -49,9 +50,9 @@ class EarlierSessions:
         return replace(found, session=name, next_query=more)
 
     async def search(self, query: RecallQuery) -> list[RecallAnswer]:
-        """Return the answers of the sessions that match best, each within an equal share."""
+        """Return the answers of the sessions that match best, each within an equal share of the budget."""
         words = search_words(" ".join(query.questions))
-        # Each is searched by itself: sessions that were not named may match better and crowd these out.
+        # Search each session separately: in a common search, sessions that were not named could crowd these out.
         hits = [hit for name in self.names for hit in await self._store.search(words, session=name, limit=1)]
         best = [hit.session for hit in sorted(hits, key=lambda hit: -hit.score)]
         best = best[: min(MAX_EARLIER_SESSIONS, query.max_tokens // 2 // MIN_RECALL_TOKENS)]
@@ -60,7 +61,7 @@ class EarlierSessions:
         return [one for one in found if one and one.excerpts]
 
     async def _answer_within(self, name: str, query: RecallQuery) -> RecallAnswer | None:
-        """Return a session's answer with its name, which may be long, or None if it does not fit."""
+        """Return a session's answer with the session's name, or None if it does not fit."""
         counter, asked = counter_for(self._model), query
         while True:
             found = replace(await self._answer_from(name, asked), session=name, next_query=None, query=query)

@@ -1,7 +1,7 @@
-"""Reads recorded messages for an agent that may see them, without caching them in the history.
+"""Reads recorded messages that an agent may see, without caching them in the history.
 
-Each comes with its time and its tool: a result does not name its tool, so the reader searches the messages before it
-for the call. A message whose content is lost becomes a note, and the others are read.
+Each message comes with its time and its tool name. A result does not name its tool, so the reader searches earlier
+messages for the call. A note reports a message whose content is lost; the other messages are still read.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,11 +22,11 @@ from holdfast.stores.base import StoredRecord
 from holdfast.wire.formats import format_named
 
 CALL_LOOKBACK_STEPS = (2, 6, 24)
-"""How many messages before a result are searched for its call, step by step."""
+"""How many messages before a result are searched for its call, in successive steps."""
 
 
 class MessageReader:
-    """Reads for one agent, each message once."""
+    """Reads messages for one agent, each message once."""
 
     def __init__(self, session_log: SessionLog, context: Context) -> None:
         self.context = context
@@ -35,7 +35,7 @@ class MessageReader:
         self._loaded: dict[int, FoundMessage | None] = {}
 
     async def read(self, positions: Sequence[int]) -> list[FoundMessage]:
-        """Return the messages at some positions that may be recalled, in that order."""
+        """Return the messages at some positions that the agent may recall, in that order."""
         await self._load(positions)
         return list(self._loaded_at(positions))
 

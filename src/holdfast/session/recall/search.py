@@ -1,8 +1,8 @@
 """Searches recorded messages: by words in the store's index, or one by one from the newest back.
 
 The index returns only positions. The best of them are read, ranked by their content, and filtered by the rest of the
-query: a literal text, a role, a tool, a file, a time. What the index cannot find (a part of a word, a time alone) is
-scanned message by message, up to a limit; the answer says how to continue.
+query: a literal text, a role, a tool, a file, a time. Queries that the index cannot answer (a part of a word, a time
+alone) scan message by message, up to a limit; the answer then says how to continue.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ from holdfast.stores.base import Store
 INDEX_HITS, MAX_INDEX_HITS = 256, 4_096
 """How many index hits are requested; more if this agent may not see most of them."""
 MAX_READ_MESSAGES, MIN_READ_PER_QUESTION = 64, 24
-"""How many of the best hits are read: for one question, and at least for each of several."""
+"""How many of the best hits are read for one question, and the minimum for each of several questions."""
 SCAN_PAGE_MESSAGES, MAX_SCANNED_MESSAGES = 128, 4_096
 """How many messages are scanned one by one, per page and in all."""
 MAX_CALLS_SCANNED = 32_768
@@ -52,11 +52,11 @@ class MessageHits:
 
     messages: list[FoundMessage] = field(default_factory=list[FoundMessage])
     total: int = 0
-    """How many there are, read or not, as far as the search went."""
+    """How many messages match as far as the search went, whether they were read or not."""
     is_by_time: bool = False
-    """Whether they were scanned one by one, the newest first."""
+    """Whether the messages were scanned one by one, the newest first."""
     stopped_at: int | None = None
-    """Where a scan has stopped before its end."""
+    """The position at which a scan stopped early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class _QuestionHits:
     question: str
     scores: Mapping[int, float]
     spread_scores: Mapping[int, float]
-    """With the scores that neighbors lend each other."""
+    """The scores after each message has raised those of its neighbors."""
 
 
 class MessageFinder:
@@ -87,10 +87,10 @@ class MessageFinder:
         self._reader = reader
         self._context = reader.context
         self._in_view = in_view
-        """The positions in view, which come last."""
+        """The positions in view, which are ranked last."""
 
     async def search(self, query: RecallQuery) -> MessageHits:
-        """Return what matches a query, the best first; the newest first if it names only a time or a role."""
+        """Return messages that match a query, the best first; the newest first if it names only a time or a role."""
         span = await self._search_range(query)
         if not (query.questions or query.text or query.file or query.tool):
             return await self._scan(query, span, query.last or None)
@@ -100,7 +100,7 @@ class MessageFinder:
         return findings
 
     async def find_call(self, call_id: str) -> FoundMessage | None:
-        """Return the newest message that answers a call, by its id or as an artifact, or makes it."""
+        """Return the newest message that answers a call, named by its id or artifact, or else that makes it."""
         made = None
         last = max(self._context.state.cleared_at, self._context.length - MAX_CALLS_SCANNED)
         for start in range(self._context.length, last, -SCAN_PAGE_MESSAGES):
@@ -111,7 +111,7 @@ class MessageFinder:
                     made = made or one
         return made
 
-    # By the index.
+    # Search by the index.
 
     async def _search_index(self, query: RecallQuery, span: range) -> MessageHits:
         asked = [part for question in query.questions for part in split_questions(question)]
@@ -134,7 +134,7 @@ class MessageFinder:
         )
 
     async def _note_partly_indexed(self, span: range, read: Mapping[int, FoundMessage]) -> None:
-        """Add a note on messages that were not found and whose words are not all indexed."""
+        """Add a note about messages that were not found and of which not all words are indexed."""
         long = await self._store.search(
             PARTLY_INDEXED_MARK, session=self._session, limit=INDEX_HITS, start=span.start, stop=span.stop
         )
@@ -145,7 +145,7 @@ class MessageFinder:
             self._reader.notes.append(f"not all words of {names}{more} were searched: look there by a literal text")
 
     def _fallback_questions(self, query: RecallQuery) -> list[str]:
-        """Return the question of a query without one: the words of its other fields."""
+        """Return questions for a query that asks none: the words of its other fields."""
         words = " ".join(part for part in (query.text, query.file, query.tool) if part)
         return [words] if search_words(words) else []
 
@@ -164,18 +164,18 @@ class MessageFinder:
         return _QuestionHits(question, visible, spread_scores(visible))
 
     def _best_positions(self, ranking: _QuestionHits, span: range, limit: int) -> list[int]:
-        """Return the positions to read, those out of view first, and none that this agent may not see."""
+        """Return the positions to read that this agent may see, those out of view first."""
         order = self._unseen_first(rank_positions(ranking.spread_scores))
         return list(islice((at for at in order if at in span and self._is_findable(at)), limit))
 
     def _is_findable(self, position: int) -> bool:
-        """Return whether this agent may see a message that is more than recall's own calls and answers."""
+        """Return whether this agent may see a message and it holds more than recall's own calls and answers."""
         return self._context.is_recallable(position) and not self._recall_marks.is_recall_only(position)
 
     def _unseen_first(self, order: Sequence[int]) -> list[int]:
         return sorted(order, key=self._in_view.__contains__)
 
-    # One by one.
+    # Scan one by one.
 
     async def _scan(self, query: RecallQuery, span: range, limit: int | None) -> MessageHits:
         findings = MessageHits(is_by_time=True)
@@ -195,10 +195,10 @@ class MessageFinder:
         findings.total = len(findings.messages)
         return findings
 
-    # When.
+    # Limit by time.
 
     async def _search_range(self, query: RecallQuery) -> range:
-        """Return the positions to search: after a clear, and between two times."""
+        """Return the positions to search: those after a clear, and between two times."""
         first, last = self._context.state.cleared_at, self._context.length
         if query.before:
             last = min(last, query.before)
@@ -211,7 +211,7 @@ class MessageFinder:
         return range(first, max(first, last))
 
     async def _first_position_at(self, time_ms: int, first: int, last: int) -> int:
-        """Return the first position that was recorded at a time or later; a log is in the order of time."""
+        """Return the first position that was recorded at a time or later; positions are in the order of time."""
         while first < last:
             middle = (first + last) // 2
             if await self._reader.recorded_time(middle) < time_ms:
@@ -222,9 +222,10 @@ class MessageFinder:
 
 
 def _scores(ranking: _QuestionHits, read: Mapping[int, FoundMessage], *, uses_spread: bool) -> dict[int, float]:
-    """Return the scores of what was read: in talk, neighbors and a speaker that the question names raise them.
+    """Return the scores of messages that were read.
 
-    A result seldom has the words of its call, so with `uses_spread` calls raise the scores of their results too.
+    In plain conversation, neighbors and a speaker that the question names raise a score. A result seldom contains the
+    words of its call, so with `uses_spread` calls raise the scores of their results too.
     """
     scores: dict[int, float] = {}
     pairs = name_number_pairs(ranking.question)
@@ -240,7 +241,7 @@ def _scores(ranking: _QuestionHits, read: Mapping[int, FoundMessage], *, uses_sp
 
 
 def _drop_low_scores(scores: Mapping[int, float], least_share: float) -> Mapping[int, float]:
-    """Return scores without those far below the best."""
+    """Return the scores without those far below the best."""
     least = least_share * max(scores.values(), default=0.0)
     return {position: score for position, score in scores.items() if score >= least}
 
@@ -250,7 +251,7 @@ def _is_artifact(one: FoundMessage, name: str) -> bool:
 
 
 def is_tool_message(one: FoundMessage) -> bool:
-    """Return whether a message is a call or a result rather than talk."""
+    """Return whether a message is a tool call or a result rather than plain conversation."""
     return bool(one.message.outline.call_ids or one.message.outline.result_ids)
 
 
@@ -266,7 +267,7 @@ def _matches_filters(one: FoundMessage, query: RecallQuery) -> bool:
 
 
 def _is_from(message: Message, role: str) -> bool:
-    """Return whether a message has a role; formats give tool results roles of their own."""
+    """Return whether a message has a role; some formats give tool results their own role."""
     if role == "tool":
         return message.role == "tool" or bool(message.outline.result_ids)
     return message.role == role and (role != "user" or message.speaker in {"user", "task"})
