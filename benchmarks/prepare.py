@@ -85,8 +85,8 @@ def plan_request(history: History, messages: list[Any], budget: int) -> list[Any
             break
         for step in plan.now:
             plan_input = plan_input_of(history, policy, situation)
-            if isinstance(step, CompactSpan) and policy.fold:
-                history.append(compaction_completed_event(step, policy.fold, plan_input))
+            if isinstance(step, CompactSpan) and policy.compaction:
+                history.append(compaction_completed_event(step, policy.compaction, plan_input))
             elif isinstance(step, OffloadOutputs):
                 history.append(step_event(step, plan_input))
     return limit_cache_marks([encode_entry(entry, message_format) for entry in view.entries], message_format)

@@ -431,7 +431,7 @@ def lab_output() -> object:
     played = (recordings("work"), "--static", "100", "--budget", "4000")
     with patch.object(lab_running, "WorkerPool", InThisProcess):
         run = output_of("lab", "run", *played, "--policy", "default+summary", "--baselines", "full,threshold")
-        tuned = output_of("lab", "tune", *played, "--vary", "fold.tail_share=0.05")
+        tuned = output_of("lab", "tune", *played, "--vary", "compaction.tail_share=0.05")
     stopped = result_rows([lab_running.PolicyResult("text", "text", 1, problems=["text"], missing_replays=1)])
     return {"lab run": keys_of(*run, *stopped), "lab tune": keys_of(*tuned)}
 

@@ -179,7 +179,7 @@ def test_settings_of_the_wrong_kind_are_refused_by_name(settings: dict[str, Any]
     ],
 )
 def test_a_policy_that_cannot_work_is_refused(fields: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match=f"policy.floor.{next(iter(fields))}"):
+    with pytest.raises(SettingsError, match=f"policy.fit.{next(iter(fields))}"):
         FitSettings(**fields)
 
 

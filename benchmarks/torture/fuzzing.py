@@ -41,9 +41,9 @@ STATUSES = [None, 0, 200, 400, 413, 429, 500, 529]
 TABLES = [
     'model = "gpt-5"\nmax_steps = 3\n[window]\nfraction = 0.5\n',
     'policy = "co-cli"\nmemory = "daily"\n[mcp.tides]\ncommand = ["python", "x.py"]\n',
-    '[fold]\nfraction = 0.7\n[agents.reviewer]\nsees = "everything"\n[colors]\nuser = "red"\n',
+    '[compaction]\nfraction = 0.7\n[agents.reviewer]\nsees = "everything"\n[colors]\nuser = "red"\n',
 ]
-POLICIES = ["[fold]\nfraction = 0.5\n", "max_steps = 3\nunknown_window = 5\n", "[floor]\nkeep_last = 2\n[[x]]\n"]
+POLICIES = ["[compaction]\nfraction = 0.5\n", "max_steps = 3\nunknown_window = 5\n", "[fit]\nkeep_last = 2\n[[x]]\n"]
 
 
 def _container_slots(value: Any) -> list[tuple[Any, Any]]:

@@ -79,7 +79,7 @@ def govern(
         max_text_chars=message_format.max_text_chars,
         max_images=message_format.max_images,
     )
-    settings = policy_named(policy).floor
+    settings = policy_named(policy).fit
     transcript, view = _fit(natives, message_format, settings, situation, previous)
     sent: list[Mapping[str, Any]] = [
         cast("Mapping[str, Any]", natives[position])

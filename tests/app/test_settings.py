@@ -49,8 +49,8 @@ def test_what_is_changed_at_run_time_stands_in_the_rules_at_once(settings: Setup
     changed = settings("preset = 'cowagent'")
     changed = changed.with_change("agent_max_context_tokens", "80000").with_change("agent_max_context_turns", "30")
 
-    assert changed.effective_policy.fold == CowAgentCompaction(max_turns=30, max_tokens=80_000)
-    assert changed.with_change("max_context_turns", "0").effective_policy.fold == CowAgentCompaction(
+    assert changed.effective_policy.compaction == CowAgentCompaction(max_turns=30, max_tokens=80_000)
+    assert changed.with_change("max_context_turns", "0").effective_policy.compaction == CowAgentCompaction(
         max_turns=10**9, max_tokens=80_000
     )
     assert str(changed.source("max_context_tokens")) == "changed in this session"
@@ -66,15 +66,15 @@ def test_the_last_change_of_a_setting_counts_and_the_others_are_forgotten(settin
 @pytest.mark.parametrize(
     ("preset", "key", "text", "place", "value"),
     [
-        ("co-cli", "max_history_messages", "12", "fold.max_messages", 12),
+        ("co-cli", "max_history_messages", "12", "compaction.max_messages", 12),
         ("co-cli", "tool_output_trim_chars", "9", "outputs.max_chars", 9),
         ("cowagent", "tool_output_trim_chars", "900", "outputs.max_chars", 900),
         ("default", "tool_output_trim_chars", "900", "offload.max_chars", 900),
-        ("default", "background_compaction_threshold", "70 %", "fold.soft_share", 0.7),
-        ("default", "buffer_exhaustion_threshold", ".9", "fold.hard_share", 0.9),
-        ("copilot", "background_compaction_threshold", "0.5", "fold.lines.background", 0.5),
-        ("copilot", "min_compaction_messages", "9", "fold.lines.min_messages", 9),
-        ("inkeep", "compression_threshold", "0.4", "fold.fraction", 0.4),
+        ("default", "background_compaction_threshold", "70 %", "compaction.soft_share", 0.7),
+        ("default", "buffer_exhaustion_threshold", ".9", "compaction.hard_share", 0.9),
+        ("copilot", "background_compaction_threshold", "0.5", "compaction.triggers.background", 0.5),
+        ("copilot", "min_compaction_messages", "9", "compaction.triggers.min_messages", 9),
+        ("inkeep", "compression_threshold", "0.4", "compaction.fraction", 0.4),
         ("inkeep", "fallback_messages", "20", "limits.max_messages", 20),
         ("inkeep", "fallback_tokens", "4,000", "limits.max_tokens", 4_000),
         ("inkeep", "retrieved_messages", "5_000", "limits.max_retrieved", 5_000),
@@ -103,7 +103,7 @@ def test_nothing_of_tool_output_is_cut_where_that_is_switched_off(preset: str, s
 def test_two_lines_that_are_moved_together_are_held_against_each_other(preset: str, settings: Setup) -> None:
     both = "background_compaction_threshold = 0.96\nbuffer_exhaustion_threshold = 0.98"
 
-    rule = settings(f"preset = '{preset}'\n{both}").effective_policy.fold
+    rule = settings(f"preset = '{preset}'\n{both}").effective_policy.compaction
     assert isinstance(rule, DefaultCompaction | CopilotCompaction)
     lines = (
         (rule.soft_share, rule.hard_share)
@@ -120,18 +120,18 @@ def test_a_file_of_rules_begins_with_the_preset_and_settings_come_on_top(setting
     found = settings("preset = 'co-cli'\npolicy = 'rules.toml'\ntool_output_trim_chars = 80")
 
     assert (found.effective_policy.name, found.max_steps, found.tool_output_trim_chars) == ("custom", 5, 80)
-    assert found.effective_policy.fold == CoCliCompaction(max_messages=40)
+    assert found.effective_policy.compaction == CoCliCompaction(max_messages=40)
     assert found.effective_policy.max_steps == 5
 
 
 def test_a_wrong_rule_is_named_by_the_line_of_its_file(settings: Setup, home: Path) -> None:
-    (home / "rules.toml").write_text("\n[fold]\nhard_share = 3.0")
+    (home / "rules.toml").write_text("\n[compaction]\nhard_share = 3.0")
 
     with pytest.raises(SettingsError) as wrong:
         settings("policy = 'rules.toml'")
 
     assert str(wrong.value) == (
-        f"{home}/holdfast.toml:1: policy: {home}/rules.toml:3: policy.fold.hard_share: "
+        f"{home}/holdfast.toml:1: policy: {home}/rules.toml:3: policy.compaction.hard_share: "
         "must lie between 0.001 and 1, not 3.0"
     )
 

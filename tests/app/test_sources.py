@@ -315,7 +315,7 @@ def _nowhere() -> Path:
 
 
 def test_a_trusted_project_may_settle_what_stays_on_this_machine_and_in_it(settings: Setup, project: Path) -> None:
-    (project / "rules.toml").write_text("fold.hard_share = 0.9")
+    (project / "rules.toml").write_text("compaction.hard_share = 0.9")
     found = settings(
         f"trust = ['{project}']",
         project_file="model = 'http://127.0.0.1:8080/v1#m'\nstore = 'sqlite:///a.db'\npolicy = 'rules.toml'",

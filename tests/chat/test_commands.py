@@ -430,7 +430,7 @@ async def test_config_changes_a_setting_at_once_and_says_where_values_come_from(
     assert "max_context_tokens | 50,000 | preset cowagent" in await told(chat, room, "/config agent_max_context_tokens")
     assert (await told(chat, room, "/config agent_max_context_tokens 80000")).startswith("max_context_tokens = 80,000")
     assert (await told(chat, room, "/config agent_max_context_turns 30")).startswith("max_context_turns = 30")
-    fold = chat.session.policy.fold
+    fold = chat.session.policy.compaction
     assert (getattr(fold, "max_tokens", 0), getattr(fold, "max_turns", 0)) == (80_000, 30)
     assert "changed in this session" in await told(chat, room, "/config max_context_turns")
     assert await told(chat, room, "/config max_steps many") == (

@@ -60,8 +60,8 @@ def folded(history: RecordedHistory, how: Situation) -> RecordedHistory:
     """Carry out what the default wants done with a history that is full."""
     (step,) = decide(history, DEFAULT, how).now
     assert isinstance(step, CompactSpan)
-    assert DEFAULT.fold is not None
-    history.append(compaction_completed_event(step, DEFAULT.fold, plan_input_of(history, DEFAULT, how)))
+    assert DEFAULT.compaction is not None
+    history.append(compaction_completed_event(step, DEFAULT.compaction, plan_input_of(history, DEFAULT, how)))
     return history
 
 
@@ -148,9 +148,11 @@ def test_what_was_done_is_kept_in_the_fold_over_many_folds_and_bounded() -> None
 def test_the_presets_of_other_systems_keep_no_marks(name: str) -> None:
     policy, history = PRESETS[name], heard(TASK, *looked(4, 1), assistant_message("done"))
     how = plan_input_of(history, policy, situation(has_summarizer=True))
-    assert policy.fold is not None
+    assert policy.compaction is not None
 
-    event = compaction_completed_event(CompactSpan(span=Span(start=0, stop=5, count=5), by="marker"), policy.fold, how)
+    event = compaction_completed_event(
+        CompactSpan(span=Span(start=0, stop=5, count=5), by="marker"), policy.compaction, how
+    )
 
     assert event.marks == ()
 

@@ -309,7 +309,7 @@ def test_a_policy_can_be_given_by_value() -> None:
     messages = generate_session(200)
 
     plain = send(messages, 6_000)
-    spare = send(messages, 6_000, policy=read_policy("floor.digest_share = 0.005"))
+    spare = send(messages, 6_000, policy=read_policy("fit.digest_share = 0.005"))
 
     assert spare.receipt.dropped
     assert spare.receipt.compacted == ()

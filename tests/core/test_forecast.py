@@ -123,7 +123,7 @@ async def test_nothing_is_forecast_where_nothing_is_folded() -> None:
     session = await worked(2)
     seen = await outlook(session)
 
-    assert cost_forecast(seen, replace(session.policy, fold=None), Threshold(1, 2, "tokens")) is None
+    assert cost_forecast(seen, replace(session.policy, compaction=None), Threshold(1, 2, "tokens")) is None
     assert cost_forecast(seen, policy_named("default"), None) is None
 
 

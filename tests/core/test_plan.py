@@ -55,7 +55,7 @@ def settle(history: RecordedHistory, policy: Policy, how: Situation) -> View:
     for _ in range(MAX_PLAN_ROUNDS - 1):
         for step in decide(history, policy, how).now:
             assert isinstance(step, CompactSpan)
-            rule = policy.fold or policy.emergency
+            rule = policy.compaction or policy.emergency
             assert rule is not None
             history.append(compaction_completed_event(step, rule, plan_input_of(history, policy, how)))
     return decide(history, policy, how).view
@@ -344,7 +344,7 @@ def test_a_replacement_that_is_no_smaller_is_a_failure_and_changes_nothing() -> 
     )
     outlook = plan_input_of(history, PRESETS["co-cli"], situation())
     step = CompactSpan(span=Span(start=0, stop=4, count=4), by="marker")
-    rule = PRESETS["co-cli"].fold
+    rule = PRESETS["co-cli"].compaction
     assert rule is not None
 
     event = compaction_completed_event(step, rule, outlook, Summary("word " * 100))
@@ -455,7 +455,7 @@ def test_any_interleaving_of_events_leaves_something_that_can_be_sent(moves: lis
 
 
 def test_settings_of_the_default_can_be_changed_in_words() -> None:
-    policy = read_policy("[fold]\nhard_share = 0.9\nsoft_share = 0.9\ntail_share = 0.3")
+    policy = read_policy("[compaction]\nhard_share = 0.9\nsoft_share = 0.9\ntail_share = 0.3")
     history, how = heard(generate_session(300)), situation(16_000)
 
     view = settle(history, policy, how)

@@ -179,7 +179,7 @@ def test_after_three_failures_no_summary_is_asked_for_until_more_was_said() -> N
 def test_an_empty_summary_is_a_failure(summary: Summary | None) -> None:
     history = heard([*LONG, user_message("now")])
     for name in ("copilot", "inkeep"):
-        rule = PRESETS[name].fold
+        rule = PRESETS[name].compaction
         assert rule is not None
         step = CompactSpan(span=Span(start=0, stop=100, count=100), by="summary")
         event = compaction_completed_event(step, rule, plan_input_of(history, PRESETS[name], situation()), summary)
@@ -190,7 +190,7 @@ def test_an_empty_summary_is_a_failure(summary: Summary | None) -> None:
 def test_a_summary_of_a_span_that_was_trimmed_further_meanwhile_is_thrown_away() -> None:
     trimmed = log.CompactionCompleted(success=True, span=Span(start=0, stop=34))
     history = heard([*LONG, user_message("now")], trimmed)
-    rule = PRESETS["cowagent"].fold
+    rule = PRESETS["cowagent"].compaction
     assert rule is not None
     late = CompactSpan(span=Span(start=0, stop=20, count=10, is_merged=True), by="summary")
 
@@ -207,7 +207,7 @@ def test_a_summary_of_a_span_that_was_trimmed_further_meanwhile_is_thrown_away()
 def test_a_fold_always_leaves_a_word_in_its_place() -> None:
     history, how = heard([*LONG, user_message("now")]), situation(400)
     step = decide(history, PRESETS["default"], how).now[0]
-    rule = PRESETS["default"].fold
+    rule = PRESETS["default"].compaction
     assert isinstance(step, CompactSpan)
     assert rule is not None
 

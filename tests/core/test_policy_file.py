@@ -22,7 +22,7 @@ def test_a_document_changes_what_it_names_and_nothing_else() -> None:
         base = "co-cli"
         name = "mine"
         outputs = { max_chars = 500 }
-        [fold]
+        [compaction]
         max_messages = 80
     """
 
@@ -30,47 +30,75 @@ def test_a_document_changes_what_it_names_and_nothing_else() -> None:
 
     expected = PRESETS["co-cli"]
     assert policy.outputs == replace(expected.outputs, max_chars=500)  # pyright: ignore[reportArgumentType]
-    assert replace(policy, name="co-cli", outputs=expected.outputs, fold=expected.fold) == expected
+    assert replace(policy, name="co-cli", outputs=expected.outputs, compaction=expected.compaction) == expected
 
 
 def test_another_rule_can_be_taken_and_one_can_be_left_out() -> None:
-    policy = read_policy('base = "copilot"\ntruncator = false\n[fold]\nrule = "deep"\nsoft_share = 0.7')
+    policy = read_policy('base = "copilot"\ntruncator = false\n[compaction]\nrule = "default"\nsoft_share = 0.7')
 
-    assert policy.fold == DefaultCompaction(soft_share=0.7)
+    assert policy.compaction == DefaultCompaction(soft_share=0.7)
     assert policy.truncator is None
     assert read_policy('outputs.rule = "ends"').outputs == KeepEnds()
 
 
 @pytest.mark.seed("C-21")
 def test_tables_inside_tables_are_read() -> None:
-    policy = read_policy('base = "copilot"\n[fold.lines]\nbackground = 0.6')
+    policy = read_policy('base = "copilot"\n[compaction.triggers]\nbackground = 0.6')
 
-    assert policy.fold == CopilotCompaction(lines=TwoThresholds(background=0.6))
+    assert policy.compaction == CopilotCompaction(triggers=TwoThresholds(background=0.6))
 
 
 @pytest.mark.parametrize(
     ("text", "setting", "problem"),
     [
-        ("fold = ", "policy", "is not TOML that can be read"),
+        ("compaction = ", "policy", "is not TOML that can be read"),
         ('base = "acme"', "policy", "'acme' is not known; choose one of: default, co-cli, inkeep, copilot, cowagent"),
-        ("[fold]\nsoft_shar = 0.7", "policy.fold.soft_shar", "is not a setting; did you mean 'soft_share'?"),
-        ("zzz = 1", "policy.zzz", "is not a setting; there are: name, fold, offload"),
-        ('[fold]\nrule = "magic"', "policy.fold.rule", "'magic' is not known; choose one of: deep, middle"),
-        ("[fold]\nsoft_share = 1.5", "policy.fold.soft_share", "must lie between 0.001 and 1, not 1.5"),
-        ('[fold]\nmin_messages = "4"', "policy.fold.min_messages", "must be a whole number from 1 to 1,000,000"),
-        ("[fold]\nhard_share = 0.5", "policy.fold.hard_share", "must be at least 0.8"),
-        ("[fold]\ntail_share = 0.7", "policy.fold.soft_share", "must be at least 0.96"),
-        ("fold = 3", "policy.fold", "must be a table of settings, or false, not 3"),
+        (
+            "[compaction]\nsoft_shar = 0.7",
+            "policy.compaction.soft_shar",
+            "is not a setting; did you mean 'soft_share'?",
+        ),
+        ("zzz = 1", "policy.zzz", "is not a setting; there are: name, compaction, offload"),
+        (
+            '[compaction]\nrule = "magic"',
+            "policy.compaction.rule",
+            "'magic' is not known; choose one of: default, co-cli",
+        ),
+        ("[compaction]\nsoft_share = 1.5", "policy.compaction.soft_share", "must lie between 0.001 and 1, not 1.5"),
+        (
+            '[compaction]\nmin_messages = "4"',
+            "policy.compaction.min_messages",
+            "must be a whole number from 1 to 1,000,000",
+        ),
+        ("[compaction]\nhard_share = 0.5", "policy.compaction.hard_share", "must be at least 0.8"),
+        ("[compaction]\ntail_share = 0.7", "policy.compaction.soft_share", "must be at least 0.96"),
+        ("compaction = 3", "policy.compaction", "must be a table of settings, or false, not 3"),
         ('apply = "soon"', "policy.apply", "must be one of inline, background, deferred, not 'soon'"),
         ("name = 7", "policy.name", "must be str, not 7"),
-        ("floor = false", "policy.floor", "must be FitSettings, not None"),
+        ("fit = false", "policy.fit", "must be FitSettings, not None"),
         ("max_steps = 0", "policy.max_steps", "must be a whole number from 1"),
-        ("[floor]\nmax_media = true", "policy.floor.max_media", "must be a whole number from 1 to 10,000, not True"),
-        ('base = "copilot"\n[fold.lines]\nexhausted = 0.5', "policy.fold.lines.background", "0.8 must lie below 0.5"),
-        ('base = "copilot"\n[fold.lines]\nbackground = "a"', "policy.fold.lines.background", "must lie between"),
-        ('base = "copilot"\n[fold.lines]\nmin_messages = -5', "policy.fold.lines.min_messages", "from 1 to"),
-        ('base = "copilot"\n[fold]\nlines = false', "policy.fold.lines", "must be TwoThresholds, not None"),
-        ("[fold]\nrule = []", "policy.fold.rule", "[] is not known"),
+        ("[fit]\nmax_media = true", "policy.fit.max_media", "must be a whole number from 1 to 10,000, not True"),
+        (
+            'base = "copilot"\n[compaction.triggers]\nexhausted = 0.5',
+            "policy.compaction.triggers.background",
+            "0.8 must lie below 0.5",
+        ),
+        (
+            'base = "copilot"\n[compaction.triggers]\nbackground = "a"',
+            "policy.compaction.triggers.background",
+            "must lie between",
+        ),
+        (
+            'base = "copilot"\n[compaction.triggers]\nmin_messages = -5',
+            "policy.compaction.triggers.min_messages",
+            "from 1 to",
+        ),
+        (
+            'base = "copilot"\n[compaction]\ntriggers = false',
+            "policy.compaction.triggers",
+            "must be TwoThresholds, not None",
+        ),
+        ("[compaction]\nrule = []", "policy.compaction.rule", "[] is not known"),
         ("max_steps = 0x" + "f" * 5_000, "policy.max_steps", "must be a whole number"),
         ("a = " + "[" * 5_000, "policy", "is not TOML that can be read"),
     ],

@@ -577,10 +577,10 @@ def asked_for(policy: Policy, messages: list[JsonMessage]) -> list[Any]:
     """Return what is sent after a compaction that the user asked for."""
     history, how = recorded(messages), situation()
     outlook = plan_input_of(history, policy, how)
-    assert policy.fold is not None
-    step = policy.fold.manual_step(outlook)
+    assert policy.compaction is not None
+    step = policy.compaction.manual_step(outlook)
     assert step is not None
-    history.append(compaction_completed_event(step, policy.fold, outlook, Summary("It went well.")))
+    history.append(compaction_completed_event(step, policy.compaction, outlook, Summary("It went well.")))
     return [format_named("openai-chat").encode(entry.message) for entry in history.projection(COUNTER).entries]
 
 
@@ -623,7 +623,7 @@ def test_a_compaction_by_hand_needs_no_line_to_be_reached_in_the_default() -> No
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.seed("A-40", "C-57")
 def test_there_is_nothing_to_compact_where_nothing_was_said(name: str) -> None:
-    fold = PRESETS[name].fold
+    fold = PRESETS[name].compaction
     assert fold is not None
 
     assert fold.manual_step(plan_input_of(recorded([]), PRESETS[name], situation())) is None
@@ -673,8 +673,8 @@ def test_the_meter_tells_system_text_conversation_and_tools_apart_before_and_aft
     before = usage_measured_event(view, view.token_count(how), how)
     outlook = plan_input_of(history, COPILOT, how)
     step = CompactSpan(span=Span(start=0, stop=25, count=24), by="summary")
-    assert COPILOT.fold is not None
-    history.append(compaction_completed_event(step, COPILOT.fold, outlook, Summary("It went well.")))
+    assert COPILOT.compaction is not None
+    history.append(compaction_completed_event(step, COPILOT.compaction, outlook, Summary("It went well.")))
     view = decide(history, COPILOT, how).view
     after = usage_measured_event(view, view.token_count(how), how)
 

@@ -163,7 +163,10 @@ def test_a_session_of_the_store_is_played_too(
     [
         (["--policy", "defalt"], "--policy: 'defalt' is not known; did you mean 'default'? presets: default, co-cli,"),
         (["--baselines", "foo"], "--baselines: 'foo' is not known; did you mean 'floor'? presets: "),
-        (["--policy", "mine.toml"], "--policy: mine.toml: policy.fold.sofd_share: is not a setting; did you mean"),
+        (
+            ["--policy", "mine.toml"],
+            "--policy: mine.toml: policy.compaction.sofd_share: is not a setting; did you mean",
+        ),
         (["--policy", "default+what"], "--policy: 'what' is not known; write default+summary"),
         (["--policy", "my.toml"], "--policy: my.toml cannot be read: No such file"),
         (["--budget", "many"], "--budget: 'many' is no list of tokens above 3,000"),
@@ -176,7 +179,7 @@ def test_a_mistake_is_told_in_a_line(
     sessions: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, arguments: list[str], problem: str
 ) -> None:
     monkeypatch.chdir(sessions.parent)
-    Path("mine.toml").write_text("[fold]\nsofd_share = 0.5\n")
+    Path("mine.toml").write_text("[compaction]\nsofd_share = 0.5\n")
     Path("prices.toml").write_text("[mine]\nread = 0.1\nwrite = 1.0\n")
 
     code, out, problems = ran(capsys, str(sessions), *arguments)
@@ -239,8 +242,8 @@ def test_a_policy_is_a_preset_or_a_file_with_or_without_a_summariser(tmp_path: P
     path.write_text('base = "copilot"\n')
 
     assert (find_policy("default")[0].name, find_policy("default")[1]) == ("default", False)
-    assert (find_policy(f"{path}+summary")[0].fold, find_policy(f"{path}+summary")[1]) == (
-        find_policy("copilot")[0].fold,
+    assert (find_policy(f"{path}+summary")[0].compaction, find_policy(f"{path}+summary")[1]) == (
+        find_policy("copilot")[0].compaction,
         True,
     )
 

@@ -55,16 +55,18 @@ def entry(version: PolicyVersion, cost: float, far: float, missing: int = 0) -> 
 
 
 def test_versions_are_all_combinations_beside_the_policy_as_it_is() -> None:
-    wanted = parse_variations(["fold.tail_share=0.05,0.1", "fold.hard_share = 0.7,0.9"], DEFAULT)
+    wanted = parse_variations(["compaction.tail_share=0.05,0.1", "compaction.hard_share = 0.7,0.9"], DEFAULT)
 
     found, left_out = make_versions(DEFAULT, wanted)
 
     assert [(one.settings, one.is_current) for one in found] == [
-        ({"fold.tail_share": 0.05, "fold.hard_share": 0.95}, True),
-        ({"fold.tail_share": 0.05, "fold.hard_share": 0.9}, False),
-        ({"fold.tail_share": 0.1, "fold.hard_share": 0.9}, False),
+        ({"compaction.tail_share": 0.05, "compaction.hard_share": 0.95}, True),
+        ({"compaction.tail_share": 0.05, "compaction.hard_share": 0.9}, False),
+        ({"compaction.tail_share": 0.1, "compaction.hard_share": 0.9}, False),
     ]
-    assert left_out.startswith("2 of 4 combinations cannot work and were left out: policy.fold.hard_share: must be at ")
+    assert left_out.startswith(
+        "2 of 4 combinations cannot work and were left out: policy.compaction.hard_share: must be at "
+    )
 
 
 @pytest.mark.parametrize("name", ["default", "co-cli", "inkeep", "cowagent"])
@@ -82,20 +84,23 @@ def test_a_policy_without_numbers_wants_to_be_told_what_to_vary() -> None:
 
 def test_the_default_is_varied_where_it_folds_and_in_what_it_keeps() -> None:
     assert parse_variations([], DEFAULT) == {
-        "fold.tail_share": [0.025, 0.05, 0.1],
-        "fold.summary_share": [0.03, 0.06, 0.12],
-        "fold.min_reuse": [15.0, 30.0, 60.0],
+        "compaction.tail_share": [0.025, 0.05, 0.1],
+        "compaction.summary_share": [0.03, 0.06, 0.12],
+        "compaction.min_reuse": [15.0, 30.0, 60.0],
     }
-    assert parse_variations([], DEFAULT, has_summary=True)["fold.soft_share"] == [0.6, 0.8, 0.9]
+    assert parse_variations([], DEFAULT, has_summary=True)["compaction.soft_share"] == [0.6, 0.8, 0.9]
 
 
 @pytest.mark.parametrize(
     ("vary", "problem"),
     [
-        ("fold.tial_share=1", "--vary: policy.fold.tial_share: is not a setting; did you mean"),
-        ("fold.tail_share", "--vary: 'fold.tail_share' says no values; write such as fold.tail_share=0.05,0.1"),
-        ("fold.tail_share=3", "--vary: policy.fold.tail_share: must lie between 0.001 and 1, not 3"),
-        (f"fold.min_messages={','.join(map(str, range(1, 66)))}", "--vary: 65 combinations are more than 64;"),
+        ("compaction.tial_share=1", "--vary: policy.compaction.tial_share: is not a setting; did you mean"),
+        (
+            "compaction.tail_share",
+            "--vary: 'compaction.tail_share' says no values; write such as compaction.tail_share=0.05,0.1",
+        ),
+        ("compaction.tail_share=3", "--vary: policy.compaction.tail_share: must lie between 0.001 and 1, not 3"),
+        (f"compaction.min_messages={','.join(map(str, range(1, 66)))}", "--vary: 65 combinations are more than 64;"),
     ],
 )
 def test_what_cannot_be_varied_is_told(vary: str, problem: str) -> None:
@@ -106,7 +111,7 @@ def test_what_cannot_be_varied_is_told(vary: str, problem: str) -> None:
 
 
 def test_rows_that_none_is_better_than_and_the_policy_as_it_is_are_marked() -> None:
-    versions, _ = make_versions(DEFAULT, parse_variations(["fold.tail_share=0.1,0.15,0.2,0.3"], DEFAULT))
+    versions, _ = make_versions(DEFAULT, parse_variations(["compaction.tail_share=0.1,0.15,0.2,0.3"], DEFAULT))
     today, cheap, worse, dear, undone = versions
     entries = [
         entry(today, 0.8, 0.7), entry(cheap, 0.6, 0.5), entry(worse, 0.9, 0.6), entry(dear, 1.0, 0.9),
@@ -126,13 +131,13 @@ def test_rows_that_none_is_better_than_and_the_policy_as_it_is_are_marked() -> N
 
 
 def test_tuning_prints_what_each_version_costs_and_keeps(talk: Path, capsys: Captured) -> None:
-    asked = [str(talk), "--budget", str(BUDGET), "--vary", "fold.summary_share=0.02,0.3"]
+    asked = [str(talk), "--budget", str(BUDGET), "--vary", "compaction.summary_share=0.02,0.3"]
 
     code, out, _ = tuned(capsys, *asked, "--json")
 
     rows = json.loads(out)
     assert code == 0
-    assert {row["settings"]["fold.summary_share"]: row["is_today"] for row in rows} == {
+    assert {row["settings"]["compaction.summary_share"]: row["is_today"] for row in rows} == {
         0.02: False,
         0.06: True,
         0.3: False,

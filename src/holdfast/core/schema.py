@@ -1,7 +1,7 @@
 """Check values that come from outside against the types and bounds that dataclasses declare.
 
 Policies, stored events, settings and arguments all use these checks. Every error names the place of the value, such
-as `policy.fold.soft_share`, and repeats the value itself.
+as `policy.compaction.soft_share`, and repeats the value itself.
 
 Three readers stay apart. `history.snapshot` reads records by position and checks nothing: only the version that wrote
 a snapshot reads it, and a session must open quickly. `apps.settings.values` reads what people type and resolves

@@ -130,14 +130,14 @@ class ManualCompaction:
         return replace(step, trigger=trigger), plan_input
 
     def _manual_step(self, plan_input: PlanInput) -> CompactSpan:
-        step = self._policy.fold.manual_step(plan_input) if self._policy.fold else None
+        step = self._policy.compaction.manual_step(plan_input) if self._policy.compaction else None
         if step is None:
             raise NothingToCompactError(len(self._log.history))
         return step
 
     def _agent_step(self, plan_input: PlanInput) -> CompactSpan:
         """Return a compaction for a working agent: keeps its prompt, and the call that requests the compaction."""
-        rule = self._policy.fold
+        rule = self._policy.compaction
         step = rule.agent_requested_step(plan_input) if rule else None
         if step is None:
             raise NothingToCompactError(len(self._log.history))
@@ -147,7 +147,7 @@ class ManualCompaction:
         self, step: CompactSpan, plan_input: PlanInput, summary: Summary | None = None
     ) -> log.CompactionCompleted:
         """Return the compaction of a span, by rule if no model has written a summary."""
-        rule = self._policy.fold
+        rule = self._policy.compaction
         if rule is None:  # pragma: no cover - there is no step without a rule
             raise AssertionError
         if summary is None and step.by == "summary":

@@ -267,7 +267,7 @@ class RequestBuilder:
 
     async def _apply_step(self, step: Step, plan_input: PlanInput, reason: str, *, may_wait: bool) -> bool:
         """Carry out a step, and return whether the request must first wait for a summary."""
-        situation, rule = plan_input.situation, self._policy.fold or self._policy.emergency
+        situation, rule = plan_input.situation, self._policy.compaction or self._policy.emergency
         if isinstance(step, OffloadOutputs | ReduceTurnsToText):
             await self._log.append(step_event(step, plan_input, reason))
         elif isinstance(step, AwaitSummary):

@@ -144,7 +144,7 @@ class Session(DelegatingConversation):
         with suppress(StoreUnavailableError):
             await self._compactor.end_stale_run()
             await end_abandoned_delegations(self._log)
-        rule = self.policy.fold if self.policy.restore == "recent_text" else None
+        rule = self.policy.compaction if self.policy.restore == "recent_text" else None
         if rule and (events := rule.restore_events(self.history.context())):
             await self._log.append(*events)
         self._compactor.observers.start_memory_update()

@@ -111,7 +111,7 @@ def test_a_summary_is_checked_against_all_that_will_stand_beside_it() -> None:
 
 @pytest.mark.parametrize("name", ["co-cli", "inkeep", "copilot", "cowagent"])
 def test_the_frame_is_the_defaults_alone(name: str) -> None:
-    rule = PRESETS[name].fold
+    rule = PRESETS[name].compaction
     assert rule is not None
 
     texts = rule.replacement_texts(outlook(TALK), STEP, Summary("System: it went well. [#1]"))

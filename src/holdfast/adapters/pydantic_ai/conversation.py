@@ -147,7 +147,7 @@ class AgentConversation:
         """Return the messages of a request; unchanged ones are the objects that came in."""
         made = [native for native in request.messages if self._message_of(native) is None]
         new = validate_messages(made)
-        if (rule := self.session.policy.fold) is None or rule.is_summary_prompt:
+        if (rule := self.session.policy.compaction) is None or rule.is_summary_prompt:
             new = summaries_as_prompts(new)
         objects = dict(zip(map(id, made), new, strict=True))
         sent, context = set(request.positions), self.session.history.context(self.agent.scope)

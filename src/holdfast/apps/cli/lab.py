@@ -68,7 +68,7 @@ async def lab_run(args: argparse.Namespace, store: Store) -> int:
 async def lab_tune(args: argparse.Namespace, store: Store) -> int:
     """Vary a policy's few numbers on recorded conversations, and show what each version costs and keeps.
 
-    holdfast lab tune sessions.jsonl --policy default --budget 16000 --vary fold.tail_share=0.05,0.1,0.2
+    holdfast lab tune sessions.jsonl --policy default --budget 16000 --vary compaction.tail_share=0.05,0.1,0.2
     """
     from holdfast.apps.lab import tuning  # noqa: PLC0415 - loaded when the command runs
     from holdfast.apps.lab.policies import find_policy  # noqa: PLC0415 - as above
@@ -168,7 +168,7 @@ def add_tuning_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", dest="tuned", default=DEFAULT_POLICIES, metavar="NAME", help=policy)
     budget = f"tokens ({DEFAULT_TUNING_BUDGET})"
     parser.add_argument("--budget", dest="budgets", default=DEFAULT_TUNING_BUDGET, metavar="N", help=budget)
-    vary = "values to try, such as fold.tail_share=0.05,0.1; may be said again (some of its numbers)"
+    vary = "values to try, such as compaction.tail_share=0.05,0.1; may be said again (some of its numbers)"
     parser.add_argument("--vary", action="append", default=[], metavar="SETTING=LIST", help=vary)
 
 

@@ -143,7 +143,7 @@ def _aspects(name: str, recording: Recording, prices: Sequence[Prices]) -> list[
         aspects.append("evidence_recall")
     if not has_summary:
         aspects.append("summary")
-    if policy.fold and policy.fold.weighs_prices and len(prices) > 1:
+    if policy.compaction and policy.compaction.weighs_prices and len(prices) > 1:
         aspects.append("prices")
     return aspects
 
@@ -278,7 +278,7 @@ async def _measure_aspect(job: ReplayJob, simulated: SimulatedSession) -> JobRes
         Losslessness(simulated, recording), EngineOverhead(simulated),
     ]  # fmt: skip
     figures = await player.play([*metrics, *(waits if simulated.summarizer else [])])
-    rule = job.resolved_rules[0].fold
+    rule = job.resolved_rules[0].compaction
     if rule and rule.weighs_prices:
         # The costs under other prices come from replays that plan with them.
         others = {_total_name(one) for one in job.prices[1:]}

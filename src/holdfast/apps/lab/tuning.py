@@ -66,7 +66,7 @@ class Tradeoff:
 
 
 def parse_variations(text: Sequence[str], policy: Policy, *, has_summary: bool = False) -> dict[str, list[object]]:
-    """Return the values to try, from texts such as `fold.tail_share=0.05,0.1`; default ones if there are none."""
+    """Return the values to try, from texts such as `compaction.tail_share=0.05,0.1`; default ones if there are none."""
     varied: dict[str, list[object]] = {}
     for one in text:
         name, _, values = one.partition("=")
@@ -75,19 +75,19 @@ def parse_variations(text: Sequence[str], policy: Policy, *, has_summary: bool =
         except ValueError:
             listed = []
         if not listed:
-            raise SettingsError("--vary", f"{one!r} says no values; write such as fold.tail_share=0.05,0.1")
+            raise SettingsError("--vary", f"{one!r} says no values; write such as compaction.tail_share=0.05,0.1")
         varied[name.strip()] = listed
     return varied or _default_variations(policy, has_summary=has_summary)
 
 
 def _default_variations(policy: Policy, *, has_summary: bool) -> dict[str, list[object]]:
     """Return values around the numbers of the compaction rule."""
-    rule = policy.fold
+    rule = policy.compaction
     numbers = [item.name for item in fields(rule) if _is_number(getattr(rule, item.name))] if rule else []
     if rule is None or not numbers:
         raise SettingsError("--vary", f"how {policy.name} folds has no numbers; say what to vary, SETTING=VALUES")
     names = rule.tuned_settings(has_summarizer=has_summary) or numbers[:MAX_VARIED_SETTINGS]
-    return {f"fold.{name}": [_scaled(getattr(rule, name), factor) for factor in VARIATION_FACTORS] for name in names}
+    return {f"compaction.{name}": [_scaled(getattr(rule, name), factor) for factor in VARIATION_FACTORS] for name in names}
 
 
 def _is_number(value: object) -> bool:

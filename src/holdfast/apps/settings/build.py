@@ -107,7 +107,7 @@ def session_files(settings: Settings, session_id: str) -> list[Path]:
 
 def memory_from(settings: Settings) -> DailyMemory | None:
     """Return daily memory if the policy uses it or the user has named a folder; None if it is off."""
-    is_used = settings.effective_policy.remembers or settings.source("memory").kind != "default"
+    is_used = settings.effective_policy.writes_memory or settings.source("memory").kind != "default"
     return _cached_memory(settings.memory) if settings.memory is not None and is_used else None
 
 
@@ -198,7 +198,7 @@ def policy_thresholds(settings: Settings, model: str) -> list[PolicyThreshold]:
     window = budget.tokens if is_told or known is None else known.max_input_tokens
     if known is None and not is_told:
         window = policy.unknown_window
-    found = list(policy.fold.thresholds(window, usable)) if policy.fold else []
+    found = list(policy.compaction.thresholds(window, usable)) if policy.compaction else []
     if policy.truncator is not None:
         found.append(PolicyThreshold("truncated", int(policy.truncator.target_share * window)))
     return found

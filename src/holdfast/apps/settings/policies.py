@@ -35,27 +35,27 @@ class PolicyLink:
 
 
 POLICY_LINKS: Mapping[str, tuple[PolicyLink, ...]] = {
-    "max_context_tokens": (PolicyLink(CowAgentCompaction, ("fold", "max_tokens"), unlimited=10**12),),
-    "max_context_turns": (PolicyLink(CowAgentCompaction, ("fold", "max_turns"), unlimited=10**9),),
-    "max_history_messages": (PolicyLink(CoCliCompaction, ("fold", "max_messages")),),
+    "max_context_tokens": (PolicyLink(CowAgentCompaction, ("compaction", "max_tokens"), unlimited=10**12),),
+    "max_context_turns": (PolicyLink(CowAgentCompaction, ("compaction", "max_turns"), unlimited=10**9),),
+    "max_history_messages": (PolicyLink(CoCliCompaction, ("compaction", "max_messages")),),
     "tool_output_trim_chars": (
         PolicyLink(KeepHeads, ("outputs", "max_chars")),
         PolicyLink(KeepEnds, ("outputs", "max_chars"), is_off_at_zero=True),
         PolicyLink(Offload, ("offload", "max_chars"), is_off_at_zero=True),
     ),
     "background_compaction_threshold": (
-        PolicyLink(CopilotCompaction, ("fold", "lines", "background")),
-        PolicyLink(DefaultCompaction, ("fold", "soft_share")),
+        PolicyLink(CopilotCompaction, ("compaction", "triggers", "background")),
+        PolicyLink(DefaultCompaction, ("compaction", "soft_share")),
     ),
     "buffer_exhaustion_threshold": (
-        PolicyLink(CopilotCompaction, ("fold", "lines", "exhausted")),
-        PolicyLink(DefaultCompaction, ("fold", "hard_share")),
+        PolicyLink(CopilotCompaction, ("compaction", "triggers", "exhausted")),
+        PolicyLink(DefaultCompaction, ("compaction", "hard_share")),
     ),
     "min_compaction_messages": (
-        PolicyLink(CopilotCompaction, ("fold", "lines", "min_messages")),
-        PolicyLink(DefaultCompaction, ("fold", "min_messages")),
+        PolicyLink(CopilotCompaction, ("compaction", "triggers", "min_messages")),
+        PolicyLink(DefaultCompaction, ("compaction", "min_messages")),
     ),
-    "compression_threshold": (PolicyLink(InkeepCompaction, ("fold", "fraction")),),
+    "compression_threshold": (PolicyLink(InkeepCompaction, ("compaction", "fraction")),),
     "retrieved_messages": (PolicyLink(FixedLimits, ("limits", "max_retrieved")),),
     "fallback_messages": (PolicyLink(FixedLimits, ("limits", "max_messages")),),
     "fallback_tokens": (PolicyLink(FixedLimits, ("limits", "max_tokens")),),

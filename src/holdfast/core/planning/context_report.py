@@ -59,7 +59,7 @@ def cost_forecast(
 ) -> CostForecast | None:
     """Return the expected cost of the compaction at a threshold; None where there will be none."""
     held = _tokens_at(threshold, plan_input.projection.tokens) if threshold is not None else 0
-    leaves = policy.fold.forecast(plan_input, held) if policy.fold and held else None
+    leaves = policy.compaction.forecast(plan_input, held) if policy.compaction and held else None
     if leaves is None:
         return None
     factor, prices = plan_input.situation.calibration.factor, plan_input.situation.prices
@@ -171,7 +171,7 @@ def context_report(plan_input: PlanInput, policy: Policy, summary_author: Summar
         sizes[_part_name(entry, plan_input)] += size - ledger
         if entry.position is None or (index != projection.newest_prompt and entry.position not in situation.pins):
             sizes["free"] += size if entry.message.role != "system" else 0
-    threshold = policy.fold.threshold(plan_input) if policy.fold else None
+    threshold = policy.compaction.threshold(plan_input) if policy.compaction else None
     prompts = sum(entry.message.is_prompt and entry.position is not None for entry in projection.entries)
 
     def billed(tokens: int) -> int:
@@ -193,7 +193,7 @@ def context_report(plan_input: PlanInput, policy: Policy, summary_author: Summar
         prompts=prompts,
         turns_left=_turns_left(threshold, prompts, sizes["summary"] + sizes["ledger"]),
         forecast=cost_forecast(plan_input, policy, threshold, summary_author),
-        loop_reason=loop_reason(plan_input) if policy.fold and policy.fold.detects_loops else "",
+        loop_reason=loop_reason(plan_input) if policy.compaction and policy.compaction.detects_loops else "",
     )
     if threshold is not None and threshold.unit == "tokens":
         # A rule counts messages alone, or as our counter does; a reader compares with the whole request.

@@ -67,7 +67,7 @@ def make_plan(plan_input: PlanInput, policy: Policy) -> Plan:
 def _first_plan(plan_input: PlanInput, policy: Policy) -> Plan:
     """Return what the first rule with steps proposes: cheap ones are asked first, and only one changes the context."""
     emergency = policy.emergency if plan_input.situation.refusals else None
-    for rule in (emergency, policy.offload, policy.fold):
+    for rule in (emergency, policy.offload, policy.compaction):
         plan = rule.propose(plan_input) if rule else NO_STEPS
         if plan is not NO_STEPS:
             return plan
@@ -107,7 +107,7 @@ def view_of(plan_input: PlanInput, policy: Policy) -> View:
         view = stage(view, plan_input, policy) if stage else view
     if _can_be_sent(view, plan_input, policy):
         return view
-    return fit_view(view, plan_input.history.reader, policy.floor, plan_input.situation)
+    return fit_view(view, plan_input.history.reader, policy.fit, plan_input.situation)
 
 
 def _check_own_calls(plan_input: PlanInput) -> None:
@@ -195,7 +195,7 @@ def _can_be_sent(view: View, plan_input: PlanInput, policy: Policy) -> bool:
     """Return whether there is nothing for the fitter to do."""
     situation, projection, entries = plan_input.situation, plan_input.projection, view.entries
     budget, media = situation.budget, projection.media_count
-    if not entries or view.tokens > situation.message_budget or media > policy.floor.max_media:
+    if not entries or view.tokens > situation.message_budget or media > policy.fit.max_media:
         return False
     is_as_projected = entries is plan_input.entries and policy.outputs is None
     if (budget.messages or budget.turns or budget.bytes) and not (is_as_projected and plan_input.fill <= 1):

@@ -23,7 +23,10 @@ from holdfast.errors import SettingsError
 SummaryTiming: TypeAlias = Literal["inline", "background", "deferred"]
 FailureFallback: TypeAlias = Literal["marker", "limits", "keep", "trim", "digest"]
 RestoreMode: TypeAlias = Literal["full", "since_summary", "replay", "recent_text"]
-SummaryAuthorChoice: TypeAlias = Literal["cheap_then_primary", "summariser", "session"]
+AnyCompaction: TypeAlias = (
+    DefaultCompaction | CoCliCompaction | InkeepCompaction | CopilotCompaction | CowAgentCompaction
+)
+SummarizerChoice: TypeAlias = Literal["cheap_then_primary", "dedicated", "session"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +50,7 @@ class FitSettings:
     """More images than this are dropped, oldest first; some providers accept more than 20 only if they are small."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "policy.floor")
+        check_fields(self, "policy.fit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +58,7 @@ class Policy:
     """How a conversation is kept inside the context window. A rule that is None is not applied."""
 
     name: str = "default"
-    fold: DefaultCompaction | CoCliCompaction | InkeepCompaction | CopilotCompaction | CowAgentCompaction | None = (
-        field(default_factory=DefaultCompaction)
-    )
+    compaction: AnyCompaction | None = field(default_factory=DefaultCompaction)
     """When older messages are compacted, which ones, and into what."""
     offload: Offload | None = None
     """When large settled tool outputs are replaced by a preview, for good."""
@@ -69,12 +70,12 @@ class Policy:
     """What is dropped from a single request that is still too long."""
     emergency: Emergency | None = None
     """What is kept after a provider rejected a request as too long."""
-    floor: FitSettings = field(default_factory=FitSettings)
+    fit: FitSettings = field(default_factory=FitSettings)
     apply: SummaryTiming = "background"
     """Whether a request waits for a summary, a background task writes it, or it is applied at the next turn."""
     on_failure: FailureFallback = "digest"
     """What happens if no summary can be written."""
-    author: SummaryAuthorChoice = "cheap_then_primary"
+    summarizer_choice: SummarizerChoice = "cheap_then_primary"
     """Which model writes summaries: a cheaper one unless the user asks, a separate one, or the session's."""
     reuses_prefix: bool = True
     """Whether the summary request may extend the last request, so that it reads the prompt cache."""
@@ -88,7 +89,7 @@ class Policy:
     max_steps: int | None = field(default=50, metadata=integer_bounds(1, 10**6))
     """How many steps an agent may take in one turn."""
     restore: RestoreMode = "replay"
-    remembers: bool = False
+    writes_memory: bool = False
     """Whether programs keep a daily memory of evicted messages; a session does so whenever it has a folder."""
     retention_days: int | None = field(default=None, metadata=integer_bounds(1, 10**6))
     """After how many days a session may be deleted; None for never."""
@@ -99,16 +100,16 @@ class Policy:
 
 DEFAULT = Policy(
     name="default",
-    fold=DefaultCompaction(),
+    compaction=DefaultCompaction(),
     offload=Offload(),
     emergency=Emergency(first=3),
-    floor=FitSettings(),
-    remembers=True,
+    fit=FitSettings(),
+    writes_memory=True,
 )
 CO_CLI = Policy(
     name="co-cli",
     outputs=KeepHeads(max_chars=2_000, protect_last=2),
-    fold=CoCliCompaction(max_messages=40),
+    compaction=CoCliCompaction(max_messages=40),
     apply="inline",
     on_failure="marker",
     # A separate agent without tools writes the summary, so its request shares no prefix with the conversation.
@@ -118,11 +119,11 @@ CO_CLI = Policy(
 )
 INKEEP = Policy(
     name="inkeep",
-    fold=InkeepCompaction(fraction=0.5),
+    compaction=InkeepCompaction(fraction=0.5),
     limits=FixedLimits(max_messages=50, max_tokens=8_000, max_retrieved=10_000),
     apply="inline",
     on_failure="limits",
-    author="summariser",
+    summarizer_choice="dedicated",
     reuses_prefix=False,
     unknown_window=120_000,
     max_steps=None,
@@ -130,11 +131,11 @@ INKEEP = Policy(
 )
 COPILOT = Policy(
     name="copilot",
-    fold=CopilotCompaction(),
+    compaction=CopilotCompaction(),
     truncator=BasicTruncator(target_share=0.95),
     apply="background",
     on_failure="keep",
-    author="session",
+    summarizer_choice="session",
     unknown_window=128_000,
     max_steps=None,
     restore="replay",
@@ -143,16 +144,16 @@ COPILOT = Policy(
 COWAGENT = Policy(
     name="cowagent",
     outputs=KeepEnds(max_chars=20_000),
-    fold=CowAgentCompaction(max_turns=20, max_tokens=50_000),
+    compaction=CowAgentCompaction(max_turns=20, max_tokens=50_000),
     emergency=Emergency(max_chars=10_000, max_turns=5),
     apply="deferred",
     on_failure="trim",
-    author="session",
+    summarizer_choice="session",
     reuses_prefix=False,
     unknown_window=50_000,
     max_steps=15,
     restore="recent_text",
-    remembers=True,
+    writes_memory=True,
     retention_days=30,
 )
 PRESETS: Mapping[str, Policy] = {policy.name: policy for policy in (DEFAULT, CO_CLI, INKEEP, COPILOT, COWAGENT)}

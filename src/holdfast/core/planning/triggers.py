@@ -86,10 +86,10 @@ class TwoThresholds:
     min_messages: int = field(default=4, metadata=integer_bounds(1, 10**6))
 
     def __post_init__(self) -> None:
-        check_fields(self, "policy.fold.lines")
+        check_fields(self, "policy.compaction.triggers")
         if self.background >= self.exhausted:
             problem = f"{self.background} must lie below {self.exhausted}"
-            raise SettingsError("policy.fold.lines.background", problem)
+            raise SettingsError("policy.compaction.triggers.background", problem)
 
     def next_move(
         self, *, utilization: float, pending: PendingCompaction, messages: int, was_refused: bool = False

@@ -242,8 +242,8 @@ class Compactor:
         return self._open_summarizer(named) if isinstance(named, str) else named
 
     def _configured_summarizer(self, trigger: log.CompactionTrigger) -> str | Summarizer | None:
-        cheap, primary, author = self.options.automatic, self.options.manual, self.policy.author
-        is_primary = author == "session" or (author == "cheap_then_primary" and trigger in REQUESTED_TRIGGERS)
+        cheap, primary, choice = self.options.automatic, self.options.manual, self.policy.summarizer_choice
+        is_primary = choice == "session" or (choice == "cheap_then_primary" and trigger in REQUESTED_TRIGGERS)
         return (primary or cheap) if is_primary else (cheap or primary)
 
     def next_summarizer(self, model: str | None, format: str | None) -> SummaryAuthor | None:  # noqa: A002 - as users say
@@ -267,7 +267,7 @@ class Compactor:
     async def commit(self, situation: Situation) -> log.CompactionCompleted | None:
         """Apply the ready summary; return None if there is none or the context has changed."""
         await self.end_stale_run()
-        facts, rule = self._log.history.session_state, self.policy.fold
+        facts, rule = self._log.history.session_state, self.policy.compaction
         run, done = facts.running_compaction, facts.ready_summary
         if run is None or done is None or rule is None or run.scope != situation.scope:
             return None

@@ -131,7 +131,7 @@ def summary_job(
     state, before = history.session_state_for(scope), history.session_state.summary_within(span.start, span.stop, scope)
     first = max(before.stop if before else span.start, context.state.cleared_at)
     history.entries.require(range(first, min(span.stop, context.length)))
-    rule = policy.fold
+    rule = policy.compaction
     tail = list(context.entries_between(span.stop, context.length))
     return SummaryJob(
         step=step,

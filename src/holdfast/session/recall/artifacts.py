@@ -19,7 +19,7 @@ def visible_artifacts(
 ) -> Iterator[Artifact]:
     """Yield the large tool results at some positions, or since the last clear, the oldest first."""
     span = range(context.state.cleared_at, context.length) if positions is None else positions
-    rule = policy.fold
+    rule = policy.compaction
     min_tokens = rule.artifact_tokens if rule else DEFAULT_ARTIFACT_TOKENS
     context.entries.require(filter(context.may_be_visible, span))
     return large_results(context.entries_between(span.start, span.stop), min_tokens, counter_for(model))

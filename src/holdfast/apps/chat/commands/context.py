@@ -86,7 +86,7 @@ async def clear(chat: Chat, _: str) -> None:
 async def history(chat: Chat, _: str) -> None:
     """Show how long the conversation is: turns and messages."""
     shown = [entry.message for entry in await chat.session.visible_messages()]
-    rule = chat.session.policy.fold
+    rule = chat.session.policy.compaction
     counts_requests = rule is not None and rule.counts_requests_as_turns
     turns = sum(message.role != "assistant" if counts_requests else message.is_prompt for message in shown)
     chat.screen.show(

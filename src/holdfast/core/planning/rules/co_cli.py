@@ -81,14 +81,14 @@ def manual_compaction_texts(summary: str) -> tuple[str, str]:
 class CoCliCompaction(CompactionRule):
     """Compacts the messages between the first run and the newest ones before the request goes out."""
 
-    RULE: ClassVar[str] = "middle"
+    RULE: ClassVar[str] = "co-cli"
     counts_requests_as_turns: ClassVar[bool] = True
 
     max_messages: int = field(default=40, metadata=integer_bounds(0, 10**9))
     """More requests and responses than this are too many; 0 switches it off."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "policy.fold")
+        check_fields(self, "policy.compaction")
 
     def propose(self, plan_input: PlanInput) -> Plan:
         """Return the compaction of the middle, if there are too many messages."""

@@ -46,24 +46,24 @@ MANUAL_INTRO = "The conversation history has been summarized to free up context.
 class CopilotCompaction(CompactionRule):
     """Compacts everything up to the newest message at the time the summary was started."""
 
-    RULE: ClassVar[str] = "checkpoint"
+    RULE: ClassVar[str] = "copilot"
     offers_recall: ClassVar[bool] = True
 
-    lines: TwoThresholds = field(default_factory=TwoThresholds)
+    triggers: TwoThresholds = field(default_factory=TwoThresholds)
 
     def __post_init__(self) -> None:
-        check_fields(self, "policy.fold")
+        check_fields(self, "policy.compaction")
 
     def propose(self, plan_input: PlanInput) -> Plan:
         """Return what the two thresholds say: start, wait, apply or continue."""
         situation, window = plan_input.situation, plan_input.window
         if not situation.has_summarizer:
             return NO_STEPS
-        if plan_input.fixed_tokens >= self.lines.background * window:
+        if plan_input.fixed_tokens >= self.triggers.background * window:
             reason = "system text, tools, pins and the newest prompt alone are over the line: compaction cannot help"
             return Plan(reasons=(f"{reason} ({describe_fixed_size(plan_input)})",))
         pending = PendingCompaction.RUNNING if plan_input.is_summarizing else PendingCompaction.NONE
-        move = self.lines.next_move(
+        move = self.triggers.next_move(
             utilization=plan_input.tokens / window,
             pending=PendingCompaction.COMPLETED if situation.has_ready_summary else pending,
             messages=sum(entry.message.role != "system" for entry in plan_input.entries),
@@ -81,13 +81,13 @@ class CopilotCompaction(CompactionRule):
 
     def threshold(self, plan_input: PlanInput) -> Threshold:
         """Return how near the threshold is at which a summary is started."""
-        return Threshold(plan_input.tokens, int(self.lines.background * plan_input.window), "tokens")
+        return Threshold(plan_input.tokens, int(self.triggers.background * plan_input.window), "tokens")
 
     def thresholds(self, window: int, usable: int) -> Iterator[PolicyThreshold]:
         """Yield where a summary is started, and where a request waits for it."""
         del usable
-        yield PolicyThreshold("summary begun", int(self.lines.background * window))
-        yield PolicyThreshold("waited for", int(self.lines.exhausted * window))
+        yield PolicyThreshold("summary begun", int(self.triggers.background * window))
+        yield PolicyThreshold("waited for", int(self.triggers.exhausted * window))
 
     def forecast(self, plan_input: PlanInput, tokens: int) -> CompactionForecast | None:
         """Return what a compaction is expected to leave: the prompt, a summary and the user's messages."""
@@ -124,7 +124,7 @@ class CopilotCompaction(CompactionRule):
             for entry, size in zip(projection.entries, projection.entry_tokens(), strict=True)
             if entry.position is not None and (entry.position >= span.stop or entry.position in kept)
         )
-        max_tokens = int(self.lines.background * situation.message_budget) - remaining
+        max_tokens = int(self.triggers.background * situation.message_budget) - remaining
         text = str(parts)
         for shorter in parts.shorter_versions():
             if situation.counter.count(text) + MESSAGE_OVERHEAD <= max_tokens:

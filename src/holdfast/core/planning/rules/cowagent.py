@@ -134,14 +134,14 @@ def _clip_message(message: Message, max_chars: int) -> Message:
 class CowAgentCompaction(CompactionRule):
     """Trims the older half of the complete turns at once; their summary goes into the first prompt later."""
 
-    RULE: ClassVar[str] = "halve-turns"
+    RULE: ClassVar[str] = "cowagent"
 
     max_turns: int = field(default=20, metadata=integer_bounds(1, 10**9))
     max_tokens: int = field(default=50_000, metadata=integer_bounds(64, 10**12))
     """Of a request, system text and tools included."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "policy.fold")
+        check_fields(self, "policy.compaction")
 
     def propose(self, plan_input: PlanInput) -> Plan:
         """Return the trim, the reduction to text, or the summary that an earlier trim still lacks."""

@@ -52,7 +52,7 @@ ASSUMED_PRICES = PROVIDER_PRICES["anthropic"]
 class DefaultCompaction(CompactionRule):
     """Shares are of the room that system text and tools leave to the messages."""
 
-    RULE: ClassVar[str] = "deep"
+    RULE: ClassVar[str] = "default"
     offers_recall: ClassVar[bool] = True
     detects_loops: ClassVar[bool] = True
     checks_summary: ClassVar[bool] = True
@@ -70,8 +70,8 @@ class DefaultCompaction(CompactionRule):
     summary_share: float = field(default=0.06, metadata=share_bounds())
     summary_max_tokens: int = field(default=3_000, metadata=integer_bounds(1, 10**6))
     """The most for a summary or digest with the user's messages and the ledger."""
-    talk_share: float = field(default=0.6, metadata=share_bounds())
-    talk_max_tokens: int = field(default=4_600, metadata=integer_bounds(0, 10**6))
+    chat_share: float = field(default=0.6, metadata=share_bounds())
+    chat_max_tokens: int = field(default=4_600, metadata=integer_bounds(0, 10**6))
     """The most for informative turns that stay whole besides, if nearly all that is compacted is conversation."""
     min_reuse: float = field(default=30.0, metadata=number_bounds(0, 10**6))
     """A compaction pays when the prefix it gives up was read this often, if reading from the cache costs nothing."""
@@ -80,7 +80,7 @@ class DefaultCompaction(CompactionRule):
     min_messages: int = field(default=4, metadata=integer_bounds(1, 10**6))
 
     def __post_init__(self) -> None:
-        check_fields(self, "policy.fold")
+        check_fields(self, "policy.compaction")
         kept = self.tail_share + self.summary_share
         for name, above, below in (
             ("hard_share", self.hard_share, self.soft_share),
@@ -89,7 +89,7 @@ class DefaultCompaction(CompactionRule):
         ):
             if above < below:
                 problem = f"must be at least {below:g}: the next lower line, or what a fold keeps and has to free"
-                raise SettingsError(f"policy.fold.{name}", f"{problem}, not {above:g}")
+                raise SettingsError(f"policy.compaction.{name}", f"{problem}, not {above:g}")
 
     def propose(self, plan_input: PlanInput) -> Plan:
         """Return the compaction to do now, or the summary to request meanwhile."""
@@ -196,7 +196,7 @@ class DefaultCompaction(CompactionRule):
 
     def _chat_tokens(self, entries: Sequence[Entry], room: int) -> float:
         """Return the room for turns that stay whole."""
-        return min(self.talk_max_tokens, int(room * self.talk_share)) * chat_scale(chat_share(entries))
+        return min(self.chat_max_tokens, int(room * self.chat_share)) * chat_scale(chat_share(entries))
 
     def _max_quoted_tokens(self, compacted: int, room: int) -> int:
         """Return how much of a span may be quoted so that the compaction still frees something."""

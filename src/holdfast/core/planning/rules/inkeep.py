@@ -44,7 +44,7 @@ _CYCLE = re.compile(r"\[Compression (\d{1,6}) of this run\.")
 class InkeepCompaction(CompactionRule):
     """Compacts everything before the newest prompt, or everything done since."""
 
-    RULE: ClassVar[str] = "everything"
+    RULE: ClassVar[str] = "inkeep"
     offers_recall: ClassVar[bool] = True
 
     fraction: float = field(default=0.5, metadata=share_bounds())
@@ -53,7 +53,7 @@ class InkeepCompaction(CompactionRule):
     """The summary refers to a larger tool result by name."""
 
     def __post_init__(self) -> None:
-        check_fields(self, "policy.fold")
+        check_fields(self, "policy.compaction")
 
     def propose(self, plan_input: PlanInput) -> Plan:
         """Return the compaction that is due; it happens before the request goes out."""
