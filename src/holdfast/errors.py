@@ -279,7 +279,7 @@ class ModelAccessError(ModelError):
 
 
 class ModelUnreachableError(ModelError):
-    """Raised when the model cannot be reached, the connection is lost, or a call times out. Check the network; retry."""
+    """Raised when the model cannot be reached, the connection is lost, or a call times out. Retry later."""
 
     def __init__(
         self, model: str, problem: str, remedy: str = "check the address and the network, then ask again"

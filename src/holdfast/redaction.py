@@ -26,7 +26,7 @@ _JWT = re.compile(
     rf"(?<![A-Za-z0-9_\-])((?>[A-Za-z0-9_\-]*?{_EDGE}eyJ))[A-Za-z0-9_\-]{{8,}}+"
     r"\.eyJ[A-Za-z0-9_\-]{8,}+\.[A-Za-z0-9_\-]{8,}"
 )
-# "Bearer authentication." is two words of prose: a token has a digit or a sign inside, or no end.
+# "Bearer authentication." is prose: a token contains a digit or a sign, or begins with 24 letters.
 _BEARER = re.compile(
     rf"{_EDGE}(Bearer\s+)(?=[A-Za-z_\-]*(?:[0-9=+~]|[./][A-Za-z0-9])|[A-Za-z_\-]{{24}})[A-Za-z0-9._~+/=\-]{{8,}}",
     re.IGNORECASE,
@@ -34,7 +34,7 @@ _BEARER = re.compile(
 _PASSWORD_IN_URL = re.compile(r"(://[^\s:/@]*:)[^\s/@]+@")
 # Named as a secret, and with letters and digits mixed: `token = get_token()` and `password: str` are code.
 _MIXED = r"(?=[^\s0-9]{0,80}[0-9])(?=[^\sa-z]{0,80}[a-z])[A-Za-z0-9+/_=~!@$%^&*\-]{6,}+(?![\w(\[]|\.\w)"
-_PASSWORD = r"passw(?:or)?d|passwort|kennwort|pwd|passphrase"  # noqa: S105 - the word, not one
+_PASSWORD = r"passw(?:or)?d|passwort|kennwort|pwd|passphrase"  # noqa: S105 - a pattern, not a password
 _ASSIGNED = re.compile(
     r"((?:(?<![a-z])|(?<=\\[nrtbf]))(?:api[_-]?key|secret(?:[_-]?(?:access)?[_-]?key)?|access[_-]?key"
     rf"|(?:access|auth|refresh)[_-]?token|token|{_PASSWORD}|private[_-]?key)"

@@ -61,7 +61,7 @@ def build_parser(argv: Sequence[str] | None = None) -> argparse.ArgumentParser:
 
 
 class _VersionAction(argparse.Action):
-    """Prints the version; looks it up only when needed, because that is slow."""
+    """Prints the version, which is looked up only if this option is used."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import version  # noqa: PLC0415 - loaded when the command runs

@@ -289,7 +289,7 @@ class AgentTables(NamedTables):
 
 
 def _describe_visibility(sees: Visibility) -> str:
-    """Return in words what an agent sees."""
+    """Describe which messages an agent sees."""
     chosen = [name for name in ("everything", "pins", "ledger", "files") if getattr(sees, name)]
     chosen += [f"turns = {sees.turns:,}"] if sees.turns else []
     limit = "" if sees.max_tokens is None else f" in at most {sees.max_tokens:,} tokens"
