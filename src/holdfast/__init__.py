@@ -1,4 +1,4 @@
-"""Long LLM conversations that fit the context window, and lose nothing."""
+"""Long LLM conversations that fit the context window and lose nothing."""
 
 from holdfast.core.conversation.messages import Media, Message, Opaque, Text, Thinking, ToolCall, ToolResult
 from holdfast.core.conversation.tokens import Calibration, Counter, TokenCount

@@ -1,7 +1,6 @@
-"""Compaction: who writes summaries, who approves and observes them, and what each change of the context cost.
+"""The public names of compaction: its options, its results, and the rules that make up a `Policy`.
 
-Pass `CompactionOptions` to `Session.open`. Everything else here is what those options hold, what `Session` returns
-about compactions, and the rules of which a `Policy` consists.
+Pass `CompactionOptions` to `Session.open` to choose the summarizers, the approval and the observers of a session.
 """
 
 from holdfast.core.history.events import CompactionCompleted, CompactionStarted, CompactionTrigger

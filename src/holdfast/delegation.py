@@ -1,7 +1,7 @@
-"""Delegation: agents that work in the same log, each with a scope of its own.
+"""The public names of delegation: agents that work in the same session log, each in its own scope.
 
-`Session.delegate` opens a `Delegate`; `Visibility` says what it may see; it ends with a `DelegateAnswer` that may hold
-findings; `Session.delegations` lists all of them.
+`Session.delegate` opens a `Delegate`, and `Visibility` limits the messages that it may see. A delegate ends with a
+`DelegateAnswer`, which may hold findings. `Session.delegations` lists all delegations.
 """
 
 from holdfast.core.history.scopes import (

@@ -1,42 +1,43 @@
-"""Every error Holdfast raises on purpose.
+"""Every error that Holdfast raises on purpose, in one tree.
 
 HoldfastError
-├── MalformedInputError        the input is not what the format says; names the place
-│   └── EmptyConversationError there is nothing a model could answer
-├── UnknownReferenceError      a reference names nothing that its asker may see
+├── MalformedInputError        the input does not have the shape of its format; names the place
+│   └── EmptyConversationError there is no message that a model could answer
+├── UnknownReferenceError      a reference names no message that this agent may see
 ├── SettingsError              a budget, policy, format or model setting cannot work
-│   └── UnknownScopeError      there is no agent of that scope in this conversation
+│   └── UnknownScopeError      the conversation has no agent with that scope
 ├── PendingToolCallsError      a tool call may still be running, so no request can be made yet
-├── CannotFitError             what may not be shortened is larger than the budget
-├── CompactionError            a compaction that somebody asked for was not made; nothing has changed
-│   ├── NothingToCompactError      there is nothing that it could fold
-│   ├── CompactionRunningError     another one is running
+├── CannotFitError             the parts that may not be shortened are larger than the budget
+├── CompactionError            a requested compaction was not made; nothing has changed
+│   ├── NothingToCompactError      no message can be compacted
+│   ├── CompactionRunningError     another compaction is running
 │   ├── NoContextError             no request was prepared yet
-│   ├── CompactionFailedError      its summary could not be had, or is not good enough
-│   ├── CompactionCancelledError   it was given up
-│   └── RemoteCompactionError      the session is held elsewhere; compact it there
+│   ├── CompactionFailedError      the summarizer failed, or its summary was rejected
+│   ├── CompactionCancelledError   the compaction was cancelled
+│   └── RemoteCompactionError      another process holds the session; compact it there
 ├── SessionClosedError         a session was used after it was closed; open it again
-├── ArtifactError              a large tool result cannot be had so; nothing has changed
-│   ├── UnknownArtifactError       there is none of that name that this agent may see
-│   └── ArtifactTooLargeError      it is too large to be had whole; ask for a part
-├── DelegationOverError        a delegate was used after it had answered or was stopped
-├── NotInMemoryError           messages were asked for that have stayed in the store
-├── OvertakenError             another writer changed what a decision was based on; it is made again
-├── ModelError                 a model could not be asked, or gave no answer; names the model
-│   ├── ModelAccessError       no key, no permission, no credit, or nothing to ask it with
-│   ├── ModelUnreachableError  the network, a name, a connection that was cut, a time that ran out
-│   ├── ModelBusyError         a rate limit or an overloaded server; wait and ask again
-│   ├── ModelOverflowError     what it was asked is too long for it
-│   └── ModelRefusedError      any other refusal
-├── WorkspaceUnavailableError  the files beside a session cannot be read or written; the session goes on
-└── StoreError                 a store could not do what it was asked; the log is as it was
+├── ArtifactError              a large tool result cannot be returned; nothing has changed
+│   ├── UnknownArtifactError       no artifact with that name is visible to this agent
+│   └── ArtifactTooLargeError      the artifact is too large to be returned whole; ask for a part
+├── DelegationEndedError       a delegate was used after it had answered or was stopped
+├── NotInMemoryError           the requested messages are in the store and not in memory
+├── ConcurrentWriteError       another writer changed what a decision was based on; decide again
+├── ModelError                 a call to a model failed; names the model
+│   ├── ModelAccessError       no key, no permission, no credit, or no library for the provider
+│   ├── ModelUnreachableError  a network or DNS failure, a lost connection, or a timeout
+│   ├── ModelBusyError         a rate limit or an overloaded server; wait and retry
+│   ├── ModelOverflowError     the request is too long for the model
+│   └── ModelRefusedError      the provider rejected the request for another reason
+├── WorkspaceUnavailableError  a session's memory or board files cannot be read or written; the session continues
+└── StoreError                 a store operation failed; the log is unchanged
     ├── SequenceConflictError  another writer appended first
-    ├── UnknownSessionError    there is no session of that name, or more than one
-    ├── MissingBlobError       a large piece of a message is not in the store
+    ├── UnknownSessionError    no session has that id, or several ids begin with it
+    ├── MissingBlobError       a large part of a message is missing from the store
     ├── StoreUnavailableError  the database cannot be reached or opened, is locked, full or read-only
-    └── DamagedStoreError      the database is not what it should be
+    └── DamagedStoreError      the database is damaged
 
-A message says what is true and what to do; the facts are attributes. What looks like a key is never in a message.
+An error message says what is true and what to do; the facts are attributes. Every message is redacted, so that it
+contains nothing that looks like a key.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,13 +48,13 @@ FIRST_SERVER_STATUS = 500
 
 
 class HoldfastError(Exception):
-    """The root: catch this to catch everything that Holdfast raises on purpose."""
+    """The base of all errors that Holdfast raises on purpose. Catch it to catch them all."""
 
     def __init__(self, message: str) -> None:
         super().__init__(redact_text(message))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Let an error travel between processes with its facts."""
+        """Pickle the error with its attributes, so that it can be passed between processes."""
         return _restore_error, (type(self), self.args, dict(self.__dict__))
 
 
@@ -65,7 +66,7 @@ def _restore_error(kind: type[HoldfastError], args: tuple[object, ...], facts: d
 
 
 class MalformedInputError(HoldfastError):
-    """The input does not have the shape its format prescribes. Mend the place that `where` names."""
+    """Raised when the input does not have the shape of its format. Correct the place that `where` names."""
 
     def __init__(self, where: str, problem: str) -> None:
         super().__init__(f"{where}: {problem}")
@@ -74,14 +75,14 @@ class MalformedInputError(HoldfastError):
 
 
 class EmptyConversationError(MalformedInputError):
-    """No message is left that a model could answer. Append a user message."""
+    """Raised when there is no message that a model could answer. Append a user message."""
 
     def __init__(self) -> None:
         super().__init__("messages", "nothing to send: there is no user or assistant message; append a user message")
 
 
 class UnknownReferenceError(HoldfastError):
-    """A reference names nothing that its asker may see. Give one that stands in view, or search."""
+    """Raised when a reference names no message that this agent may see. Use a reference from the view, or search."""
 
     def __init__(self, reference: str) -> None:
         super().__init__(f"there is no message {reference[:80]} here; give a ref that stands in view, or search")
@@ -89,18 +90,21 @@ class UnknownReferenceError(HoldfastError):
 
 
 class SettingsError(HoldfastError):
-    """A setting cannot work. The message names the setting, the value, what would do, and where it stands if known."""
+    """Raised when a setting cannot work. Correct the setting that the message names.
+
+    The message also names the value, what would be valid and, if known, where the value comes from.
+    """
 
     def __init__(self, setting: str, problem: str, *, where: str = "") -> None:
         super().__init__(f"{where}: {setting}: {problem}" if where else f"{setting}: {problem}")
         self.setting = setting
         self.problem = redact_text(problem)
         self.where = where
-        """File and line, variable or flag."""
+        """The file and line, the variable or the flag that has the value."""
 
 
 class UnknownScopeError(SettingsError):
-    """Nobody works or has worked under that scope here. Give `main`, or the scope of a delegate."""
+    """Raised when no agent of the conversation has that scope. Pass `main`, or the scope of a delegate."""
 
     def __init__(self, scope: str, known: Sequence[str] = ()) -> None:
         others = ", ".join(repr(one) for one in known[:5])
@@ -111,7 +115,7 @@ class UnknownScopeError(SettingsError):
 
 
 class PendingToolCallsError(HoldfastError):
-    """The newest tool calls have no results yet.
+    """Raised when the newest tool calls have no results yet.
 
     Append their results and try again, or pass `interrupted=True` if they will never come.
     """
@@ -126,10 +130,10 @@ class PendingToolCallsError(HoldfastError):
 
 
 class CannotFitError(HoldfastError):
-    """What may not be shortened is larger than the budget.
+    """Raised when the parts that may not be shortened are larger than the budget.
 
-    `part` names the largest of it, `breakdown` the size of each part in `unit`. Raise the budget, or
-    make that part smaller.
+    `part` names the largest of them; `breakdown` has the size of each in `unit`. Raise the budget, or make `part`
+    smaller.
     """
 
     def __init__(
@@ -148,25 +152,25 @@ class CannotFitError(HoldfastError):
 
 
 class CompactionError(HoldfastError):
-    """A compaction that somebody asked for was not made. The conversation is as it was."""
+    """The base of errors about a requested compaction that was not made. The conversation is unchanged."""
 
 
 class CompactionRunningError(CompactionError):
-    """Another compaction of this session is running. Wait for it, or cancel it."""
+    """Raised when another compaction of this session is running. Wait for it, or cancel it."""
 
     def __init__(self, session: str) -> None:
         super().__init__(f"session {session!r} is being compacted already: wait for that, or cancel it")
 
 
 class NoContextError(CompactionError):
-    """No request was prepared yet, so there is no context to compact. Prepare one first."""
+    """Raised when no request was prepared yet, so that there is no context to compact. Prepare a request first."""
 
     def __init__(self, session: str) -> None:
         super().__init__(f"session {session!r} has no context yet: prepare a request first")
 
 
 class CompactionFailedError(CompactionError):
-    """The summary could not be had, or is not good enough. Nothing has changed; `problem` says why."""
+    """Raised when the summarizer fails or its summary is rejected. Nothing has changed; `problem` says why."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(f"the compaction failed and nothing has changed: {problem}")
@@ -174,14 +178,14 @@ class CompactionFailedError(CompactionError):
 
 
 class CompactionCancelledError(CompactionError):
-    """The compaction was given up before it was done; what it would have been is thrown away."""
+    """Raised when a compaction is cancelled before it is done. Its result is discarded; compact again if needed."""
 
     def __init__(self, why: str = "it was cancelled") -> None:
         super().__init__(f"the compaction was not made: {why}")
 
 
 class NothingToCompactError(CompactionError):
-    """There is nothing that a compaction could fold. Nothing was changed."""
+    """Raised when no message can be compacted. Nothing has changed, and nothing needs to be done."""
 
     def __init__(self, messages: int) -> None:
         super().__init__(f"nothing to compact: of {messages:,} messages none can be folded")
@@ -189,7 +193,7 @@ class NothingToCompactError(CompactionError):
 
 
 class RemoteCompactionError(CompactionError):
-    """A session was to be compacted through a handle that has no engine. Compact it where it is held."""
+    """Raised when a remote handle is asked to compact a session. Compact it in the process that holds the session."""
 
     def __init__(self, session: str) -> None:
         super().__init__("RemoteSession.compactHistory() is not implemented yet.")
@@ -197,7 +201,7 @@ class RemoteCompactionError(CompactionError):
 
 
 class SessionClosedError(HoldfastError):
-    """The session was closed, and what it held open was given back. Open it again: everything is in its store."""
+    """Raised when a closed session is used. Open it again: everything is in its store."""
 
     def __init__(self, session: str) -> None:
         super().__init__(f"session {session!r} was closed: open it again")
@@ -205,11 +209,11 @@ class SessionClosedError(HoldfastError):
 
 
 class ArtifactError(HoldfastError):
-    """A large tool result cannot be had in the way it was asked for."""
+    """The base of errors about a large tool result that cannot be returned as requested."""
 
 
 class UnknownArtifactError(ArtifactError):
-    """No tool result of that name is there for this agent. `session.artifacts()` lists those that are."""
+    """Raised when no artifact with that name is visible to this agent. `session.artifacts()` lists those that are."""
 
     def __init__(self, reference: str) -> None:
         super().__init__(f"there is no artifact {reference!r:.80}; session.artifacts() lists those that there are")
@@ -217,7 +221,7 @@ class UnknownArtifactError(ArtifactError):
 
 
 class ArtifactTooLargeError(ArtifactError):
-    """The whole of it would take too much of the window. Ask for a range of its lines or characters."""
+    """Raised when a whole artifact would fill too much of the window. Ask for a range of its lines or characters."""
 
     def __init__(self, artifact_id: str, *, tokens: int, limit: int) -> None:
         super().__init__(
@@ -229,7 +233,7 @@ class ArtifactTooLargeError(ArtifactError):
 
 
 class DelegationEndedError(HoldfastError):
-    """The delegation has ended, so nothing more can be said in it. Begin another one."""
+    """Raised when a delegation is used after its end. Start another one with `Session.delegate`."""
 
     def __init__(self, scope: str, state: str) -> None:
         super().__init__(f"delegation {scope!r} has ended ({state.replace('_', ' ')})")
@@ -238,7 +242,7 @@ class DelegationEndedError(HoldfastError):
 
 
 class NotInMemoryError(HoldfastError):
-    """Messages were asked for that a session has not read. Ask the session (`recall`): it fetches them."""
+    """Raised when requested messages are not in memory. Use `recall`: the session then reads them from the store."""
 
     def __init__(self, positions: Sequence[int]) -> None:
         named = ", ".join(f"#{position}" for position in positions[:3])
@@ -247,14 +251,14 @@ class NotInMemoryError(HoldfastError):
 
 
 class ConcurrentWriteError(HoldfastError):
-    """Another writer was faster, so that a decision has to be made again. Sessions do that by themselves."""
+    """Raised when another writer has changed what a decision was based on. Decide again; sessions do so themselves."""
 
     def __init__(self, session: str) -> None:
         super().__init__(f"session {session!r} was changed by another writer meanwhile; decide again")
 
 
 class ModelError(HoldfastError):
-    """A model could not be asked, or gave no answer. The conversation is as it was."""
+    """The base of errors about a failed call to a model. The conversation is unchanged."""
 
     def __init__(self, model: str, problem: str, remedy: str) -> None:
         super().__init__(f"{model}: {problem}; {remedy}")
@@ -263,7 +267,10 @@ class ModelError(HoldfastError):
 
 
 class ModelAccessError(ModelError):
-    """The model may not be asked: no key, no permission, no credit, or no library that knows its provider."""
+    """Raised when the model may not be called: no key, no permission, no credit, or no library for its provider.
+
+    Check the API key, and that it may use this model.
+    """
 
     def __init__(
         self, model: str, problem: str, remedy: str = "check the API key, and that it may use this model"
@@ -272,7 +279,7 @@ class ModelAccessError(ModelError):
 
 
 class ModelUnreachableError(ModelError):
-    """The model could not be reached, was cut off, or took too long. Ask again when the network is back."""
+    """Raised when the model cannot be reached, the connection is lost, or a call times out. Retry later."""
 
     def __init__(
         self, model: str, problem: str, remedy: str = "check the address and the network, then ask again"
@@ -281,7 +288,10 @@ class ModelUnreachableError(ModelError):
 
 
 class ModelBusyError(ModelError):
-    """The provider wants fewer requests, or has no room just now. Wait `retry_after` seconds where it says so."""
+    """Raised when the provider limits the rate of requests or is overloaded. Wait and retry.
+
+    `retry_after` is how many seconds the provider asks to wait, if it says so.
+    """
 
     def __init__(self, model: str, problem: str, *, retry_after: float | None = None) -> None:
         when = "later" if retry_after is None else f"in {retry_after:g} s"
@@ -290,32 +300,41 @@ class ModelBusyError(ModelError):
 
 
 class ModelOverflowError(ModelError):
-    """What was asked is too long for the model. Send less: at most `limit` tokens where the provider says so."""
+    """Raised when a request is too long for the model. Send a smaller one.
+
+    `limit` is the largest request in tokens, if the provider says so.
+    """
 
     def __init__(self, model: str, problem: str, *, limit: int | None = None, size: int | None = None) -> None:
         most = "send less" if limit is None else f"send less than {limit:,} tokens"
         super().__init__(model, problem, most)
         self.limit = limit
         self.size = size
-        """How large the provider found it, in tokens."""
+        """The size of the request in tokens, as the provider counts it."""
 
 
 RETRY_OR_SWITCH_MODEL = "ask again, or choose another model"
 
 
 class ModelRefusedError(ModelError):
-    """The model gave no answer for another reason. `problem` has the provider's words, `status` its number."""
+    """Raised when the provider rejects a request for any other reason. Retry, or choose another model.
+
+    `problem` is the provider's message and `status` the HTTP status.
+    """
 
     def __init__(self, model: str, problem: str, *, status: int | None = None, remedy: str | None = None) -> None:
         is_passing = status is not None and status >= FIRST_SERVER_STATUS
         super().__init__(model, problem, remedy or ("ask again later" if is_passing else RETRY_OR_SWITCH_MODEL))
         self.status = status
         self.is_transient = is_passing
-        """Whether the fault is the server's own, so that the same request may be answered another time."""
+        """Whether the server itself failed, so that a retry of the same request may succeed."""
 
 
 class WorkspaceUnavailableError(HoldfastError):
-    """The files beside a session cannot be read or written. `problem` says why and what to do; the log is unharmed."""
+    """Raised when memory or board files cannot be read or written. `problem` says why and what to do.
+
+    The session log is not affected.
+    """
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
@@ -324,11 +343,11 @@ class WorkspaceUnavailableError(HoldfastError):
 
 
 class StoreError(HoldfastError):
-    """A store could not do what it was asked. The log is as it was before."""
+    """The base of errors about a failed store operation. The log is unchanged."""
 
 
 class SequenceConflictError(StoreError):
-    """Another writer appended first. Reload the session and try again."""
+    """Raised when another writer appended first. Reload the session and retry."""
 
     def __init__(self, session: str, *, expected: int, actual: int) -> None:
         super().__init__(f"session {session!r} has {actual:,} events, not {expected:,}: another writer was faster")
@@ -338,7 +357,7 @@ class SequenceConflictError(StoreError):
 
 
 class UnknownSessionError(StoreError):
-    """No session, or more than one, has an id that begins so. Give more of it, or list the sessions."""
+    """Raised when no session id, or more than one, begins with a prefix. Pass a longer prefix, or list the sessions."""
 
     def __init__(self, prefix: str, candidates: Sequence[str] = ()) -> None:
         listed = ", ".join(candidates[:5])
@@ -350,7 +369,7 @@ class UnknownSessionError(StoreError):
 
 
 class MissingBlobError(StoreError):
-    """A large piece of a message is not in the store. Restore the store from a copy that has it."""
+    """Raised when a large part of a message is missing from the store. Restore the store from a copy that has it."""
 
     def __init__(self, digest: str) -> None:
         super().__init__(f"the store has no content with the hash {digest[:16]}…; restore it from a copy that has it")
@@ -358,7 +377,7 @@ class MissingBlobError(StoreError):
 
 
 class StoreUnavailableError(StoreError):
-    """The database cannot be reached, opened or written to. `problem` says why and what to do."""
+    """Raised when the database cannot be reached, opened or written to. `problem` says why and what to do."""
 
     def __init__(self, store: str, problem: str) -> None:
         super().__init__(f"{store}: {problem}")
@@ -367,7 +386,7 @@ class StoreUnavailableError(StoreError):
 
 
 class DamagedStoreError(StoreError):
-    """The database is not what it should be. `holdfast recover` saves what can be read."""
+    """Raised when the database is damaged. Run `holdfast recover` to save what can be read."""
 
     def __init__(self, store: str, problem: str) -> None:
         super().__init__(f"{store} is damaged ({problem}); `holdfast recover {store}` saves what can be read")

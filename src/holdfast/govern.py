@@ -1,8 +1,7 @@
-"""`govern`: what may be sent of a bare list of messages, and why.
+"""`govern`: fit a plain list of messages into a budget, without a session.
 
-`govern` has no memory. Its cuts depend only on how far from the beginning a message stands, so a list that only grows
-keeps a stable prefix from call to call. `previous` changes nothing about the result; it saves the work that the last
-call has already done.
+`govern` keeps no state. Its cuts depend only on the distance of a message from the beginning, so a list that only grows
+keeps a stable prefix from call to call. `previous` does not change the result; it reuses the work of the last call.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +28,7 @@ def govern(
     messages: Sequence[Mapping[str, Any]],
     *,
     budget: int | Budget | None = None,
-    format: str = "openai-chat",  # noqa: A002 - the word users say
+    format: str = "openai-chat",  # noqa: A002 - the word that users expect
     model: str | None = None,
     system: object = None,
     tools: object = None,
@@ -42,9 +41,9 @@ def govern(
 ) -> Request:
     """Return a request that its provider accepts and that fits the budget.
 
-    `budget` is the largest input in tokens, or a Budget; without one it comes from the table of models.
-    `system` is system text outside the messages, as the format has it; `pins` are indices of messages that
-    stay whole. Raises a HoldfastError that names the place and the remedy where nothing can be sent.
+    `budget` is the largest input in tokens, or a `Budget`; by default it comes from the table of models.
+    `system` is system text outside the messages, in the shape of the format. `pins` are indices of messages that
+    stay whole. Raise a `HoldfastError` that names the place and the remedy if nothing can be sent.
     """
     message_format = format_named(format)
     elements = check_list(messages)
@@ -103,13 +102,13 @@ def _fit(
     situation: Situation,
     previous: Request | None,
 ) -> tuple[Transcript, View]:
-    """Return the view that fits; the work of the previous call is used where the list is the same so far."""
+    """Return the view that fits. Reuse the work of the previous call for the messages that are the same."""
     known = previous.transcript if previous else None
     if known and known.reader is message_format and known.counter is situation.counter:
         transcript = known.continue_with(natives)
         if transcript is not None:
             view = ViewFitter(transcript, settings, situation).fit()
-            # Messages that were changed in place since then are read again.
+            # A message that the caller has changed in place since then is read again.
             positions = [entry.position for entry in view.entries if entry.position is not None]
             if transcript.has_unchanged_sizes(positions):
                 return transcript, view
@@ -118,7 +117,7 @@ def _fit(
 
 
 def _receipt(view: View, transcript: Transcript, situation: Situation, repairs: Sequence[Repair]) -> Receipt:
-    """Return what was kept, clipped, elided, compacted, dropped and repaired, and why."""
+    """Return which messages were kept, clipped, elided, compacted, dropped or repaired, and why."""
     repaired = [*repairs, *view.repairs]
     explained = {repair.position for repair in repaired}
     changed_outside = {repair.position for repair in repairs}
@@ -160,7 +159,7 @@ def _receipt(view: View, transcript: Transcript, situation: Situation, repairs: 
 
 
 def _extras_tokens(value: object, name: str, counter: Counter) -> int:
-    """Return the cost of system text or tools; raises where they cannot be sent as they are."""
+    """Return the tokens of system text or tools; raise if they cannot be sent unchanged."""
     if value is None or value in ([], ""):
         return 0
     if isinstance(value, str):
@@ -172,7 +171,7 @@ def _extras_tokens(value: object, name: str, counter: Counter) -> int:
 
 
 def _check_pins(pins: Iterable[int], length: int, source_indices: Sequence[int]) -> frozenset[int]:
-    """Return the indices of the elements that pins name: a request with system text before it is two elements."""
+    """Return the indices of the pinned elements. A message that begins with system text is two elements."""
     checked: set[int] = set()
     if not isinstance(pins, Iterable):
         raise SettingsError("pins", f"must be indices of messages, not {pins!r}")

@@ -1,4 +1,4 @@
-"""The laboratory: play recorded conversations under several policies, and measure what each sends, keeps and costs."""
+"""The public names of the lab, which replays recorded conversations under several policies and measures each policy."""
 
 from holdfast.apps.lab.metrics.cost import PrefixStability
 from holdfast.apps.lab.metrics.validity import BudgetAdherence, RequestValidity

@@ -1,4 +1,4 @@
-"""Memory beyond one conversation: notes by day, a board for each repository, and the agent that keeps the board.
+"""The public names of memory across conversations: daily notes, context boards, and the agent that maintains a board.
 
 A session with `CompactionOptions(memory=DailyMemory(folder))` writes a note whenever messages leave the model's view.
 """

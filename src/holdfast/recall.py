@@ -1,7 +1,7 @@
-"""Recall: finding again what is no longer in view.
+"""The public names of recall, which returns messages that are no longer in view.
 
-`Session.recall` takes a `RecallQuery` or a text and returns a `RecallAnswer`; `Session.recall_tool` is the same as a
-tool for a model; `Session.artifacts` lists large tool results.
+`Session.recall` takes a `RecallQuery` or a text and returns a `RecallAnswer`. `Session.recall_tool` offers the same to
+a model as a tool. `Session.artifacts` lists large tool results.
 """
 
 from holdfast.core.recall.answer import Excerpt, RecallAnswer

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 SecretKind: TypeAlias = Literal["key", "bearer token", "named secret", "private key", "password in a URL"]
 
 REDACTED_MARK = "[redacted]"
-# A word begins here, also behind a line break or a tab as JSON writes them.
+# A word begins here, also after an escaped line break or tab of JSON.
 _EDGE = r"(?:\b|(?<=\\[nrtbf]))"
 _KEY = re.compile(
     rf"{_EDGE}(sk-|gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|xapp-|AIza|ya29\.|[sr]k_(?:live|test)_|whsec_|shpat_)"
@@ -26,7 +26,7 @@ _JWT = re.compile(
     rf"(?<![A-Za-z0-9_\-])((?>[A-Za-z0-9_\-]*?{_EDGE}eyJ))[A-Za-z0-9_\-]{{8,}}+"
     r"\.eyJ[A-Za-z0-9_\-]{8,}+\.[A-Za-z0-9_\-]{8,}"
 )
-# "Bearer authentication." is two words of prose: a token has a digit or a sign inside, or no end.
+# "Bearer authentication." is prose: a token contains a digit or a sign, or begins with 24 letters.
 _BEARER = re.compile(
     rf"{_EDGE}(Bearer\s+)(?=[A-Za-z_\-]*(?:[0-9=+~]|[./][A-Za-z0-9])|[A-Za-z_\-]{{24}})[A-Za-z0-9._~+/=\-]{{8,}}",
     re.IGNORECASE,
@@ -34,7 +34,7 @@ _BEARER = re.compile(
 _PASSWORD_IN_URL = re.compile(r"(://[^\s:/@]*:)[^\s/@]+@")
 # Named as a secret, and with letters and digits mixed: `token = get_token()` and `password: str` are code.
 _MIXED = r"(?=[^\s0-9]{0,80}[0-9])(?=[^\sa-z]{0,80}[a-z])[A-Za-z0-9+/_=~!@$%^&*\-]{6,}+(?![\w(\[]|\.\w)"
-_PASSWORD = r"passw(?:or)?d|passwort|kennwort|pwd|passphrase"  # noqa: S105 - the word, not one
+_PASSWORD = r"passw(?:or)?d|passwort|kennwort|pwd|passphrase"  # noqa: S105 - a pattern, not a password
 _ASSIGNED = re.compile(
     r"((?:(?<![a-z])|(?<=\\[nrtbf]))(?:api[_-]?key|secret(?:[_-]?(?:access)?[_-]?key)?|access[_-]?key"
     rf"|(?:access|auth|refresh)[_-]?token|token|{_PASSWORD}|private[_-]?key)"
@@ -42,7 +42,7 @@ _ASSIGNED = re.compile(
     rf"{_MIXED}",
     re.IGNORECASE,
 )
-# In prose; "the password is sha256-hashed" tells how and not what.
+# In prose; "the password is sha256-hashed" names a method, not a password.
 _SPOKEN_PASSWORD = re.compile(
     rf"((?<![a-z])(?:{_PASSWORD})[ \t]{{1,4}}(?:is|ist|was|war)[ \t]{{0,2}}:?[ \t]{{1,4}}[\"'“`]{{0,2}})"
     rf"(?!sha|md5|base\d|bcrypt|argon|pbkdf|utf|encod|hash|encrypt){_MIXED}",
@@ -56,12 +56,12 @@ _PEM = re.compile(
 
 
 def redact_text(text: str) -> str:
-    """Return a text without what looks like a key or a password; the beginning that tells its kind stays."""
+    """Return a text without anything that looks like a key or a password; the prefix that names its kind stays."""
     return redact_and_count(text)[0]
 
 
 def redact_and_count(text: str) -> tuple[str, dict[SecretKind, int]]:
-    """Return a text without what looks like a key or a password, and how many of each kind were taken out of it."""
+    """Return a text without keys and passwords, and how many of each kind were removed."""
     counts: dict[SecretKind, int] = {}
     if "-----BEGIN " in text:
         text, counts["private key"] = _PEM.subn(rf"\1{REDACTED_MARK}", text)
@@ -77,7 +77,7 @@ def redact_and_count(text: str) -> tuple[str, dict[SecretKind, int]]:
 
 
 def redact_keys(text: str) -> str:
-    """Return a text without keys that are known by how they begin: all that a single word can tell."""
+    """Return a text without keys that have a known prefix: only those can be recognized in a single word."""
     if "eyJ" in text:
         text = _JWT.sub(rf"\1{REDACTED_MARK}", text)
     return _KEY.sub(_redact_key, text)
@@ -88,14 +88,14 @@ def _redact_key(found: re.Match[str]) -> str:
 
 
 class Redactor:
-    """Takes keys and passwords out of texts, and counts them by kind, each text once; never keeps one."""
+    """Removes keys and passwords from texts and counts them by kind, each text once. It never stores a secret."""
 
     def __init__(self) -> None:
         self._counts: Counter[SecretKind] = Counter()
         self._seen: set[int] = set()
 
     def __call__(self, text: str) -> str:
-        """Return a text without them."""
+        """Return a text without keys and passwords, and count what was removed."""
         without, counts = redact_and_count(text)
         if counts and hash(text) not in self._seen:
             self._seen.add(hash(text))
@@ -104,5 +104,5 @@ class Redactor:
 
     @property
     def counts(self) -> tuple[tuple[str, int], ...]:
-        """How many of each kind were taken out so far."""
+        """How many secrets of each kind were removed so far."""
         return tuple(sorted(self._counts.items()))

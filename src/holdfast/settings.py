@@ -1,4 +1,4 @@
-"""Settings: what a user has chosen in files, variables and flags, and the budget that follows from it."""
+"""The public names of settings: the values from files, variables and flags, and the budget that follows from them."""
 
 from holdfast.apps.settings.build import budget_from
 from holdfast.apps.settings.settings import Settings

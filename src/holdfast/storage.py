@@ -1,7 +1,7 @@
-"""Storage: where logs are kept, and proof that what was stored is what was sent.
+"""The public names of storage: the stores of session logs, and proof that a log holds the requests that were sent.
 
-`Session.open` takes a URL or a `Store`. A store of your own implements `Store`; `holdfast.testing.store_contract`
-has the tests that it must pass.
+`Session.open` takes a URL or a `Store`. To write another store, implement `Store` and run the tests of
+`holdfast.testing.store_contract` against it.
 """
 
 from holdfast.session.maintenance.verify import RebuiltRequest, rebuilt_requests

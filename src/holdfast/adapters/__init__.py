@@ -1,1 +1,1 @@
-"""Framework hooks, one room each; whoever imports one needs its extra."""
+"""Integrations with agent frameworks, one package each. Each needs its own extra."""

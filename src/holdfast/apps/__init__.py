@@ -1,1 +1,1 @@
-"""Programs: the command line, the chat and the laboratory."""
+"""The programs: the command line, the chat and the lab."""

@@ -1,1 +1,1 @@
-"""Vocabularies and the table of models: what the core needs to know and cannot compute."""
+"""Vocabularies and the table of models: facts about models that the core needs and cannot compute."""

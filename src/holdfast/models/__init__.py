@@ -1,1 +1,1 @@
-"""Asking a model to write: what a call is, who carries it out, and what can go wrong with it."""
+"""Summarizers: the interface to a model that writes summaries, its implementations, retries and errors."""

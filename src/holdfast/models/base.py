@@ -1,6 +1,6 @@
 """The interface to a model that writes summaries.
 
-The engine needs one thing of a model: a text, made from a text. A summarizer does that through an endpoint, a library,
+A summarizer turns one text into another. It does that through an endpoint, a library,
 a local process, or a script in a test. It offers the model no tools, asks once, and returns the whole reply or raises
 a `ModelError`; `holdfast.models.retry` repeats failed calls.
 """
@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 from holdfast.core.history.events import MAIN, Usage
 
 COMPACTION_INTERACTION = "conversation-compaction"
-"""Marks a call for a summary, so that logs can tell it from a user's turn."""
+"""Marks a call for a summary, so that logs can distinguish it from a user's turn."""
 INTERACTION_HEADER = "X-Interaction-Type"
 DEFAULT_SUMMARIZER_WINDOW = 32_000
 """The assumed window of a summarizer whose model is unknown."""

@@ -1,7 +1,7 @@
-"""A summarizer behind any endpoint with OpenAI's chat completions: hosted, proxied, or on this machine.
+"""A summarizer that calls any endpoint with OpenAI's chat completions: hosted, proxied, or on this machine.
 
-A stream is complete when the model reports that it finished, or the server that there is no more. A stream that merely
-ends was cut, and an empty one is a refusal: some servers send one when a request is too long. We parse the events
+A stream is complete when the model or the server reports that it finished. A stream that ends without such a report
+was cut. An empty stream is a refusal: some servers send one when a request is too long. We parse the events
 ourselves, because httpx-sse 0.4.3 fails three of our tests (it drops an event that the end of the stream cuts or closes
 and the `error:` lines of some servers) and has no limit on the length of a line. Needs the extra `holdfast[http]`, and
 loads it at the first call.
@@ -34,7 +34,7 @@ ERROR_EVENT = "error"
 CUT_OFF_FINISH_REASONS = {"length", "max_tokens"}
 CONTENT_FILTERED = "content_filter"
 MAX_EVENT_BYTES = 8_000_000
-"""No server sends so much in one event; without a limit a broken one would fill the memory."""
+"""No server sends this much in one event. Without a limit, a broken server would fill the memory."""
 HTTP_OK = 200
 
 

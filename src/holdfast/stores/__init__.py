@@ -1,1 +1,1 @@
-"""Where what was said is kept."""
+"""Stores: where session logs, blobs, snapshots and the search index are kept."""

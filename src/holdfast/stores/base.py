@@ -3,7 +3,7 @@
 A store keeps one log for each session and never loses an acknowledged record.
 
 *Names.* A session id is a non-empty text without NUL and without lone surrogates, so that every store can write it.
-Every method refuses another one with a `SettingsError`.
+Every method raises a `SettingsError` for any other id.
 
 *Appending.* A log only grows. `append` takes the length that the caller believes the log to have. If another writer
 was faster, it raises `SequenceConflictError` and writes nothing. It writes all records of a call or none. When it
@@ -29,12 +29,12 @@ ends with its id. `delete` removes it, because a later session of the same name 
 
 *Deleting.* Only `delete` removes a session, and always a whole one. Blobs that other sessions refer to stay.
 
-*Rewriting.* The only exception to "a log only grows": `rewrite` replaces records, to remove a secret. It appends a
-record that says so, as a whole or not at all. It also removes the index entries of those messages, the snapshot, and
-blobs without references.
+*Rewriting.* `rewrite` is the only exception to "a log only grows". It replaces records, to remove a secret, and appends
+a record that says so. It does all of this or nothing. It also removes the index entries of those messages, the
+snapshot, and blobs without references.
 
 *Snapshots.* A snapshot is stored only while the log has exactly the length that the snapshot describes. Otherwise
-a writer that was overtaken, by a rewrite above all, would bring back what was removed.
+a writer with an outdated view could restore what another writer, above all a rewrite, has removed.
 
 *Failing.* Every error of a driver arrives as a `StoreError` that says what to do; the log is unchanged.
 """
@@ -248,7 +248,7 @@ async def iter_sessions(store: Store, prefix: str = "") -> AsyncIterator[Session
 
 
 async def resolve_session_id(store: Store, prefix: str) -> str:
-    """Return the id that a prefix stands for; a whole id stands for itself."""
+    """Return the only session id that starts with `prefix`; a complete id matches itself."""
     if prefix and await store.length(prefix):
         return prefix
     infos = await store.sessions(prefix=prefix, limit=MAX_LISTED_IDS) if prefix else []

@@ -20,7 +20,7 @@ from holdfast.wire.pydantic_ai import is_pydantic_ai_message, split_messages
 EXPORT_HEADER = "holdfast.export"
 EXPORT_SCHEMA = 1
 MAX_JOINED_LINES = 1_000
-"""A record may span so many lines before its first line is given up."""
+"""A record may span this many lines; if it is still incomplete, its first line is reported as unreadable."""
 MAX_JOINED_CHARS = 8_000_000
 MAX_READ_IN_VAIN = 16
 """How many times the size of a file may be read in search of the ends of unfinished values."""

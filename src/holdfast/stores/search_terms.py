@@ -56,7 +56,7 @@ MAX_TERMS = 32
 MAX_NAME_WORDS = 12
 MIN_TERM_STEM_CHARS = 4
 RARITY_POWER = 1.5
-"""The rarest word of a query says most; for short messages BM25's own weight does not prefer it enough."""
+"""The rarest word of a query says the most. For short messages BM25's own weight is too small."""
 WORD_ENDINGS = ("ing", "ies", "ed", "es", "s", "e", "y")
 UNDOUBLED_LETTERS = frozenset("lsz")
 """Letters that words end with twice: `call`, `miss`, `buzz`."""

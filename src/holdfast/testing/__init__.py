@@ -1,1 +1,1 @@
-"""The test kit: what our own tests are made of, for yours."""
+"""The test kit: the builders, scripted models and store tests that our own tests use, for your tests."""

@@ -18,7 +18,7 @@ def tool_call_response(name: str = "look", /, call_id: str = "call", **arguments
 
 
 class ScriptedAgentModel(FunctionModel):
-    """Gives one reply after the other, and records its requests.
+    """Returns one reply after the other, and records its requests.
 
     A reply is a text, a response or an error to raise; a function may make each from the messages.
     """

@@ -86,7 +86,7 @@ class ScriptedModel:
 
 
 class FailingModel:
-    """Fails in one way every time, the flaky kind every other time. Records its prompts."""
+    """Fails in the same way every time; the flaky kind fails every other time. Records its prompts."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class FailingModel:
         return replace(reply, is_cut_off=self.failure == "truncated")
 
     async def _ignore_cancellation(self) -> None:
-        """Take the whole time, whatever is cancelled."""
+        """Sleep for the whole time, even if the call is cancelled."""
         work = asyncio.ensure_future(self._sleep(self._seconds))
         while not work.done():
             with suppress(asyncio.CancelledError):

@@ -1,1 +1,1 @@
-"""Provider JSON to messages and back, the rules requests must follow, and what refusals mean."""
+"""The formats of providers: decoding and encoding messages, validating requests, and classifying errors."""

@@ -1,8 +1,8 @@
-"""Holdfast as a capability: one line lets any pydantic-ai agent talk without end.
+"""Holdfast as a pydantic-ai capability, which gives any agent conversations of unlimited length.
 
-A session records every run and prepares every request of it, in the middle of a tool loop too. The run's own history
-stays whole: what a compaction leaves out is missing from the request only. What belongs to one run is kept with that
-run, so many of them may run at once.
+A session records every run and prepares every request of the run, also in the middle of a tool loop. The run's own
+history stays whole: a compaction shortens only the request. The state of a run is stored in its `GovernedRun`, so many
+runs may be active at once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from pydantic_ai.run import AgentRunResult
 
 _ACTIVE_CAPABILITIES: ContextVar[tuple["Holdfast", ...]] = ContextVar("holdfast_governors", default=())
-"""The capabilities whose runs this code is inside of."""
+"""The capabilities whose runs are active in this context."""
 CURRENT_CONVERSATION: ContextVar[AgentConversation | None] = ContextVar("holdfast_conversation", default=None)
-"""The conversation of the run that this code is inside of."""
+"""The conversation of the run that is active in this context."""
 UNBILLED_PROVIDERS = frozenset({"function", "test"})
-"""Models that make up their usage."""
+"""Providers of test models, whose usage is invented."""
 
 
 class Holdfast(AbstractCapability[Any]):
@@ -57,7 +57,7 @@ class Holdfast(AbstractCapability[Any]):
     A run's `conversation_id` names its session, and a run without `message_history=` continues the session's context.
     """
 
-    id = "holdfast"  # an agent needs one only; a run's own replaces the agent's
+    id = "holdfast"  # an agent needs only one; the capability of a run replaces that of its agent
 
     def __init__(
         self,
@@ -75,11 +75,11 @@ class Holdfast(AbstractCapability[Any]):
     ) -> None:
         """`session` is the one conversation of all runs, by its id or already open.
 
-        `store`, `policy`, `summarizer` and `compaction` are those of `Session.open`; the defaults are memory and
-        `default`. `budget` is the largest input in tokens; without it the model or the table of models decides, in
-        which `model` is the name to look up where it differs from the model's own. `recall` gives the agent the tool
-        of that name, by which its model sees again what was compacted or shortened; `recall_from` are the ids of
-        earlier sessions that it may search as well. `compact_context` gives it a tool that asks for a compaction.
+        `store`, `policy`, `summarizer` and `compaction` are those of `Session.open`; by default the store is in memory
+        and the policy is `default`. `budget` is the largest input in tokens; by default it is that of the model, or of
+        the table of models. `model` is the name in that table if it differs from the model's own. `recall` adds a tool
+        with which the model reads compacted or shortened messages; `recall_from` are the ids of earlier sessions that
+        the tool may search too. `compact_context` adds a tool with which the model requests a compaction.
         """
         opened = session if isinstance(session, Session) else None
         options = SessionOptions(store=store, policy=policy, summarizer=summarizer, compaction=compaction)
@@ -92,13 +92,13 @@ class Holdfast(AbstractCapability[Any]):
         self.recall_from = recall_from
         self.compact_context = compact_context
         self.last_request: Request | None = None
-        """The newest request, without those of runs inside other runs."""
+        """The newest request; requests of nested runs do not count."""
         self.last_usage: Usage | None = None
         """The usage of the newest response, as the provider reports it."""
 
     @classmethod
     def combine(cls, capabilities: Sequence[AbstractCapability[Any]]) -> AbstractCapability[Any]:
-        """Return the last of several: one session keeps a conversation."""
+        """Return the last of several capabilities: only one session records a conversation."""
         return capabilities[-1]
 
     @classmethod
@@ -110,7 +110,7 @@ class Holdfast(AbstractCapability[Any]):
 
     @property
     def session(self) -> Session | None:
-        """The session of the newest run, else the one that was passed in or opened last."""
+        """The session of the newest run; before any run, the session that was passed in or opened last."""
         return self._current
 
     @property
@@ -119,7 +119,7 @@ class Holdfast(AbstractCapability[Any]):
         return self.conversations.sessions
 
     async def open(self, conversation_id: str | None = None) -> Session:
-        """Return the session that runs of a conversation use; None is the one that was passed as `session=`."""
+        """Return the session of a conversation; None means the one that was passed as `session=`."""
         session_id = conversation_id or self._fixed_session_id
         if session_id is None:
             raise SettingsError("conversation_id", "is needed: there is no one session for all runs")
@@ -127,7 +127,7 @@ class Holdfast(AbstractCapability[Any]):
         return self._current
 
     async def close(self) -> None:
-        """Close the sessions that were opened here, and the store; everything is already durable."""
+        """Close the store and the sessions that this capability has opened. All messages are already durable."""
         await self.conversations.close()
 
     async def __aenter__(self) -> Self:
@@ -151,14 +151,14 @@ class Holdfast(AbstractCapability[Any]):
         return GovernedRun(self, session_id, is_nested=is_nested)
 
     def run_started(self, session: Session) -> None:
-        """Note the session of the newest run."""
+        """Remember the session of the newest run."""
         self._current = session
 
 
 class GovernedRun(AbstractCapability[Any]):
-    """One run: its messages are recorded, and its requests are the session's.
+    """One run, whose messages the session records and whose requests it prepares.
 
-    The conversation is that of `session_id`, or of a delegation where one is passed.
+    The conversation is that of `session_id`, or of `delegation` if there is one.
     """
 
     id = "holdfast"
@@ -172,18 +172,18 @@ class GovernedRun(AbstractCapability[Any]):
         self._is_nested = is_nested
         self._conversation: AgentConversation | None = None
         self._messages: Sequence[ModelMessage] = ()
-        """The run's own history, as it grows."""
+        """The run's own history, which grows with the run."""
         self._last_messages: Sequence[ModelMessage] = ()
         """The messages that the last request was prepared from."""
         self._is_prepared = False
         """Whether the session has prepared the current request."""
         self._retry_request: Request | None = None
-        """The smaller request to send after a refusal."""
+        """The smaller request to send after the provider has rejected one as too long."""
 
     # The run.
 
     async def wrap_run(self, ctx: RunContext[Any], *, handler: "WrapRunHandler") -> "AgentRunResult[Any]":
-        """Open the session, and record the run's messages, however it ends."""
+        """Open the session, and record the messages of the run even if the run fails or is cancelled."""
         del ctx
         conversation = self._delegation or await self._holdfast.conversations.conversation(self._session_id)
         self._conversation = conversation
@@ -196,7 +196,7 @@ class GovernedRun(AbstractCapability[Any]):
             result = await handler()
             await conversation.sync(result.all_messages())
         except BaseException as error:
-            # What was said before a cancellation is recorded, however often the run is cancelled.
+            # The messages before a cancellation are recorded, even if the run is cancelled again meanwhile.
             with anyio.CancelScope(shield=True):
                 await self._record_unfinished(conversation, error)
             raise
@@ -207,7 +207,7 @@ class GovernedRun(AbstractCapability[Any]):
         return result
 
     async def _record_unfinished(self, conversation: AgentConversation, error: BaseException) -> None:
-        """Record the messages of a run that failed; a problem with that becomes a note of the run's own error."""
+        """Record the messages of a failed run; if that fails too, add a note to the error of the run."""
         try:
             if self._messages:
                 await conversation.sync(self._messages)
@@ -217,7 +217,7 @@ class GovernedRun(AbstractCapability[Any]):
             error.add_note(f"Holdfast could not record what was said last: {problem}")
 
     def get_toolset(self) -> AgentToolset[Any] | None:
-        """Return the tools of the run: recall, unless it was turned off, and `compact_context` if it was turned on."""
+        """Return the tools of the run: recall unless it is off, and `compact_context` if it is on."""
         toolsets: list[AbstractToolset[Any]] = []
         if self._holdfast.recall:
             earlier = self._holdfast.recall_from
@@ -229,7 +229,7 @@ class GovernedRun(AbstractCapability[Any]):
         return CombinedToolset(toolsets) if toolsets else None
 
     async def before_node_run(self, ctx: RunContext[Any], *, node: Any) -> Any:
-        """Let a run without a history continue the context of its session."""
+        """Pass the context of the session to a run without a history, so that the run continues it."""
         if not isinstance(node, UserPromptNode):
             self._messages = ctx.messages
         elif not ctx.messages and self._conversation is not None:
@@ -271,7 +271,7 @@ class GovernedRun(AbstractCapability[Any]):
     async def _prepare(
         self, conversation: AgentConversation, request_context: ModelRequestContext, options: AgentRequestOptions
     ) -> Request:
-        """Return the next request; it offers the recall tool from the first one on that leaves something out."""
+        """Return the next request. It offers the recall tool once a request has left something out."""
         request = await conversation.prepare(request_context, options)
         needs_recall = request.receipt.budget.tokens >= MIN_RECALL_BUDGET and (
             options.has_recall or bool(self._holdfast.recall_from) or conversation.has_omissions(request)
@@ -283,7 +283,7 @@ class GovernedRun(AbstractCapability[Any]):
     async def on_model_request_error(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, error: Exception
     ) -> ModelResponse:
-        """Send a smaller request if the provider refused this one as too long; raise any other error as it is."""
+        """Send a smaller request if the provider rejected this one as too long; raise any other error unchanged."""
         del ctx, request_context
         if self._conversation is None or not self._is_prepared:
             raise error

@@ -1,11 +1,11 @@
-"""Sessions, kept in step with the lists of messages that pydantic-ai has of the same conversations.
+"""Synchronize sessions with pydantic-ai's message lists of the same conversations.
 
-pydantic-ai passes the whole list before every request. Nearly always it is the previous list, the same objects, with
-new ones at the end, and only these are recorded. Otherwise the session compares by content. A message that is sent
-unchanged is the object that came in.
+pydantic-ai passes the whole list before every request. Nearly always that is the previous list, the same objects, with
+new messages at the end, and only the new ones are recorded. Otherwise the session compares the lists by content. An
+unchanged message is sent as the same object that pydantic-ai passed in.
 
-An agent serves many conversations. Each is opened once, and the least recently used ones are closed again. Their
-messages are in the store; only a private store in memory deletes them then.
+An agent serves many conversations. The pool opens the session of each once and closes the least recently used ones.
+The messages of a closed session remain in the store, unless it is a private store in memory, which then deletes them.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ from holdfast.stores.open import open_store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRequestOptions:
-    """What goes into a request besides messages."""
+    """The parts of a request other than its messages."""
 
     budget: int | Budget | None
     model: str | None
@@ -61,7 +61,7 @@ class AgentRequestOptions:
 
 
 class AgentConversation:
-    """The conversation of one agent in a session, and the messages that were recorded in it."""
+    """The conversation of one agent in a session, and the messages that are already recorded."""
 
     def __init__(self, session: Session, delegate: Delegate | None = None) -> None:
         self.session = session
@@ -71,7 +71,7 @@ class AgentConversation:
         self._lock = asyncio.Lock()
         self._known_messages: list[ModelMessage] = []
         self._known_tail_parts: tuple[int, ...] = ()
-        """The parts of the last known message: pydantic-ai may still add to them."""
+        """The parts of the last known message, to which pydantic-ai may still add."""
         self._known_state: object = None
         """The state of the session at that time."""
         self._objects: dict[int, tuple[Mapping[str, Any], ModelMessage]] = {}
@@ -89,7 +89,7 @@ class AgentConversation:
         return self.agent.scope in self.session.history.session_state.recall_scopes
 
     def has_omissions(self, request: Request) -> bool:
-        """Return whether a request leaves something out or shortens it: only then recall is of use to a model."""
+        """Return whether a request omits or shortens messages: only then is recall of use to a model."""
         if request.receipt.compacted or request.receipt.clipped or request.receipt.elided:
             return True
         sent = set(request.positions)
@@ -97,7 +97,7 @@ class AgentConversation:
         return any(entry.position not in sent for entry in entries)
 
     async def past_messages(self) -> list[ModelMessage]:
-        """Return the messages of the conversation, compacted ones too."""
+        """Return the messages of the conversation, including compacted ones."""
         async with self._lock:
             await self.session.refresh()
             if self._known_messages and self._known_state == self._session_state():
@@ -113,12 +113,12 @@ class AgentConversation:
             return list(self._known_messages)
 
     async def sync(self, messages: Sequence[ModelMessage]) -> None:
-        """Record what is new in a list, so that the session holds exactly this one."""
+        """Record the changes of a list, so that the session holds exactly this list."""
         async with self._lock:
             await self._sync(messages)
 
     async def prepare(self, request_context: ModelRequestContext, options: AgentRequestOptions) -> Request:
-        """Record what is new in the messages of a request, and return the request to send."""
+        """Record the new messages of a request, and return the request to send."""
         async with self._lock:
             await self._sync(request_context.messages)
             self.request_context = request_context
@@ -144,7 +144,7 @@ class AgentConversation:
             self._remember_messages([*messages, response])
 
     def outgoing_messages(self, request: Request | CachedPrefix) -> list[ModelMessage]:
-        """Return the messages of a request; unchanged ones are the objects that came in."""
+        """Return the messages of a request; unchanged ones are the objects that pydantic-ai passed in."""
         made = [native for native in request.messages if self._message_of(native) is None]
         new = validate_messages(made)
         if (rule := self.session.policy.compaction) is None or rule.is_summary_prompt:
@@ -163,14 +163,14 @@ class AgentConversation:
     def _agent_request(self, prefix: CachedPrefix) -> AgentRequest | None:
         """Return a request of this conversation as it is sent, so that a summarizer can reuse its cached prefix.
 
-        Summarizers use the main agent's only: a sub-agent has another model, tools and settings.
+        Summarizers reuse only requests of the main agent: a sub-agent has another model, tools and settings.
         """
         context = self.request_context
         if context is None or prefix.scope != self.agent.scope or len(prefix.positions) != len(prefix.messages):
             return None
         parameters, settings = context.model_request_parameters, context.model_settings or {}
         if not any(tool.get("name") == RECALL_TOOL for tool in prefix.tools or ()):
-            # The run has the tool from the beginning; a request offers it from the first marker on.
+            # The run has the recall tool from the beginning; requests offer it from the first marker on.
             parameters = replace(parameters, function_tools=without_recall(parameters.function_tools))
         return AgentRequest(context.model, self.outgoing_messages(prefix), settings, parameters)
 
@@ -203,7 +203,7 @@ class AgentConversation:
                 await self.session.pin(position)
 
     def _recorded_positions(self) -> list[int]:
-        """Return the positions of what `messages` of the agent returns."""
+        """Return the positions of the messages that the agent's `messages` returns."""
         scope, entries = self.agent.scope, self.session.history.entries
         context = self.session.history.context(scope)
         return [
@@ -215,9 +215,9 @@ class AgentConversation:
         ]
 
     async def _resync(self, messages: Sequence[ModelMessage]) -> None:
-        """Let the session find out what has changed, and match its records with the messages again."""
+        """Compare the list with the session by content, and match recorded messages with objects again."""
         if self.agent is not self.session:
-            # A delegate's list only grows: what is not known yet is new.
+            # A delegate's list only grows, so every message that is not known yet is new.
             await self._record(
                 [message for message in messages if not any(message is known for known in self._known_messages)]
             )
@@ -257,7 +257,7 @@ class AgentConversation:
         self._known_state = self._session_state()
 
     def _session_state(self) -> object:
-        """Return what a change by another writer would change."""
+        """Return a value that changes whenever another writer changes the session."""
         history, scope = self.session.history, self.agent.scope
         return history.message_counts.get(scope, 0), history.version.hidden, history.version.state_of(scope).cleared_at
 
@@ -270,12 +270,12 @@ def _part_ids(last: Sequence[ModelMessage]) -> tuple[int, ...]:
 
 
 MAX_OPEN_SESSIONS = 256
-"""How many sessions stay open."""
+"""How many sessions stay open at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """How sessions are opened, as `Session.open` takes them."""
+    """The options of `Session.open` that all sessions share."""
 
     store: str | Store | None = None
     policy: str | Policy | None = None
@@ -310,7 +310,7 @@ class SessionPool:
         return [*([self._fixed] if self._fixed else []), *self._conversations.values()]
 
     async def conversation(self, session_id: str) -> AgentConversation:
-        """Return a conversation, and open it if it is not open."""
+        """Return a conversation; open its session first if necessary."""
         if self._fixed is not None and session_id == self._fixed.session.id:
             return self._fixed
         async with self._open_lock:
@@ -324,7 +324,7 @@ class SessionPool:
             return known
 
     async def close(self) -> None:
-        """Close what was opened here; a session or a store that was passed in stays open."""
+        """Close what the pool has opened; a session or a store that was passed in stays open."""
         async with self._open_lock:
             while self._conversations:
                 _, conversation = self._conversations.popitem(last=False)

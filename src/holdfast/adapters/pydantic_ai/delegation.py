@@ -1,7 +1,8 @@
 """Sub-agents: a tool that runs another agent inside a delegation of the same session.
 
-The sub-agent's run is recorded and prepared like any other, in a scope of its own: it sees what was chosen for it, and
-its history is compacted for its own window. Its final answer is the result of the call.
+The session records the sub-agent's run and prepares its requests like any other, in a separate scope. The sub-agent
+sees only the messages that its `Visibility` allows, and its history is compacted for its own window. Its final answer
+is the result of the call.
 """
 
 from collections.abc import Mapping
@@ -26,11 +27,11 @@ DELEGATE_TOOL = "delegate"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubAgent:
-    """An agent that others may delegate to."""
+    """An agent that other agents may delegate tasks to."""
 
     agent: Agent[Any, Any]
     description: str = ""
-    """What it is for, as the model reads it."""
+    """The purpose of the agent, for the model that delegates."""
     sees: Visibility = SEES_EVERYTHING
     main_sees: MainVisibility = "nothing"
     """What the main agent sees of its work besides the answer, which is the result of the call."""
@@ -38,11 +39,11 @@ class SubAgent:
     max_steps: int | None = None
     """How many requests it may make."""
     budget: int | Budget | None = None
-    """The largest input in tokens; without it the model or the table of models decides."""
+    """The largest input in tokens; by default that of the model, or of the table of models."""
     model: str | None = None
-    """The model's name in that table, where it differs from its own."""
+    """The model's name in that table, if it differs from the model's own name."""
     recall: bool = True
-    """Whether it has the recall tool once something is out of its view."""
+    """Whether the agent gets the recall tool once messages have left its view."""
 
 
 class SubAgentCapability(AbstractCapability[Any]):
@@ -77,7 +78,7 @@ def delegation_toolset(agents: Mapping[str, SubAgent]) -> FunctionToolset[Any]:
         try:
             return await _run_sub_agent(agent, task, sub_agent, usage)
         finally:
-            # Its usage counts for the run that delegated; its requests and calls do not.
+            # The tokens of the sub-agent count toward the run that delegated; its requests and calls do not.
             ctx.usage.incr(replace(usage, requests=0, tool_calls=0))
 
     tool = Tool[Any].from_schema(delegate, DELEGATE_TOOL, _description(agents), _parameters(agents), takes_ctx=True)
@@ -85,7 +86,7 @@ def delegation_toolset(agents: Mapping[str, SubAgent]) -> FunctionToolset[Any]:
 
 
 async def _run_sub_agent(name: str, task: str, sub_agent: SubAgent, usage: RunUsage) -> str:
-    """Return what a sub-agent answers, or why it does not, as text: the agent that delegated continues."""
+    """Return a sub-agent's answer, or the reason why there is none, as text: the agent that delegated continues."""
     current = CURRENT_CONVERSATION.get()
     if current is None:
         raise SettingsError("delegate", "is for agents that Holdfast governs: capabilities=[Holdfast(…)]")

@@ -1,11 +1,11 @@
-"""Messages of pydantic-ai as the JSON that a session records, and back.
+"""Conversion between pydantic-ai's messages and the JSON that a session records.
 
-In a session, system text that opens a request is an element of its own. pydantic-ai joins consecutive requests, so
-what comes back is the same conversation.
+A session records the system text at the beginning of a request as a separate element. pydantic-ai joins consecutive
+requests, so the conversion back returns the same conversation.
 
-pydantic-ai reads the state in force from the messages that it sends: which tools the model knows, which capabilities
-are loaded, which instructions have changed. The parts that say so are carried over to the summary that replaces their
-messages. A capability that the model has loaded by a call brings instructions along, so that exchange stays whole: see
+pydantic-ai derives its current state from the messages that it sends: which tools the model knows, which capabilities
+are loaded, which instructions have changed. When a summary replaces messages, their state parts move to the summary. A
+capability that the model has loaded by a call brings instructions, so that exchange stays whole: see
 `loads_capability`.
 """
 
@@ -40,12 +40,12 @@ SESSION_FORMAT = PYDANTIC_AI_FORMAT_NAME
 
 def dump_messages(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
     """Return messages as JSON, one for one; `repr` replaces what JSON cannot express."""
-    # A tool may return any object, and its metadata, which no model sees, too.
+    # A tool may return any object. Its metadata, which no model sees, may be any object too.
     return ModelMessagesTypeAdapter.dump_python(list(messages), mode="json", fallback=repr)
 
 
 def session_elements(messages: Sequence[ModelMessage]) -> list[tuple[Mapping[str, Any], ModelMessage]]:
-    """Return messages as a session records them, each element with its own message."""
+    """Return messages as a session records them, each recorded element with its pydantic-ai message."""
     found: list[tuple[Mapping[str, Any], ModelMessage]] = []
     for native, message in zip(dump_messages(messages), messages, strict=True):
         natives = split_system_text(native)
@@ -70,12 +70,12 @@ def validate_messages(natives: Sequence[Mapping[str, Any]]) -> list[ModelMessage
 
 
 def model_messages(natives: Sequence[Mapping[str, Any]]) -> list[ModelMessage]:
-    """Return recorded messages as pydantic-ai has them, for `message_history=`."""
+    """Return recorded messages as pydantic-ai expects them in `message_history=`."""
     return join_system_text(validate_messages(natives))
 
 
 def join_system_text(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
-    """Return messages with system text joined to the request that it opens."""
+    """Return messages with system text joined to the request after it."""
     joined: list[ModelMessage] = []
     for message in messages:
         previous = joined[-1] if joined else None
@@ -119,7 +119,7 @@ def loads_capability(message: ModelMessage) -> bool:
 
 
 def state_parts_of(message: ModelMessage) -> list[ModelRequestPart]:
-    """Return the parts of a message that say what is in force from there on."""
+    """Return the parts of a message that change pydantic-ai's state: tools, capabilities or instructions."""
     found: list[ModelRequestPart] = []
     for part in message.parts:
         if isinstance(part, STATE_PARTS):
@@ -140,7 +140,7 @@ def carry_state_parts(messages: Sequence[ModelMessage], parts: Iterable[ModelReq
 
 
 def summaries_as_prompts(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
-    """Return messages with summaries as user prompts, as the systems have them that the presets reproduce."""
+    """Return messages with summaries as user prompts, as in the systems that the presets reproduce."""
     return [
         replace(message, parts=[prompt for part in message.parts if (prompt := _part_as_prompt(part))])
         if isinstance(message, ModelRequest) and any(isinstance(part, CompactionPart) for part in message.parts)

@@ -1,10 +1,10 @@
-"""co-cli's two history processors, and their parts, for a bare list of messages.
+"""co-cli's two history processors for a plain list of messages.
 
-They keep no state and have no floor: a list goes in, a shorter one comes out, exactly as in co-cli. They count
-messages, not tokens, because tokens need a tokenizer, and the cap on tool output bounds the largest message.
+They keep no state and guarantee no budget: like co-cli, they take a list and return a shorter one. They count messages
+and not tokens, because tokens need a tokenizer; the limit on tool output bounds the largest message.
 
 `patch_dangling_tool_calls` closes calls as co-cli does. When a turn is stopped, its last response may hold calls
-without a result, and no provider accepts such a history. One request with a result for each of them makes it valid.
+without a result, and no provider accepts such a history. One request with a result for each such call repairs it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,21 +50,21 @@ CO_CLI_PREFIX = "CO_CLI_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistorySettings:
-    """co-cli's three settings, by its own names."""
+    """co-cli's three settings, with co-cli's names."""
 
     tool_output_trim_chars: int = field(default=2_000, metadata=integer_bounds(0, 10**9))
-    """The longest tool return in older messages, in characters; 0 switches it off."""
+    """The longest tool return in older messages, in characters; 0 means no limit."""
     max_history_messages: int = field(default=40, metadata=integer_bounds(0, 10**9))
-    """More messages than this are too many; 0 switches it off."""
+    """The largest number of messages; 0 means no limit."""
     summarization_model: str = ""
-    """Writes automatic summaries; empty is the model of the run."""
+    """The model that writes automatic summaries; empty for the model of the run."""
 
     def __post_init__(self) -> None:
         check_fields(self, "policy")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "HistorySettings":
-        """Return the settings of an environment, under `CO_CLI_…`."""
+        """Return the settings from the `CO_CLI_…` variables of an environment."""
         return cls(
             tool_output_trim_chars=_number(environment, "tool_output_trim_chars", 2_000),
             max_history_messages=_number(environment, "max_history_messages", 40),
@@ -104,7 +104,7 @@ def history_processors(
 
 
 def truncate_tool_returns(messages: list[ModelMessage], *, tool_output_trim_chars: int = 2_000) -> list[ModelMessage]:
-    """Return messages with long tool returns cut to their heads in all but the last two."""
+    """Return messages with long tool returns shortened to their beginning, except in the last two messages."""
     old = max(0, len(messages) - CURRENT_TURN_MESSAGES) if tool_output_trim_chars else 0
     return [_trim_message(message, tool_output_trim_chars) for message in messages[:old]] + messages[old:]
 
@@ -118,7 +118,7 @@ def _trim_message(message: ModelMessage, max_chars: int) -> ModelMessage:
 
 
 def _trim_part(part: ModelRequestPart, max_chars: int) -> ModelRequestPart:
-    # pydantic-ai reads a return with a kind again, so it has to keep its shape.
+    # pydantic-ai parses a return with a kind again, so the return must keep its shape.
     if not isinstance(part, ToolReturnPart) or part.tool_kind is not None:
         return part
     content: Any = part.content
@@ -140,7 +140,7 @@ async def truncate_history_window(
     max_history_messages: int = 40,
     summarization_model: Model | str = "",
 ) -> list[ModelMessage]:
-    """Return the first run, one message that replaces the middle, and the newest messages, if there are too many."""
+    """Return the messages; if there are too many, one message replaces those between the first run and the newest."""
     window = plan_window([_entry(message) for message in messages], max_history_messages)
     if window is None:
         return messages
@@ -155,7 +155,7 @@ async def truncate_history_window(
 
 
 def _entry(message: ModelMessage) -> Entry:
-    """Return what the window depends on: the role, and whether there is text."""
+    """Return what the window depends on: the role of a message, and whether the message has text."""
     if isinstance(message, ModelRequest):
         return Entry(Message("user", ()))
     words = tuple(Text(part.content, "model") for part in message.parts if isinstance(part, TextPart))
@@ -173,7 +173,7 @@ async def summarize_messages(messages: Sequence[ModelMessage], model: Model | st
 async def compact_messages(
     messages: Sequence[ModelMessage], model: Model | str, prompt: str = SUMMARY_PROMPT
 ) -> list[ModelMessage] | None:
-    """Return the two messages that a manual compaction leaves; None for an empty list or a failure."""
+    """Return the two messages that replace the history after a manual compaction; None if it is empty or that fails."""
     if not messages:
         return None
     try:

@@ -1,4 +1,4 @@
-"""A session's own tools, recall and compaction, as toolsets of an agent."""
+"""The tools of a session, recall and compaction, as pydantic-ai toolsets."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,13 +12,13 @@ from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
 from holdfast.session.tools import COMPACT_CONTEXT, COMPACT_DESCRIPTION, COMPACT_PARAMETERS, ModelTool
 
 MIN_RECALL_BUDGET = 4_000
-"""In a smaller window the definition of the tool would take more than a twentieth, so it is left out."""
+"""The smallest budget with a recall tool: its definition would take more than a twentieth of a smaller one."""
 ANY_OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
-"""Recall itself answers invalid arguments with a text that says what would be valid."""
+"""Accepts any arguments: recall itself answers invalid ones with a text that says what would be valid."""
 
 
 def without_recall(tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
-    """Return tools without recall, which a conversation that is wholly in view does not need."""
+    """Return tools without recall, which is of no use while the whole conversation is in view."""
     return [tool for tool in tools if tool.name != RECALL_TOOL]
 
 
@@ -35,7 +35,7 @@ class RecallToolset(AbstractToolset[Any]):
         return "holdfast-recall"
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
-        """Return the tool always; whether a request offers it is decided when the request is prepared."""
+        """Return the tool for every step. Preparing a request decides whether that request offers it."""
         del ctx
         definition = ToolDefinition(
             name=RECALL_TOOL, description=RECALL_DESCRIPTION, parameters_json_schema=dict(RECALL_PARAMETERS)
@@ -45,14 +45,14 @@ class RecallToolset(AbstractToolset[Any]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> str:
-        """Return the answer, whatever the arguments are."""
+        """Return the answer of recall, also for invalid arguments."""
         del name, ctx, tool
         recall = self._get_tool()
         return "[Recall: nothing was said yet.]" if recall is None else await recall.call(tool_args)
 
 
 def compaction_toolset(get_tool: Callable[[], ModelTool | None]) -> FunctionToolset[Any]:
-    """Return a toolset by which the model asks for a compaction; `get_tool` is that of `RecallToolset`."""
+    """Return the toolset with which a model requests a compaction; `get_tool` is the same as for `RecallToolset`."""
 
     async def compact_context(**arguments: object) -> str:
         tool = get_tool()

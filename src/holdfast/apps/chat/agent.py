@@ -1,4 +1,4 @@
-"""The model that answers, with its tools, as a pydantic-ai agent whose history the session governs.
+"""The model that answers, with its tools, as a pydantic-ai agent whose history the session manages.
 
 Only this module and `turn` import pydantic-ai and the providers' libraries, which take a second or two to load: the
 loop loads them in a thread while the user types the first prompt.
@@ -39,19 +39,19 @@ CLOSING_INSTRUCTION = (
 
 @dataclass
 class StepLimit(AbstractCapability[object]):
-    """Limits the steps of a turn; then the model closes with an answer.
+    """Limits the steps of a turn; in the last step the model must answer without tools.
 
-    Its tools stay in the request, so that the provider's cached prefix remains valid; they just cannot be called.
+    The tools stay in the request, so that the provider's cached prefix remains valid, but they cannot be called.
     """
 
     max_steps: int
 
     def get_model_settings(self):  # noqa: ANN201 - pydantic-ai calls the returned function for each step
-        """Forbid tools in the closing step."""
+        """Return settings that forbid tool calls in the last step."""
         return self._settings
 
     def get_instructions(self):  # noqa: ANN201 - as above
-        """Tell the model to close."""
+        """Return the instruction for the last step: answer now."""
         return self._instructions
 
     def _settings(self, ctx: RunContext[object]) -> ModelSettings:
@@ -72,10 +72,10 @@ FOLDER_SYSTEM_TEXT = " You work in the folder {folder}; look before you answer q
 
 
 def build_model(name: str, server: "EmbeddedServer | None" = None) -> Model:
-    """Return a model by name: the embedded one on its running server, an endpoint's, or any of pydantic-ai's."""
+    """Return a model by name: the embedded one on its server, one of an endpoint, or any model of pydantic-ai."""
     if server is not None:
         provider = OpenAIProvider(base_url=server.base_url, api_key=server.api_key)
-        # The model is small and would ramble until its window is full.
+        # The embedded model is small and would write until its window is full.
         return OpenAIChatModel(
             name, provider=provider, settings={"max_tokens": min(EMBEDDED_ANSWER_TOKENS, server.n_ctx // 4)}
         )
@@ -96,7 +96,7 @@ def build_agent(
 ) -> Agent[object, str]:
     """Return the agent that answers."""
     limit: list[AbstractCapability[object]] = [] if max_steps is None else [StepLimit(max_steps)]
-    settings = ModelSettings(cache=True)  # some providers cache only what they are asked to
+    settings = ModelSettings(cache=True)  # some providers cache only on request
     return Agent(
         model, instructions=system, model_settings=settings, toolsets=toolsets, capabilities=[capability, *limit]
     )
@@ -154,7 +154,7 @@ def _sub_agent(named: AgentSettings, model: str, toolsets: Sequence[AbstractTool
         sees=named.sees,
         main_sees=named.main_sees,
         timeout_seconds=named.timeout_seconds,
-        # One step to close, and one for a model that calls a tool in it nevertheless.
+        # One more step for the closing answer, and one in case the model calls a tool in it nevertheless.
         max_steps=None if named.max_steps is None else named.max_steps + 2,
         model=bare_model_name(model_name),
     )

@@ -1,8 +1,7 @@
 """A user's conversation: its session, the agent that answers, and its turns.
 
-Everything that is shown goes through a screen and everything that is stored through the session, so the same chat runs
-in a terminal, behind a pipe, and in a test. A new conversation starts with the context board of its repository and
-branch.
+All output goes through a screen and all storage through the session, so the same chat runs in a terminal, in a pipe
+and in a test. A new conversation starts with the context board of its repository and branch.
 """
 
 import asyncio
@@ -49,7 +48,7 @@ BOARD_SHARE = 1 / 16
 
 
 async def offer_board(session: Session, settings: Settings, screen: Screen, budget: Budget) -> None:
-    """Add the board to a session as a note, and store which board it is; errors are shown."""
+    """Add the board to a session as a note, and record which board it is; show errors on the screen."""
     board = board_from(settings)
     if board is None:
         return
@@ -67,7 +66,7 @@ MAX_SESSION_NAME_CHARS = 100
 
 @dataclass(frozen=True, slots=True)
 class ChatStatus:
-    """What the status line shows."""
+    """The values of the status line."""
 
     model: str
     budget: int
@@ -84,7 +83,7 @@ class Chat:
 
     def __init__(self, settings: Settings, screen: Screen, *, folder: Path, store: Store | None = None) -> None:
         self.failure_hint = "; /retry asks again"
-        """What to do after a failure, besides what the error says."""
+        """Advice after a failure, in addition to that of the error message."""
         self.settings = settings
         self.screen = screen
         self.file_tools = FileTools(folder)
@@ -97,7 +96,7 @@ class Chat:
         self._turn: asyncio.Task[object] | None = None
         self._last_request: Request | None = None
         self._context_tokens = 0
-        """The size of the context when it was opened, or last changed without a request."""
+        """The size of the context when the session was opened or last changed without a request."""
         self._counted_changes = 0
         """The number of context changes at that time."""
         self._spent_dollars = 0.0
@@ -112,7 +111,7 @@ class Chat:
         return self._session
 
     async def open_conversation(self, session: str | None = None, *, is_newest: bool = False) -> None:
-        """Continue a session by the beginning of its id, or the newest one, or start a new one."""
+        """Continue the session whose id begins with a text, or the newest session, or start a new one."""
         if session:
             await self._open(await resolve_session_id(self.store, session))
         elif is_newest:
@@ -228,12 +227,12 @@ class Chat:
         await self._runtimes.check_model(settings)
 
     async def warm_up(self) -> None:
-        """Load what the first turn needs; errors are shown there."""
+        """Load what the first turn needs; that turn shows any error."""
         with suppress(Exception):
             await self._runtimes.get(self.settings, self.session, self.file_tools)
 
     async def take_turn(self, typed: str | None) -> TurnOutcome:
-        """Take one turn: a prompt and its answer. Without a prompt, the last one is answered again."""
+        """Run one turn: a prompt and its answer. Without a prompt, answer the last one again."""
         self._turn = asyncio.current_task()
         session, is_first, length = self.session, not len(self.session), len(self.session)
         prompt: str | None = None
@@ -247,7 +246,7 @@ class Chat:
             outcome = await self._answer(prompt)
         except asyncio.CancelledError:
             outcome = self._show_interrupted()
-        except Exception as error:  # noqa: BLE001 - whatever a provider's library raises, the conversation goes on
+        except Exception as error:  # noqa: BLE001 - the conversation continues, whatever a provider's library raises
             outcome = self._show_failed(error)
         finally:
             self._turn = None
@@ -304,7 +303,7 @@ class Chat:
         self._spent_dollars += paid / 1_000_000
 
     async def _prepare_prompt(self, typed: str) -> str:
-        """Return a prompt that can be sent; empty if it is not to be sent."""
+        """Return the prompt to send; empty if nothing should be sent."""
         cleaned = clean_prompt(typed)
         if cleaned.problem:
             self.screen.show(ChatNotice(cleaned.problem, "error"))
@@ -322,7 +321,7 @@ class Chat:
         return attachment_text(name, cleaned.text)
 
     async def _approve_summary(self, draft: SummaryDraft) -> bool | str:
-        """Show what a summary loses and let the user edit, accept or reject it."""
+        """Show which facts a summary loses, and let the user edit, accept or reject it."""
         if lost := describe_losses(draft.summary.put_back, draft.summary.left_out):
             self.screen.show(ChatNotice(lost))
         what = f"This summary is to stand for {draft.replaced_tokens:,} tokens. Edit it, or leave it as it is"
@@ -331,7 +330,7 @@ class Chat:
 
 
 def describe_failure(error: Exception, model: str) -> str:
-    """Return what went wrong and what to do."""
+    """Return a text that says what failed and what to do."""
     if isinstance(error, HoldfastError):
         return str(error)
     if any(
@@ -343,5 +342,5 @@ def describe_failure(error: Exception, model: str) -> str:
 
 
 def new_session_id() -> str:
-    """Return the id of a new session: its start time and a random part."""
+    """Return the id for a new session: its start time and a random part."""
     return f"{datetime.now(UTC):%Y-%m-%d-%H%M%S}-{secrets.token_hex(2)}"

@@ -1,4 +1,4 @@
-"""Carries out what was typed: a command if it begins with a slash, else a prompt."""
+"""Runs a typed line: as a command if it begins with a slash and a name, else as a prompt."""
 
 import asyncio
 import sys
@@ -33,7 +33,7 @@ async def help_(chat: Chat, name: str) -> None:
 
 
 async def run_slash_command(chat: Chat, line: str) -> bool:
-    """Carry out a line that begins with a slash and return whether that succeeded; errors are shown."""
+    """Run a line that begins with a slash, show any error, and return whether the command succeeded."""
     name, _, arguments = line.strip().removeprefix("/").partition(" ")
     try:
         await SLASH_COMMANDS.find(name.lower()).run(chat, arguments.strip())
@@ -48,14 +48,14 @@ async def run_slash_command(chat: Chat, line: str) -> bool:
 
 
 async def submit_line(chat: Chat, line: str) -> TurnOutcome:
-    """Carry out one line: a command if its first word is a slash and a name, else a prompt."""
+    """Run one line: a command if its first word is a slash and a name, else a prompt."""
     if is_command(line):
         return "done" if await run_slash_command(chat, line) else "failed"
     return await chat.take_turn(line)
 
 
 def is_command(line: str) -> bool:
-    """Return whether a line is a command; a path at the beginning does not make one."""
+    """Return whether a line is a command; a line that begins with a path is not."""
     first = line.split(maxsplit=1)[0] if line.strip() else ""
     return first.startswith("/") and "/" not in first[1:]
 

@@ -1,4 +1,4 @@
-"""What happens in a conversation, as values: every screen, in a terminal, a pipe or a program, gets the same."""
+"""The events of a conversation. Every screen, for a terminal, a pipe or a program, receives the same events."""
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ class ToolCallFinished:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """The turn is over; its usage, as the provider reported it."""
+    """The turn is over; has its usage as the provider reports it."""
 
     outcome: TurnOutcome
     input_tokens: int = 0
@@ -57,7 +57,7 @@ class TurnEnded:
 
 @dataclass(frozen=True, slots=True)
 class ChatNotice:
-    """Something the user should know."""
+    """A notice for the user."""
 
     text: str
     level: NoticeLevel = "info"
@@ -71,14 +71,14 @@ def unexpected_error_notice(error: Exception) -> ChatNotice:
 
 @dataclass(frozen=True, slots=True)
 class CommandReply:
-    """What a command answers, in Markdown."""
+    """The output of a command, in Markdown."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CommandTable:
-    """What a command answers, in columns."""
+    """The output of a command, as a table."""
 
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
@@ -98,10 +98,10 @@ ChatEvent: TypeAlias = (
 
 
 class Screen(Protocol):
-    """Shows a conversation, and asks the user."""
+    """Shows a conversation and asks the user questions."""
 
     def show(self, event: ChatEvent) -> None:
-        """Show what happened."""
+        """Show an event."""
         ...
 
     def show_busy(self, what: str) -> None:
@@ -109,20 +109,20 @@ class Screen(Protocol):
         ...
 
     def ask_consent(self, question: str, *, has_always: bool = False) -> Awaitable[Consent]:
-        """Ask whether something may be done: once, from now on, or not."""
+        """Ask the user whether to allow an action: once, always, or not."""
         ...
 
     def edit_text(self, question: str, text: str) -> Awaitable[str | None]:
-        """Return a text as edited by the user; None if it is rejected."""
+        """Let the user edit a text and return it; None if the user rejects it."""
         ...
 
 
 MAX_LISTED_FACTS = 10
-"""How many facts of each kind are shown to people; programs get all."""
+"""How many facts of each kind a text for people lists; programs receive all of them."""
 
 
 def describe_losses(put_back: Sequence[str], left_out: Sequence[str]) -> str:
-    """Return the facts that a summary had lost: those put back into it, and those one recall away."""
+    """Describe the facts that a summary lost: those that were added again, and those that need a recall."""
     return "\n\n".join(
         f"{heading}:\n{_fact_list(facts)}"
         for heading, facts in (

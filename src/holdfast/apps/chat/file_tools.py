@@ -1,7 +1,7 @@
-"""The files of a folder that a model may read: files, listings and searches, and nothing outside of it.
+"""Tools with which a model lists, reads and searches the files of one folder, and nothing outside of it.
 
-Paths are resolved before they are used, so neither `..` nor a link leads out. Every answer is bounded and says what it
-left out and how to ask for it. Errors are returned as text, because the model is to go on.
+Paths are resolved before they are used, so neither `..` nor a link leads outside. Every answer has a limited size and
+says what it omits and how to ask for it. Errors are returned as text, so that the model can continue.
 """
 
 import fnmatch
@@ -15,7 +15,7 @@ MAX_LISTED_FILES = 300
 MAX_FILE_HITS = 60
 MAX_FILE_BYTES = 10_000_000
 MAX_SEARCHED_BYTES = 200_000_000
-"""The most that a search reads."""
+"""The most bytes that a search reads."""
 PROBE_BYTES = 4_096
 SKIPPED_FOLDERS = frozenset({".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache",
                      ".ruff_cache", ".pytest_cache", ".hypothesis", ".tox"})  # fmt: skip
@@ -23,7 +23,7 @@ SKIPPED_FOLDERS = frozenset({".git", ".hg", ".svn", ".venv", "venv", "node_modul
 
 
 class FileTools:
-    """A folder as a model sees it; `attachments` are single files from elsewhere, by their shown names."""
+    """The file tools for one folder; `attachments` are single files from other folders, by display name."""
 
     def __init__(self, root: Path, attachments: dict[str, Path] | None = None) -> None:
         self.root = root.resolve()

@@ -1,9 +1,9 @@
-"""The line that the user types on: history, completion, several lines, and questions.
+"""The input line of the terminal: history, completion, several lines, and questions.
 
-The line is open from start to end, so nothing typed is lost. Enter submits; Alt-Enter starts a new line. A question is
-answered by a word and Enter, never by a key alone, so that somebody who is typing agrees to nothing; what was typed
-before comes back afterwards. Ctrl-C stops what is running; if nothing is, it clears the line, which the history keeps.
-Ctrl-D on an empty line leaves.
+The line stays open for the whole chat, so no keystroke is lost. Enter submits; Alt-Enter starts a new line. The user
+answers a question with a word and Enter, never with a single key, so that a user who is still typing does not agree by
+accident. Afterwards the line shows the earlier text again. Ctrl-C stops the running action; if there is none, it clears
+the line and saves its text in the history. Ctrl-D on an empty line leaves.
 """
 
 import asyncio
@@ -27,19 +27,19 @@ from holdfast.stores.files import create_private_file
 PROMPT_MARK = "› "
 PROMPT_STYLE = Style.from_dict({"bottom-toolbar": "noreverse fg:ansibrightblack", "mark": "bold", "asked": "bold"})
 CompletionSource = Callable[[str], Iterable[tuple[str, str]]]
-"""Returns completions for the last word of a line, and what each means."""
+"""Returns completions for the last word of a line, each with its meaning."""
 
 
 @dataclass(slots=True)
 class _Question:
-    """A question while the user may be typing."""
+    """A question that interrupts the user's typing."""
 
     text: str
     answers: Mapping[str, str]
-    """By letter; empty if a text is edited."""
+    """The answers by letter; empty if the user edits a text."""
     answer: "asyncio.Future[str | None]"
     typed: Document
-    """What was on the line before."""
+    """The text of the line before the question."""
 
 
 class _InputCompleter(Completer):
@@ -68,7 +68,7 @@ class InputLine:
         interrupt: Callable[[], bool],
         has_color: bool,
     ) -> None:
-        """`above` and `below` are shown around the line; `interrupt` returns whether it stopped anything."""
+        """`above` and `below` return the text around the line; `interrupt` returns whether it stopped anything."""
         create_private_file(history)
         self._above = above
         self._interrupt_running = interrupt
@@ -116,7 +116,7 @@ class InputLine:
             self._submitted.put_nowait(None)
 
     def refresh(self) -> None:
-        """Redraw the line and what is around it."""
+        """Redraw the line and the text around it."""
         self._session.app.invalidate()
 
     def close(self) -> None:
@@ -125,11 +125,11 @@ class InputLine:
             self._session.app.exit(exception=EOFError)
 
     async def ask(self, question: str, answers: Mapping[str, str]) -> str | None:
-        """Return the answer, given by its letter or in full; None if the question was dismissed."""
+        """Return the answer, which the user types as a letter or in full; None if the user dismisses the question."""
         return await self._ask_question(question, answers, "")
 
     async def edit(self, question: str, text: str) -> str | None:
-        """Return the edited text; None if the question was dismissed."""
+        """Return the edited text; None if the user dismisses the question."""
         return await self._ask_question(question, {}, text)
 
     async def _ask_question(self, question: str, answers: Mapping[str, str], text: str) -> str | None:
@@ -163,7 +163,7 @@ class InputLine:
     def _bindings(self) -> KeyBindings:
         bindings = KeyBindings()
 
-        # Text typed before the terminal is in raw mode arrives with another key for the end of a line.
+        # Before the terminal is in raw mode, the end of a line arrives as another key.
         @bindings.add("enter")
         @bindings.add("c-j")
         def _submit_line(event: KeyPressEvent) -> None:
@@ -198,7 +198,7 @@ class InputLine:
             buffer.reset()
 
     def _accept_answer(self, question: _Question, buffer: Buffer) -> None:
-        """Use the line as the answer, if it is one; else keep it for later."""
+        """Accept the line as the answer if it is valid; else keep its text for later."""
         text = buffer.text.strip().lower()
         if not question.answers:
             self._resolve_question(buffer.text)

@@ -1,6 +1,6 @@
-"""The loop of a conversation in a terminal: answers what is typed, in order, until the user leaves.
+"""The loop of a conversation in a terminal: runs the submitted lines in order until the user leaves.
 
-The line stays open while a turn runs; what is typed meanwhile is queued.
+The input line stays open while a turn runs; lines that are submitted meanwhile are queued.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ Greeting: TypeAlias = Callable[[], Awaitable[None]]
 async def run_chat_loop(chat: Chat, terminal: TerminalScreen, prompt: str | None, greeting: Greeting) -> None:
     """Run until the user leaves; `prompt` comes from the command line.
 
-    The line is drawn first; then come the greeting and what takes long to load.
+    The loop draws the input line first. Then it shows the greeting and loads the slow libraries.
     """
     chat_loop = _ChatLoop(chat, terminal, greeting)
     if prompt:
@@ -39,13 +39,13 @@ async def run_chat_loop(chat: Chat, terminal: TerminalScreen, prompt: str | None
 
 
 async def _warm_up(chat: Chat, terminal: TerminalScreen) -> None:
-    """Load what an answer needs, once the line is drawn."""
+    """Load the libraries for an answer once the input line is drawn."""
     await terminal.input_line.is_drawn.wait()
     await chat.warm_up()
 
 
 class _ChatLoop:
-    """The queue of typed lines, and the worker that carries them out."""
+    """The queue of submitted lines, and the worker that runs them."""
 
     def __init__(self, chat: Chat, terminal: TerminalScreen, greeting: Greeting) -> None:
         self._chat = chat
@@ -72,7 +72,7 @@ class _ChatLoop:
         finally:
             self._chat.is_over = True
             self._has_input.set()
-            # An interrupted turn ends by itself; anything else is cancelled.
+            # An interrupted turn ends by itself; any other action is cancelled.
             if not self._chat.interrupt():
                 worker.cancel()
             with suppress(asyncio.CancelledError):
@@ -83,7 +83,7 @@ class _ChatLoop:
                 )
 
     async def _run_queue(self) -> None:
-        """Greet, and carry out the queued lines one after the other."""
+        """Show the greeting, then run the queued lines one after the other."""
         await self._terminal.input_line.is_drawn.wait()
         await self._show_errors(self._greeting())
         while not self._chat.is_over:
@@ -101,7 +101,7 @@ class _ChatLoop:
         self._terminal.input_line.close()
 
     async def _show_errors(self, action: Awaitable[object]) -> None:
-        """Await something and show any error, so that the next line is still answered."""
+        """Await an action and show any error, so that the loop continues with the next line."""
         try:
             await action
         except HoldfastError as error:
@@ -122,6 +122,6 @@ class _ChatLoop:
         return False
 
     async def _cancel_compaction(self) -> None:
-        is_command = self._is_busy  # then the command shows the result
+        is_command = self._is_busy  # a command shows the result itself
         if await self._chat.session.cancel_compaction() and not is_command:
             self._terminal.show(ChatNotice("compaction cancelled", "warning"))

@@ -1,4 +1,4 @@
-"""Starts and ends a chat: on which screen, in which conversation, and what it leaves on the context board."""
+"""Starts and ends a chat: chooses the screen and the conversation, and updates the context board on exit."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ EXIT_SECONDS = 60
 
 
 async def consolidate_on_exit(chat: Chat) -> None:
-    """Consolidate the conversation to the board, if the settings allow that without a question."""
+    """Consolidate the conversation into the board, if the settings allow that without asking."""
     session = chat.session
     agent = chat.rem_agent() if chat.settings.consolidate and len(session) >= MIN_CONSOLIDATED_MESSAGES else None
     if agent is None:
@@ -51,7 +51,7 @@ async def consolidate_on_exit(chat: Chat) -> None:
 
 EXIT_CODES: dict[TurnOutcome, int] = {"done": 0, "failed": 1, "interrupted": 130}
 RESUMING_RESTORE = "recent_text"
-"""A policy with this way to restore continues the newest conversation by itself."""
+"""A policy that restores in this way continues the newest conversation by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class ChatOptions:
     session: str | None = None
     """The conversation to continue, by the beginning of its id."""
     is_resumed: bool = False
-    """Continue the newest one."""
+    """Continue the newest conversation."""
 
 
 async def run_chat(settings: Settings, options: ChatOptions) -> int:
@@ -94,7 +94,7 @@ async def _answer_input(chat: Chat, options: ChatOptions) -> TurnOutcome:
 
 
 async def _run_in_terminal(settings: Settings, options: ChatOptions) -> int:
-    from holdfast.apps.chat.loop import run_chat_loop  # noqa: PLC0415 - a tenth of a second, for people only
+    from holdfast.apps.chat.loop import run_chat_loop  # noqa: PLC0415 - takes 0.1 s, only for terminals
     from holdfast.apps.chat.terminal_screen import TerminalScreen  # noqa: PLC0415 - as above
 
     terminal = TerminalScreen(settings.paths.prompt_history, has_color=has_color(settings))
@@ -119,9 +119,9 @@ async def _show_greeting(chat: Chat, terminal: "TerminalScreen") -> None:
 
 @contextmanager
 def end_on_signals(end: Callable[[], object]) -> Generator[list[int]]:
-    """End as if the user had left when the program gets a signal to end, or its terminal goes away.
+    """Call `end` when the program receives a signal to terminate or its terminal is closed.
 
-    Yields the list of received signals.
+    Yield the list of received signals.
     """
     received: list[int] = []
 
@@ -170,5 +170,5 @@ def has_terminal() -> bool:
 
 
 def has_color(settings: Settings) -> bool:
-    """Return whether to use colours."""
+    """Return whether to use colors."""
     return settings.colour == "always" or (settings.colour == "auto" and not os.environ.get("NO_COLOR"))

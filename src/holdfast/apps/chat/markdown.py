@@ -1,4 +1,4 @@
-"""Prints styled text, Markdown and tables above the line, with rich. Loaded when there is something to print."""
+"""Prints styled text, Markdown and tables above the input line, with rich. Loaded at the first output."""
 
 from rich.console import Console
 from rich.markdown import Markdown
@@ -10,7 +10,7 @@ from holdfast.apps.chat.plain_screen import replace_control_characters
 
 
 class MarkdownPrinter:
-    """Prints above prompt_toolkit's line."""
+    """Prints above prompt_toolkit's input line."""
 
     def __init__(self, *, has_color: bool) -> None:
         self._console = Console(no_color=not has_color, highlight=False)

@@ -1,7 +1,7 @@
 """Screens without an interactive terminal: text for pipes and simple terminals, and JSON lines for programs.
 
-Answers and the results of commands go to standard output, everything else to standard error. There is nobody to ask, so
-nothing is allowed that the settings do not allow.
+Answers and the output of commands go to standard output, everything else to standard error. These screens cannot ask
+the user, so they reject every action that the settings do not allow.
 """
 
 import json
@@ -29,7 +29,7 @@ _CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f
 
 
 def replace_control_characters(text: str) -> str:
-    """Return a text that cannot control a terminal, whatever a model or a tool has written."""
+    """Return a text without control characters: output of a model or a tool must not control the terminal."""
     return _CONTROL_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
@@ -48,7 +48,7 @@ def align_columns(table: CommandTable) -> str:
 
 
 class PlainScreen:
-    """Writes text."""
+    """Writes events as text."""
 
     def __init__(self) -> None:
         self._is_line_open = False
@@ -56,7 +56,7 @@ class PlainScreen:
         self._busy = ""
 
     def show(self, event: ChatEvent) -> None:
-        """Write what happened."""
+        """Write an event."""
         match event:
             case TextDelta(text):
                 self._write(replace_control_characters(text))
@@ -87,13 +87,13 @@ class PlainScreen:
         self._busy = beginning
 
     async def ask_consent(self, question: str, *, has_always: bool = False) -> Consent:
-        """Refuse: there is nobody to ask."""
+        """Refuse, because this screen cannot ask the user."""
         del has_always
         self._write_stderr(f"not allowed, because nobody can be asked: {preview_line(question)}")
         return "no"
 
     async def edit_text(self, question: str, text: str) -> str | None:
-        """Refuse: there is nobody to ask."""
+        """Refuse, because this screen cannot ask the user."""
         del text
         self._write_stderr(f"refused, because nobody can be asked: {preview_line(question)}")
 
@@ -125,10 +125,10 @@ CHAT_EVENT_NAMES = {
 
 
 class JsonScreen(PlainScreen):
-    """Writes one JSON object a line: `event` says what happened."""
+    """Writes one JSON object per line; its key `event` names the event."""
 
     def show(self, event: ChatEvent) -> None:
-        """Write what happened."""
+        """Write an event."""
         self._write_json({"event": CHAT_EVENT_NAMES[type(event)], **asdict(event)})
 
     def show_busy(self, what: str) -> None:

@@ -1,7 +1,7 @@
-"""Prepares what a user types or pastes: valid text, and no larger than the window allows.
+"""Prepares prompts: makes typed or pasted text valid, and small enough for the window.
 
-A paste that would fill the window is not cut. It becomes an attachment, a private file that the model reads piece by
-piece; the prompt holds its beginning and how to read on.
+A paste that would fill the window is not cut. It becomes an attachment: a private file that the model reads in parts.
+The prompt then holds the beginning of the text and says how to read the rest.
 """
 
 import re
@@ -12,21 +12,21 @@ from holdfast.core.conversation.tokens import Counter
 from holdfast.stores.files import PRIVATE_FOLDER_MODE, write_private_lines
 
 MAX_PROMPT_SHARE = 0.5
-"""A prompt that takes more of the budget than this is offered as an attachment."""
+"""A prompt that takes a larger share of the budget becomes an attachment."""
 ATTACHMENT_PREVIEW_CHARS = 400
 MAX_CONTROL_SHARE = 0.1
-"""With a larger share of control characters it is not text."""
+"""Input with a larger share of control characters is not text."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
 class CleanPrompt:
-    """A prompt that can be sent, or why not."""
+    """A prompt that can be sent, or the reason why it cannot."""
 
     text: str
     problem: str = ""
-    """Why it is not sent."""
+    """The reason why it cannot be sent."""
     note: str = ""
     """What was changed."""
 
@@ -43,7 +43,7 @@ def clean_prompt(text: str) -> CleanPrompt:
 
 def is_too_large(text: str, budget: int, counter: Counter) -> bool:
     """Return whether a prompt would leave too little room for the conversation."""
-    # No vocabulary gets by with a token for sixteen characters, so text that is clearly too long is not counted.
+    # In every vocabulary, 16 characters take at least a token, so text that is clearly too long is not counted.
     limit = int(MAX_PROMPT_SHARE * budget)
     return len(text) > 16 * limit or (len(text) > limit and counter.count(text) > limit)
 

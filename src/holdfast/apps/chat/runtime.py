@@ -1,7 +1,7 @@
-"""The agent that answers, built from the settings when it is first needed and again when they change.
+"""The agent that answers, built from the settings on first use and again when they change.
 
-The providers' libraries take a second or two to load and the embedded model a little longer to start. Both happen in
-other threads and processes, so that the user can type meanwhile.
+The providers' libraries take a second or two to load, and the embedded model takes a little longer to start. Both run
+in other threads and processes, so that the user can type meanwhile.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """An agent, and the capability that governs its history."""
+    """An agent, and the capability that manages its history."""
 
     agent: "Agent[object, str]"
     capability: "Holdfast"
@@ -44,11 +44,11 @@ class RuntimeCache:
         self._runtime: Runtime | None = None
         self._server: EmbeddedServer | None = None
         self._stale_servers: list[EmbeddedServer] = []
-        """Servers of earlier settings, to be stopped."""
+        """Servers of earlier settings that must still be stopped."""
         self._lock = asyncio.Lock()
 
     def invalidate(self) -> None:
-        """Build the agent again the next time."""
+        """Discard the agent, so that the next `get` builds it again."""
         self._runtime = None
 
     async def get(self, settings: Settings, session: Session, folder: FileTools) -> Runtime:
@@ -62,7 +62,7 @@ class RuntimeCache:
 
     @staticmethod
     async def check_model(settings: Settings) -> None:
-        """Raise if a model cannot answer, as far as that is known without a call."""
+        """Raise if the model cannot answer, as far as that can be checked without a call."""
         if settings.model == EMBEDDED:
             return
 
@@ -77,7 +77,7 @@ class RuntimeCache:
             raise as_model_error(bare_model_name(settings.model), error) from error
 
     def summarizer(self, settings: Settings) -> Summarizer | None:
-        """Return the summarizer if it is the embedded model that answers too, on the same server."""
+        """Return a summarizer on the running server if the embedded model both answers and summarizes; else None."""
         if EMBEDDED not in {settings.summarization_model} & {settings.model}:
             return None
         from holdfast.models.embedded.server import EmbeddedSummarizer  # noqa: PLC0415 - an extra

@@ -1,8 +1,8 @@
-"""Runs shell commands for a model. The user is asked first, every time, unless the command is allowed.
+"""Runs shell commands for a model. The tool asks the user before each command that the settings do not allow.
 
-The settings allow beginnings of plain commands; a command that could hide another (a pipe, a substitution, a second
-line) is always asked about. Variables whose names look like secrets are not passed on. A command ends with its turn,
-and so does everything that it started.
+The settings allow plain commands by their first words. The tool always asks about a command that could hide another
+one (a pipe, a substitution, a second line). It does not pass on variables whose names look like secrets. When a turn
+ends, its commands are stopped, and so is every process that they started.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ MAX_COMMAND_TIMEOUT_SECONDS = 900
 MAX_OUTPUT_BYTES = 400_000
 COMMAND_TERMINATE_SECONDS = 2.0
 _SHELL_SYNTAX = re.compile(r"[;&|<>`$(){}\n\r\\*?\[\]~!#=]")
-"""Characters that a shell does not read as plain words."""
+"""Characters with a special meaning to a shell."""
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|_PAT$|DSN$", re.IGNORECASE)
 COMMAND_REFUSED = "the user did not allow this command; do without it, or ask what to do instead"
 

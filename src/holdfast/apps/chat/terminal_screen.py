@@ -1,8 +1,8 @@
-"""The chat in a terminal: the answer grows above a line that can be edited all the while.
+"""The chat in a terminal: the answer grows above an input line that stays editable.
 
-Finished blocks of Markdown are printed for good; the block that is being written is drawn above the line until it is
-whole. Below the line a status says how full the context is. What is typed while a turn runs is queued and kept in the
-history file.
+Finished blocks of Markdown are printed permanently. The unfinished block is redrawn above the line until it is
+complete. A status below the line says how full the context is. Lines that the user submits during a turn are queued
+and saved in the history file.
 """
 
 import re
@@ -38,7 +38,7 @@ _LIST_LINE = re.compile(r"^\s*([-*+]|\d{1,9}[.)])\s|^\s+\S")
 
 
 def split_finished_blocks(text: str) -> tuple[str, str]:
-    """Return the part that can be rendered for good, and the rest.
+    """Return the part that can be printed permanently, and the rest.
 
     A block ends at an empty line outside a code fence. Later text does not change how it is rendered, except for lists,
     which continue over empty lines.
@@ -63,11 +63,11 @@ def split_finished_blocks(text: str) -> tuple[str, str]:
 
 
 PROVENANCE_MARKS = {"reported": "", "counted": "", "calibrated": "≈", "estimated": "~"}
-"""How exact a token count is: reported or counted with the model's vocabulary, calibrated, or estimated."""
+"""The mark for how exact a token count is: reported or counted with the vocabulary, calibrated, or estimated."""
 
 
 def render_status_line(status: ChatStatus, *, busy: str = "", queued: int = 0, width: int = 80) -> str:
-    """Return the status on one line, the most important first, as far as it fits."""
+    """Return the status on one line, the most important part first, cut to the width."""
     share = status.tokens / max(1, status.budget)
     mark = PROVENANCE_MARKS.get(status.provenance, "~") if status.tokens else ""
     counts, percent = f"{mark}{status.tokens:,}/{status.budget:,}", f"{share:.0%}"
@@ -95,18 +95,18 @@ def render_status_line(status: ChatStatus, *, busy: str = "", queued: int = 0, w
 
 NOTICE_STYLES = {"info": "dim", "warning": "yellow", "error": "red"}
 MAX_LIVE_LINES = 12
-"""How many lines of an unfinished block, or of a long prompt, are shown."""
+"""How many lines of an unfinished block or a long prompt are displayed."""
 CONSENT_ANSWERS: dict[str, Consent] = {"yes": "yes", "always": "always", "no": "no"}
 THINKING_STATUS = "thinking …"
 
 
 class TerminalScreen:
-    """A screen with a line to type on."""
+    """A screen with an input line."""
 
     def __init__(self, history: Path, *, has_color: bool = True) -> None:
         self.queued_lines = 0
         self.interrupt: Callable[[], bool] = lambda: False
-        """Stops what is running; returns whether anything was."""
+        """Stops the running turn or compaction; returns whether there was one."""
         self._chat: Chat | None = None
         self._unprinted_text = ""
         """The part of the answer that is not printed yet."""
@@ -123,7 +123,7 @@ class TerminalScreen:
 
     @cached_property
     def _printer(self) -> "MarkdownPrinter":
-        from holdfast.apps.chat.markdown import MarkdownPrinter  # noqa: PLC0415 - the user can type before it is loaded
+        from holdfast.apps.chat.markdown import MarkdownPrinter  # noqa: PLC0415 - the user can type before that
 
         return MarkdownPrinter(has_color=self._has_color)
 
@@ -135,13 +135,13 @@ class TerminalScreen:
         self._chat = chat
 
     def show_prompt(self, text: str) -> None:
-        """Print a prompt of the user for good."""
+        """Print a prompt of the user permanently."""
         lines = text.splitlines()
         more = [f"… {len(lines) - MAX_LIVE_LINES:,} more lines"] if len(lines) > MAX_LIVE_LINES else []
         self._printer.print_text(PROMPT_MARK + "\n  ".join([*lines[:MAX_LIVE_LINES], *more]), "bold")
 
     def show(self, event: ChatEvent) -> None:
-        """Show what happened."""
+        """Show an event."""
         if isinstance(event, TextDelta):
             self._busy = ""
             self._unprinted_text += event.text
@@ -161,7 +161,7 @@ class TerminalScreen:
         self.input_line.refresh()
 
     async def ask_consent(self, question: str, *, has_always: bool = False) -> Consent:
-        """Print the question for good, and ask for an answer."""
+        """Print the question permanently, and ask for an answer."""
         self._flush()
         self._printer.print_text(question, "bold yellow")
         answers = {"y": "yes", **({"a": "always"} if has_always else {}), "n": "no"}
@@ -169,7 +169,7 @@ class TerminalScreen:
         return CONSENT_ANSWERS.get(answer or "no", "no")
 
     async def edit_text(self, question: str, text: str) -> str | None:
-        """Let the user edit a text on the line."""
+        """Let the user edit a text in the input line."""
         self._printer.print_text(question, "bold yellow")
         return await self.input_line.edit("", text)
 

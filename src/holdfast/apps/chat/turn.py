@@ -1,6 +1,6 @@
 """One turn of the agent, as events for the screen.
 
-References to artifacts are left out of the answer while it streams.
+References to artifacts are removed from the answer while it streams.
 """
 
 import json
@@ -33,7 +33,7 @@ from holdfast.core.recall.artifacts import ARTIFACT_REFERENCE
 
 REFERENCE_START = "[artifact:"
 MAX_HELD_CHARS = 4_000
-"""A longer text is not a reference."""
+"""A text that is longer cannot be a reference."""
 
 
 class ReferenceFilter:
@@ -43,7 +43,7 @@ class ReferenceFilter:
         self._held = ""
 
     def feed(self, piece: str) -> str:
-        """Return the text that can be shown now."""
+        """Return the text that is safe to display now."""
         self._held += piece
         shown = ""
         while (start := _find_start(self._held)) is not None:
@@ -59,7 +59,7 @@ class ReferenceFilter:
         return shown
 
     def flush(self) -> str:
-        """Return the rest of what was held back, now that nothing follows."""
+        """Return the text that is still held back, at the end of the stream."""
         held, self._held = self._held, ""
         return ARTIFACT_REFERENCE.sub("", held)
 
@@ -85,7 +85,7 @@ async def turn_events(
     agent: Agent[object, str], prompt: str | None, max_steps: int | None
 ) -> AsyncGenerator[ChatEvent]:
     """Yield what happens while the agent answers."""
-    # One step to close, and one for a model that calls a tool in it nevertheless.
+    # One more step for the closing answer, and one in case the model calls a tool in it nevertheless.
     limits = UsageLimits(request_limit=None if max_steps is None else max_steps + 2)
     references = ReferenceFilter()
     try:
@@ -106,7 +106,7 @@ async def turn_events(
 
 
 def _to_chat_event(event: object) -> ChatEvent | None:
-    """Return what the user is shown of an event of the run, if anything."""
+    """Return the chat event for an event of the run; None if the user does not need to see it."""
     match event:
         case PartStartEvent(part=TextPart(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
             return TextDelta(text) if text else None

@@ -1,4 +1,4 @@
-"""The commands about settings: what is set and why, and which models there are and where the preset acts with them."""
+"""The commands about settings and models: values with their sources, and models with the preset's thresholds."""
 
 import argparse
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from holdfast.stores.base import Store
 
 
 def settings_for(args: argparse.Namespace, *, is_tolerant: bool = False) -> Settings:
-    """Return the settings for a command line; arguments that are named like settings count as flags."""
+    """Return the settings for a command line; an argument with the name of a setting overrides that setting."""
     names = [name for one in SETTING_DECLARATIONS.values() for name in one.names]
     flags = {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
     return load_settings(flags=flags, is_tolerant=is_tolerant)
@@ -79,7 +79,7 @@ def _row_json(row: SettingRow) -> dict[str, object]:
 
 
 def _json_value(value: object, text: str) -> object:
-    """Return a value for JSON, without what may be secret."""
+    """Return a value for JSON, without possible secrets."""
     if isinstance(value, Mapping):
         return {name: str(inner) for name, inner in cast("Mapping[str, object]", value).items()}
     if isinstance(value, tuple):

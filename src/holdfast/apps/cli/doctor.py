@@ -1,6 +1,6 @@
 """`holdfast doctor`: checks of versions, settings, the model, the store, the clock and the disk.
 
-Each check is a function that yields findings. A finding that is not ok says what to do.
+Each check is a function that yields findings. A finding about a problem says what to do.
 """
 
 import argparse
@@ -45,7 +45,7 @@ from holdfast.stores.sqlite.store import SqliteStore
 DoctorState: TypeAlias = Literal["ok", "warn", "fail"]
 CHECKED_PACKAGES = ("splintr-rs", "pydantic-ai-slim", "httpx", "xllamacpp", "psycopg", "opentelemetry-api")
 EARLIEST_CLOCK_SECONDS = 1_730_000_000
-"""An earlier time on the clock is wrong: this program is newer."""
+"""A clock with an earlier time is wrong, because this program is newer."""
 MAX_CLOCK_SKEW_MS = 3_600_000
 LOW_DISK_BYTES, MIN_DISK_BYTES = 1 << 30, 100 << 20
 DOCTOR_CONNECT_SECONDS = 3.0
@@ -120,7 +120,7 @@ def _check_settings(settings: Settings) -> Iterator[DoctorFinding]:
 
 
 def _check_model(settings: Settings) -> Iterator[DoctorFinding]:
-    """Yield whether the model can be called, as far as that is known without a call."""
+    """Yield whether the model can be called, as far as that can be checked without a call."""
     model = settings.model
     if model == EMBEDDED:
         yield from _check_embedded()
@@ -137,7 +137,7 @@ def _check_model(settings: Settings) -> Iterator[DoctorFinding]:
 
 
 def _check_named_model(settings: Settings) -> Iterator[DoctorFinding]:
-    """Yield what is wrong with a model that is named with its provider, or that nothing is."""
+    """Yield the problems of a model that is named with its provider, or that there are none."""
     model, is_known = settings.model, configured_model(settings) is not None
     if find_spec("pydantic_ai") is None:
         yield from _check_package(model, "pydantic_ai", "pydantic-ai")
@@ -183,7 +183,7 @@ def _check_package(model: str, module: str, extra: str) -> Iterator[DoctorFindin
 
 
 async def _check_reachable(settings: Settings, *, is_asked: bool) -> AsyncIterator[DoctorFinding]:
-    """Yield whether the model answers: with `--ask` it is called, else its address is tried."""
+    """Yield whether the model answers: call it with `--ask`, else only connect to its address."""
     parts = urlsplit(settings.model)
     if is_asked:
         yield await _check_answer(settings)

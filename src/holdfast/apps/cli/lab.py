@@ -107,7 +107,7 @@ async def lab_tune(args: argparse.Namespace, store: Store) -> int:
 async def _load_recordings(
     args: argparse.Namespace, store: Store, budgets: Sequence[int]
 ) -> "tuple[list[Recording], list[str]]":
-    """Return the recordings, and what could not be read, which is printed."""
+    """Return the recordings and the problems of those that could not be read; print the problems."""
     from holdfast.apps.lab.recordings import concatenate  # noqa: PLC0415 - as above
     from holdfast.apps.lab.sources import load_recordings  # noqa: PLC0415 - as above
 
@@ -148,12 +148,12 @@ def _collect_problems(
 
 
 def _nonzero_figures(entry: "PolicyResult") -> list[str]:
-    """Return which figures must be zero and are not."""
+    """Return the figures that must be zero and are not."""
     return [f"{name} is {entry.figures[name]:.0f} and has to be 0" for name in ZERO_FIGURES if entry.figures.get(name)]
 
 
 def _exit_code(run: "LabRun", *, is_sound: bool) -> int:
-    """Return the exit code of a run, and say last if it was interrupted."""
+    """Return the exit code of a run; print a last line if the run was interrupted."""
     if run.signal:
         found = ", and what they found is shown" if run.done else ""
         warn(f"interrupted: {run.done:,} of {run.total:,} replays were played{found}")

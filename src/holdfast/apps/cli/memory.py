@@ -1,4 +1,4 @@
-"""`holdfast memory` and `holdfast consolidate`: the daily notes, and the context board made from conversations."""
+"""`holdfast memory` shows daily notes; `holdfast consolidate` updates the context board from conversations."""
 
 import argparse
 import sys

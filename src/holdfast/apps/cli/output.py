@@ -18,10 +18,10 @@ AGE_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
 class ProgressCounter:
-    """Counts in place on a terminal once something takes longer than a second; elsewhere in lines, if at all."""
+    """Shows a count: updated in place on a terminal after one second, elsewhere as a line from time to time."""
 
     def __init__(self, what: str, *, line_seconds: float = float("inf")) -> None:
-        """`line_seconds` is how often a line is written without a terminal."""
+        """`line_seconds` is the time between two lines without a terminal; by default none is written."""
         self._what = what
         self._is_line = not sys.stderr.isatty()
         self._pause = line_seconds if self._is_line else 0.2
@@ -51,7 +51,7 @@ def warn(problem: str) -> None:
 
 
 def confirm(args: argparse.Namespace, question: str) -> None:
-    """Ask before something is deleted; raises unless the user agrees."""
+    """Ask the user before something is deleted; raise unless the user agrees."""
     if args.yes:
         return
     if not sys.stdin.isatty():
@@ -62,7 +62,7 @@ def confirm(args: argparse.Namespace, question: str) -> None:
 
 
 def print_result(args: argparse.Namespace, text: str, result: Mapping[str, object]) -> None:
-    """Print what was done: a text for people, or JSON for programs."""
+    """Print the result of a command: text for people, or JSON for programs."""
     if args.json:
         print_json(result)
     else:
@@ -70,7 +70,7 @@ def print_result(args: argparse.Namespace, text: str, result: Mapping[str, objec
 
 
 def print_json(value: object) -> None:
-    """Print a value for a program."""
+    """Print a value as JSON."""
     print(json.dumps(value, ensure_ascii=False, indent=2, default=str))
 
 
@@ -83,7 +83,7 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def render_for_terminal(message: Message, number: int, speaker: str = "") -> str:
-    """Return a message for people; `speaker` is who said it, if that is not its role."""
+    """Return a message as text for people; `speaker` replaces its role if it is not empty."""
     lines = [f"{number} {speaker or message.role}", *([message.text] if message.text else [])]
     lines += [f"→ {call.name}({call.arguments})" for call in message.calls]
     lines += [f"← {result.text}" for result in message.results]
@@ -96,13 +96,13 @@ def escape_control_characters(text: str) -> str:
 
 
 def session_age(info: SessionInfo) -> str:
-    """Return how long ago something was last added to a session."""
+    """Return the time since the last change of a session."""
     age = max(0, now_ms() - info.updated_ms)
     return next((f"{age // unit} {name}" for unit, name in AGE_UNITS if age >= unit), "now")
 
 
 def render_positions(positions: Sequence[int]) -> str:
-    """Return positions as ranges."""
+    """Return positions as text, consecutive ones as ranges."""
     starts = [at for number, at in enumerate(positions) if number == 0 or positions[number - 1] != at - 1]
     ends = [
         at for number, at in enumerate(positions) if number + 1 == len(positions) or positions[number + 1] != at + 1
@@ -111,7 +111,7 @@ def render_positions(positions: Sequence[int]) -> str:
 
 
 def configure_output(*, is_utf8: bool) -> None:
-    """Make sure that any text can be printed, whatever the terminal's encoding, and also if a stream is closed."""
+    """Configure the standard streams so that printing never fails, whatever the encoding, even on a closed stream."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - as long as the program

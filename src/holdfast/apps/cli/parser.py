@@ -1,4 +1,4 @@
-"""The parser of the command line. A command is loaded when it is used, and all of them for `--help`.
+"""The parser of the command line. It loads only the command that is used, or all of them for `--help`.
 
 Each command is a function; its docstring is its help, with an example in the last line.
 """
@@ -35,7 +35,7 @@ class Subparsers(Protocol):
         self,
         name: str,
         *,
-        help: str,  # noqa: A002 - the word argparse knows
+        help: str,  # noqa: A002 - the name in argparse
         description: str,
         formatter_class: type[argparse.HelpFormatter],
     ) -> argparse.ArgumentParser:
@@ -47,7 +47,7 @@ AddCommands: TypeAlias = Callable[[Subparsers], None]
 
 
 def build_parser(argv: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """Return the parser; if the command line begins with a command, with that command alone."""
+    """Return the parser. If the command line begins with a command, the parser knows only that command."""
     parser = argparse.ArgumentParser(
         prog="holdfast", description=PROGRAM_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -61,7 +61,7 @@ def build_parser(argv: Sequence[str] | None = None) -> argparse.ArgumentParser:
 
 
 class _VersionAction(argparse.Action):
-    """Prints the version, which is looked up only then."""
+    """Prints the version, which is looked up only if this option is used."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import version  # noqa: PLC0415 - loaded when the command runs
@@ -169,7 +169,7 @@ COMMAND_GROUPS: Mapping[str, AddCommands] = {
     **dict.fromkeys(("config", "models", "doctor"), _add_settings),
     "lab": _add_lab,
 }
-"""Which function adds a command."""
+"""The function that adds each command."""
 
 
 def _add_command(

@@ -1,4 +1,4 @@
-"""What `holdfast` without arguments prints."""
+"""The welcome page that `holdfast` prints without arguments."""
 
 from holdfast.apps.settings.settings import Settings
 
@@ -21,7 +21,7 @@ FIRST_COMMANDS = (
 
 
 def render_welcome(settings: Settings) -> str:
-    """Return the page."""
+    """Return the welcome page for the settings."""
     width = max(len(command) for command, _ in FIRST_COMMANDS)
     commands = "\n".join(f"  {command.ljust(width)}   {what}" for command, what in FIRST_COMMANDS)
     return WELCOME_PAGE.format(commands=commands, store=settings.render_value("store")).rstrip("\n")

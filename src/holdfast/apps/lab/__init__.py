@@ -1,1 +1,1 @@
-"""Replay of recorded sessions under any policy, without a model and without spending anything."""
+"""Replays of recorded sessions under any policy, without a model and at no cost."""

@@ -1,7 +1,7 @@
-"""What people do today: the policies that every other one is compared with.
+"""The baselines: common policies of today, with which all others are compared.
 
-Each gets the whole conversation so far and returns what it would send. Those that remember anything between two
-requests keep it in the object. `floor` is Holdfast without a memory.
+Each baseline receives the whole conversation so far and returns the messages it would send. A baseline with state keeps
+it in the object. `floor` is Holdfast's `govern`, which keeps no state.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,33 +22,33 @@ PLACEHOLDER_SUMMARY_TOKENS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class SummaryCost:
-    """What one call for a summary would have cost, in tokens."""
+    """The cost of one call to a summarizer, in tokens."""
 
     fresh_tokens: int
-    """Read for the first time."""
+    """Input that the provider reads for the first time."""
     output_tokens: int = PLACEHOLDER_SUMMARY_TOKENS
     cached_tokens: int = 0
-    """Read again from the provider's cache."""
+    """Input that the provider reads from its cache."""
 
 
 @dataclass(slots=True)
 class ReplayResult:
-    """What a policy would send, and what it spent on it."""
+    """The request of a policy, and what preparing it cost."""
 
     messages: Sequence[Mapping[str, object]]
     summaries: Sequence[SummaryCost] = ()
-    """The calls to a model."""
+    """The calls to a summarizer."""
     waited_seconds: float = 0.0
-    """How long the request waited for one of them."""
+    """How long the request waited for a summary."""
     is_compacted: bool = False
     """Whether messages were compacted for this request."""
 
 
 class ReplayPolicy(Protocol):
-    """Prepares each request of a session in turn."""
+    """Prepares the requests of a session one after the other."""
 
     async def prepare(self, replay_request: "ReplayRequest") -> ReplayResult:
-        """Return what would be sent for the conversation so far."""
+        """Return the request for the conversation so far."""
         ...
 
 
@@ -84,7 +84,7 @@ class ReplayRequest:
     sizes: MessageSizes
     budget: int
     idle_seconds: float = 0.0
-    """Since the previous request."""
+    """The time since the previous request."""
 
     @property
     def system_count(self) -> int:
@@ -93,7 +93,7 @@ class ReplayRequest:
 
     @property
     def available_tokens(self) -> int:
-        """The tokens that other messages may take."""
+        """How many tokens are left for the messages after the system text."""
         return self.budget - self.sizes.static - self.sizes.tokens_between(0, self.system_count)
 
 
@@ -123,7 +123,7 @@ class SlidingWindow:
 
 
 def _start_after_cut(replay_request: ReplayRequest, start: int, room: int, keep_share: float) -> int:
-    """Return where the window starts: moved to keep a share of the room once the messages exceed it."""
+    """Return the start of the window. Once the messages exceed `room`, move it so that they fill a share of `room`."""
     sizes, count = replay_request.sizes, len(replay_request.messages)
     if sizes.tokens_between(start, count) <= room:
         return start
@@ -132,7 +132,7 @@ def _start_after_cut(replay_request: ReplayRequest, start: int, room: int, keep_
 
 @dataclass(slots=True)
 class HysteresisWindow:
-    """Cuts to half of the budget when it is exceeded, and then leaves the window alone."""
+    """Cuts to half of the budget when it is exceeded, and does not move the window until the next cut."""
 
     keep_share: float = 0.5
     start: int = 0
@@ -184,7 +184,7 @@ class HeadAndTail:
 
 @dataclass(slots=True)
 class OutputMasking:
-    """Sends everything without all but the newest tool outputs, whether that fits or not."""
+    """Sends all messages, with all but the newest tool outputs masked, even if that exceeds the budget."""
 
     keep_last: int = 10
     masked_messages: dict[int, JsonMessage] = field(default_factory=dict[int, JsonMessage])

@@ -1,6 +1,6 @@
-"""What counts as an identifier when demands are measured.
+"""The definition of an identifier for the metric of demand retention.
 
-A copy on purpose: the ledger may learn to read texts better, and the figure must not move with it.
+It is deliberately separate from the ledger's: an improvement of the ledger must not change the metric.
 """
 
 import re
@@ -18,7 +18,7 @@ _PATTERN = (
 )
 _RUN = re.compile(r"[\w@.+~/-]{4,}")
 _MAX_RUN_CHARS = 1_000
-"""Longer runs are data; the pattern would take the square of their length to read."""
+"""Longer runs are data, and the pattern would take quadratic time on them."""
 MIN_IDENTIFIER_CHARS, MAX_IDENTIFIER_CHARS = 4, 200
 RULE_WORDS = re.compile(r"(?<!\bi )(?<!\bwe )\b(?:always|never|don['’]?t|do not|must)\b", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n")
@@ -36,7 +36,7 @@ def extract_identifiers(text: str) -> Iterator[str]:
 
 
 def extract_rules(text: str) -> Iterator[str]:
-    """Yield the sentences of a user's text that say what to do always or never; questions are left out."""
+    """Yield the sentences of a user's text that say what to do always or never; skip questions."""
     for piece in _SENTENCE_END.split(text):
         sentence = piece.strip()
         is_rule = MIN_RULE_CHARS <= len(sentence) <= MAX_RULE_CHARS and not sentence.endswith("?")

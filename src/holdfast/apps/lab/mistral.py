@@ -1,4 +1,4 @@
-"""Second opinions from mistral-common, where it is installed: on what is valid, and on how many tokens a text has."""
+"""Independent checks by mistral-common, if it is installed: the validity of requests, and token counts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -11,7 +11,7 @@ from holdfast.core.conversation.tokens import Counter, Provenance
 
 MISTRAL_PACKAGE, TEKKEN_FILE = "mistral_common", "tekken_240911.json"
 RequestOracle: TypeAlias = Callable[[Sequence[Mapping[str, object]]], bool]
-"""Returns whether a request would be accepted."""
+"""A function that returns whether Mistral would accept a request."""
 
 
 class _Tokenizer(Protocol):

@@ -8,7 +8,7 @@ from holdfast.core.planning.policy import PRESETS, Policy, read_policy
 from holdfast.errors import SettingsError
 
 SUMMARY_OPTION = "summary"
-"""After a policy's name and a plus: a model writes summaries."""
+"""The option after a policy's name and a plus that makes a model write summaries."""
 
 
 def check_policy_name(name: str, setting: str) -> None:
@@ -18,7 +18,7 @@ def check_policy_name(name: str, setting: str) -> None:
 
 
 def find_policy(name: str, setting: str = "--policy") -> tuple[Policy, bool]:
-    """Return a policy by its name, and whether a model writes summaries; raises `SettingsError`."""
+    """Return a policy by its name, and whether a model writes summaries; raise `SettingsError` if it is unknown."""
     stem, _, option = name.partition("+")
     if option not in {"", SUMMARY_OPTION}:
         raise SettingsError(

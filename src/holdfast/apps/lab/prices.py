@@ -14,7 +14,7 @@ REQUIRED_PRICES = ("read", "write", "output")
 
 
 def prices_for(names: str) -> list[Prices]:
-    """Return the prices of a list of names, each once; raises `SettingsError` for one that has none."""
+    """Return the prices for a list of names, without duplicates; raise `SettingsError` for a name without prices."""
     listed = [name for one in names.split(",") if (name := one.strip())]
     found = {prices.name: prices for name in listed for prices in _find_prices(name)}
     if not found:

@@ -1,4 +1,4 @@
-"""Recorded conversations in OpenAI's chat format, with what is known about each message.
+"""Recorded conversations in OpenAI's chat format, with annotations of each message.
 
 Keys of a message that begin with `x_` are annotations: when it was recorded (`x_ts`), what the provider billed for it
 (`x_usage`), and a name by which questions refer to it (`x_id`). They are removed before anything is sent.
@@ -21,7 +21,7 @@ class Probe:
     question: str
     answer: str
     evidence: tuple[int, ...]
-    """The messages that it needs."""
+    """The indices of the messages that the answer needs."""
     category: str = ""
 
 
@@ -50,7 +50,7 @@ class Recording:
 
 
 def read_recording(record: object, name: str = "session") -> Recording:
-    """Return a recording from a record of a JSONL file; `name` is for a record without an id."""
+    """Return the recording in a record of a JSONL file; `name` is used if the record has no id."""
     raw = record.get("messages") if isinstance(record, Mapping) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     fields = cast("Mapping[str, object]", record if isinstance(record, Mapping) else {})
     name = str(fields.get("id", name))
@@ -74,7 +74,7 @@ def read_recording(record: object, name: str = "session") -> Recording:
 def concatenate(recordings: Sequence[Recording]) -> Recording:
     """Return recordings as one long one, with the system text of the first and distinct call ids.
 
-    Unrelated conversations share no facts, so their questions are left out.
+    The questions are dropped, because unrelated conversations share no facts.
     """
     messages = [
         _with_prefixed_ids(message, f"s{number}_")

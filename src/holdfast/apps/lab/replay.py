@@ -1,7 +1,7 @@
-"""Replays a recorded conversation under a policy, and shows every request it would have made to the metrics.
+"""Replays a recorded conversation under a policy and passes every request of the policy to the metrics.
 
-For each assistant turn the policy prepares the request from everything before it; the request is compared with the
-previous one; then the recorded turn is appended. No provider is called: costs are computed.
+For each assistant turn the policy prepares a request from the messages before it. The replay compares the request with
+the previous one and then appends the recorded turn. It calls no provider and computes the costs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,20 +26,20 @@ class ReplayTurn:
     """One request that a policy would have made."""
 
     sent_tokens: int
-    """System text and tools included."""
+    """The tokens of the request, including system text and tools."""
     shared_tokens: int
-    """The prefix it has in common with the previous request."""
+    """The tokens of the prefix that it shares with the previous request."""
     is_extension: bool
     """Whether the previous request is its prefix."""
     output_tokens: int
     gap_seconds: float
-    """Since the previous request."""
+    """The time since the previous request."""
     summaries: Sequence[SummaryCost] = ()
     waited_seconds: float = 0.0
     is_compacted: bool = False
 
     def cached_tokens(self, prices: Prices) -> int:
-        """Return the tokens a provider's cache would still hold."""
+        """Return how many tokens of the request the provider's cache would still hold."""
         is_cold = prices.ttl_seconds is not None and self.gap_seconds > prices.ttl_seconds
         return 0 if is_cold else self.shared_tokens
 
@@ -47,7 +47,7 @@ class ReplayTurn:
         """Return the cost of the request and its summaries, in plain input tokens."""
         held = self.cached_tokens(prices)
         own = request_cost(prices, cached=held, fresh=self.sent_tokens - held, output=self.output_tokens)
-        # The input of a summary is read once, so it is not worth writing to a cache.
+        # A summarizer reads its input once, so caching that input is not worth the price.
         return own + sum(
             one.fresh_tokens + prices.read * one.cached_tokens + prices.output * one.output_tokens
             for one in self.summaries
@@ -56,10 +56,10 @@ class ReplayTurn:
 
 @dataclass(frozen=True, slots=True)
 class ObservedRequest:
-    """One request, with everything a metric may need."""
+    """One request, with all that a metric may need."""
 
     index: int
-    """Which message of the recording answers it."""
+    """The index of the recorded message that answers the request."""
     recording: Recording
     request: ReplayRequest
     messages: Sequence[Mapping[str, object]]
@@ -82,7 +82,7 @@ class Metric(Protocol):
 
 @dataclass(slots=True)
 class TurnCollector:
-    """The part of a metric that remembers every turn."""
+    """A base for metrics that need all turns."""
 
     turns: list[ReplayTurn] = field(default_factory=list[ReplayTurn], init=False)
 
@@ -102,7 +102,7 @@ class Replayer:
     counter: Counter = field(default_factory=lambda: counter_for(LAB_MODEL))
     turns: list[ReplayTurn] = field(default_factory=list[ReplayTurn])
     _counted: dict[int, tuple[int, str]] = field(default_factory=dict[int, tuple[int, str]])
-    """By the id of the message, which `_kept` keeps alive."""
+    """Tokens and text by `id` of the message; `_kept` keeps the message alive, so that no id is reused."""
     _kept: list[Mapping[str, object]] = field(default_factory=list[Mapping[str, object]])
 
     async def play(self, metrics: Sequence[Metric] = ()) -> dict[str, float]:

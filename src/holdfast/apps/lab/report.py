@@ -1,6 +1,6 @@
-"""A report on the results of the laboratory: one HTML page that needs nothing but itself.
+"""The report on the results of the lab: one HTML page without external files.
 
-The line and bar plots are SVG written here, so a report needs no program to be viewed.
+The line and bar plots are inline SVG, so a browser is enough to view a report.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,13 +34,13 @@ class PlotSeries:
     values: Sequence[float]
     color: str
     marks: Sequence[int] = ()
-    """The indices with a dot."""
+    """The indices of the points that have a dot."""
 
 
 def line_plot(
     title: str, series: Sequence[PlotSeries], *, unit: str = "", limit: tuple[str, float] | None = None
 ) -> str:
-    """Return lines over turns with their dots, and a dashed line for a named limit."""
+    """Return a plot of lines over turns with their dots, and a dashed line at a named limit."""
     top = max((value for one in series for value in one.values), default=0.0) or 1.0
     top = max(top, limit[1]) if limit else top
     longest = max((len(one.values) for one in series), default=1)
@@ -58,7 +58,7 @@ def line_plot(
 
 
 def bar_plot(title: str, groups: Mapping[str, Sequence[PlotSeries]], *, unit: str = "") -> str:
-    """Return groups of bars side by side; each series has one value."""
+    """Return a plot of bars in groups; each series has one value."""
     every = [one for group in groups.values() for one in group]
     known = {one.name: one for one in every}
     names = list(known)
@@ -161,7 +161,7 @@ pre{color:var(--soft);font-size:12px;white-space:pre-wrap}.ours td{font-weight:6
 SMOOTHED_REQUESTS = 20
 """How many requests one point of a smoothed curve averages."""
 MAX_DOT_SHARE = 0.1
-"""A sliding window changes its prefix every time: above this share of turns no dots are drawn."""
+"""No dots are drawn if a larger share of turns has them: a sliding window changes its prefix every time."""
 
 
 def render_report(results: Sequence[PolicyResult], problems: Sequence[str] = ()) -> str:
@@ -248,14 +248,14 @@ def _group_plots(group: Sequence[PolicyResult], colors: Mapping[str, str], budge
 
 
 def _dots_caption(group: Sequence[PolicyResult]) -> str:
-    """Return the caption of the first plot, which says whose dots it leaves out."""
+    """Return the caption of the first plot, which names the policies without dots."""
     title = "Tokens sent, turn by turn; a dot is a turn whose prefix was folded or otherwise changed"
     crowded = [one.policy for one in group if len(_prefix_breaks(one)) != len(_prefix_breaks(one, MAX_DOT_SHARE))]
     return f"{title}; not drawn where that is more than one turn in ten: {', '.join(crowded)}" if crowded else title
 
 
 def _cache_hit_shares(result: PolicyResult) -> list[float]:
-    """Return for each request the share of the last ones that the cache holds."""
+    """Return for each request the share of sent tokens in the shared prefix, over the last requests."""
     shared, sent = (
         [0, *accumulate(values)]
         for values in zip(*((turn.shared_tokens, turn.sent_tokens) for turn in result.turns), strict=True)
@@ -265,6 +265,6 @@ def _cache_hit_shares(result: PolicyResult) -> list[float]:
 
 
 def _prefix_breaks(result: PolicyResult, max_share: float = 1.0) -> list[int]:
-    """Return the turns with a new prefix; none if they are more than a share of all turns."""
+    """Return the turns with a new prefix; none if their share of all turns is above `max_share`."""
     found = [index for index, turn in enumerate(result.turns) if turn.is_compacted or not turn.is_extension]
     return found if len(found) <= max_share * len(result.turns) else []

@@ -1,7 +1,7 @@
-"""A policy replayed in a real session, on a clock that follows the recording: only time and the model are simulated.
+"""Replays a policy in a real session, with a simulated clock that follows the recording and a simulated summarizer.
 
-The simulated summarizer takes a fixed time and writes the most frequent names of its input. It remembers its input, so
-that metrics can tell how much of a span reached it.
+The summarizer takes a fixed time and writes the most frequent names of its input. It remembers its input, so that
+metrics can measure how much of a span it received.
 """
 
 import re
@@ -34,7 +34,7 @@ LAB_FORMAT, LAB_MODEL = "openai-chat", "gpt-5"
 DEFAULT_TURN_SECONDS = 10.0
 """How long a turn takes if a recording does not say."""
 MAX_SUMMARY_PARTS, MAX_NAMES_PER_PART = 24, 6
-"""How many sentences the simulated summarizer writes, and how many names each has."""
+"""How many sentences a simulated summary has, and how many names each sentence has."""
 MAX_LAB_RECALL_TOKENS = 1_000
 CLOCK_START_MS = 1_700_000_000_000
 _PLACE = re.compile(r"#(\d+)")
@@ -42,7 +42,7 @@ _PLACE = re.compile(r"#(\d+)")
 
 @dataclass(slots=True)
 class SimulatedSummarizer:
-    """Writes summaries instead of a model."""
+    """A summarizer that calls no model."""
 
     name: str
     clock: SimulatedClock
@@ -51,7 +51,7 @@ class SimulatedSummarizer:
     window: int | None = None
     prefix_formats: frozenset[str] = frozenset({LAB_FORMAT})
     inputs: list[str] = field(default_factory=list[str])
-    """What each call could read."""
+    """The input of each call."""
     costs: list[SummaryCost] = field(default_factory=list[SummaryCost])
 
     async def write(self, prompt: SummaryPrompt) -> ModelReply:
@@ -115,7 +115,7 @@ class SimulatedSession:
         return self._session
 
     async def prepare(self, replay_request: ReplayRequest) -> ReplayResult:
-        """Return what is sent for the conversation so far."""
+        """Return the request for the conversation so far."""
         new = replay_request.messages[len(self.session) :]
         if new:
             await self.session.record(new)
@@ -137,7 +137,7 @@ class SimulatedSession:
         try:
             return await self.session.prepare(budget, has_recall=True)
         except PendingToolCallsError:
-            # The recorded client went on without an answer.
+            # The recorded client continued without an answer.
             await self.session.interrupt()
             return await self.session.prepare(budget, has_recall=True)
 
@@ -156,7 +156,7 @@ class SimulatedSession:
         return await self.session.recall_tool(max_tokens=MAX_LAB_RECALL_TOKENS).call({"query": query})
 
     async def count_lost_messages(self, messages: list[dict[str, object]]) -> int:
-        """Return how many messages another session does not read back from the log byte for byte."""
+        """Return how many messages differ in any byte when another session reads them from the log."""
         async with Session.open("lab", store=self.session.store, policy=self._policy, model=self._model) as other:
             found = await other.messages_at(0, len(messages))
         return sum(one != other for one, other in zip(found, messages, strict=False)) + abs(len(found) - len(messages))

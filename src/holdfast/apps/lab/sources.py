@@ -1,7 +1,7 @@
 """Recordings from files of JSON lines, anything that can be imported, and sessions of a store.
 
-A conversation is replayed as it was recorded: broken parts stay broken, and no message is invented. What cannot be read
-is reported by file, line and session, and left out.
+A conversation is replayed as it was recorded: broken parts stay broken, and no message is invented. A recording that
+cannot be read is skipped and reported with its file, line or session.
 """
 
 import json
@@ -32,7 +32,7 @@ SOURCE_MISSING = "there is no such file, and no such session"
 
 
 async def load_recordings(sources: Sequence[str], store: Store) -> tuple[list[Recording], list[str]]:
-    """Return the recordings of files and sessions, with distinct names, and what could not be read."""
+    """Return the recordings of files and sessions, with distinct names, and the problems of those that failed."""
     found: list[Recording] = []
     problems: list[str] = []
     for source in sources:
@@ -50,14 +50,14 @@ async def load_recordings(sources: Sequence[str], store: Store) -> tuple[list[Re
 
 
 def _describe_error(source: str, error: Exception) -> str:
-    """Return what is wrong with a source, and name the source once."""
+    """Describe the problem of a source, and name the source exactly once."""
     if isinstance(error, UnknownSessionError) and not error.candidates:
         return f"{source}: {SOURCE_MISSING}"
     return str(error) if source in str(error) else f"{source}: {error}"
 
 
 def _with_unique_names(recordings: Sequence[Recording]) -> list[Recording]:
-    """Return recordings with distinct names: rows of two would be taken for one."""
+    """Return recordings with distinct names, because results are grouped by name."""
     seen: dict[str, int] = {}
     named: list[Recording] = []
     for recording in recordings:
@@ -67,7 +67,7 @@ def _with_unique_names(recordings: Sequence[Recording]) -> list[Recording]:
 
 
 def _read_lines(path: Path) -> tuple[list[Recording], list[str]] | None:
-    """Return the conversations of a file with one a line, and what could not be read; None for another kind of file."""
+    """Return the conversations of a JSONL file, and the problems of its lines; None for another kind of file."""
     found: list[Recording] = []
     problems: list[str] = []
     has_conversation = False
@@ -87,7 +87,7 @@ def _is_conversation(record: object) -> bool:
 
 
 def _check_playable(recording: Recording) -> Recording:
-    """Return a recording; raises if it cannot be replayed."""
+    """Return the recording; raise if it cannot be replayed."""
     try:
         for index, native in enumerate(recording.messages):
             format_named(LAB_FORMAT).decode(native, index)
@@ -99,7 +99,7 @@ def _check_playable(recording: Recording) -> Recording:
 
 
 def _to_chat_format(recording: Recording) -> Recording:
-    """Return a recording in OpenAI's chat format: Anthropic's looks the same until it calls a tool."""
+    """Return a recording in OpenAI's chat format; Anthropic's format differs only where tools are called."""
     try:
         decoded = [format_named(LAB_FORMAT).decode(native, index) for index, native in enumerate(recording.messages)]
     except MalformedInputError:
@@ -139,7 +139,7 @@ async def _import_file(path: Path) -> tuple[list[Recording], list[str]]:
 
 
 async def _import_conversation(name: str, conversation: LoadedConversation) -> Recording:
-    """Return the imported conversation; raises if the import leaves gaps."""
+    """Return the imported conversation; raise if the import has gaps."""
     store = MemoryStore()
     arrived = await import_session(store, name, records_from_file(conversation, now_ms()))
     for line, reason in arrived.refused[:1]:
@@ -149,15 +149,15 @@ async def _import_conversation(name: str, conversation: LoadedConversation) -> R
 
 @dataclass(slots=True)
 class _SessionLog:
-    """What a replay needs of a session's log."""
+    """The data that a replay needs from a session log."""
 
     messages: list[tuple[float, log.MessageAppended]] = field(default_factory=list[tuple[float, log.MessageAppended]])
     system: str = ""
     tools: Sequence[Mapping[str, object]] = ()
     has_request_extras: bool = False
-    """Whether it says what system text and tools were sent."""
+    """Whether the log has the system text and tools that were sent."""
     counter: str = ""
-    """The counter that was used when it was recorded."""
+    """The token counter of the recorded session."""
 
     def apply(self, time_ms: int, event: log.Event) -> None:
         """Apply an event of the main agent."""
@@ -175,7 +175,7 @@ class _SessionLog:
 
 
 async def _read_session(store: Store, session: str) -> Recording:
-    """Return all messages of a session, also those that were compacted, and the size of its tools."""
+    """Return all messages of a session, including compacted ones, and the size of its tools."""
     session_log = _SessionLog()
     async for stored in export_records(store, session):
         session_log.apply(stored.time_ms, from_record(stored.record))
@@ -205,7 +205,7 @@ async def _read_session(store: Store, session: str) -> Recording:
 
 
 def _plain_system(system: str) -> str:
-    """Return system text that was recorded as text, or as a provider's blocks in JSON."""
+    """Return system text as plain text; it may be recorded as text or as a provider's JSON blocks."""
     try:
         return plain_system_text(json.loads(system)) if system.startswith(("[", "{")) else system
     except (ValueError, MalformedInputError):
@@ -215,7 +215,7 @@ def _plain_system(system: str) -> str:
 def _convert_to_chat(
     format_name: str, natives: Sequence[Mapping[str, object]]
 ) -> tuple[list[JsonMessage], Sequence[int], Sequence[str]]:
-    """Return messages in OpenAI's chat format, the index of each, and what could not be converted."""
+    """Return messages in OpenAI's chat format, the original index of each, and what could not be converted."""
     if format_name == LAB_FORMAT:
         return [dict(native) for native in natives], range(len(natives)), ()
     converted = as_chat_messages(natives, source=format_name)

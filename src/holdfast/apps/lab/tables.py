@@ -1,4 +1,4 @@
-"""The results of the laboratory as a table for people, as rows for programs, and pooled over recordings."""
+"""The results of the lab as a table for people, as rows for programs, and pooled over recordings."""
 
 import csv
 import io
@@ -11,9 +11,9 @@ from holdfast.apps.lab.policies import SUMMARY_OPTION
 from holdfast.apps.lab.runner import JsonRow, PolicyResult
 
 TABLE_WIDTH = 110
-"""The characters in a line of the table, if the figures allow it."""
+"""The width of the table in characters, unless the figures need more."""
 MIN_LABEL_CHARS, MAX_LABEL_CHARS = 8, 24
-"""The room for the name of a recording."""
+"""The smallest and largest width of the name of a recording."""
 RATIO_SUFFIX, TOTAL_SUFFIX = ".vs_threshold", ".total"
 OURS_MARK, PARTIAL_MARK = "▸ ", " …"
 
@@ -26,7 +26,7 @@ class FigureColumn:
     number_format: str
     legend: str
     is_in_terminal: bool = True
-    """Whether the terminal's table has it too, and not only the report."""
+    """Whether the terminal's table has the column too, and not only the report."""
 
 
 FIGURE_COLUMNS: Mapping[str, FigureColumn] = {
@@ -108,7 +108,7 @@ def render_csv(results: Sequence[PolicyResult]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """A table for people: all recordings together first, then each."""
+    """A table for people: first all recordings together, then each one."""
 
     heading: list[str]
     rows: list[list[str]]
@@ -184,7 +184,7 @@ def _cell(result: PolicyResult, name: str) -> str:
 
 
 def shorten_names(names: Sequence[str], max_chars: int) -> dict[str, str]:
-    """Return names of at most `max_chars` characters, by the whole ones; all are cut alike and stay distinct."""
+    """Return short names by full name, of at most `max_chars` characters; all are cut alike and stay distinct."""
     whole, half = list(dict.fromkeys(names)), max_chars // 2
     numbers = {name: f"…{number}" for number, name in enumerate(whole, start=1)}
     cuts: tuple[Callable[[str], str], ...] = (
@@ -252,14 +252,14 @@ def confidence_intervals(results: Sequence[PolicyResult]) -> Iterator[str]:
 
 
 def _bootstrap_interval(values: Sequence[float]) -> tuple[float, float]:
-    generator = random.Random(1)  # noqa: S311 - the same draw every time is the point
+    generator = random.Random(1)  # noqa: S311 - the intervals must be reproducible
     means = sorted(mean(generator.choices(values, k=len(values))) for _ in range(BOOTSTRAP_DRAWS))
     edge = int(BOOTSTRAP_DRAWS * (1 - CONFIDENCE) / 2)
     return means[edge], means[-edge - 1]
 
 
 def compare_bills(results: Sequence[PolicyResult]) -> Iterator[str]:
-    """Yield how far the simulation is from the bills, for recordings that have them."""
+    """Yield how far the simulation deviates from the bills, for recordings that have them."""
     billed = {entry.session: entry for entry in results if "bills.prompt_tokens" in entry.figures}
     for entry in billed.values():
         yield (

@@ -1,7 +1,7 @@
-"""What a policy's numbers do: many versions of it on the same recordings, and what each costs and keeps.
+"""Tuning: replays many versions of a policy on the same recordings and compares what each costs and keeps.
 
-One version is better than another if it costs less and keeps more. The versions that none is better than are the ones
-to choose from.
+One version is better than another if it costs less and keeps more. The Pareto versions, for which no better one exists,
+are the ones to choose from.
 """
 
 import tomllib
@@ -23,11 +23,11 @@ COST_BASELINE = "threshold"
 """The baseline that costs are compared with."""
 MAX_VERSIONS = 64
 VARIATION_FACTORS = (0.5, 1.0, 2.0)
-"""The default values to try, as multiples; of a share above a half, the rest to 1 is multiplied."""
+"""The factors for the default values to try; for a share above a half, they apply to the difference to 1."""
 MAX_VARIED_SETTINGS = 3
 """How many of a rule's numbers are varied by default, unless the rule names some."""
 KEPT_FIGURES = ("M1.far", "M2.questions")
-"""What is kept is the mean of those that were measured; if none was, the share of the user's messages."""
+"""A version keeps the mean of the measured ones of these; if there are none, the share of the user's messages."""
 SHOWN_FIGURES = {"M1.far": "FAR", "M1.far_recall": "+RECALL", "M2.questions": "ASKED", "M5.hit_share": "HIT"}
 TUNING_LEGEND = (
     "*           no other version here costs less and keeps as much, or keeps more and costs no more",
@@ -57,7 +57,7 @@ class Tradeoff:
 
     version: PolicyVersion
     figures: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Over all recordings."""
+    """The figures over all recordings."""
     cost: float | None = None
     kept: float | None = None
     is_partial: bool = False
@@ -66,7 +66,7 @@ class Tradeoff:
 
 
 def parse_variations(text: Sequence[str], policy: Policy, *, has_summary: bool = False) -> dict[str, list[object]]:
-    """Return the values to try, from texts such as `compaction.tail_share=0.05,0.1`; default ones if there are none."""
+    """Return the values to try, from texts such as `compaction.tail_share=0.05,0.1`; without texts, default values."""
     varied: dict[str, list[object]] = {}
     for one in text:
         name, _, values = one.partition("=")
@@ -87,7 +87,9 @@ def _default_variations(policy: Policy, *, has_summary: bool) -> dict[str, list[
     if rule is None or not numbers:
         raise SettingsError("--vary", f"how {policy.name} folds has no numbers; say what to vary, SETTING=VALUES")
     names = rule.tuned_settings(has_summarizer=has_summary) or numbers[:MAX_VARIED_SETTINGS]
-    return {f"compaction.{name}": [_scaled(getattr(rule, name), factor) for factor in VARIATION_FACTORS] for name in names}
+    return {
+        f"compaction.{name}": [_scaled(getattr(rule, name), factor) for factor in VARIATION_FACTORS] for name in names
+    }
 
 
 def _is_number(value: object) -> bool:
@@ -102,7 +104,10 @@ def _scaled(value: float, factor: float) -> float:
 
 
 def make_versions(policy: Policy, varied: Mapping[str, Sequence[object]]) -> tuple[list[PolicyVersion], str]:
-    """Return a policy as it is and with every valid combination of values, and why others failed; raises if all did."""
+    """Return the policy unchanged and with every valid combination of values, and why other combinations failed.
+
+    Raise if all combinations failed.
+    """
     current = {name: _current_value(policy, name) for name in varied}
     total = prod(map(len, varied.values()))
     if total > MAX_VERSIONS:
@@ -126,7 +131,7 @@ def make_versions(policy: Policy, varied: Mapping[str, Sequence[object]]) -> tup
 
 
 def _current_value(policy: Policy, name: str) -> object:
-    """Return the value of a setting, None if its rule is off; raises `SettingsError` for an unknown one."""
+    """Return the value of a setting, None if its rule is off; raise `SettingsError` for an unknown setting."""
     place: object = policy
     for step in name.split("."):
         if place is not None and not hasattr(place, step):
@@ -159,7 +164,7 @@ def make_tuning_jobs(
     static: int,
     seconds: float,
 ) -> list[ReplayJob]:
-    """Return the replays: threshold compaction once, and each version."""
+    """Return the replays: threshold compaction once for each recording, and every version."""
     jobs: list[ReplayJob] = []
     for recording in recordings:
         static_tokens = static if recording.static is None else recording.static

@@ -1,8 +1,8 @@
-"""Work in several processes, so that all cores are used and an interrupt keeps the finished results.
+"""A pool of worker processes that uses all cores and keeps the finished results after an interrupt.
 
-Only the parent process handles an interrupt or a request to terminate. Workers start with both signals blocked, so that
-none dies with a traceback, however early the signal comes. Each worker is a pool of one: a worker that dies costs only
-the item it was working on.
+Only the parent process handles SIGINT and SIGTERM. Workers start with both signals blocked, so that none dies with a
+traceback, however early the signal comes. Each worker is a process pool of size one, so that a worker that dies loses
+only the item it was working on.
 """
 
 import asyncio
@@ -28,20 +28,20 @@ class WorkerPool(Generic[ItemT, ResultT]):
     def __init__(
         self, work: Callable[[ItemT], ResultT], failure_result: Callable[[str], ResultT], *, workers: int | None = None
     ) -> None:
-        """`work` is a function of a module; `failure_result` makes the result of an item that failed."""
+        """`work` is a function at module level; `failure_result` returns the result of an item that failed."""
         self._work = work
         self._failure_result = failure_result
         self._workers = max(1, workers or os.cpu_count() or 1)
         self.signal = 0
-        """The signal that stopped it."""
+        """The signal that stopped the pool; 0 if none did."""
 
     async def run(
         self, items: Sequence[ItemT], order: Sequence[int], on_result: Callable[[int, ResultT], object]
     ) -> None:
-        """Do all items in the given order and report each when it is done; return early when interrupted."""
+        """Work on all items in an order and report each result; return early after an interrupt."""
         waiting = deque(order)
         others = {*active_children()}
-        # A pool starts the resource tracker, which unblocks signals; so all pools are made before any is blocked.
+        # A pool starts the resource tracker, which unblocks signals, so all pools are created before any is blocked.
         pools = [ProcessPoolExecutor(1, mp_context=get_context("spawn")) for _ in range(min(self._workers, len(order)))]
         with self._stop_on_sigterm():
             try:
@@ -65,7 +65,7 @@ class WorkerPool(Generic[ItemT, ResultT]):
         waiting: deque[int],
         on_result: Callable[[int, ResultT], object],
     ) -> None:
-        """Give one worker an item at a time until none is left, or the worker has died."""
+        """Pass items to one worker, one at a time, until none is left or the worker has died."""
         is_alive = True
         while waiting and is_alive:
             number = waiting.popleft()
@@ -75,13 +75,13 @@ class WorkerPool(Generic[ItemT, ResultT]):
                 result = await asyncio.wrap_future(future)
             except BrokenProcessPool:
                 is_alive, result = False, self._failure_result(WORKER_DIED)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is reported, and the others go on
+            except Exception as error:  # noqa: BLE001 - any error is reported, and the others continue
                 result = self._failure_result(f"{type(error).__name__}: {error}")
             on_result(number, result)
 
     @contextmanager
     def _stop_on_sigterm(self) -> Generator[None]:
-        """Let a request to terminate end the work as an interrupt does."""
+        """Handle SIGTERM like an interrupt."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
         def stop() -> None:
@@ -89,7 +89,7 @@ class WorkerPool(Generic[ItemT, ResultT]):
             if task is not None:
                 task.cancel()
 
-        with suppress(RuntimeError, ValueError, NotImplementedError):  # only the main thread may listen
+        with suppress(RuntimeError, ValueError, NotImplementedError):  # only the main thread may handle signals
             loop.add_signal_handler(signal.SIGTERM, stop)
         try:
             yield
@@ -100,7 +100,7 @@ class WorkerPool(Generic[ItemT, ResultT]):
 
 @contextmanager
 def _blocked_signals() -> Generator[None]:
-    """Block signals for the processes that are started meanwhile."""
+    """Block signals, so that processes started meanwhile inherit the blocked state."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
     try:
         yield

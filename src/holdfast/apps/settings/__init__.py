@@ -1,1 +1,1 @@
-"""Settings of the programs, where each value came from, and what is built from them."""
+"""The settings of the programs, the source of each value, and the objects that are built from them."""

@@ -31,25 +31,25 @@ NO_SUMMARIZER = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionCallbacks:
-    """What a program passes to the sessions it opens."""
+    """The functions and the summarizer that a program passes to its sessions."""
 
     primary: str | Summarizer | None = None
-    """Writes summaries with the model that answers, if that is running already."""
+    """Summarizes with the model that answers, if that model is already running."""
     approve: Approval | None = None
-    """Asked before a summary is applied, if the settings say so."""
+    """Called before a summary is applied, if the settings require approval."""
     notice: Callable[[str], None] | None = None
     """Receives each problem that did not stop a compaction."""
     progress: Callable[[str], None] | None = None
-    """Receives what the session waits for, and an empty text afterwards."""
+    """Receives what the session is waiting for, and an empty text when the wait is over."""
 
 
 NO_CALLBACKS = SessionCallbacks()
 
 
 def budget_from(settings: Settings, model: str | None = None) -> Budget | None:
-    """Return the largest request for a model; None if only the table of models knows it.
+    """Return the budget for a model; None if the settings do not say and the table of models decides.
 
-    A limit that a rule of the preset applies, such as the tokens and turns of `cowagent`, does not count here.
+    A limit that a rule of the preset applies, such as the tokens and turns of `cowagent`, is not part of the budget.
     """
     name = model or settings.model
     tokens, turns, messages = (
@@ -61,7 +61,7 @@ def budget_from(settings: Settings, model: str | None = None) -> Budget | None:
         return held
     most = held or budget_for(bare_model_name(name))
     if tokens is not None:
-        # The user's limit counts, but the embedded model cannot hold more than it was started with.
+        # The user's limit decides, except that the embedded model cannot exceed the window it was started with.
         most = Budget(min(tokens, most.tokens) if name == EMBEDDED else tokens)
     return replace(most, turns=turns, messages=messages)
 
@@ -73,7 +73,7 @@ def _request_limit(settings: Settings, name: str) -> int | None:
 
 
 def _configured_budget(settings: Settings, name: str) -> Budget | None:
-    """Return the budget of the embedded model, or of one that the user has described; else None."""
+    """Return the budget of the embedded model, or of a model with overrides in the settings; else None."""
     known = configured_model(settings, name)
     is_described = name == EMBEDDED or {name, bare_model_name(name)} & {*settings.models}
     if known is None or not is_described:
@@ -138,9 +138,9 @@ def rem_agent_from(
 def compaction_from(
     settings: Settings, session_id: str, callbacks: SessionCallbacks = NO_CALLBACKS
 ) -> CompactionOptions:
-    """Return the summarizers of a session and everything that observes its compactions.
+    """Return the compaction options of a session: its summarizers, its approval and its observers.
 
-    The embedded model is not used by default: its summaries are worse than a digest.
+    The embedded model is no summarizer by default: its summaries are worse than a digest.
     """
     main = callbacks.primary or (None if settings.model == EMBEDDED else settings.model)
     cheap = settings.summarization_model
@@ -167,7 +167,7 @@ def open_session(
     callbacks: SessionCallbacks = NO_CALLBACKS,
     clock: Clock = now_ms,
 ) -> SessionOpener:
-    """Open a session or start one, as the settings say; use it with `async with` or `await`."""
+    """Open an existing or a new session with the settings; use the result with `async with` or `await`."""
     return Session.open(
         session_id,
         store=store or settings.store,
@@ -181,19 +181,19 @@ def open_session(
 async def update_session_settings(
     session: Session, settings: Settings, callbacks: SessionCallbacks = NO_CALLBACKS
 ) -> None:
-    """Apply changed settings to an open session, from its next request on; its store and model stay."""
+    """Apply changed settings to an open session from its next request on; its store and model do not change."""
     options = compaction_from(settings, session.id, callbacks)
     await session.set_policy(settings.effective_policy, compaction=options)
 
 
 def policy_thresholds(settings: Settings, model: str) -> list[PolicyThreshold]:
-    """Return where the policy acts with a model, nothing but messages being sent, the earliest first."""
+    """Return the thresholds of the policy for a model, the lowest first, for requests of messages alone."""
     policy, bare = settings.effective_policy, bare_model_name(model)
     budget = budget_from(settings, model) or budget_for(bare)
     known = configured_model(settings, model)
     margin = 0.0 if model_family(bare).has_own_vocabulary else MARGIN_ESTIMATED
     usable = int(budget.tokens * (1 - margin))
-    # Who names a budget, a person or a provider, means that as the window that is to be filled.
+    # A budget from the user or the provider is the whole window.
     is_told = budget.source in {"user", "provider"}
     window = budget.tokens if is_told or known is None else known.max_input_tokens
     if known is None and not is_told:

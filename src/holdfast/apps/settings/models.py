@@ -1,4 +1,4 @@
-"""What is known about a model, the user's settings before the table, and which providers have a key."""
+"""The facts about a model, where the user's settings override the table, and which providers have a key."""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -10,7 +10,7 @@ from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
 
 
 def configured_model(settings: Settings, name: str | None = None) -> ModelInfo | None:
-    """Return what is known about a model, by default the one that answers; None if it is unknown."""
+    """Return the facts about a model, by default the one that answers; None if it is unknown."""
     model = name or settings.model
     overrides = settings.models.get(model) or settings.models.get(bare_model_name(model))
     known = ModelInfo(EMBEDDED, settings.n_ctx) if model == EMBEDDED else find_model(bare_model_name(model))

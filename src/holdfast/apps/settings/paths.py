@@ -1,4 +1,4 @@
-"""Where a program's files are: settings of the user and the project, and stored data."""
+"""The paths of a program's files: the settings of the user and the project, and stored data."""
 
 import os
 import re
@@ -20,9 +20,9 @@ class ProgramPaths:
     """The folders of settings and of data."""
 
     user_folder: Path
-    """The user's settings."""
+    """The folder of the user's settings."""
     data_folder: Path
-    """Conversations, checkpoints, memory and boards."""
+    """The folder of conversations, checkpoints, memory and boards."""
     cwd: Path
     project_folder: Path
     """The root of the repository around the working folder, or that folder itself."""
@@ -34,7 +34,7 @@ class ProgramPaths:
 
     @property
     def project_file(self) -> Path | None:
-        """The settings of the project: the nearest, from the working folder up to the root of its repository."""
+        """The nearest settings file from the working folder up to the root of its repository."""
         return next(self.project_files(SETTINGS_FILE), None)
 
     @property
@@ -53,7 +53,7 @@ class ProgramPaths:
         return self.data_folder / PROMPT_HISTORY_FILE
 
     def attachments(self, session_id: str) -> Path:
-        """Return the folder for large pastes of a session."""
+        """Return the folder for the attachments of a session."""
         return self.data_folder / ATTACHMENTS_FOLDER / session_folder_name(session_id)
 
     @property
@@ -67,7 +67,7 @@ class ProgramPaths:
         return self.data_folder / BOARDS_FOLDER
 
     def project_files(self, name: str) -> Iterator[Path]:
-        """Yield the files of that name in the project, the nearest first; the user's own are not among them."""
+        """Yield the project's files with that name, the nearest first; skip the user's own file."""
         for folder in (self.cwd, *self.cwd.parents):
             path = folder / name
             if folder != self.user_folder and file_exists(path):
@@ -94,9 +94,9 @@ def find_paths(environ: Mapping[str, str] | None = None, cwd: Path | None = None
 
 
 def session_folder_name(session_id: str) -> str:
-    """Return the name of a session's folder: a plain name, whatever the session id is."""
+    """Return a valid folder name for any session id."""
     name = _UNSAFE.sub("-", session_id)[:MAX_FOLDER_NAME_CHARS].strip(".-")
-    # A hash keeps ids apart that give the same name.
+    # A hash distinguishes ids that would give the same name.
     mark = "" if name == session_id else f"-{sha256(session_id.encode(errors='replace')).hexdigest()[:8]}"
     return f"{name}{mark}".lstrip("-")
 

@@ -31,7 +31,7 @@ class PolicyLink:
     is_off_at_zero: bool = False
     """Whether 0 switches the rule off."""
     unlimited: int | None = None
-    """The value that means: no limit."""
+    """The value that means no limit."""
 
 
 POLICY_LINKS: Mapping[str, tuple[PolicyLink, ...]] = {
@@ -87,7 +87,7 @@ def linked_value(policy: Policy, link: PolicyLink) -> object:
 
 
 def policy_with_settings(policy: Policy, values: Mapping[str, object]) -> Policy:
-    """Return a policy with settings applied, all at once, because rules compare some of them."""
+    """Return a policy with settings applied all at once, because rules check some of them against each other."""
     table: dict[str, object] = {}
     names: dict[str, str] = {}
     for name, value in values.items():

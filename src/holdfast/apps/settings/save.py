@@ -1,4 +1,4 @@
-"""Write one setting into a settings file and leave every other line as it is."""
+"""Write one setting into a settings file without changing any other line."""
 
 import os
 import secrets
@@ -24,7 +24,7 @@ USER_FILE_MODE, USER_FOLDER_MODE, PROJECT_FILE_MODE = 0o600, 0o700, 0o644
 
 
 def save_setting(settings: Settings, key: str, text: str, *, scope: SettingsScope = "user") -> Path:
-    """Save a setting in the user's file or in the project's and return the file; a wrong value changes nothing."""
+    """Save a setting in the user's or the project's file and return the file; raise before writing if it is wrong."""
     name = setting_name(key)
     names, path = SETTING_DECLARATIONS[name].names, settings_file(settings, scope)
     if redact_text(text) != text:
@@ -43,7 +43,7 @@ def save_setting(settings: Settings, key: str, text: str, *, scope: SettingsScop
 
 
 def _value_in_file(table: TomlTable, names: tuple[str, ...], folder: Path) -> object:
-    """Return the value that the file has; None for none, or for a wrong one."""
+    """Return the value in the file; None if there is none or it is wrong."""
     with suppress(SettingsError):
         return next(
             (check_value(name, table[name], SettingSource("user"), folder) for name in names if name in table), None
@@ -74,7 +74,7 @@ def settings_file(settings: Settings, scope: SettingsScope) -> Path:
 
 def with_setting(text: str, name: str, value: object) -> str:
     """Return a document with a value for a setting; comments, order and line endings stay."""
-    import tomlkit  # noqa: PLC0415 - only who saves a setting needs it
+    import tomlkit  # noqa: PLC0415 - needed only to save a setting
 
     document = parse_document(text)
     body, new, blank = document.body, (tomlkit.key(name), tomlkit.item(value)), (None, tomlkit.nl())
@@ -90,7 +90,7 @@ def with_setting(text: str, name: str, value: object) -> str:
 
 
 def _statements(body: TomlBody, names: tuple[str, ...] | None = None) -> list[int]:
-    """Return where values are set before the first table: all of them, or those of some names."""
+    """Return the indices of statements before the first table: all of them, or those for some names."""
     return [
         index
         for index, (key, item) in enumerate(body)
@@ -101,7 +101,7 @@ def _statements(body: TomlBody, names: tuple[str, ...] | None = None) -> list[in
 
 
 def _insertion_index(body: TomlBody) -> int:
-    """Return where a new setting goes: after the others and before the first table."""
+    """Return the index for a new setting: after the other settings and before the first table."""
     if statements := _statements(body):
         return statements[-1] + 1
     table = next((index for index, (key, _) in enumerate(body) if key is not None), None)
@@ -134,8 +134,8 @@ def _read_settings_text(path: Path) -> str:
 
 
 def _write_atomically(path: Path, text: str, *, is_private: bool) -> None:
-    """Replace a file so that a reader finds either the old or the new one, whole."""
-    # A symbolic link, such as into a folder of dotfiles, stays one.
+    """Replace a file so that a reader finds either the complete old file or the complete new one."""
+    # A symbolic link, for example into a folder of dotfiles, stays a link.
     target = path.resolve()
     try:
         target.parent.mkdir(USER_FOLDER_MODE if is_private else 0o777, parents=True, exist_ok=True)

@@ -43,7 +43,7 @@ ValueT = TypeVar("ValueT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingDeclaration:
-    """What is known about a setting, whatever its value."""
+    """The facts about a setting that do not depend on its value."""
 
     name: str
     group: str
@@ -55,7 +55,7 @@ class SettingDeclaration:
     variables: tuple[str, ...] = ()
     """Environment variables that set it; the first one that is set counts."""
     untrusted: Untrusted = "refused"
-    """How far a project may set it before the user trusts the project."""
+    """Whether a project may set it before the user trusts the project."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ MODEL_GROUP, COMPACTION_GROUP, STORAGE_GROUP, TOOLS_GROUP, PROGRAM_GROUP = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredSettings:
-    """The value of every setting. None means: no limit, no file, or no such rule in this preset."""
+    """The value of every setting. None means no limit, no file, or no such rule in this preset."""
 
     model: str = _setting(
         MODEL_GROUP,

@@ -1,7 +1,7 @@
 """The settings of a program: an immutable value, with the source of each setting.
 
-All given values are kept in the order of their precedence. A change at run time adds one more value, and all settings
-are resolved again.
+`Settings` keeps the values of all sources in the order of their precedence. A change at run time adds one more value
+and resolves all settings again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,12 +47,12 @@ __all__ = [
 SourceKind: TypeAlias = Literal[
     "default", "preset", "policy", "user", "project", "environment", "command line", "session"
 ]
-"""What kind of source a value has; `user` and `project` mean a `holdfast.toml` or a `config.json`."""
+"""The kind of a source; `user` and `project` mean a `holdfast.toml` or a `config.json`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingSource:
-    """Where a value comes from."""
+    """The source of a value."""
 
     kind: SourceKind
     name: str = ""
@@ -92,18 +92,18 @@ class SettingRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(DeclaredSettings):
-    """The values of all settings and what follows from them."""
+    """The values of all settings, their sources, and the policy that results."""
 
     paths: ProgramPaths
     effective_policy: Policy
     """The policy of the preset or the policy file, with the settings applied."""
     explicit_values: tuple[SettingValue, ...] = ()
-    """All given values; a later one overrides an earlier one."""
+    """The values of all sources; a later one overrides an earlier one."""
     sources: Mapping[str, SettingSource] = field(default_factory=dict[str, SettingSource])
     notes: tuple[str, ...] = ()
     """Notes for the user, a line each."""
     problems: tuple[SettingsError, ...] = ()
-    """Errors in values that were therefore left out."""
+    """The errors of values that were ignored because they are wrong."""
 
     def value(self, key: str) -> object:
         """Return the value of a setting for any of its names."""
@@ -193,7 +193,7 @@ def resolve_settings(
     problems: Sequence[SettingsError] = (),
     notes: Sequence[str] = (),
 ) -> Settings:
-    """Return the settings that result from all given values; wrong ones are left out and listed in `problems`."""
+    """Return the settings that result from all values; ignore wrong values and list them in `problems`."""
     all_notes, wrong = list(notes), list(problems)
     values: dict[str, object] = {
         "store": paths.store,
@@ -238,7 +238,7 @@ def _is_trusted(explicit: Sequence[SettingValue], paths: ProgramPaths) -> bool:
 
 
 def _permitted(explicit: Sequence[SettingValue], paths: ProgramPaths, notes: list[str]) -> Sequence[SettingValue]:
-    """Return the values that an untrusted project may set, and those of the user; note each that is left out."""
+    """Return the user's values and those that an untrusted project may set; add a note for each ignored value."""
     own = [one for one in explicit if one.source.kind != "project"]
     if len(own) == len(explicit):
         return explicit

@@ -1,6 +1,6 @@
 """Read settings from two files of the user, two of the project, the environment and the command line.
 
-A later source in this order overrides an earlier one. Every error names its place; nothing is guessed.
+A later source in this order overrides an earlier one. Every error names its file and line, variable or flag.
 """
 
 import json
@@ -43,9 +43,9 @@ def load_settings(
     environ: Mapping[str, str] | None = None,
     is_tolerant: bool = False,
 ) -> Settings:
-    """Return the settings for a working folder, an environment, and flags by the names of settings.
+    """Return the settings for a working folder, an environment, and flags, which are named like settings.
 
-    Raise the first error, unless `is_tolerant`: then leave wrong values out and list them in `problems`.
+    Raise the first error. With `is_tolerant`, ignore wrong values instead and list them in `problems`.
     """
     known = os.environ if environ is None else environ
     where = find_paths(known, cwd)
@@ -99,7 +99,7 @@ def _check_not_repeated(key: str, first: str, source: SettingSource) -> None:
 
 
 def _split_tables(name: str, value: object) -> list[object]:
-    """Return named tables one by one, so that an error in one leaves the others; anything else unchanged."""
+    """Return named tables separately, so that an error in one does not affect the others; keep other values whole."""
     if (
         not isinstance(SETTING_DECLARATIONS[name].value_type, NamedTables)
         or not isinstance(value, Mapping)
@@ -110,7 +110,7 @@ def _split_tables(name: str, value: object) -> list[object]:
 
 
 def _value_per_table(setting: SettingValue, key: str, lines: Mapping[TomlKey, int]) -> Iterator[SettingValue]:
-    """Yield a value for each named table, so that each has its own line."""
+    """Yield a value for each named table, each with its own line number."""
     if not isinstance(setting.value, Mapping):
         yield setting
         return
@@ -136,7 +136,7 @@ def _read_file(path: Path) -> str:
 
 
 def _secret_notes(key: str, value: object, source: SettingSource) -> Iterator[str]:
-    """Yield a note for each text that looks like an API key: people share files."""
+    """Yield a note for each text that looks like an API key, because people share settings files."""
     if isinstance(value, str) and redact_text(value) != value:
         remedy = "keep it in the environment" + (", and write ${NAME} here" if key.startswith("mcp.") else "")
         yield f"{source}: {key} looks like it holds a key or a password; {remedy}"
@@ -149,7 +149,7 @@ def _secret_notes(key: str, value: object, source: SettingSource) -> Iterator[st
 
 
 def _read_json_files(paths: ProgramPaths) -> Iterator[SourceItem]:
-    """Yield the `agent_*` keys of a `config.json`: the user's, then the nearest of the project that has any."""
+    """Yield the `agent_*` keys of the user's `config.json`, then of the project's nearest one that has any."""
     yield from _read_json(paths.user_folder / JSON_SETTINGS_FILE, "user")
     found = (path for path in paths.project_files(JSON_SETTINGS_FILE) if JSON_KEY_PREFIX in _read_or_empty(path))
     if (nearest := next(found, None)) is not None:

@@ -1,4 +1,4 @@
-"""Settings that are tables: MCP servers, what the user knows about models, hooks, and agents."""
+"""The settings that are tables: MCP servers, overrides for models, hooks, and agents."""
 
 import re
 import shlex
@@ -26,7 +26,7 @@ class McpServer:
     command: str | None = None
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Added to the environment of the program."""
+    """Variables that are added to the environment of the program."""
     url: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -56,7 +56,7 @@ class McpServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOverrides:
-    """What the user says about a model, instead of the table; prices are dollars per million tokens."""
+    """The user's values for a model, which override the table of models; prices are dollars per million tokens."""
 
     window: int | None = None
     output: int | None = None
@@ -126,7 +126,7 @@ class McpServerTables(NamedTables):
 
 
 class ModelOverrideTables(NamedTables):
-    """What the user says about models, by name."""
+    """The user's values for models, by name."""
 
     expects = '[models."NAME"] with window = …, output = …, input_price = …'
 
@@ -238,7 +238,7 @@ class AgentSettings:
 
     name: str
     description: str = ""
-    """What it is for; the main agent reads this."""
+    """The purpose of the agent, for the main agent."""
     instructions: str = ""
     model: str | None = None
     """None for the model of the main agent."""
@@ -289,7 +289,7 @@ class AgentTables(NamedTables):
 
 
 def _describe_visibility(sees: Visibility) -> str:
-    """Return in words what an agent sees."""
+    """Describe which messages an agent sees."""
     chosen = [name for name in ("everything", "pins", "ledger", "files") if getattr(sees, name)]
     chosen += [f"turns = {sees.turns:,}"] if sees.turns else []
     limit = "" if sees.max_tokens is None else f" in at most {sees.max_tokens:,} tokens"

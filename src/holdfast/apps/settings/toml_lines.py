@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 TomlTable: TypeAlias = Mapping[str, object]
 TomlKey: TypeAlias = tuple[str, ...]
 TomlEntry: TypeAlias = "tuple[Key | None, Item]"
-"""A statement or a table; a comment or a blank line has no key."""
+"""A statement or a table with its key; the key of a comment or a blank line is None."""
 TomlBody: TypeAlias = "Sequence[TomlEntry]"
 BYTE_ORDER_MARK = "\ufeff"
 _PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)")
@@ -35,7 +35,7 @@ def parse_toml(text: str, file: str) -> TomlTable:
 
 def parse_document(text: str) -> "TOMLDocument":
     """Return a document with comments and layout, without a byte order mark and carriage returns."""
-    import tomlkit  # noqa: PLC0415 - no program without a settings file needs it
+    import tomlkit  # noqa: PLC0415 - needed only if there is a settings file
 
     try:
         return tomlkit.parse(_normalized(text))
@@ -44,7 +44,7 @@ def parse_document(text: str) -> "TOMLDocument":
 
 
 def key_lines(text: str) -> dict[TomlKey, int]:
-    """Return the first line of each key of a document, counted from 1; {} if that is unknown."""
+    """Return the first line of each key of a document, counted from 1; {} if the document cannot be parsed."""
     lines: dict[TomlKey, int] = {}
     with suppress(SettingsError):
         _add_lines(parse_document(text).body, (), 1, lines)

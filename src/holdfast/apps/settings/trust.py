@@ -1,9 +1,9 @@
 """What a project may set before the user trusts it.
 
-A folder may come from anybody. Its settings could run programs, send conversations elsewhere, spend money, or make the
-model forget what the user asked for, and no check of values finds every way to do so. So a setting of an untrusted
-project is ignored unless the declaration of that setting says that it is harmless. The user trusts a folder once, by
-the setting `trust`, which no project can make.
+A folder may come from an attacker. Its settings could run programs, send conversations elsewhere, spend money, or
+remove the user's constraints from the context, and no check of values finds every way to do so. So a setting of an
+untrusted project is ignored unless the declaration of that setting says that it is harmless. The user trusts a folder
+once, with the setting `trust`, which no project can set.
 """
 
 import json
@@ -37,14 +37,14 @@ def refusal(rule: Untrusted, value: object, present: object) -> str | None:
 
 
 def is_trusted(folder: Path, trusted: Sequence[Path]) -> bool:
-    """Return whether a folder is one that the user trusts, or lies in one."""
+    """Return whether the user trusts a folder or one of its parents."""
     here = folder.resolve()
     return any(here.is_relative_to(one.resolve()) for one in trusted)
 
 
 def trust_command(folder: Path) -> str:
-    """Return the command that trusts a folder and nothing else, whatever the folder is called."""
+    """Return the command that trusts exactly this folder, with special characters in its name escaped."""
     text = display_path(folder)
-    # A comma would name a second folder, and the shell would act on other characters.
+    # A comma would separate two folders, and a shell would interpret other characters.
     word = f"+{text}" if _PLAIN.fullmatch(text) else shlex.quote(f"+{json.dumps([text])}")
     return f"holdfast config trust {word} --user"

@@ -20,11 +20,11 @@ MAX_SETTING_DIGITS = 18
 STORE_SCHEMES = ("memory", "sqlite", "postgresql", "postgres")
 
 ZeroMeaning: TypeAlias = Literal["refused", "zero", "none"]
-"""What 0 means if it is below the minimum: an error, a value of its own, or no value."""
+"""What 0 means if it is below the minimum: an error, the number 0, or no value."""
 
 
 class InvalidValueError(ValueError):
-    """Raised for a wrong value, with the path of the problem inside the value."""
+    """Raised when a value is wrong; has the path of the problem inside the value."""
 
     def __init__(self, problem: str, path: tuple[str, ...] = ()) -> None:
         super().__init__(problem)
@@ -40,7 +40,7 @@ class SettingType:
     is_list: bool = False
 
     def parse(self, text: str) -> object:
-        """Return the value that typed text means; a list is separated by commas or written as JSON."""
+        """Return the value of typed text; a list is separated by commas or written as JSON."""
         bare = text.strip()
         if not self.is_list:
             return bare
@@ -52,17 +52,17 @@ class SettingType:
         return [word.strip() for word in bare.split(",") if word.strip()]
 
     def check(self, value: object, _folder: Path, /) -> object:
-        """Return the value as settings hold it; relative paths start at a folder."""
+        """Return the checked value; a relative path is relative to the folder."""
         if not isinstance(value, str) or not value.isprintable() or not value:
             raise invalid_value_error(self.expects, value)
         return value
 
     def to_file(self, value: object, _folder: Path, /) -> object:
-        """Return a value as a file in a folder writes it."""
+        """Return a value as it is written to a file in a folder."""
         return value
 
     def render(self, value: object) -> str:
-        """Return a value as people read it."""
+        """Return a value as text for people."""
         return NO_VALUE_TEXT if value is None else redact_text(str(value)) or '""'
 
 
@@ -127,12 +127,12 @@ class Fraction(SettingType):
         return float(value)
 
     def render(self, value: object) -> str:
-        """Return the number in as few digits as it has."""
+        """Return the number without trailing zeros."""
         return f"{value:g}" if isinstance(value, float) else NO_VALUE_TEXT
 
 
 class Choice(SettingType):
-    """One of some words."""
+    """One of several fixed words."""
 
     def __init__(self, *choices: str) -> None:
         self.choices = choices
@@ -165,12 +165,12 @@ class Switch(SettingType):
         raise invalid_value_error(self.expects, value)
 
     def render(self, value: object) -> str:
-        """Return the word for it."""
+        """Return `on` or `off`."""
         return "on" if value else "off"
 
 
 class TextList(SettingType):
-    """A list of texts, or of some choices."""
+    """A list of texts, or of fixed words."""
 
     expects = 'a list of texts such as ["a", "b"]'
     is_list = True
@@ -212,11 +212,11 @@ class FilePath(SettingType):
         return path
 
     def to_file(self, value: object, folder: Path, /) -> object:
-        """Return the path as the file writes it."""
+        """Return the path as it is written to a file."""
         return path_for_file(value, folder) if isinstance(value, Path) else ""
 
     def render(self, value: object) -> str:
-        """Return the path as people write it."""
+        """Return the path as text for people."""
         return display_path(value) if isinstance(value, Path) else NO_VALUE_TEXT
 
 
@@ -241,11 +241,11 @@ class FolderPath(SettingType):
         return path
 
     def to_file(self, value: object, folder: Path, /) -> object:
-        """Return the path as the file writes it."""
+        """Return the path as it is written to a file."""
         return path_for_file(value, folder) if isinstance(value, Path) else "off"
 
     def render(self, value: object) -> str:
-        """Return the path as people write it."""
+        """Return the path as text for people."""
         return display_path(value) if isinstance(value, Path) else "off"
 
 
@@ -263,7 +263,7 @@ class FolderList(SettingType):
         return tuple(absolute_path(word, folder) for word in words)
 
     def to_file(self, value: object, folder: Path, /) -> object:
-        """Return the paths as the file writes them."""
+        """Return the paths as they are written to a file."""
         return [path_for_file(path, folder) for path in cast("Iterable[Path]", value)]
 
     def render(self, value: object) -> str:
@@ -289,14 +289,14 @@ class StoreUrl(SettingType):
         return f"sqlite:///{folder / path}"
 
     def to_file(self, value: object, folder: Path, /) -> object:
-        """Return the URL as the file writes it."""
+        """Return the URL as it is written to a file."""
         path = str(value).removeprefix("sqlite:///")
         is_file = path != value and path.startswith("/")
         return f"sqlite:///{path_for_file(Path(path), folder)}" if is_file else value
 
 
 def invalid_value_error(expected: str, value: object, *path: str) -> InvalidValueError:
-    """Return the error for a value that is not what was expected."""
+    """Return the error for a value that is not the expected one."""
     return InvalidValueError(f"must be {expected}, not {short_repr(value)}", path)
 
 
@@ -317,7 +317,7 @@ def as_texts(value: object) -> tuple[str, ...] | None:
 
 
 def absolute_path(text: str, folder: Path) -> Path:
-    """Return an absolute path; a relative one starts at a folder."""
+    """Return an absolute path; a relative path is relative to the folder."""
     path = Path(text)
     try:
         path = path.expanduser()
@@ -327,5 +327,5 @@ def absolute_path(text: str, folder: Path) -> Path:
 
 
 def path_for_file(path: Path, folder: Path) -> str:
-    """Return a path as a file in a folder writes it: relative if it lies inside that folder."""
+    """Return a path as it is written to a file in a folder: relative if it is inside that folder."""
     return str(path.relative_to(folder)) if path.is_relative_to(folder) and path != folder else display_path(path)

@@ -1,10 +1,10 @@
-"""How each wire format carries a batch: the tool calls a model makes at once, and their results.
+"""How each wire format carries a batch: parallel tool calls and their results.
 
-There are four ways. In chat formats one message makes all calls of a batch, and each result is a message
-of its own. Anthropic gathers the results in one user message, and pydantic-ai in one request. Where every
-call is an element of its own, a run of the model's elements is the batch. Gemini has turns: one for the
-calls, directly after the user's, and one for all results. Repair asks here what a valid history looks like;
-nothing else knows.
+There are four ways. In chat formats one message holds all calls of a batch, and each result is a separate
+message. Anthropic puts all results in one user message, and pydantic-ai in one request. In formats where
+each call is a separate item, consecutive items of the model form the batch. Gemini has turns: one for the
+calls, directly after a user turn, and one for all results. Only this module knows these rules; repair asks
+it what a valid history looks like.
 """
 
 import re
@@ -16,42 +16,42 @@ _MAX_ID_CHARS = 64
 
 
 class Batching(NamedTuple):
-    """What calls and results look like in one family of formats."""
+    """The form of calls and results in one family of formats."""
 
     is_grouped: bool = False
-    """All results of a batch travel in one user message, before anything else in it."""
+    """All results of a batch are in one user message, before any other part."""
     is_itemized: bool = False
-    """Calls and reasoning are elements of their own, and consecutive elements of the model one batch."""
+    """Calls and reasoning are separate items, and consecutive items of the model form one batch."""
     calls_follow_user: bool = False
-    """A message with calls stands directly behind one of the user's."""
+    """A message with calls directly follows a user message."""
     pairs_by_name: bool = False
-    """Ids need to differ within a batch only, and a result without one goes by the name of the tool."""
+    """Ids must differ only within a batch, and a result without an id is matched by tool name."""
     accepts_id: Callable[[str], bool] | None = None
-    """Whether an id can be sent; None takes any."""
+    """Returns whether the provider accepts an id; None accepts every id."""
 
 
 def is_short_id(call_id: str) -> bool:
-    """Return whether an id is no longer than OpenAI's Responses take."""
+    """Return whether an id is within the length limit of OpenAI Responses."""
     return len(call_id) <= _MAX_ID_CHARS
 
 
 def is_plain_id(call_id: str) -> bool:
-    """Return whether an id has only what Anthropic takes."""
+    """Return whether an id is short and has only characters that Anthropic accepts."""
     return is_short_id(call_id) and not re.search(_UNSAFE_ID_CHARS, call_id)
 
 
 def safe_id_stem(call_id: str) -> str:
-    """Return what every provider takes of an id."""
+    """Return an id shortened and cleaned so that every provider accepts it."""
     return re.sub(_UNSAFE_ID_CHARS, "_", call_id)[:40] or "call"
 
 
 def id_from_name(name: str, number: int) -> str:
-    """Return the id of a call or result that came without one: its tool's name, and which of these it is."""
+    """Return an id for a call or result without one: the tool name and its number among calls of that tool."""
     return f"{name}#{number}"
 
 
 def is_id_from_name(call_id: str) -> bool:
-    """Return whether an id was made of a name because there was none."""
+    """Return whether `id_from_name` made an id."""
     _, mark, number = call_id.rpartition("#")
     return bool(mark) and number.isdecimal()
 

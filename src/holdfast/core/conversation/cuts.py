@@ -1,11 +1,11 @@
 """Where a conversation may be cut, and how its exchanges and turns are counted.
 
-Providers reject a tool result whose call is missing, a batch of parallel calls that is answered in
-part, and reasoning that has lost its call. Each of these is a rule here that says which two neighbors
-belong together. A cut is legal where no rule objects. Everything that shortens a history asks here first.
+Providers reject a tool result without its call, a partly answered batch of parallel calls, and reasoning
+without its call. Each of these is a rule that says which neighbors belong together. A cut is legal if no
+rule forbids it. All code that shortens a history asks this module first.
 
 An exchange is a request or a response: all messages between two answers of the model are one request, and
-each answer is one response. A turn is everything from one prompt of the user up to the next.
+each answer is one response. A turn reaches from one prompt of the user to before the next.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from holdfast.core.conversation.messages import Entry, Message
 
 
 class MessageSequence(Protocol):
-    """Anything messages can be taken from by index: a list, or a transcript that reads on demand."""
+    """Messages by index: a list, or a transcript that decodes on demand."""
 
     def __len__(self) -> int: ...
 
@@ -24,11 +24,11 @@ class MessageSequence(Protocol):
 
 
 class CutRule(NamedTuple):
-    """A reason why two neighbouring messages must stay together."""
+    """A reason why two neighboring messages must stay together."""
 
     name: str
     joins: Callable[[Message, Message], bool]
-    """Whether the second message may not stand without the first directly before it."""
+    """Returns whether the second message requires the first directly before it."""
 
 
 def _has_call(message: Message) -> bool:
@@ -44,14 +44,14 @@ def _is_reasoning_only(message: Message) -> bool:
 
 
 def _is_call_and_result(before: Message, after: Message) -> bool:
-    # Where calls are elements of their own, the model may say something between a call and its result.
+    # In itemized formats the model may send text between a call and its result.
     if _has_result(after):
         return before.role == "assistant"
     return _has_call(before) and after.role == "assistant"
 
 
 def _is_one_batch(before: Message, after: Message) -> bool:
-    # A run of the model's elements is one batch as soon as there is another call in it.
+    # Consecutive items of the model form one batch if another call follows.
     return (_has_result(before) and _has_result(after)) or (before.role == "assistant" and _has_call(after))
 
 
@@ -69,18 +69,18 @@ REASONING_WITH_CALL = CutRule("reasoning with its call", _is_reasoning_before)
 SAME_TURN = CutRule("turn", _is_same_turn)
 
 PROVIDER_RULES = (CALL_AND_RESULT, PARALLEL_BATCH, REASONING_WITH_CALL)
-"""What no provider forgives."""
+"""The rules that providers enforce."""
 WHOLE_TURN_RULES = (*PROVIDER_RULES, SAME_TURN)
-"""For those who also want each turn, from prompt to answer, in one piece."""
+"""The provider rules, and a rule that keeps each turn in one piece."""
 
 
 def can_cut(before: Message, after: Message, rules: Sequence[CutRule] = PROVIDER_RULES) -> bool:
-    """Return whether a history may be cut between two neighbours."""
+    """Return whether a history may be cut between two neighbors."""
     return not any(rule.joins(before, after) for rule in rules)
 
 
 def cut_points(messages: MessageSequence, rules: Sequence[CutRule] = PROVIDER_RULES) -> list[int]:
-    """Return each index at which both sides of the history stand alone."""
+    """Return each index at which both sides of the history are valid on their own."""
     inner = [index for index in range(1, len(messages)) if can_cut(messages[index - 1], messages[index], rules)]
     is_open = bool(messages) and (_has_call(messages[-1]) or _is_reasoning_only(messages[-1]))
     return [0, *inner] if is_open or not messages else [0, *inner, len(messages)]
@@ -118,6 +118,6 @@ def exchange_ranges(entries: Sequence[Entry]) -> list[range]:
 
 
 def turn_ranges(entries: Sequence[Entry]) -> list[range]:
-    """Return the turns of a conversation; what stands before the first prompt belongs to none."""
+    """Return the turns of a conversation; messages before the first prompt belong to no turn."""
     starts = [index for index, entry in enumerate(entries) if entry.message.is_prompt]
     return [range(start, stop) for start, stop in pairwise([*starts, len(entries)])]

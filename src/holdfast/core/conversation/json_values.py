@@ -1,7 +1,7 @@
-"""What JSON can carry, and what must be repaired before it is sent.
+"""Check and repair values before they are sent as JSON.
 
-Python holds values that no provider accepts: halves of surrogate pairs, NaN, infinity, circular lists,
-sets. The first three have a plain replacement. The rest raises `NotJsonError`; callers add the place.
+Python values can hold content that no provider accepts: lone surrogates, NaN, infinity, circular lists, sets.
+The first three have a replacement. The others raise `NotJsonError`; callers add the place.
 """
 
 import json
@@ -17,23 +17,23 @@ MAX_PATH = 60
 
 
 class NotJsonError(ValueError):
-    """A value that JSON cannot express."""
+    """Raised when JSON cannot express a value."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
         self.problem = problem
         self.steps: list[str] = []
-        """How to get to it, innermost first."""
+        """The keys and indices that lead to the value, innermost first."""
 
     @property
     def path(self) -> str:
-        """How to get to it from the value that was looked at."""
+        """The path from the checked value to the one that JSON cannot express, clipped to `MAX_PATH`."""
         path = replace_surrogates("".join(reversed(self.steps)))
         return path if len(path) <= MAX_PATH else f"{path[:MAX_PATH]}…"
 
 
 def is_sendable_json(value: object, depth: int = 0) -> bool:
-    """Return whether a value can be sent as it is; raise NotJsonError if it cannot be sent at all."""
+    """Return whether a value can be sent unchanged; raise NotJsonError if no repair can make it sendable."""
     if isinstance(value, str):
         return value.isascii() or is_utf8(value)
     if isinstance(value, dict):
@@ -59,7 +59,7 @@ def _is_sendable_object(value: Mapping[object, object], depth: int) -> bool:
     clean = True
     key: object = ""
     try:
-        # To the end, whatever is found: what cannot be sent at all may stand behind what can be mended.
+        # Check every item: a value that cannot be sent may follow one that can be repaired.
         for key, item in value.items():
             if not isinstance(key, str):
                 raise NotJsonError(f"is a key of type {type(key).__name__}; keys are strings")  # noqa: TRY301
@@ -87,7 +87,7 @@ def _is_sendable_list(value: list[object], depth: int) -> bool:
 
 
 def is_utf8(text: str) -> bool:
-    """Return whether a text holds no half of a surrogate pair."""
+    """Return whether a text holds no lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -96,14 +96,14 @@ def is_utf8(text: str) -> bool:
 
 
 def replace_surrogates(text: str) -> str:
-    """Return a text that can be sent; two halves of one character become that character again."""
+    """Return a sendable text: surrogate pairs become characters, and lone surrogates are replaced."""
     if text.isascii() or is_utf8(text):
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def sendable_json(value: object) -> Json:
-    """Return a value that can be sent: surrogates replaced, NaN and infinity as null."""
+    """Return a sendable value: surrogates are replaced, and NaN and infinity become null."""
     if isinstance(value, str):
         return replace_surrogates(value)
     if isinstance(value, float):
@@ -117,7 +117,7 @@ def sendable_json(value: object) -> Json:
 
 
 def parse_json(text: str) -> Json:
-    """Return the value of a JSON text, repaired; raise ValueError if it is none or nested too deeply."""
+    """Return the repaired value of a JSON text; raise ValueError if it is invalid or nested too deeply."""
     try:
         value = json.loads(text)
         is_sendable_json(value)
@@ -127,5 +127,5 @@ def parse_json(text: str) -> Json:
 
 
 def dump_json(value: object) -> str:
-    """Return a value as JSON text, as clients write it."""
+    """Return a value as compact JSON text, with non-ASCII characters unescaped."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

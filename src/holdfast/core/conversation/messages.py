@@ -1,12 +1,12 @@
 """Messages, their parts, and the entries of a view, as values.
 
-One `Message` is one element of a provider's list (a chat message, an Anthropic message, …). It keeps
-the provider's own JSON next to its parts, so that an unedited message is sent exactly as it was read. Each
-part keeps the block it was read from, so that an edit changes that block and nothing else. Identity
-(positions, record ids) belongs to storage; an `Entry` pairs a message with its position.
+A `Message` is one element of a provider's list (a chat message, an Anthropic message, …). It keeps the
+provider's JSON together with its parts, so that an unedited message is sent exactly as it was read. Each
+part keeps the block it was read from, so that an edit changes only that block. Identity (positions, record
+ids) belongs to storage; an `Entry` pairs a message with its position.
 
-Every part carries a trust label that says who wrote it. Shortening, moving or compacting a part never
-changes its label.
+Every part has a trust label that names its author. Shortening, moving or compacting a part never changes
+its label.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 Trust: TypeAlias = Literal["system", "user", "agent", "model", "tool", "memory", "summary"]
-"""Who wrote something; `agent` is what one agent tells another, in a user's place."""
+"""The author of a part; `agent` marks a user message that one agent sends to another."""
 
 TRUST_OF_ROLE: Mapping[Role, Trust] = {
     "system": "system",
@@ -25,26 +25,26 @@ TRUST_OF_ROLE: Mapping[Role, Trust] = {
 }
 
 NOT_BY_USER: frozenset[Trust] = frozenset({"summary", "system", "memory"})
-"""Who writes in a user's place without being the user."""
+"""Labels of text in user messages that the user did not write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Words."""
+    """Text content."""
 
     text: str
     trust: Trust
     native: object = field(default=None, compare=False, repr=False)
-    """The block this was read from, the name of the field, or None where the content is a bare string."""
+    """The block this was read from, the name of the field, or None if the content is a bare string."""
     is_edited: bool = field(default=False, compare=False, repr=False)
 
     def with_text(self, text: str) -> "Text":
-        """Return the same part with other words, still tied to its block."""
+        """Return the part with another text and the same native block."""
         return replace(self, text=text, is_edited=True)
 
     @property
     def is_blank(self) -> bool:
-        """Whether a provider would refuse this text as empty."""
+        """Whether a provider would reject this text as empty."""
         return not self.text or self.text.isspace()
 
 
@@ -65,21 +65,21 @@ class Media:
     kind: Literal["image", "audio", "document"]
     trust: Trust
     tokens: int = 0
-    """What it is estimated to cost: providers bill media by size and detail, not by words."""
+    """The estimated cost: providers bill media by size and detail, not by text."""
     native: object = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """Something only the provider understands: server tools, citations, blocks newer than this code."""
+    """Content that only the provider understands: server tools, citations, block types newer than this code."""
 
     kind: str
     text: str
-    """Its words or its JSON, for counting."""
+    """The text or the JSON of the block, for counting."""
     trust: Trust
     native: object = field(default=None, compare=False, repr=False)
     tokens: int | None = None
-    """What it is estimated to cost where its text does not tell: encrypted content, images inside."""
+    """The estimated cost if the text does not determine it: encrypted content, nested images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +93,14 @@ class ToolCall:
     native: object = field(default=None, compare=False, repr=False)
     is_edited: bool = field(default=False, compare=False, repr=False)
     result_overhead_tokens: int = field(default=0, compare=False, repr=False)
-    """What a made-up result costs besides its words, where it has to be more than words."""
+    """The extra tokens of a synthetic result for this call, if the format requires more than text."""
 
     def with_id(self, call_id: str) -> "ToolCall":
-        """Return the same call under another id."""
+        """Return the call with another id."""
         return replace(self, id=call_id, is_edited=True)
 
     def with_arguments(self, arguments: str) -> "ToolCall":
-        """Return the same call with other arguments."""
+        """Return the call with other arguments."""
         return replace(self, arguments=arguments, is_edited=True)
 
 
@@ -109,7 +109,7 @@ Content: TypeAlias = Text | Media | Opaque
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool gave back."""
+    """The result of a tool call."""
 
     call_id: str
     content: tuple[Content, ...]
@@ -118,21 +118,21 @@ class ToolResult:
     native: object = field(default=None, compare=False, repr=False)
     is_edited: bool = field(default=False, compare=False, repr=False)
     answered_call: ToolCall | None = field(default=None, compare=False, repr=False)
-    """The call, where the result was made up for it: some formats name the tool or its kind beside the id."""
+    """The call of a synthetic result: some formats need the tool's name or kind in addition to the id."""
     is_recall_answer: bool = field(default=False, compare=False, repr=False)
-    """Whether it is recall's answer, which repeats what was said before."""
+    """Whether this is an answer of the recall tool, which repeats earlier messages."""
 
     @property
     def text(self) -> str:
-        """Its words, joined."""
+        """The texts of the result, joined by line breaks."""
         return "\n".join(part.text for part in self.content if isinstance(part, Text))
 
     def with_call_id(self, call_id: str) -> "ToolResult":
-        """Return the same result for another call id."""
+        """Return the result with another call id."""
         return replace(self, call_id=call_id, is_edited=True)
 
     def with_content(self, content: tuple[Content, ...]) -> "ToolResult":
-        """Return the same result with other content."""
+        """Return the result with other content."""
         return replace(self, content=content, is_edited=True)
 
 
@@ -140,15 +140,15 @@ Part: TypeAlias = Text | Thinking | ToolCall | ToolResult | Media | Opaque
 
 
 class MessageOutline(NamedTuple):
-    """What the rules of structure ask of a message."""
+    """The facts about a message that cut and repair rules need."""
 
     call_ids: tuple[str, ...]
     result_ids: tuple[str, ...]
     has_no_empty_text: bool
-    """Whether it says something and holds no empty text block."""
+    """Whether the message has content besides reasoning and holds no empty text block."""
     has_results_first: bool
     is_reasoning_only: bool
-    """Whether it is reasoning and nothing else."""
+    """Whether the message holds only reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +158,18 @@ class Message:
     role: Role
     parts: tuple[Part, ...]
     native: Mapping[str, object] | None = field(default=None, compare=False, repr=False)
-    """The provider's JSON this was read from; None for a message of our own making."""
+    """The provider's JSON this was read from; None for a generated message."""
     decoded: tuple[Part, ...] = field(default=(), compare=False, repr=False)
-    """The parts as they were read: an encoder rewrites only what differs."""
+    """The parts as they were read; an encoder rewrites only parts that differ."""
     repair_notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    """What was repaired to read it at all; its JSON is then the repaired one."""
+    """The repairs that decoding required; `native` then holds the repaired JSON."""
     extra_fields_json: str = field(default="", compare=False, repr=False)
-    """Fields that no part stands for, as JSON text: they are sent with it, so they count."""
+    """Fields that no part represents, as JSON text; they are sent, so their tokens count."""
     _outline: MessageOutline | None = field(default=None, init=False, compare=False, repr=False)
 
     @property
     def outline(self) -> MessageOutline:
-        """What the rules of structure ask of it, worked out once."""
+        """The outline of the parts, computed once."""
         outline = self._outline
         if outline is None:
             outline = _outline_of(self.parts)
@@ -178,27 +178,27 @@ class Message:
 
     @property
     def is_unedited(self) -> bool:
-        """Whether the provider's JSON still says exactly this."""
+        """Whether the provider's JSON still matches the parts."""
         return self.native is not None and self.parts is self.decoded
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """The tool calls it makes."""
+        """The tool calls of the message."""
         return tuple(part for part in self.parts if isinstance(part, ToolCall))
 
     @property
     def results(self) -> tuple[ToolResult, ...]:
-        """The tool results it carries."""
+        """The tool results of the message."""
         return tuple(part for part in self.parts if isinstance(part, ToolResult))
 
     @property
     def text(self) -> str:
-        """Its own words, joined: neither tool output nor reasoning."""
+        """The texts of the message, joined by line breaks, without tool output and reasoning."""
         return "\n".join(part.text for part in self.parts if isinstance(part, Text))
 
     @property
     def is_prompt(self) -> bool:
-        """Whether a person says something here: a user message that is more than tool results."""
+        """Whether this is a user message with content besides tool results and generated text."""
         return self.role == "user" and any(
             (isinstance(part, Text) and not part.is_blank and part.trust not in NOT_BY_USER)
             or isinstance(part, Media | Opaque)
@@ -207,17 +207,17 @@ class Message:
 
     @property
     def is_task(self) -> bool:
-        """Whether an agent tells another here what to do."""
+        """Whether this is a task that one agent gives another."""
         return any(isinstance(part, Text) and part.trust == "agent" for part in self.parts)
 
     @property
     def is_from_memory(self) -> bool:
-        """Whether it was put here from memory: reference that nobody has said, and no client's own list holds."""
+        """Whether the message was inserted from memory: it is reference only, and no client's list contains it."""
         return any(isinstance(part, Text) and part.trust == "memory" for part in self.parts)
 
     @property
     def speaker(self) -> str:
-        """Whose word it is, for people: its role, unless it is memory's, a tool's, or tells an agent what to do."""
+        """The author for display: `memory`, `tool` or `task` where these apply, otherwise the role."""
         if self.is_from_memory:
             return "memory"
         if self.role == "user" and self.outline.result_ids and not self.is_prompt:
@@ -225,12 +225,12 @@ class Message:
         return "task" if self.is_task else self.role
 
     def with_trust(self, trust: Trust) -> "Message":
-        """Return the same message with its words under another label, and its JSON as it was."""
+        """Return the message with another trust label on its texts and unchanged JSON."""
         parts = tuple(replace(part, trust=trust) if isinstance(part, Text) else part for part in self.parts)
         return replace(self, parts=parts, decoded=parts)
 
     def with_parts(self, parts: tuple[Part, ...]) -> "Message":
-        """Return the same message saying something else; its JSON stays beside it for the encoder."""
+        """Return the message with other parts; it keeps its JSON for the encoder."""
         return replace(self, parts=parts)
 
 
@@ -266,7 +266,7 @@ def user(text: str, *, trust: Trust = "user") -> Message:
 
 
 def assistant(text: str = "", *calls: ToolCall, thinking: Thinking | None = None) -> Message:
-    """Return an assistant message: reasoning, then words, then tool calls."""
+    """Return an assistant message: reasoning, then text, then tool calls."""
     parts: list[Part] = [thinking] if thinking else []
     if text:
         parts.append(Text(text, "model"))
@@ -283,7 +283,7 @@ class Entry(NamedTuple):
 
     message: Message
     position: int | None = None
-    """Its index in the history; None for a message that was made for this view."""
+    """The index in the history; None for a message generated for this view."""
 
     def with_message(self, message: Message) -> "Entry":
         """Return the entry with its message replaced."""
@@ -292,7 +292,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EntryMessages:
-    """Entries as the messages they hold."""
+    """The messages of entries, as a sequence."""
 
     entries: Sequence[Entry]
 

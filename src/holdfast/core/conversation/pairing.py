@@ -1,4 +1,8 @@
-"""Place exactly one result for each tool call directly after its batch."""
+"""Place exactly one result for each tool call directly after its batch.
+
+Providers reject calls without results and results without calls. `CallPairing` is the part of repair that matches
+calls with results; only `repair` uses it.
+"""
 
 import operator
 from bisect import bisect_right
@@ -18,12 +22,12 @@ class Repair(NamedTuple):
     """One change that repair made."""
 
     position: int | None
-    """Where, as an index into the history; None where something was added at an edge."""
+    """The index in the history; None for a message added at an end of the history."""
     description: str
 
 
 class _FoundResult(NamedTuple):
-    """A result, the index of the entry that holds it, and which of its results it is."""
+    """A result, the index of its entry, and its index among the results of that entry."""
 
     entry_index: int
     result_index: int
@@ -31,7 +35,7 @@ class _FoundResult(NamedTuple):
 
 
 class _AnsweredCall(NamedTuple):
-    """A call, where it is made, and the result that was found for it."""
+    """A call, its position, and the result found for it."""
 
     call: ToolCall
     position: int | None
@@ -39,7 +43,7 @@ class _AnsweredCall(NamedTuple):
 
 
 class _CallBatch(NamedTuple):
-    """The messages that make the calls of one batch, and the answers to them."""
+    """The messages with the calls of one batch, and the answers to these calls."""
 
     span: range
     call_entries: list[Entry]
@@ -49,9 +53,9 @@ class _CallBatch(NamedTuple):
 class CallPairing:
     """One pass over a history whose calls and results do not match.
 
-    A result belongs to the nearest call before it with its id. Results that belong to no call are
-    removed, calls that have none are answered where it is certain that nothing will come, and ids
-    that were used before are replaced on both sides.
+    A result belongs to the nearest earlier call with its id. The pass removes results without a call and
+    replaces repeated ids in both call and result. It adds a synthetic result to a call if it is certain that no
+    result will come.
     """
 
     def __init__(self, entries: Sequence[Entry], *, is_interrupted: bool, batching: Batching) -> None:
@@ -65,16 +69,16 @@ class CallPairing:
         self._next_speech = self._index_next_speech()
         self._used_ids: set[str] = set()
         self._matched: set[int] = set()
-        """Identities of the results that have found their call."""
+        """Object ids of the results that are matched with a call."""
         self._merged: set[int] = set()
-        """Indices of entries whose other content was emitted together with their results."""
+        """Indices of entries whose other parts were emitted together with their results."""
         self._homes: set[int] = set()
-        """Indices of entries in whose place the results of a batch were emitted."""
+        """Indices of the entries that carry all results of a batch."""
 
     def pair(self) -> list[Entry]:
         """Return the entries with calls and results paired."""
         out: list[Entry] = []
-        # Matched before anything is written: a late result belongs to a call that comes first.
+        # Match all batches before output: a late result moves to its earlier call.
         batches = {span.start: self._match(span) for span in self._batch_ranges()}
         index = 0
         while index < len(self._entries):
@@ -91,7 +95,7 @@ class CallPairing:
         return out
 
     def _batch_ranges(self) -> Iterator[range]:
-        """Yield where each batch of calls stands: in one message, or in a run of the model's elements."""
+        """Yield the index range of each batch: one message, or consecutive items of the model."""
         stop = 0
         for index, entry in enumerate(self._entries):
             if index < stop or not entry.message.calls:
@@ -119,14 +123,14 @@ class CallPairing:
         return callers
 
     def _name_ids(self, message: Message) -> Iterator[str]:
-        """Yield for each call of a message, as ids may repeat, the id of a result that answers it by name."""
+        """Yield for each call of a message the id of a result that matches it by name, or else its own id."""
         numbers: Counter[str] = Counter()
         for call in message.calls:
             numbers[call.name] += 1
             yield id_from_name(call.name, numbers[call.name]) if self._batching.pairs_by_name else call.id
 
     def _index_next_speech(self) -> list[int | None]:
-        """For each entry, the index of the next one that is more than results."""
+        """Return for each entry the index of the next entry with content besides results."""
         following: list[int | None] = []
         upcoming = None
         for index in range(len(self._entries) - 1, -1, -1):
@@ -136,7 +140,7 @@ class CallPairing:
         return following[::-1]
 
     def _match(self, span: range) -> _CallBatch:
-        """Find a result for each call of one batch, and rename ids that were used before."""
+        """Find a result for each call of one batch, and rename ids that cannot be used."""
         if self._batching.pairs_by_name:
             self._used_ids = set()
         batch = _CallBatch(span, [], [])
@@ -185,7 +189,7 @@ class CallPairing:
         return found._replace(result=found.result.with_call_id(call_id))
 
     def _take(self, span: range, call_id: str) -> _FoundResult | None:
-        """Return the next result behind a batch with this id, if no later batch has a call with it before that."""
+        """Return the next result with this id after a batch, unless a later call with this id comes first."""
         callers = self._callers[call_id]
         later = bisect_right(callers, span.stop - 1)
         limit = callers[later] if later < len(callers) else len(self._entries)
@@ -205,7 +209,7 @@ class CallPairing:
         return fresh
 
     def _batch_entries(self, batch: _CallBatch) -> Iterator[Entry]:
-        """Yield the messages of a batch of calls and, directly behind them, their results."""
+        """Yield the messages of a batch of calls and, directly after them, their results."""
         yield from batch.call_entries
         speech = self._next_speech[batch.span.stop - 1]
         found: list[_FoundResult] = []
@@ -258,13 +262,13 @@ class CallPairing:
             yield home
         else:
             self.repairs.append(Repair(home.position, "gathered the results of one batch before anything else"))
-            # What its results bring along beside their texts is counted where they are now.
+            # The extra fields of moved results count in the message that now holds them.
             sources = dict.fromkeys([where, *(one.entry_index for one in found)])
             extras = "".join(self._entries[source].message.extra_fields_json for source in sources)
             yield home.with_message(replace(home.message.with_parts(parts), extra_fields_json=extras))
 
     def _without_results(self, index: int, entry: Entry) -> Iterator[Entry]:
-        """Yield what a message with results says besides them."""
+        """Yield a message without its results, if it has other content that was not emitted yet."""
         for result in entry.message.results:
             if id(result) not in self._matched:
                 self.repairs.append(
@@ -278,5 +282,4 @@ class CallPairing:
 
 
 def _has_more_than_results(message: Message) -> bool:
-    """Return whether a message is more than results."""
     return not all(isinstance(part, ToolResult) for part in message.parts)

@@ -1,14 +1,14 @@
 """Make a broken history valid for every provider.
 
-Recorded histories hold unanswered calls, orphaned, late and duplicate results, repeated call ids,
-empty turns, and begin or end with the wrong role. Each costs a rejected request. Repair produces the
-strictest common form, leaves valid parts alone, and is idempotent. It derives everything it adds from
-positions, so the same history is always repaired the same way and a cached prefix stays valid.
+Recorded histories can contain unanswered calls, orphaned, late and duplicate results, repeated call ids, and
+empty turns. They can begin or end with the wrong role. Each defect causes a rejected request. Repair produces
+the strictest common form, leaves valid parts unchanged, and is idempotent. It derives everything it adds from
+positions, so it always repairs the same history in the same way and a cached prefix stays valid.
 
-A call without a result is left alone while it may still be running. Only a later message that is not a
-result, or the caller's word that the turn was interrupted, proves that no result will come.
+Repair does not touch a call without a result while it may still be running. Only a later message that is not a
+result, or the caller's statement that the turn was interrupted, proves that no result will come.
 
-Nearly every history is valid already, so `is_valid_history` answers that first, in one pass over outlines.
+Nearly every history is already valid, so `is_valid_history` checks this first, in one pass over outlines.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ from holdfast.core.conversation.pairing import CallPairing, Repair
 
 
 def is_valid_history(entries: Sequence[Entry], batching: Batching = ONE_RESULT_PER_MESSAGE) -> bool:
-    """Return whether nothing is empty and every call is answered, once, directly after its batch."""
+    """Return whether no message is empty and every call has exactly one result directly after its batch."""
     if batching.is_itemized:
         return _are_items_valid(entries, batching)
     if batching.calls_follow_user and any(is_split_turn(*pair) for pair in pairwise(entries)):
@@ -31,12 +31,12 @@ def is_valid_history(entries: Sequence[Entry], batching: Batching = ONE_RESULT_P
 
 
 def is_split_turn(before: Entry, after: Entry) -> bool:
-    """Return whether calls stand directly behind another message of the model's."""
+    """Return whether a message with calls directly follows another message of the model."""
     return bool(after.message.outline.call_ids) and before.message.role == after.message.role
 
 
 def _are_messages_valid(entries: Sequence[Entry], batching: Batching) -> bool:
-    """Return whether each message with calls is followed by its results, as the format carries them."""
+    """Return whether each message with calls is followed by its results in the form that the format requires."""
     open_calls: dict[str, None] = {}
     seen: set[str] = set()
     for entry in entries:
@@ -48,7 +48,7 @@ def _are_messages_valid(entries: Sequence[Entry], batching: Batching) -> bool:
                 if call_id not in open_calls:
                     return False
                 del open_calls[call_id]
-            # A user message that carries results carries all of the batch, before anything else.
+            # A user message with results holds all results of the batch, before any other part.
             if entry.message.role == "user" and (open_calls or not has_results_first):
                 return False
         elif open_calls:
@@ -59,7 +59,7 @@ def _are_messages_valid(entries: Sequence[Entry], batching: Batching) -> bool:
 
 
 def _are_items_valid(entries: Sequence[Entry], batching: Batching) -> bool:
-    """Return whether each run of the model's items is followed by its results, and reasoning by an item."""
+    """Return whether results follow each batch of the model's items, and an item of the model follows reasoning."""
     open_calls: dict[str, None] = {}
     seen: set[str] = set()
     is_answering = is_leading = False
@@ -81,7 +81,7 @@ def _are_items_valid(entries: Sequence[Entry], batching: Batching) -> bool:
 
 
 def _register_calls(call_ids: Iterable[str], open_calls: dict[str, None], seen: set[str], batching: Batching) -> bool:
-    """Return whether calls have ids that can be sent and are new, and remember them."""
+    """Register calls as open; return whether their ids are new and acceptable to the provider."""
     takes_id = batching.accepts_id
     for call_id in call_ids:
         if not call_id or call_id in seen or (takes_id and not takes_id(call_id)):
@@ -96,18 +96,18 @@ NO_NEW_MESSAGE_NOTICE = "[No new message from the user.]"
 
 
 class RepairedEntries(NamedTuple):
-    """A valid view, and what it took."""
+    """A valid view, and the repairs that produced it."""
 
     entries: list[Entry]
     repairs: list[Repair]
     pending: tuple[str, ...] = ()
-    """Calls at the very end that may still be running."""
+    """Ids of the last calls, which may still be running."""
 
 
 def repair_entries(
     entries: Sequence[Entry], *, is_interrupted: bool = False, batching: Batching = ONE_RESULT_PER_MESSAGE
 ) -> RepairedEntries:
-    """Return the entries in a form that every provider accepts, with batches as the format carries them."""
+    """Return the entries in a form that every provider accepts, with batches in the form of `batching`."""
     repairs: list[Repair] = []
     pending: list[str] = []
     mended = list(entries)
@@ -125,9 +125,10 @@ def repair_entries(
 
 
 def _with_calls_after_users(entries: Iterable[Entry], repairs: list[Repair]) -> list[Entry]:
-    """Return entries in which a message with calls stands behind one of the user's.
+    """Return entries in which each message with calls follows a message of the user.
 
-    Two neighbours are one turn that was torn; where something stood between them, its place is marked.
+    Two messages of the model at adjacent positions are parts of one turn and are joined. If messages between them
+    are missing, a notice takes their place.
     """
     whole: list[Entry] = []
     for entry in entries:
@@ -157,7 +158,7 @@ def _joined_messages(before: Message, after: Message) -> Message:
 
 
 def _without_orphaned_reasoning(entries: Sequence[Entry], repairs: list[Repair]) -> list[Entry]:
-    """Return entries without reasoning that is not followed by anything of the model's."""
+    """Return entries without reasoning that no other message of the model follows."""
     kept: list[Entry] = []
     for entry in reversed(entries):
         if entry.message.outline.is_reasoning_only and (not kept or kept[-1].message.role != "assistant"):
@@ -198,7 +199,7 @@ def _without_blank_blocks(result: ToolResult) -> ToolResult:
 
 
 def _with_valid_ends(entries: list[Entry], repairs: list[Repair], pending: Sequence[str]) -> list[Entry]:
-    """Let the conversation begin and end with somebody the model can answer."""
+    """Return entries that begin with a user message and end with a message that the model can answer."""
     first = next((index for index, entry in enumerate(entries) if entry.message.role != "system"), None)
     if first is None:
         return entries

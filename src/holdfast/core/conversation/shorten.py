@@ -1,9 +1,8 @@
 """Shorten messages: clip tool output, drop media, and reduce old turns to text.
 
-Clipped output keeps its beginning and end; clipping it again changes nothing. Where the model can ask for
-the rest, the notice names the recall tool and a handle: `#` and a position, with the number of a part where
-a message has several. Without such a tool the notice is plain, because a handle that leads nowhere is worse
-than none.
+Clipped output keeps its beginning and end; clipping it again changes nothing. If the model has the recall
+tool, the notice names the tool and a handle: `#` and a position, and the number of the part if a message has
+several. Without the tool the notice has no handle, because an unusable handle is worse than none.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,13 +13,16 @@ from holdfast.core.conversation.messages import Content, Entry, Media, Message, 
 
 
 def turn_as_text(turn: Sequence[Entry]) -> list[Entry]:
-    """Return a turn's first user text and the assistant's last reply; what was done in between is left out."""
+    """Return only the first user text and the last assistant reply of a turn."""
     replies = [entry for entry in turn if entry.message.role == "assistant" and entry.message.text.strip()]
     return [_text_parts_only(entry) for entry in (turn[0], *replies[-1:])]
 
 
 def turns_as_text(entries: Sequence[Entry], *, keep_last: int) -> list[Entry]:
-    """Return the entries with each turn reduced to words, the newest ones and what precedes the first excepted."""
+    """Return the entries with each turn reduced to text, except the `keep_last` newest turns.
+
+    Entries before the first turn stay unchanged.
+    """
     spans = turn_ranges(entries)
     if not spans:
         return list(entries)
@@ -38,33 +40,33 @@ def _text_parts_only(entry: Entry) -> Entry:
 
 
 RECALL_TOOL = "recall"
-"""The name of the tool. What it gives back is not shortened, offloaded or found by it again."""
+"""The name of the recall tool. Its answers are not shortened or offloaded, and it does not find them again."""
 
 
 def message_handle(position: int, part: int | None = None) -> str:
-    """Return how a message, or one part of it, is asked for; parts are counted from 1."""
+    """Return the handle of a message, or of one of its parts, for recall; parts are counted from 1."""
     return f"#{position}" if part is None else f"#{position}.{part}"
 
 
 def recall_range_hint(start: int, stop: int) -> str:
-    """Return the line below what stands for messages that says how to see them."""
+    """Return the line below a replacement that says how to recall the replaced messages."""
     return f"[All of it can be looked up: {RECALL_TOOL} with ref #{start}-#{stop - 1}, or with a query.]"
 
 
 def recall_hint(what: str) -> str:
-    """Return the words that tell a model how to get something."""
+    """Return the text that tells the model how to recall something."""
     return f"{RECALL_TOOL} {what}"
 
 
 CLIP_HEAD_SHARE = 2 / 3
-"""Outputs say what they are at the beginning and how it ended at the end."""
+"""The share of the head: outputs start with their subject and end with their outcome."""
 NOTICE_ROOM = 48
 
 
 def clip_text(text: str, max_chars: int, handle: str = "") -> str:
     """Return the text, or its head and tail with a notice between, in at most `max_chars` characters.
 
-    `place` is the handle by which a model asks for all of it.
+    `handle` is the handle with which the model can recall the full text.
     """
     if len(text) <= max_chars:
         return text
@@ -79,9 +81,10 @@ def clip_text(text: str, max_chars: int, handle: str = "") -> str:
 def clip_outputs(
     message: Message, max_chars: int, position: int | None = None, *, keep_recall_answers: bool = False
 ) -> Message:
-    """Return the message with its tool output clipped; itself if there was nothing to clip.
+    """Return the message with its tool output clipped; the message itself if there is nothing to clip.
 
-    `position` is where it stands, for a model that can ask for the rest. `keep_recall_answers` leaves recall's answers.
+    `position` is the position of the message if the model can recall the rest, otherwise None.
+    `keep_recall_answers` leaves answers of the recall tool unchanged.
     """
     long = [
         isinstance(part, ToolResult)
@@ -101,7 +104,7 @@ def clip_outputs(
 
 
 def part_handles(message: Message, position: int | None) -> list[str]:
-    """Return the handle of each part of a message; empty where nobody can ask for it."""
+    """Return the handle of each part of a message; empty strings if the model cannot recall the message."""
     count = len(message.parts)
     if position is None:
         return [""] * count
@@ -125,7 +128,7 @@ def _clip_content(content: Content, max_chars: int, handle: str) -> Content:
 
 
 def clip_arguments(message: Message, max_chars: int) -> Message:
-    """Return the message with long strings in its calls' arguments clipped; the arguments stay JSON."""
+    """Return the message with long strings in call arguments clipped; the arguments stay valid JSON."""
     if not any(len(call.arguments) > max_chars for call in message.calls):
         return message
     return message.with_parts(
@@ -142,7 +145,7 @@ def _clip_arguments_json(arguments: str, max_chars: int) -> str:
     try:
         shorter = dump_json(_clip_strings(parse_json(arguments), max_chars))
     except (ValueError, RecursionError):
-        # Broken JSON is sent to nobody's parser but the model's: quote what can be kept of it.
+        # Only the model reads broken JSON, so a clipped quotation of it is enough.
         shorter = dump_json({"clipped": clip_text(replace_surrogates(arguments), max_chars)})
     return shorter if len(shorter) < len(arguments) else arguments
 
@@ -158,9 +161,9 @@ def _clip_strings(value: Json, max_chars: int) -> Json:
 
 
 def drop_media(message: Message, *, results_only: bool = False, position: int | None = None) -> Message:
-    """Return the message with its media replaced by a notice; itself if it has none.
+    """Return the message with its media replaced by a notice; the message itself if it has none.
 
-    `position` is where it stands, for a model that can ask what they were.
+    `position` is the position of the message if the model can recall the media, otherwise None.
     """
     if not count_media(message):
         return message
@@ -174,7 +177,7 @@ def drop_media(message: Message, *, results_only: bool = False, position: int | 
 
 
 def count_media(message: Message) -> int:
-    """Return how many media a message holds, inside tool results too."""
+    """Return the number of media in a message, including those inside tool results."""
     return sum(
         isinstance(part, Media)
         + (sum(isinstance(inner, Media) for inner in part.content) if isinstance(part, ToolResult) else 0)
@@ -183,7 +186,7 @@ def count_media(message: Message) -> int:
 
 
 def count_all_media(entries: Iterable[Entry]) -> int:
-    """Return how many media a view holds."""
+    """Return the number of media in a view."""
     return sum(count_media(entry.message) for entry in entries)
 
 

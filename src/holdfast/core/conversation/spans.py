@@ -1,7 +1,7 @@
 """Positions of messages, as ranges.
 
-Accounts of a hundred thousand messages stay small because they list ranges and not positions. Everything
-that joins, subtracts, counts or prints ranges of positions lives here.
+Reports on a hundred thousand messages stay small because they list ranges instead of single positions. All
+code that joins, subtracts, counts or formats ranges of positions lives here.
 """
 
 from collections.abc import Iterable
@@ -10,9 +10,9 @@ from itertools import pairwise
 from typing import TypeAlias
 
 PositionRanges: TypeAlias = tuple[range, ...]
-"""Positions, as ascending ranges that do not touch."""
+"""Positions as ascending, non-adjacent ranges."""
 PositionPairs: TypeAlias = tuple[tuple[int, int], ...]
-"""The same as pairs of start and stop, the form in which events store them."""
+"""Positions as pairs of start and stop, the form in which events store them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +22,11 @@ class Span:
     start: int = 0
     stop: int
     kept: tuple[int, ...] = ()
-    """Positions inside the span that stay whole after the replacement, such as the prompt that is being answered."""
+    """Positions inside the span that stay unchanged after the replacement, such as the prompt being answered."""
     count: int = 0
-    """How many messages the replacement stands for, as the policy counts them; 0 in old logs."""
+    """The number of replaced messages, as the policy counts them; 0 in old logs."""
     is_merged: bool = False
-    """Whether the text is put before the first prompt that stays, instead of in a message of its own."""
+    """Whether the text is prepended to the first remaining prompt, instead of sent as a separate message."""
 
     @property
     def positions(self) -> range:
@@ -35,12 +35,12 @@ class Span:
 
     @property
     def replaced(self) -> PositionRanges:
-        """The positions that do not stay whole."""
+        """The positions that the compaction replaces."""
         return ranges_without(self.stop, self.kept, start=self.start)
 
     @property
     def message_count(self) -> int:
-        """How many messages are replaced: the number that the replacement's text names."""
+        """The number of replaced messages, which the replacement's text states."""
         return self.count or max(0, self.stop - self.start - len(self.kept))
 
     def overlaps(self, other: "Span") -> bool:
@@ -69,13 +69,13 @@ def position_pairs(positions: Iterable[int]) -> PositionPairs:
 
 
 def ranges_without(stop: int, kept: Iterable[int], *, start: int = 0) -> PositionRanges:
-    """Return the positions from `start` to before `stop` that are not kept; `kept` is ascending."""
+    """Return the positions from `start` to before `stop` that are not in `kept`; `kept` is ascending."""
     edges = [start - 1, *(position for position in kept if start <= position < stop), stop]
     return tuple(range(before + 1, after) for before, after in pairwise(edges) if before + 1 < after)
 
 
 def merge_ranges(*groups: Iterable[range]) -> PositionRanges:
-    """Return the union of groups of ranges; ranges that touch become one."""
+    """Return the union of groups of ranges; adjacent ranges become one."""
     merged: list[range] = []
     for one in sorted((one for group in groups for one in group if one), key=lambda one: one.start):
         if merged and one.start <= merged[-1].stop:
@@ -99,11 +99,11 @@ def subtract_ranges(ranges: Iterable[range], others: Iterable[range]) -> Positio
 
 
 def position_count(positions: PositionRanges) -> int:
-    """Return how many positions there are."""
+    """Return the number of positions."""
     return sum(map(len, positions))
 
 
 def format_positions(positions: PositionRanges, max_ranges: int = 6) -> str:
-    """Return positions as a person reads them."""
+    """Return positions as text for display, with at most `max_ranges` ranges."""
     texts = [f"#{one[0]}" if len(one) == 1 else f"#{one[0]}–#{one[-1]}" for one in positions[:max_ranges]]
     return ", ".join(texts) + (f" and {len(positions) - max_ranges:,} more" if len(positions) > max_ranges else "")

@@ -1,9 +1,9 @@
-"""What a conversation costs in tokens and in bytes, and how the number is known.
+"""The size of a conversation in tokens and in bytes, and the provenance of each count.
 
-Without its origin a count misleads: displays, thresholds and bills then disagree. So every total says
-whether the provider reported it, earlier reports calibrated it, the model's own vocabulary counted it, or
-it is estimated. Vocabularies are loaded elsewhere; this module has their protocol, the arithmetic, and the
-calibration. Sizes in bytes need no tokenizer and are enough to place cuts.
+A count without its provenance misleads: displays, thresholds and bills then disagree. Every total therefore
+states whether the provider reported it, earlier reports calibrated it, the model's own vocabulary counted it,
+or it is estimated. Other modules load vocabularies; this module defines their protocol, the arithmetic, and the
+calibration. Sizes in bytes need no tokenizer and are sufficient to place cuts.
 """
 
 from collections.abc import Sequence
@@ -17,18 +17,20 @@ from holdfast.errors import SettingsError
 Provenance: TypeAlias = Literal["reported", "calibrated", "counted", "estimated"]
 
 MESSAGE_OVERHEAD = 4
-"""Role and delimiters of one message: OpenAI's own formula has 3 and a role token."""
+"""Role and delimiters of one message: OpenAI's formula is 3 tokens and a role token."""
 CALL_OVERHEAD = 8
-"""Delimiters of one call or result; slightly above what bills show."""
+"""Delimiters of one call or result; slightly more than providers bill."""
 CHARS_PER_ID_TOKEN = 2
-"""Call ids are random letters: two of them make a token, a little more than it really is."""
+"""Call ids are random letters; two letters per token slightly overestimates their cost."""
 REPLY_OVERHEAD = 3
-"""Every request ends with the opening of the answer."""
+"""The opening of the answer, which ends every request."""
 ERROR_COUNTED = 0.06
-"""How far off a count with the model's own vocabulary is: ids and what frames a message are a formula, and what was
-billed for recorded sessions was that much less."""
+"""The relative error of a count with the model's own vocabulary.
+
+Ids and message frames are counted by formula; for recorded sessions the provider billed this much less.
+"""
 ERROR_ESTIMATED = 0.15
-"""How far off the worst text is where the vocabulary is not the model's own; the tests of the counters hold it."""
+"""The relative error for the worst text with another model's vocabulary; the counter tests enforce it."""
 
 
 @runtime_checkable
@@ -37,7 +39,7 @@ class Counter(Protocol):
 
     @property
     def name(self) -> str:
-        """Which vocabulary or formula this is."""
+        """The name of the vocabulary or formula."""
         ...
 
     @property
@@ -52,7 +54,7 @@ class Counter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """A number of input tokens, where it came from, and what it is made of."""
+    """A number of input tokens with its provenance and its components."""
 
     total: int
     provenance: Provenance
@@ -62,14 +64,13 @@ class TokenCount:
     media: int = 0
     counter: str = ""
     counted: int = 0
-    """The total as our counter counted it, before any calibration: what a calibration learns from."""
+    """The total of our counter before calibration; a calibration learns from it."""
     error: float | None = field(default=None, compare=False)
-    """How far off it may be, as a share of the total, measured by earlier reports where there are any; None where
-    nobody can say."""
+    """The possible error as a share of the total, measured from earlier reports if there are any; None if unknown."""
 
     @property
     def display(self) -> str:
-        """The number as people write it, with how far off it may be."""
+        """The total formatted for display, with its possible error."""
         return format_token_count(self.total, self.error)
 
     def as_reported(self, input_tokens: int) -> "TokenCount":
@@ -84,23 +85,23 @@ class TokenCount:
 class Calibration:
     """How a provider's own counts relate to ours, learned from the usage it reports.
 
-    The factor moves in steps, so that plans do not wobble with every answer, and after the first reports
-    by a little at a time, so that one that is far off does not undo what many have taught.
+    The factor changes in steps, so that plans do not change with every answer. After the first reports each
+    change is small, so that one outlier does not outweigh many earlier reports.
     """
 
     factor: float = 1.0
     samples: int = 0
     spread: float | None = field(default=None, compare=False)
-    """How far off the corrected counts were, as a share: the newest reports, and older ones that fade."""
+    """The relative error of the calibrated counts; the influence of older reports decays."""
 
     STEP: ClassVar[float] = 0.05
     MAX_STEP: ClassVar[float] = 0.1
-    """The most that one report moves the factor once it has settled."""
+    """The maximum change of the factor by one report after `SETTLED_SAMPLES` reports."""
     SETTLED_SAMPLES: ClassVar[int] = 3
     MAX_FACTOR: ClassVar[float] = 4
-    """Reports further off than this, either way, are somebody's mistake."""
+    """Reports that differ by more than this factor, either way, are treated as mistakes."""
     SPREAD_DECAY: ClassVar[float] = 0.9
-    """What is left of an earlier deviation after each report."""
+    """The factor by which an earlier deviation decays with each report."""
 
     def __post_init__(self) -> None:
         if not (isinstance(self.factor, int | float) and 1 / self.MAX_FACTOR <= self.factor <= self.MAX_FACTOR):
@@ -108,14 +109,14 @@ class Calibration:
 
     @property
     def error(self) -> float:
-        """How far off the next count may be, as a share; a few reports say no less than a step of the factor."""
+        """The possible relative error of the next count; at least `STEP` until the factor has settled."""
         spread = self.STEP if self.spread is None else self.spread
         return spread if self.samples >= self.SETTLED_SAMPLES else max(spread, self.STEP)
 
     def learn(self, *, counted: int, reported: int) -> "Calibration":
-        """Return the calibration after one more report; reports that make no sense are ignored.
+        """Return the calibration after one more report; ignore implausible reports.
 
-        `counted` is `request.tokens.counted`, `reported` the input tokens the provider billed for it.
+        `counted` is `request.tokens.counted`; `reported` is the number of input tokens that the provider billed.
         """
         if counted <= 0 or reported <= 0 or not 1 / self.MAX_FACTOR <= reported / counted <= self.MAX_FACTOR:
             return self
@@ -125,25 +126,25 @@ class Calibration:
         towards = observed
         if self.samples >= self.SETTLED_SAMPLES:
             towards = min(max(observed, self.factor - self.MAX_STEP), self.factor + self.MAX_STEP)
-        # Rounded up: an under-count costs a refused request, an over-count a little room.
+        # Round up: an undercount causes a rejected request, an overcount wastes a little of the window.
         stepped = min(self.MAX_FACTOR, -(-round(towards, 6) // self.STEP) * self.STEP)
         return self._with_factor(round(stepped, 2), observed)
 
     def _with_factor(self, factor: float, observed: float) -> "Calibration":
-        """Return the calibration with another factor, and with how far off the one that was in force has been."""
+        """Return the calibration with a new factor and the updated spread of the previous one."""
         deviation = abs(observed / (self.factor if self.samples else factor) - 1)
         return Calibration(factor, self.samples + 1, round(max(deviation, self.SPREAD_DECAY * (self.spread or 0.0)), 4))
 
 
 def format_token_count(total: int, error: float | None) -> str:
-    """Return a number of tokens with how far off it may be, in whole per cent, rounded up."""
+    """Return a number of tokens with its possible error in whole percent, rounded up."""
     if error is None:
         return f"about {total:,}"
     return f"{total:,} ± {-int(-round(error * 100, 6) // 1)} %" if error else f"{total:,}"
 
 
 def message_tokens(message: Message, counter: Counter) -> tuple[int, int]:
-    """Return what a message costs: its words, and its media."""
+    """Return the tokens of a message: those of its text, and those of its media."""
     words, media = MESSAGE_OVERHEAD + (counter.count(message.extra_fields_json) if message.extra_fields_json else 0), 0
     for part in message.parts:
         if isinstance(part, Media):
@@ -161,14 +162,14 @@ def _part_tokens(part: Part, counter: Counter) -> tuple[int, int]:
     if isinstance(part, Opaque):
         return counter.count(part.text) if part.tokens is None else part.tokens, 0
     if isinstance(part, Thinking):
-        # The signature travels too, and is billed as part of the reasoning it proves.
+        # The signature is sent too, and is billed as part of its reasoning.
         return counter.count(part.text) + (len(part.signature) // 4 if part.signature else 0), 0
     if isinstance(part, ToolCall):
         return _id_tokens(part.id) + counter.count(part.name) + counter.count(part.arguments), 0
     if isinstance(part, Media):
         return 0, part.tokens
     inner = [_part_tokens(content, counter) for content in part.content]
-    # Some formats write the pieces of a result as one text: a line break stands between them then.
+    # Some formats join the parts of a result into one text, with line breaks between them.
     seams = max(0, len(inner) - 1)
     words = _id_tokens(part.call_id) + seams + sum(words for words, _ in inner)
     words += part.answered_call.result_overhead_tokens if part.answered_call else 0
@@ -176,22 +177,22 @@ def _part_tokens(part: Part, counter: Counter) -> tuple[int, int]:
 
 
 def _id_tokens(call_id: str) -> int:
-    # An id that was made of a name, because there was none, is never sent.
+    # An id that `id_from_name` made is never sent.
     return CALL_OVERHEAD + (0 if is_id_from_name(call_id) else -(-len(call_id) // CHARS_PER_ID_TOKEN))
 
 
 def request_tokens(messages: Sequence[Message], counter: Counter) -> int:
-    """Return what a list of messages costs as a request."""
+    """Return the tokens of a request with these messages."""
     return REPLY_OVERHEAD + sum(sum(message_tokens(message, counter)) for message in messages)
 
 
 MESSAGE_OVERHEAD_BYTES = 16
-"""Bytes that a message weighs besides its text."""
+"""Bytes of a message in addition to its text."""
 BYTES_PER_MEDIA_TOKEN = 3
 
 
 def utf8_length(text: str) -> int:
-    """Return the size of a text in bytes."""
+    """Return the size of a text in UTF-8 bytes."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 

@@ -1,8 +1,8 @@
 """A long list of provider messages, decoded on demand.
 
-Deciding what to send from ten thousand messages needs the size of all of them and the content of a few. A
-transcript measures every message once, cheaply, and decodes and counts only the messages that are read. It
-grows with the list it was made from: a continuation shares the work already done.
+Selecting what to send from ten thousand messages needs the size of all of them and the content of a few. A
+transcript measures every message once, cheaply, and decodes and counts only messages that are read. When the
+list grows, a continuation of the transcript reuses the measures and decoded messages.
 """
 
 from bisect import bisect_left
@@ -15,33 +15,33 @@ from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, Counter, m
 
 
 class MessageMeasures(NamedTuple):
-    """What is known of messages without reading them."""
+    """The sizes and roles of messages, measured without decoding."""
 
     sizes: list[int]
-    """Their sizes in bytes of text."""
+    """The size of each message in bytes of text."""
     prompts: list[int]
-    """The indices of those a user says."""
+    """The indices of user prompts."""
     systems: list[int]
 
 
 class FormatReader(Protocol):
-    """What a transcript must know of a wire format."""
+    """The functions of a wire format that a transcript needs."""
 
     def measure(self, natives: Sequence[object], start: int) -> "MessageMeasures":
         """Return the sizes and roles of messages, the first of which has the index `start`."""
         ...
 
     def decode(self, native: object, index: int) -> Message:
-        """Return a message with its parts; `index` is for naming the place in an error."""
+        """Return a decoded message; `index` names its place in an error."""
         ...
 
     def json_bytes(self, message: Message) -> int:
-        """Return the size of a message as it would be sent."""
+        """Return the size of a message in bytes of JSON as it would be sent."""
         ...
 
 
 class Transcript:
-    """Provider messages, weighed; decoded and counted when asked for."""
+    """Provider messages with known sizes, decoded and counted on demand."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Transcript:
     ) -> None:
         self.reader = reader
         self._positions = positions
-        """What others call the messages by, where that is not their place in this list."""
+        """The history positions of the messages, if they differ from the indices of this list."""
         self.counter = counter
         self._natives: list[object] = []
         self._offsets: list[int] = [0]
@@ -65,12 +65,12 @@ class Transcript:
         self._costs: dict[object, dict[int, tuple[int, int]]] = {}
         self._cuts: dict[object, dict[int, int]] = {}
         self._tokens: dict[int, tuple[int, int]] = {}
-        """By identity of message; each of them is kept alive by `_entries` or `_variants`."""
+        """By object id of the message; `_entries` or `_variants` keep each message alive."""
         self._grow(self.reader.measure(natives, 0), natives)
 
     @classmethod
     def of_entries(cls, entries: Sequence[Entry], reader: FormatReader, counter: Counter) -> "Transcript":
-        """Return a transcript of messages that were decoded before; it numbers them by their place."""
+        """Return a transcript of decoded messages, numbered by their index in `entries`."""
         transcript = cls((), reader, counter, [entry.position for entry in entries])
         transcript._entries = {index: Entry(entry.message, index) for index, entry in enumerate(entries)}
         roles = [entry.message.role for entry in entries]
@@ -89,20 +89,20 @@ class Transcript:
         return self.entry(index).message
 
     def entry(self, index: int) -> Entry:
-        """Return a message with its position."""
+        """Return a message with its index in this transcript as position."""
         entry = self._entries.get(index)
         if entry is None:
             entry = self._entries[index] = Entry(self.reader.decode(self._natives[index], index), index)
         return entry
 
     def entry_as_positioned(self, index: int) -> Entry:
-        """Return a message with the position that others know it by."""
+        """Return a message with its history position."""
         entry = self.entry(index)
         return entry if self._positions is None else Entry(entry.message, self._positions[index])
 
     @property
     def total_bytes(self) -> int:
-        """The size of everything, in bytes of text."""
+        """The size of all messages, in bytes of text."""
         return self._offsets[self._length]
 
     @property
@@ -111,7 +111,7 @@ class Transcript:
         return self._largest
 
     def bytes_before(self, index: int) -> int:
-        """Return the size of everything before `index`, in bytes of text."""
+        """Return the size of all messages before `index`, in bytes of text."""
         return self._offsets[index]
 
     def bytes_of(self, index: int) -> int:
@@ -119,44 +119,47 @@ class Transcript:
         return self._offsets[index + 1] - self._offsets[index]
 
     def prompts_before(self, index: int) -> int:
-        """Return how many messages before `index` a user says."""
+        """Return the number of user prompts before `index`."""
         return bisect_left(self._prompts, index)
 
     def prompt_index(self, number: int) -> int:
-        """Return the position of the user's message with this number, counted from 0."""
+        """Return the index of the user prompt with this number, counted from 0."""
         return self._prompts[number]
 
     def system_indices_before(self, index: int) -> list[int]:
-        """Return the positions of system messages before `index`."""
+        """Return the indices of system messages before `index`."""
         return self._systems[: bisect_left(self._systems, index)]
 
     def edited_entries(self, key: object) -> dict[int, Entry]:
-        """Return a place to keep edited forms of messages, so that the next request need not make them again."""
+        """Return the cache of messages edited as `key` says, so that the next request can reuse them."""
         return self._variants.setdefault(key, {})
 
     def remember_cost(self, entry: Entry) -> Entry:
-        """Return an entry whose cost is remembered, because it is kept among the variants."""
+        """Cache the cost of an edited entry and return the entry; the caller keeps it in `edited_entries`."""
         self.tokens_of(entry.message, is_cached=True)
         return entry
 
     def cached_costs(self, key: object) -> dict[int, tuple[int, int]]:
-        """Return a place to keep what messages cost, whole and shortened as `key` says."""
+        """Return the cache of what messages cost in full and shortened as `key` says."""
         return self._costs.setdefault(key, {})
 
     def cached_cuts(self, key: object) -> dict[int, int]:
-        """Return a place to keep where lines stand that were drawn as `key` says."""
+        """Return the cache of cuts that were placed as `key` says."""
         return self._cuts.setdefault(key, {})
 
     def index_at_bytes(self, size_bytes: float, limit: int) -> int:
-        """Return the first index up to `limit` before which there are `weight` bytes of text or more."""
+        """Return the first index up to `limit` before which there are at least `size_bytes` bytes of text."""
         return bisect_left(self._offsets, size_bytes, 0, limit)
 
     def tokens(self, index: int) -> int:
-        """Return what the message at `index` costs as it stands."""
+        """Return the tokens of the unedited message at `index`."""
         return sum(self.tokens_of(self[index], is_cached=True))
 
     def tokens_of(self, message: Message, *, is_cached: bool = False) -> tuple[int, int]:
-        """Return what a message costs, words and media; `is_kept` says that this transcript holds it."""
+        """Return the tokens of a message, for text and for media.
+
+        `is_cached` says that this transcript keeps the message alive, so its count can be cached by object id.
+        """
         count = self._tokens.get(id(message))
         if count is None:
             count = message_tokens(message, self.counter)
@@ -165,9 +168,9 @@ class Transcript:
         return count
 
     def continue_with(self, natives: list[object]) -> "Transcript | None":
-        """Return this transcript grown to `natives`, or None if they do not begin as it does.
+        """Return this transcript extended to `natives`, or None if `natives` do not begin with its messages.
 
-        Where another continuation has grown the arrays another way, they do not either.
+        The result is also None if another continuation has extended the shared arrays with other messages.
         """
         known = self._natives if len(natives) >= len(self._natives) else self._natives[: len(natives)]
         try:
@@ -177,12 +180,12 @@ class Transcript:
         return self._continuation(natives) if is_begun and self._are_same_objects(natives) else None
 
     def _are_same_objects(self, natives: list[object]) -> bool:
-        """Return whether the messages that were read are the same objects; equal ones may differ (1 and True)."""
+        """Return whether the decoded messages are the same objects; equal ones may differ (1 and True)."""
         known, count = self._natives, min(len(natives), len(self._natives))
         return not any(natives[index] is not known[index] for index in self._entries if index < count)
 
     def _continuation(self, natives: list[object]) -> "Transcript":
-        """Return a transcript on the same arrays: they only grow, and each side knows its length."""
+        """Return a transcript that shares the arrays, which only grow; each transcript knows its own length."""
         grown = Transcript((), self.reader, self.counter)
         grown._natives, grown._offsets = self._natives, self._offsets
         grown._prompts, grown._systems = self._prompts, self._systems
@@ -197,7 +200,7 @@ class Transcript:
         return grown
 
     def has_unchanged_sizes(self, positions: Sequence[int]) -> bool:
-        """Return whether messages still have the sizes they had, so that an edit in place is noticed."""
+        """Return whether messages still have their measured sizes; detects edits in place."""
         offsets = self._offsets
         weights = self.reader.measure([self._natives[position] for position in positions], 0).sizes
         return weights == [offsets[position + 1] - offsets[position] for position in positions]

@@ -1,1 +1,1 @@
-"""What happened."""
+"""The event log of a session, and the state and context replayed from it."""

@@ -1,8 +1,9 @@
-"""How events are stored as JSON, and read back for ever.
+"""Encode events as JSON records and decode records of every released schema.
 
-A record is one JSON object: its kind, the number of the schema it was written in, and its fields in camelCase, the
-spelling of the systems that share them. Unknown fields are ignored, records of unknown kinds are kept as they are, and
-`UPCASTS` brings records of earlier schemas up to date.
+A record is one JSON object: its kind, its schema number, and its fields. Field names are in camelCase because other
+systems that share the records spell them so. The decoder ignores unknown fields and keeps records of unknown kinds
+unchanged. `UPCASTS` converts records of earlier schemas, so old logs always load. Only this module knows the stored
+form of an event.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,18 +23,18 @@ EVENT_TYPES: Mapping[str, type[Event]] = {kind.KIND: kind for kind in get_args(E
 UPCASTS: Mapping[int, Callable[[str, Mapping[str, object]], Mapping[str, object]]] = {}
 """For each earlier schema, a function that turns a record's fields into those of the next schema."""
 _INLINE: tuple[object, ...] = (Span, Summary)
-"""Values whose fields are stored among those of the event that holds them."""
+"""Types whose fields are stored directly in the record of the event that holds them."""
 
 
 def to_record(event: Event) -> EventRecord:
-    """Return an event as a JSON object; fields that are empty by default are left out."""
+    """Return an event as a JSON object, without optional fields that are empty."""
     if isinstance(event, UnknownEvent):
         return {"type": event.kind, "schema": event.schema, "data": dict(event.data)}
     return {"type": event.KIND, "schema": RECORD_SCHEMA, "data": _to_json(event)}
 
 
 def from_record(record: object) -> Event:
-    """Return the event of a JSON object."""
+    """Return the event that a JSON record describes; raise MalformedInputError if the record is invalid."""
     if not isinstance(record, Mapping):
         raise MalformedInputError("record", "must be an object")
     known = cast("Mapping[str, object]", record)
@@ -51,17 +52,17 @@ def from_record(record: object) -> Event:
 
 
 class _Field(NamedTuple):
-    """One stored field of a type, found out once for each type."""
+    """One stored field of a type; computed once per type."""
 
     owner: str
-    """The field that holds the inlined value which this one belongs to; empty where the type itself has it."""
+    """The field whose inlined value has this field; empty if the type itself has it."""
     name: str
     key: str
     is_required: bool
     hint: object
     fits: TypeCheck
     nested: type | None
-    """The type of a value that is stored as an object of its own."""
+    """The type of the value, if it is stored as a nested object."""
 
 
 @cache
@@ -120,7 +121,7 @@ def _from_json(kind: type, place: str, values: Mapping[str, object]) -> object:
 
 @cache
 def _inlined(kind: type) -> Mapping[str, Callable[..., object]]:
-    """Return, for each field that holds an inlined value, what makes that value of the fields that a record has."""
+    """Return a constructor for each inlined field; it builds the value from the fields found in a record."""
     return {
         item.name: cast("type", hint)
         if item.default is MISSING

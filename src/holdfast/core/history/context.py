@@ -1,8 +1,8 @@
 """Which messages of a history are in force for one agent, and in what form.
 
-A `ContextVersion` is a value: each change of context makes another one, and undo goes back to the value before it.
-Versions speak of positions, so messages that are appended later belong to all of them alike. A `Context` is a version
-seen from one scope, a snapshot that later events do not change.
+A `ContextVersion` is an immutable value: each change of context creates a new version, and undo returns to the previous
+one. Versions refer to messages by position, so messages appended later belong to every version. A `Context` is the
+view of one scope on a version; it is a snapshot that later events do not change.
 """
 
 from bisect import bisect_left, bisect_right
@@ -22,7 +22,7 @@ from holdfast.errors import MalformedInputError
 
 @dataclass(frozen=True, slots=True)
 class ContextState:
-    """Which changes of context are in force for one scope."""
+    """The changes of context in force for one scope."""
 
     compactions: tuple[log.CompactionCompleted, ...] = ()
     """The compactions in force, in the order of their spans."""
@@ -33,9 +33,9 @@ class ContextState:
     cleared_at: int = 0
     """Nothing before this position is sent."""
     earlier_clears: tuple[int, ...] = ()
-    """Where it was cleared earlier: a rewind to before the last clear does not undo those."""
+    """Positions of earlier clears: a rewind to before the last clear does not undo them."""
     changed_at: int = 0
-    """How many messages there were when this last changed."""
+    """The number of messages when this state last changed."""
 
 
 INITIAL_CONTEXT = ContextState()
@@ -49,7 +49,7 @@ class ContextVersion:
     hidden: PositionRanges = ()
     """Positions that a rewind hides."""
     checkpoints: tuple[tuple[int, int], ...] = ()
-    """The numbers of the checkpoints of compactions, each with the position where its span stops."""
+    """The checkpoint number of each compaction, with the position where its span stops."""
 
     def state_of(self, scope: str) -> ContextState:
         """Return the state of one scope."""
@@ -88,7 +88,7 @@ class ContextVersion:
         return replace(self, states=states, checkpoints=checkpoints)
 
     def _after_clear(self, event: log.ContextCleared, length: int) -> "ContextVersion":
-        """Return the version after a clear: delegates of the agent keep none of its summaries either."""
+        """Return the version after a clear, without the summaries that delegates inherited from the agent."""
         known = self.state_of(event.scope)
         states = {scope: _without_compactions_of(event.scope, one, length) for scope, one in self.states.items()}
         earlier = (*known.earlier_clears, known.cleared_at) if known.cleared_at else ()
@@ -96,7 +96,7 @@ class ContextVersion:
         return replace(self, states=states)
 
     def _after_rewind(self, event: log.Rewound, length: int) -> "ContextVersion":
-        """Return the version that goes on from an earlier message, without the changes that came later."""
+        """Return the version that continues from an earlier message, without the later changes of context."""
         if not 0 <= event.to <= length:
             raise MalformedInputError(event.KIND, f"there is no message {event.to}")
         states = {
@@ -107,7 +107,7 @@ class ContextVersion:
 
 
 def _state_before(state: ContextState, position: int) -> ContextState:
-    """Return a state without what concerns messages from a position on."""
+    """Return the state without changes that affect messages at or after `position`."""
     clears = (*state.earlier_clears, state.cleared_at)
     return replace(
         state,
@@ -119,7 +119,7 @@ def _state_before(state: ContextState, position: int) -> ContextState:
 
 
 def _without_compactions_of(scope: str, state: ContextState, length: int) -> ContextState:
-    """Return an agent's state without the compactions that it inherited from another scope."""
+    """Return an agent's state without the compactions that it inherited from `scope`."""
     own = tuple(one for one in state.compactions if one.scope != scope)
     return state if len(own) == len(state.compactions) else replace(state, compactions=own, changed_at=length)
 
@@ -127,7 +127,7 @@ def _without_compactions_of(scope: str, state: ContextState, length: int) -> Con
 def _with_compaction(
     compactions: tuple[log.CompactionCompleted, ...], compaction: log.CompactionCompleted
 ) -> tuple[log.CompactionCompleted, ...]:
-    """Return the compactions with one more, which replaces those that it overlaps."""
+    """Return the compactions with a new one, which replaces those that it overlaps."""
     others = [one for one in compactions if not one.span.overlaps(compaction.span)]
     return tuple(sorted([*others, compaction], key=lambda one: one.span.start))
 
@@ -153,7 +153,7 @@ def _check_span(event: log.CompactionCompleted, length: int, compactions: tuple[
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The arrays of a history, a length and a version, seen from one scope."""
+    """The messages of a history up to a length, in one version, as one scope sees them."""
 
     entries: MessageCache
     message_scopes: Sequence[str]
@@ -162,10 +162,10 @@ class Context:
     scopes: Scopes
     scope: str
     system_positions: Sequence[int] = ()
-    """Positions of system messages: they stay in view whatever is compacted."""
+    """Positions of system messages, which stay in view even if their span is compacted."""
     pins: frozenset[int] = frozenset()
     recall_marks: RecallMarks | None = None
-    """Which messages belong to recall; None where this agent has no recall tool, so that markers do not name it."""
+    """Which messages belong to recall; None if this agent has no recall tool, so that markers do not name the tool."""
 
     @property
     def state(self) -> ContextState:
@@ -174,11 +174,11 @@ class Context:
 
     @property
     def has_recall(self) -> bool:
-        """Whether this agent can recall what is not in its view."""
+        """Whether this agent has the recall tool for messages outside its view."""
         return self.recall_marks is not None
 
     def visible_entries(self) -> list[Entry]:
-        """Return the messages in force, in order, with the replacements of those that were compacted."""
+        """Return the messages in force, in order; replacements take the place of compacted messages."""
         self.entries.require(self.needed_positions())
         entries: list[Entry] = []
         position, opening = self.state.cleared_at, ""
@@ -201,25 +201,25 @@ class Context:
         ]
 
     def entries_between(self, start: int, stop: int) -> Iterator[Entry]:
-        """Yield the messages of a span as they were recorded, as far as they are visible."""
+        """Yield the visible messages of a span as they were recorded."""
         for position in range(start, min(stop, self.length)):
             if self.is_visible(position):
                 yield self.entries[position]
 
     def is_visible(self, position: int) -> bool:
-        """Return whether this scope may see a message: no rewind hides it, and its own scope has not cleared it."""
+        """Return whether this scope may see a message that no rewind hides and that its own scope has not cleared."""
         return not self.version.is_hidden(position) and self._is_in_scope(position)
 
     def is_recallable(self, position: int) -> bool:
-        """Return whether a message may be recalled: it is visible, and was not cleared."""
+        """Return whether a message may be recalled: it is visible and this scope has not cleared it."""
         if not self.state.cleared_at <= position < self.length:
             return False
         return self.is_visible(position)
 
     def newest_start(self, count: int) -> int:
-        """Return the position at which the newest `count` messages begin, of any scope.
+        """Return the position at which the newest `count` messages of all scopes begin.
 
-        System text and messages that a rewind hides do not count.
+        System messages and messages that a rewind hides do not count.
         """
         systems, position = frozenset(self.system_positions), self.length
         while position > self.state.cleared_at and count:
@@ -228,7 +228,7 @@ class Context:
         return position if not count else self.state.cleared_at
 
     def visible_entry(self, position: int) -> Entry:
-        """Return a message in the form in which it is sent: its outputs may be offloaded."""
+        """Return a message in the form in which it is sent, with its tool outputs clipped if they are offloaded."""
         entry, offloaded = self._entry_with_addressee(position), self.state.offloaded
         if offloaded is None or position >= offloaded.line or position in self.pins:
             return entry
@@ -237,7 +237,7 @@ class Context:
         return entry if shorter is entry.message else entry.with_message(shorter)
 
     def _entry_with_addressee(self, position: int) -> Entry:
-        """Return a message; a task given to another agent says so, because it has the role of a user."""
+        """Return a message; a task for another agent names that agent, because its role is that of a user."""
         entry, scope = self.entries[position], self.message_scopes[position]
         if scope == self.scope or scope not in self.scopes.attributed_scopes or not entry.message.is_task:
             return entry
@@ -255,11 +255,11 @@ class Context:
         return self.scopes.is_message_visible(self.scope, self.message_scopes[position], position) is not False
 
     def needed_positions(self) -> Iterator[int]:
-        """Yield the positions of messages that must be in memory to build the view."""
+        """Yield the positions of the messages that must be in memory to build the view."""
         return filter(self.may_be_visible, self._candidate_positions())
 
     def retained_positions(self) -> set[int]:
-        """Return the positions of messages to keep in memory: those of the view, and the neighbors of pins."""
+        """Return the positions of the messages to keep in memory: those of the view and the neighbors of pins."""
         pinned = self._pinned_positions(0, self.length) if self.pins else set[int]()
         return {*self.needed_positions(), *(at - 1 for at in pinned), *(at + 1 for at in pinned)}
 
@@ -272,7 +272,7 @@ class Context:
         yield from range(position, self.length)
 
     def _visible_between(self, start: int, stop: int) -> list[Entry]:
-        """Return the messages of a span in the form in which they are sent."""
+        """Return the visible messages of a span in the form in which they are sent."""
         cut = self.state.text_only_before
         entries = [
             self.visible_entry(position)
@@ -292,7 +292,7 @@ class Context:
         return [*sorted((texts | whole).values(), key=_position_or_before), *entries[old:]]
 
     def _replacement_entries(self, compaction: log.CompactionCompleted) -> list[Entry]:
-        """Return what replaces a span: its system messages, the texts, and the messages that are kept."""
+        """Return the replacement of a span: its system messages, the replacement texts, and the kept messages."""
         span = compaction.span
         kept = [self.visible_entry(position) for position in self._kept_positions(span) if self.is_visible(position)]
         systems = [entry for entry in kept if entry.message.role == "system"]
@@ -303,25 +303,25 @@ class Context:
         return [*systems, *_replacement_messages(texts), *others]
 
     def _kept_positions(self, span: Span) -> list[int]:
-        """Return the positions of a span that stay whole."""
+        """Return the positions of a span that the compaction leaves unchanged."""
         start, systems = max(span.start, self.state.cleared_at), self.system_positions
         first, last = bisect_left(systems, start), bisect_left(systems, span.stop)
         kept = {*systems[first:last], *self._pinned_positions(start, span.stop), *span.kept}
         return [position for position in sorted(kept) if start <= position < span.stop]
 
     def _pinned_positions(self, start: int, stop: int) -> set[int]:
-        """Return the positions of a span that pins keep; a pin keeps all of its exchange."""
+        """Return the positions of a span that pins keep; a pin keeps every message that cannot be cut from it."""
         pins = [pin for pin in self.pins if start <= pin < stop]
         return {position for pin in pins for position in range(*uncuttable_span(EntryMessages(self.entries), pin))}
 
 
 def _replacement_messages(texts: Sequence[str]) -> list[Entry]:
-    """Return the texts of a replacement as alternating messages, the user's first."""
+    """Return the texts of a replacement as alternating messages, starting with the user role."""
     return [Entry(assistant(text) if number % 2 else user(text, trust="summary")) for number, text in enumerate(texts)]
 
 
 def _merge_opening(opening: str, tail: list[Entry]) -> list[Entry]:
-    """Return the tail with a text put before the words of its first prompt, or else before the tail."""
+    """Return the tail with `opening` prepended to its first prompt, or as a separate message if there is no prompt."""
     first = next((index for index, entry in enumerate(tail) if entry.message.is_prompt), None)
     if first is None:
         return [*_replacement_messages((opening,)), *tail]
@@ -330,7 +330,7 @@ def _merge_opening(opening: str, tail: list[Entry]) -> list[Entry]:
 
 
 def _prepend_text(message: Message, opening: str) -> Message:
-    """Return a prompt with a text placed before its own words, which stay unchanged."""
+    """Return a message with `opening` prepended to its first text."""
     for number, part in enumerate(message.parts):
         if isinstance(part, Text):
             parts = (*message.parts[:number], part.with_text(opening + part.text), *message.parts[number + 1 :])

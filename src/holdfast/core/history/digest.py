@@ -1,9 +1,9 @@
-"""A summary without a model.
+"""Summarize messages by rule, without a model.
 
-What the user asked, what was done and how it ended, which files were touched, what went wrong, what
-was answered and what is open: read off the messages by rule, in the words that stand there, and
-packed into an allowance of tokens. It is always available, at once, and always the same for the same
-messages. It is marked as reference: nothing in it is a request, whoever said it first.
+A digest quotes what the user asked, what the agent did and with which outcome, the files, the errors, the
+answers, and the open points. It packs these lines into a token budget. A digest is always available
+immediately, and the same messages always produce the same digest. Its frame marks it as reference, so that the
+model does not read a quoted request as a new one.
 """
 
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ MAX_FILES = 40
 
 @dataclass(slots=True)
 class _DigestLines:
-    """What was found, line by line, oldest first."""
+    """The lines of a digest by section, oldest first."""
 
     requests: list[str] = field(default_factory=list[str])
     tasks: list[str] = field(default_factory=list[str])
-    """What agents were told by other agents."""
+    """Tasks that agents gave to other agents."""
     actions: list[str] = field(default_factory=list[str])
     errors: list[str] = field(default_factory=list[str])
     answers: list[str] = field(default_factory=list[str])
@@ -36,7 +36,7 @@ class _DigestLines:
     open_ends: list[str] = field(default_factory=list[str])
 
     def sections(self) -> list[Section]:
-        """Return them under their headings, with the shares they may take."""
+        """Return the lines as sections, each with its heading and its share of the budget."""
         shares = (
             ("The user asked:", 0.35, self.requests),
             ("Agents were told:", 0.12, self.tasks),
@@ -59,8 +59,9 @@ def make_digest(
 ) -> str:
     """Return a summary of messages in at most `allowance_tokens`; empty if not even its frame fits.
 
-    `message_count` is how many messages it stands for, where `entries` are only the most telling;
-    `is_continued` says that the last turn goes on behind them.
+    `message_count` is the number of messages that the digest replaces, if `entries` are only a selection of them.
+    `is_prompt_kept` says that the prompt stays in view or its turn continues after `entries`, so the digest does not
+    list the last prompt as unanswered.
     """
     count = len(entries) if message_count is None else message_count
     frame = (

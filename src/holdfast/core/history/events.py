@@ -1,11 +1,11 @@
-"""What happened: the grammar of the log.
+"""The events of the session log.
 
-Everything that is ever done to a conversation is one of these events, in the past tense, with all that is needed to do
-it again. No event deletes anything; positions are indices into the messages that were appended. Kinds that other
-systems know carry the names those systems use (`session.compaction_start` and its siblings).
+Every change to a conversation is one of these events. An event is named in the past tense and holds everything that
+replaying it needs. No event deletes anything. Positions are indices into the appended messages. Event kinds that other
+systems also use keep the names of those systems (`session.compaction_start` and its siblings).
 
-The codec stores a field under its name in camelCase, or under the name that `metadata={"stored": …}` declares. The
-fields of a `Span` and of a `Summary` are stored among those of their event.
+The codec stores a field under its name in camelCase, or under the name that `metadata={"stored": …}` declares. It
+stores the fields of a `Span` and of a `Summary` directly in the record of their event.
 """
 
 from collections.abc import Mapping
@@ -21,12 +21,12 @@ CompactionTrigger: TypeAlias = Literal[
     "threshold", "manual", "context_limit_retry", "model_switch", "memory_pressure", "agent_request", "restore"
 ]
 DelegationOutcome: TypeAlias = Literal["answered", "silent", "failed", "cancelled", "timed_out", "abandoned"]
-"""How a delegation ended: with an answer, without one, by an error, stopped, out of time, or with its process."""
+"""How a delegation ended; `silent` is without an answer, `abandoned` means that its process has exited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a provider billed for one answer, in tokens."""
+    """The tokens that a provider billed for one answer."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -43,13 +43,13 @@ class Usage:
 
     @property
     def all_input_tokens(self) -> int:
-        """The whole input, cached parts included."""
+        """All input tokens, including cached ones."""
         return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBreakdown:
-    """What a request is made of, in tokens."""
+    """The tokens of a request by component."""
 
     system_tokens: int = 0
     conversation_tokens: int = 0
@@ -58,24 +58,24 @@ class TokenBreakdown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """What a change of context does to the next request."""
+    """How a change of context affects the next request."""
 
     tokens_before: int = 0
     tokens_after: int = 0
-    """Of the messages, as our counter counts them."""
+    """Tokens of the messages, before and after, as our counter counts them."""
     provenance: str = ""
-    """Where the counts come from."""
+    """The provenance of the counts, such as `counted` or `estimated`."""
     prefix_lost: int = 0
     """Tokens of the provider's cached prefix that the next request cannot reuse."""
     rewritten: int = 0
-    """Tokens that are sent as new because of that."""
+    """Tokens that the next request sends uncached for that reason."""
     rewrite_dollars: float | None = None
-    """What these cost, where the prices of the model are known."""
+    """The cost of the rewritten tokens, if the prices of the model are known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a model wrote about a span, or the text of a digest made by rule."""
+    """A model's summary of a span, or a digest made by rule."""
 
     text: str
     by_model: str | None = None
@@ -83,17 +83,17 @@ class Summary:
     usage: Usage | None = None
     duration_ms: int | None = None
     score: float | None = None
-    """Which share of the facts that must be kept is in the summary or in the texts next to it."""
+    """The share of the required facts that the summary or the other replacement texts contain."""
     dollars: float | None = None
-    """What writing it cost, where the prices of the model are known."""
+    """The cost of the summarizer call, if the prices of the model are known."""
     request_id: str | None = None
-    """The provider's id of the call."""
+    """The provider's id of the summarizer call."""
     put_back: tuple[str, ...] = ()
-    """Facts that the model's text had lost and that the check put back."""
+    """Facts that the model omitted and the check added."""
     left_out: tuple[str, ...] = ()
-    """Facts that must be kept and are in no text in view; each names the message from which it can be recalled."""
+    """Required facts that no text in view contains; each names the message from which it can be recalled."""
     redacted: tuple[tuple[str, int], ...] = ()
-    """How many keys and passwords were hidden from the summarizer, by kind; never the secrets themselves."""
+    """The number of redacted keys and passwords by kind; never the secrets themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,14 +109,14 @@ class MessageAppended:
     usage: Usage | None = None
     duration_ms: int | None = None
     trust: Literal["memory"] | None = None
-    """Set where the role does not tell how far to trust the text: notes from memory are reference only."""
+    """Set if the role does not determine the trust: notes from memory are reference only."""
     notes: tuple[tuple[str, str], ...] = ()
-    """By the ids of calls, notes that are added to their results in every view."""
+    """Pairs of call id and note; every view adds the note to the result of that call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputsOffloaded:
-    """Tool outputs before a position are sent as a preview from now on; the log keeps them whole."""
+    """From now on, requests carry tool outputs before a position as a preview; the log keeps the full outputs."""
 
     KIND: ClassVar[str] = "context.outputs_offloaded"
 
@@ -129,37 +129,37 @@ class OutputsOffloaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionStarted:
-    """A process has begun to summarize a span."""
+    """A process started to summarize a span."""
 
     KIND: ClassVar[str] = "session.compaction_start"
 
     trigger: CompactionTrigger = "threshold"
     span: Span
     basis: int = 0
-    """How often the context had changed by then: the summary is applied only if it has not changed since."""
+    """The number of context changes at the start: the summary is applied only if this number is still the same."""
     tokens: TokenBreakdown = field(default_factory=TokenBreakdown)
     custom_instructions: str | None = None
     owner: str = ""
-    """The lease: host, process and a number, by which another process sees whether the owner has exited."""
+    """The lease (host, process and a number), from which another process can tell whether the owner has exited."""
     scope: str = MAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryWritten:
-    """The summary of a started compaction is written; it replaces nothing yet."""
+    """The summarizer finished the summary of a started compaction; it is not applied yet."""
 
     KIND: ClassVar[str] = "session.summary_written"
 
     start: int
     stop: int
-    """The span it is about."""
+    """The summarized span reaches from `start` to before `stop`."""
     summary: Summary
     scope: str = MAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionCompleted:
-    """A span was replaced by a summary or a digest, or that failed; holds all that rebuilds the replacement."""
+    """A compaction replaced a span or failed; the event holds everything needed to rebuild the replacement."""
 
     KIND: ClassVar[str] = "session.compaction_complete"
     KEYS: ClassVar[tuple[str, ...]] = (
@@ -174,14 +174,17 @@ class CompactionCompleted:
     trigger: CompactionTrigger = "threshold"
     span: Span = field(default=Span(stop=0))
     replacement: tuple[str, ...] = ()
-    """The texts that replace the span, as alternating messages: the user's first, then the assistant's."""
+    """The texts that replace the span, as alternating user and assistant messages."""
     quoted: tuple[int, ...] = ()
-    """Positions inside the span that the texts quote whole, word for word."""
+    """Positions inside the span that the texts quote in full, verbatim."""
     offers_recall: bool = False
-    """Whether the texts end with a line on how to recall the span, for an agent that has the recall tool."""
+    """Whether the texts end with a hint how to recall the span, if the agent has the recall tool."""
     summary: Summary = field(default=Summary(""), metadata={"stored": {"text": "summaryContent"}})
     read_to: int = 0
-    """Up to where the summary may tell: a model also reads messages after the span, and running agents are named."""
+    """The summary may report on messages before this position.
+
+    It can lie after the span: a model also reads later messages, and the summary names running agents.
+    """
     error: str | None = None
     pre_compaction_tokens: int = 0
     post_compaction_tokens: int = 0
@@ -192,17 +195,17 @@ class CompactionCompleted:
     effect: Effect | None = None
     reason: str = ""
     is_cancelled: bool = False
-    """Whether it was cancelled and did not fail."""
+    """Whether the compaction was cancelled, as opposed to failed."""
     ends_run: bool = True
-    """Whether it ends the started compaction; a compaction without a model can come in between."""
+    """Whether this ends the started compaction; a compaction without a model can complete while that one runs."""
     marks: tuple[str, ...] = ()
-    """Hashes of what had been done by then, by which a later compaction sees whether anything was done since."""
+    """Hashes of the actions so far, from which a later compaction detects whether there are new ones."""
     scope: str = MAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnsReducedToText:
-    """Of turns before a position only the first user text and the last reply are sent from now on."""
+    """From now on, requests carry only the first user text and the last reply of each turn before a position."""
 
     KIND: ClassVar[str] = "context.reduced_to_text"
 
@@ -214,7 +217,7 @@ class TurnsReducedToText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTruncated:
-    """Messages were left out of one request; an observation that changes nothing."""
+    """One request omitted messages; an observation that changes no context."""
 
     KIND: ClassVar[str] = "session.truncation"
 
@@ -230,7 +233,7 @@ class RequestTruncated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageMeasured:
-    """How full the context is; an observation that changes nothing."""
+    """The fill level of the context window was measured; an observation that changes no context."""
 
     KIND: ClassVar[str] = "session.usage_info"
 
@@ -244,7 +247,7 @@ class UsageMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextCleared:
-    """The conversation starts afresh; nothing before this is sent or recalled."""
+    """The context was cleared; earlier messages are neither sent nor recalled."""
 
     KIND: ClassVar[str] = "session.context_cleared"
 
@@ -254,12 +257,12 @@ class ContextCleared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewound:
-    """The conversation goes on from an earlier message; later messages are hidden."""
+    """The conversation continues from an earlier message; later messages are hidden."""
 
     KIND: ClassVar[str] = "session.rewound"
 
     to: int
-    """The first position that is hidden."""
+    """The first hidden position."""
     effect: Effect | None = None
 
 
@@ -289,7 +292,7 @@ class ChangeRedone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pinned:
-    """A message stays whole whatever is compacted."""
+    """A message was pinned: compactions leave it unchanged."""
 
     KIND: ClassVar[str] = "message.pinned"
 
@@ -298,7 +301,7 @@ class Pinned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpinned:
-    """A message may be compacted again."""
+    """A message was unpinned: compactions may replace it again."""
 
     KIND: ClassVar[str] = "message.unpinned"
 
@@ -316,7 +319,7 @@ class PlanChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TodosChanged:
-    """The agent's list of things to do changed."""
+    """The agent's to-do list changed."""
 
     KIND: ClassVar[str] = "session.todos_changed"
 
@@ -335,13 +338,13 @@ class SkillInvoked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentChanged:
-    """A custom agent took over; an empty name for none."""
+    """A custom agent became active; an empty name means that none is."""
 
     KIND: ClassVar[str] = "session.agent_changed"
 
     name: str
     summary: str = ""
-    """What a successor has to know of it."""
+    """What a successor needs to know about this agent."""
     previous: str = ""
     """The agent that handed over."""
 
@@ -358,7 +361,7 @@ class SystemChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsChanged:
-    """The offered tools changed."""
+    """The tools offered to the model changed."""
 
     KIND: ClassVar[str] = "session.tools_changed"
 
@@ -368,7 +371,7 @@ class ToolsChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallOffered:
-    """An agent got or lost the recall tool: markers name the tool only where the agent has it."""
+    """An agent gained or lost the recall tool; markers name the tool only if the agent has it."""
 
     KIND: ClassVar[str] = "session.recall_offered"
 
@@ -378,7 +381,7 @@ class RecallOffered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSwitched:
-    """Another model answers from here on."""
+    """Another model answers from now on."""
 
     KIND: ClassVar[str] = "session.model_switched"
 
@@ -388,7 +391,7 @@ class ModelSwitched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelegationStarted:
-    """An agent gave another one a task; the delegate works in a scope of its own."""
+    """An agent delegated a task; the delegate works in its own scope."""
 
     KIND: ClassVar[str] = "delegation.started"
 
@@ -397,46 +400,46 @@ class DelegationStarted:
     parent: str = MAIN
     task: str = ""
     visibility: Mapping[str, object] = field(default_factory=dict[str, object], metadata={"stored": "sees"})
-    """What was chosen for it, by class; empty where it sees everything that its parent's delegates may see."""
+    """The visibility options of the delegate; empty if it sees everything that its parent's delegates may see."""
     visible_spans: PositionPairs = field(default=(), metadata={"stored": "shown"})
-    """Which of its parent's messages it saw when it began."""
+    """The parent's messages that the delegate saw when it started."""
     briefing: str = ""
-    """What it was told about the rest."""
+    """A text about the parent's conversation, in addition to the visible messages."""
     visible_tokens: int = field(default=0, metadata={"stored": "shownTokens"})
-    """What messages and briefing cost."""
+    """The tokens of the visible messages and the briefing."""
     main_visibility: str = field(default="", metadata={"stored": "mainSees"})
-    """What the main agent sees of it; empty for the policy's default."""
+    """What the main agent sees of the delegate; empty for the policy's default."""
     owner: str = ""
-    """The lease of the process that runs it: host, process and a number."""
+    """The lease of the process that runs the delegate: host, process and a number."""
     is_attributed: bool = False
-    """Whether agents that see its task see to whom it was given; False in older logs."""
+    """Whether the task names its addressee in the views of other agents; False in older logs."""
 
     @property
     def is_limited(self) -> bool:
-        """Whether it sees only what was chosen for it."""
+        """Whether the delegate sees only a selection of its parent's messages."""
         return self.visibility.get("everything") is False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelegationFinished:
-    """The delegate has answered, or will not."""
+    """A delegation ended, with or without an answer."""
 
     KIND: ClassVar[str] = "delegation.finished"
 
     scope: str
     answer: str = ""
     sources: tuple[str, ...] = ()
-    """What the answer rests on: `#12` for a message, a path, an address."""
+    """The sources of the answer: `#12` for a message, a path, a URL."""
     state: DelegationOutcome = "answered"
     error: str = ""
     """Why there is no answer."""
     findings: tuple[Mapping[str, object], ...] = ()
-    """What it found, claim by claim: claim, status, sources, and sources that it cannot have seen."""
+    """The findings, each with claim, status, sources, and sources that the delegate cannot have seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnInterrupted:
-    """The user stopped the turn: calls without a result will never have one."""
+    """The user stopped the turn; calls without a result will never get one."""
 
     KIND: ClassVar[str] = "session.interrupted"
 
@@ -445,7 +448,7 @@ class TurnInterrupted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderSignalled:
-    """A provider reported a compaction of its own; an observation that changes nothing."""
+    """A provider reported a compaction of its own; an observation that changes no context."""
 
     KIND: ClassVar[str] = "provider.compaction_signal"
 
@@ -455,12 +458,12 @@ class ProviderSignalled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestPrepared:
-    """A request was made: its view, the situation, and its hash."""
+    """A request was built; the event records its view, its situation, and its hash."""
 
     KIND: ClassVar[str] = "request.prepared"
 
     view: tuple[Mapping[str, object], ...]
-    """In order: `{"from": a, "to": b}` for a range of the context, `{"message": …}` for what was made for it."""
+    """In order: `{"from": a, "to": b}` for a range of the context, `{"message": …}` for a generated message."""
     payload_hash: str
     policy: str
     engine: str
@@ -470,19 +473,19 @@ class RequestPrepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionScrubbed:
-    """A secret was replaced by a tombstone in the log; never holds the secret itself."""
+    """A tombstone replaced a secret in the log; the event never holds the secret itself."""
 
     KIND: ClassVar[str] = "session.scrubbed"
 
     positions: tuple[int, ...]
-    """Which records of the log were changed."""
+    """The log records that were changed."""
     count: int
-    """How often the secret was found."""
+    """The number of occurrences of the secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownEvent:
-    """A record of an unknown kind: kept, and skipped."""
+    """A record of an unknown kind; the log keeps it and replay skips it."""
 
     KIND: ClassVar[str] = "unknown"
 

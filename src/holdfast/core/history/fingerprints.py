@@ -1,12 +1,11 @@
-"""The name of a message and of a request: a hash of what they say, whatever the order of their keys.
+"""Content hashes of messages and requests, and the comparison of message lists by hash.
 
-A request's hash is made of its messages' hashes, so that naming the next one costs what is new in it.
+A hash does not depend on the order of JSON keys. The hash of a request combines the hashes of its messages, so hashing
+the next request costs only its new messages.
 
-What is new in a list that somebody sends again.
-
-Frameworks and clients keep the conversation themselves and send all of it every time: as it was recorded, or as
-it was last sent to the model, with a summary in the place of what was folded. What both sides have in common
-is found by content; the rest of the list is new, and what was recorded beyond it does not stand any more.
+Frameworks and clients keep the conversation themselves and send the full list every time. The list is either as
+recorded, or as last sent to the model, with summaries in place of compacted messages. `sync_diff` finds the common
+prefix by content. The rest of the list is new, and recorded messages after the common prefix must be rewound.
 """
 
 import hashlib
@@ -22,7 +21,7 @@ def message_hash(native: Mapping[str, object]) -> str:
 
 
 def payload_hash(message_hashes: Iterable[str], *, system: object = None, tools: object = None) -> str:
-    """Return the hash of a request, from the hashes of its messages and what travels beside them."""
+    """Return the hash of a request from its message hashes, its system text and its tools."""
     beside = json.dumps([system, tools], sort_keys=True, separators=(",", ":"), default=str)
     whole = hashlib.sha256(beside.encode())
     for one in message_hashes:
@@ -31,16 +30,16 @@ def payload_hash(message_hashes: Iterable[str], *, system: object = None, tools:
 
 
 class SyncDiff(NamedTuple):
-    """How a list differs from what was recorded."""
+    """How a client's list differs from the recorded messages."""
 
     rewind_to: int | None
-    """The first recorded position that the list does not have; None where it has all of them."""
+    """The first recorded position that the list does not contain; None if it contains all."""
     first_new: int
-    """The index in the list from which on everything is new."""
+    """The index in the list of the first new message."""
 
 
 class RecordedMessage(NamedTuple):
-    """A message that stands, by its position and the hash of its content."""
+    """A recorded message in force: its position and the hash of its content."""
 
     position: int
     content_hash: str
@@ -49,16 +48,16 @@ class RecordedMessage(NamedTuple):
 def sync_diff(
     given: Sequence[str], recorded: Sequence[RecordedMessage], sent: Sequence[tuple[str, int | None]], length: int
 ) -> SyncDiff:
-    """Return what to do so that the recorded messages are the given ones.
+    """Return the rewind and the append that make the recorded messages equal to the client's list.
 
-    `given` are hashes; `sent` are the hashes of what was last sent, each with the position it came from;
-    `length` is the position of the next message.
+    `given` holds the hashes of the client's list. `sent` holds the hashes of the last request, each with the position
+    of its message. `length` is the position of the next message.
     """
     plain = _common_prefix_length(given, [one.content_hash for one in recorded])
     by_view = _common_prefix_length(given, [digest for digest, _ in sent])
     matched, used = plain, plain
     if by_view == len(sent) and by_view > plain:
-        # The client goes on from what the model saw: behind it stands what was recorded since.
+        # The client continues from the last request, which is followed by the messages recorded since.
         last = max((position for _, position in sent if position is not None), default=-1)
         behind = [number for number, one in enumerate(recorded) if one.position > last]
         start = behind[0] if behind else len(recorded)

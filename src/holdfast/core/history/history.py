@@ -1,9 +1,9 @@
-"""The state replayed from the log: everything that was said, and the context in force now.
+"""The state replayed from the session log: all messages, and the context in force.
 
 A history grows by one event at a time, at a cost that does not depend on its length. Messages stay in append-only
-arrays; a change of context makes another small value, a `ContextVersion`, so that undo and redo only choose another
-one, and background work needs only the arrays, a length and a version. Replaying the same events gives the same
-history, and so does resuming from a `HistorySnapshot` of it.
+arrays. A change of context creates a small immutable value, a `ContextVersion`, so undo and redo only select another
+version, and background work needs only the arrays, a length and a version. Replaying the same events produces the same
+history, and so does resuming from a `HistorySnapshot`.
 """
 
 from array import array
@@ -38,7 +38,7 @@ from holdfast.errors import MalformedInputError, NotInMemoryError
 
 @dataclass(slots=True)
 class History:
-    """Everything that happened; one owner appends to it."""
+    """All messages and state of a session; only one owner appends to it."""
 
     readers: Callable[[str], FormatReader]
     """Returns the reader of a message format."""
@@ -46,9 +46,9 @@ class History:
     entries: MessageCache = field(default_factory=MessageCache)
     """All messages."""
     message_scopes: list[str] = field(default_factory=list[str])
-    """For each message, its scope."""
+    """The scope of each message."""
     message_counts: dict[str, int] = field(default_factory=dict[str, int])
-    """How many messages each scope has."""
+    """The number of messages by scope."""
     format: str | None = None
     """The format of the newest message."""
     system_positions: list[int] = field(default_factory=list[int])
@@ -61,12 +61,12 @@ class History:
     _versions: list[ContextVersion] = field(default_factory=lambda: [ContextVersion()])
     _current: int = 0
     change_count: int = 0
-    """How often the context has changed, undo and redo included."""
+    """The number of context changes, including undo and redo."""
     _has_forgotten_versions: bool = False
-    """Whether versions before the first of these were dropped from memory."""
+    """Whether versions before the first of `_versions` were dropped from memory."""
     _projections: dict[tuple[str, str], Projection] = field(default_factory=dict[tuple[str, str], Projection])
     _tokens: dict[str, dict[int, int]] = field(default_factory=dict[str, dict[int, int]])
-    """By the name of a counter, the tokens of each message."""
+    """The tokens of each message, by counter name and position."""
     _ledgers: dict[str, OpenLedger] = field(default_factory=dict[str, OpenLedger])
     _compacted_reads: dict[str, CompactedReads] = field(default_factory=dict[str, CompactedReads])
 
@@ -94,21 +94,21 @@ class History:
 
     @property
     def message_format(self) -> str:
-        """The format of requests: that of the newest message, or OpenAI chat where there is none yet."""
+        """The format of requests: that of the newest message, or OpenAI chat if there is no message yet."""
         return self.format or "openai-chat"
 
     @property
     def reader(self) -> FormatReader:
-        """The reader of that format."""
+        """The reader of `message_format`."""
         return self.readers(self.message_format)
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether nothing was said since the last turn was interrupted."""
+        """Whether the main agent's turn was interrupted and no message followed."""
         return self.was_interrupted(log.MAIN)
 
     def was_interrupted(self, scope: str) -> bool:
-        """Return whether nothing was said since an agent's turn was interrupted."""
+        """Return whether an agent's turn was interrupted and no message followed."""
         return 0 < self.session_state.interrupted_at.get(scope, 0) == len(self.entries)
 
     @property
@@ -146,7 +146,7 @@ class History:
         )
 
     def projection(self, counter: Counter, scope: str = log.MAIN) -> Projection:
-        """Return the projection of a scope, rebuilt only where the context has changed."""
+        """Return the projection of a scope; it is rebuilt only if the context has changed."""
         key = scope, counter.name
         known, context = self._projections.get(key), self.context(scope)
         grown = known.extended_to(context) if known else None
@@ -159,13 +159,13 @@ class History:
         return Projection(context, self._entry_pricer(counter))
 
     def delegable_context(self, parent: str) -> Context:
-        """Return all that a delegate of an agent could be allowed to see."""
+        """Return the context with everything that a delegate of an agent may see."""
         return self.context(FUTURE_DELEGATE if parent == log.MAIN else parent)
 
     def ledger(self, scope: str, stop: int) -> Ledger:
-        """Return the ledger of the messages before a position; it continues from the last call for the scope.
+        """Return the ledger of the messages before a position; it extends the ledger of the last call for the scope.
 
-        The ledger of `FUTURE_DELEGATE` covers the main conversation alone, without what delegates did.
+        The ledger of `FUTURE_DELEGATE` covers only the main conversation, without the work of delegates.
         """
         context = self.context(scope)
         cleared_at = self.version.state_of(scope or log.MAIN).cleared_at
@@ -177,18 +177,18 @@ class History:
         self.entries.require(filter(context.may_be_visible, range(kept.stop, min(stop, len(self.entries)))))
         ledger = kept.unpacked()
         for entry in context.entries_between(kept.stop, stop):
-            # A task that one agent gives another is not said by the user.
+            # A task that one agent gives another does not come from the user.
             if entry.message.role != "user" or self.message_scopes[entry.position or 0] in own:
                 ledger.observe(entry)
         kept.stop = max(kept.stop, stop)
         return ledger
 
     def session_state_for(self, scope: str) -> SessionState:
-        """Return the session state as far as an agent may know it: plan and todos belong to the main agent."""
+        """Return the session state that an agent may see; a limited delegate sees no plan, todos, skills or agent."""
         return self.session_state.without_agent_state() if self.scopes.is_limited(scope) else self.session_state
 
     def compacted_reads(self, scope: str = log.MAIN) -> CompactedReads:
-        """Return the reads that the last compaction replaced; empty where no ledger ends exactly there."""
+        """Return the file reads that the last compaction replaced; empty if no ledger ends exactly at its span."""
         compactions = self.version.state_of(scope).compactions
         if not compactions:
             return CompactedReads()
@@ -202,7 +202,7 @@ class History:
         return known
 
     def _entry_pricer(self, counter: Counter) -> Callable[[Entry], int]:
-        """Return a function that counts an entry; entries that are sent as recorded are counted once."""
+        """Return a function that counts the tokens of an entry; counts of unchanged recorded entries are cached."""
         counted, entries = self._tokens.setdefault(counter.name, {}), self.entries
 
         def price(entry: Entry) -> int:
@@ -217,7 +217,7 @@ class History:
         return price
 
     def check(self, event: log.Event) -> None:
-        """Raise what `append` would raise for an event that is not a message, and change nothing."""
+        """Raise the error that `append` would raise for an event other than a message; change nothing."""
         self.version.after(event, len(self.entries))
         if isinstance(event, log.Pinned | log.Unpinned):
             self._check_pin(event)
@@ -227,9 +227,9 @@ class History:
             self._check_undo()
 
     def append(self, event: log.Event, message: Message | None = None) -> None:
-        """Apply the next event; an impossible event raises and changes nothing.
+        """Apply the next event; an impossible event raises an error and changes nothing.
 
-        `message` is the decoded message, where the caller has it already.
+        `message` is the decoded message, if the caller already has it.
         """
         before = self.version
         if isinstance(event, log.MessageAppended):
@@ -240,7 +240,7 @@ class History:
         elif isinstance(event, log.ChangeRedone):
             self._move_version(self.can_redo)
         elif isinstance(event, log.DelegationStarted):
-            # Nothing changes for the other agents, so this is no change that could be undone.
+            # The contexts of other agents do not change, so undo skips this event.
             self._start_delegation(event)
             before = self.version
         else:
@@ -250,7 +250,7 @@ class History:
                 self._versions[self._current + 1 :] = [changed]
                 self._current += 1
             if isinstance(event, log.CompactionCompleted):
-                # Its ledger was just made; the next summary will extend that ledger.
+                # Keep its reads now: the next summary extends the ledger beyond this span.
                 self.compacted_reads(event.scope)
         if isinstance(event, log.Rewound):
             self._compacted_reads.clear()
@@ -262,7 +262,7 @@ class History:
             raise NotInMemoryError(())
 
     def load_message(self, position: int, event: log.MessageAppended) -> None:
-        """Load an earlier message that was not in memory."""
+        """Load an earlier message that is not in memory."""
         message = self.recall_marks.mark(self.readers(event.format).decode(event.native, position), position)
         message = _apply_event_labels(message, event)
         self.entries.load(Entry(message, position), event)
@@ -287,7 +287,7 @@ class History:
             self._drop_caches_of(event.scope)
 
     def _start_delegation(self, event: log.DelegationStarted) -> None:
-        """Add a delegate, whose context starts as its parent's or as what was chosen for it."""
+        """Add a delegate; its context starts as its parent's, or as the selection made for it."""
         self.scopes.check_delegation(event)
         self.scopes.add_delegation(event)
         self._drop_caches_of(event.scope)
@@ -298,7 +298,7 @@ class History:
             self._set_states({event.scope: state})
 
     def _inherited_state(self, above: ContextState, event: log.DelegationStarted) -> ContextState:
-        """Return a delegate's first state: it inherits only compactions that tell nothing of other delegations."""
+        """Return a delegate's first state, which inherits only compactions that reveal nothing of other delegations."""
         if event.parent != log.MAIN:
             return above
         lineage = self.scopes.lineage(event.scope)
@@ -310,7 +310,7 @@ class History:
         return replace(above, compactions=tuple(filter(is_inherited, above.compactions)))
 
     def _move_version(self, steps: int) -> None:
-        """Go to another version, and keep the states of delegates that were started in between."""
+        """Select another version and keep the states of delegates that started in between."""
         before = self.version
         self._current += steps
         missing = {
@@ -325,7 +325,7 @@ class History:
         self._versions[self._current] = replace(self.version, states={**self.version.states, **states})
 
     def _drop_caches_of(self, scope: str) -> None:
-        """Drop what is cached for an agent whose view has changed or is not needed any more."""
+        """Drop the caches of an agent whose view has changed or is no longer needed."""
         for key in [key for key in self._projections if key[0] == scope]:
             del self._projections[key]
         self._ledgers.pop(scope, None)
@@ -336,9 +336,9 @@ class History:
             raise MalformedInputError(event.KIND, f"there is no message {event.position}")
 
     def evict(self, keep_newest: int) -> list[int]:
-        """Drop messages from memory that no running agent's view needs, except the newest; return their positions.
+        """Evict messages that no running agent's view needs, except the newest, and return their positions.
 
-        Only the last few versions before this one stay in memory, too. The log has everything.
+        Versions before the last `KEPT_VERSIONS` are dropped too. The log keeps everything.
         """
         needed = {
             at
@@ -360,7 +360,7 @@ class History:
         return max(0, self._current + 1 - KEPT_VERSIONS)
 
     def snapshot(self) -> HistorySnapshot:
-        """Return everything but the messages, to resume from."""
+        """Return a snapshot to resume from: everything except the messages."""
         first = self._first_kept_version
         return HistorySnapshot(
             length=len(self.entries),
@@ -384,7 +384,7 @@ class History:
 
     @classmethod
     def from_snapshot(cls, snapshot: HistorySnapshot, readers: Callable[[str], FormatReader]) -> "History":
-        """Return the history of a snapshot; messages are loaded when they are needed."""
+        """Return the history of a snapshot; messages are loaded on demand."""
         scopes = Scopes(
             dict(snapshot.parents),
             snapshot.main_sees,
@@ -411,5 +411,5 @@ class History:
 
 
 def _apply_event_labels(message: Message, event: log.MessageAppended) -> Message:
-    """Return a message with the trust and the notes that its event gives it."""
+    """Return a message with the trust and the notes of its event."""
     return label_trust(add_read_notes(message, event.notes), event.scope, event.trust)

@@ -1,8 +1,8 @@
-"""Everything that was said, by position; what nobody needs now stays in the store.
+"""The messages of a history by position; messages that no view needs stay in the store.
 
-A conversation of a hundred thousand messages is opened without reading them, and one that grows to so many lets go
-of those that are not shown any more. Whoever asks for one that is not here is told which are missing; a session
-fetches those and asks again.
+A session with a hundred thousand messages opens without reading them, and a long-running session evicts messages that
+are no longer in view. Access to a message that is not in memory raises `NotInMemoryError` with the missing positions.
+The session then loads these messages and retries.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ class _CachedMessage(NamedTuple):
 
 
 class MessageCache(Sequence[Entry]):
-    """Messages with the events that brought them, as far as they are here; the first `unread` are not yet."""
+    """The messages in memory, with the events that recorded them; the first `unread` messages are not loaded yet."""
 
     def __init__(self, unread: int = 0) -> None:
         self._length = unread
@@ -43,12 +43,12 @@ class MessageCache(Sequence[Entry]):
 
     @property
     def cached_count(self) -> int:
-        """How many messages are here."""
+        """The number of messages in memory."""
         return len(self._cached)
 
     @property
     def missing_count(self) -> int:
-        """How many messages are not here."""
+        """The number of messages not in memory."""
         return self._length - len(self._cached)
 
     def native(self, position: int) -> Mapping[str, object]:
@@ -56,26 +56,26 @@ class MessageCache(Sequence[Entry]):
         return self._cached_at(position).event.native
 
     def get(self, position: int) -> Entry | None:
-        """Return a message if it is here."""
+        """Return a message if it is in memory."""
         held = self._cached.get(position)
         return held.entry if held else None
 
     def require(self, positions: Iterable[int]) -> None:
-        """Raise `NotInMemoryError` with all of these that are not here; costs nothing where all are."""
+        """Raise `NotInMemoryError` with all missing positions; free of cost while every message is in memory."""
         if self.missing_count and (missing := [position for position in positions if position not in self._cached]):
             raise NotInMemoryError(missing)
 
     def append(self, entry: Entry, event: log.MessageAppended) -> None:
-        """Take in what was said next."""
+        """Add the next message."""
         self._cached[self._length] = _CachedMessage(entry, event)
         self._length += 1
 
     def load(self, entry: Entry, event: log.MessageAppended) -> None:
-        """Take in what was said before, at its position."""
+        """Add an earlier message at its position."""
         self._cached[entry.position or 0] = _CachedMessage(entry, event)
 
     def evict(self, stop: int, keep: Container[int]) -> list[int]:
-        """Let go of what was said before a position and is not wanted, and return where it stood."""
+        """Evict messages before `stop` that are not in `keep`, and return their positions."""
         gone = [position for position in self._cached if position < stop and position not in keep]
         for position in gone:
             del self._cached[position]

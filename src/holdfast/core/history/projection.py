@@ -1,8 +1,8 @@
-"""The messages in force for one agent, counted, and growing with the conversation.
+"""The messages in force for one agent, with token counts, extended as the conversation grows.
 
-Planning a request must not cost more the longer a conversation has lasted. So a projection is kept from one request to
-the next: new messages are appended to it, and only a change of context, such as a compaction, an undo or a pin,
-rebuilds it. Both ways give the same projection.
+The cost of planning a request must not grow with the length of the conversation. A history therefore keeps a projection
+from one request to the next and appends new messages to it. Only a change of context, such as a compaction, an undo or
+a pin, rebuilds the projection. Both ways produce the same projection.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,27 +17,27 @@ from holdfast.core.history.context import Context
 
 
 class Projection:
-    """Messages as they are sent, with running sums of what they cost."""
+    """Messages as they are sent, with cumulative token counts."""
 
     def __init__(self, context: Context, tokens_of: Callable[[Entry], int]) -> None:
         self.context = context
         self.entries: list[Entry] = []
         self.cumulative_tokens: list[int] = [0]
-        """Tokens before each entry, and of all of them."""
+        """The tokens before each entry, and the total."""
         self.answered_tokens = 0
-        """Tokens of the requests that were answered since the context last changed."""
+        """The tokens of all requests that were answered since the context last changed."""
         self.media_count = 0
-        """How many images, sounds and documents are among them."""
+        """The number of images, sounds and documents in the entries."""
         self.largest_bytes = 0
         """The size of the largest message, in bytes of text: no text in it is longer."""
         self.has_other_scopes = False
-        """Whether messages of other scopes are among them."""
+        """Whether the entries include messages of other scopes."""
         self.newest_prompt: int | None = None
-        """The index of the last thing the user said."""
+        """The index of the user's last prompt."""
         self._tokens_of = tokens_of
         self._lineage = context.scopes.lineage(context.scope)
         self._validated: dict[Batching, tuple[int, set[str]]] = {}
-        """For each way to carry a batch: the index before which all is valid, and the call ids used there."""
+        """For each batching: the index before which all entries are valid, and the call ids used there."""
         self._changed_at = context.state.changed_at
         for entry in context.visible_entries():
             self._append(entry)
@@ -50,12 +50,12 @@ class Projection:
 
     @property
     def tokens(self) -> int:
-        """What all of it costs."""
+        """The tokens of all entries."""
         return self.cumulative_tokens[-1]
 
     @property
     def first_uncompacted(self) -> int:
-        """The index after all replacements of compacted messages: what follows was said, in this order."""
+        """The index after the last replacement of compacted messages; recorded messages follow from there on."""
         compactions = self.context.state.compactions
         stop = compactions[-1].span.stop if compactions else 0
         start = len(self.entries)
@@ -64,7 +64,7 @@ class Projection:
         return start
 
     def position_at(self, index: int) -> int:
-        """Return where in the history the entry at `index` begins; the end has a position too."""
+        """Return the history position at which the entry at `index` begins; the end has a position too."""
         if index >= len(self.entries):
             return self.context.length
         position = self.entries[index].position
@@ -76,25 +76,25 @@ class Projection:
         return starts[made] if made < len(starts) else self.context.length
 
     def tail_start(self, tokens: int) -> int:
-        """Return the index at which the longest part begins that reaches to the end and costs at most `tokens`."""
+        """Return the start of the longest tail that costs at most `tokens`."""
         start = len(self.entries)
         while start > 0 and self.cumulative_tokens[-1] - self.cumulative_tokens[start - 1] <= tokens:
             start -= 1
         return start
 
     def entry_tokens(self) -> list[int]:
-        """Return what each entry costs."""
+        """Return the tokens of each entry."""
         return [after - before for before, after in pairwise(self.cumulative_tokens)]
 
     def is_valid(self, batching: Batching) -> bool:
-        """Return whether every call is answered directly after it; entries known to be valid are not checked again."""
+        """Return whether every call has its result directly after it; entries known to be valid are skipped."""
         settled, seen = self._validated.get(batching, (0, set[str]()))
         newer = self.entries[settled:]
         if not is_valid_history(newer, batching):
             return False
         if not batching.pairs_by_name and any(call_id in seen for call_id in _call_ids(newer)):
             return False
-        # A valid history is closed where an exchange begins: what is before that needs no second check.
+        # In a valid history no call is open where an exchange begins, so earlier entries need no second check.
         cut = len(self.entries) - 1
         while cut > settled and not (self[cut].role == "assistant" and self[cut - 1].role != "assistant"):
             cut -= 1
@@ -104,7 +104,7 @@ class Projection:
         return True
 
     def extended_to(self, context: Context) -> "Projection | None":
-        """Return this projection with what was said since, or None if it has to be rebuilt."""
+        """Return this projection extended by newer messages, or None if it has to be rebuilt."""
         if context.version is not self.context.version or context.pins is not self.context.pins:
             return None
         if context.has_recall is not self.context.has_recall:
@@ -123,7 +123,7 @@ class Projection:
         return prompt is not None and (self.entries[prompt].position or 0) >= stop
 
     def _is_own(self, entry: Entry) -> bool:
-        """Return whether a message belongs to this agent's lineage: a delegate's task is no prompt of the user."""
+        """Return whether a message belongs to this agent's lineage; a delegate's task is not a prompt of the user."""
         return entry.position is not None and self.context.message_scopes[entry.position] in self._lineage
 
     def _append(self, entry: Entry) -> None:

@@ -1,7 +1,8 @@
-"""What is known of what a fold stands for: which files were read there, and which wishes contradict each other.
+"""Notes on repeated file reads after a compaction.
 
-Whoever reads a file again that has not changed since is told so, with the place where it was read first: an agent
-that lost sight of its own work would otherwise do it again and again. Nothing is kept back.
+After a compaction an agent no longer sees which files it has read, and might read them again and again. When it
+rereads a file that has not changed, a note on the result names the message with the earlier read. The result itself
+stays complete. The module also lists contradicting constraints from the compacted messages.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,12 +17,12 @@ from holdfast.core.ledger.ledger import Ledger
 from holdfast.core.ledger.tool_calls import describe_call
 
 ReadNotes = tuple[tuple[str, str], ...]
-"""By the ids of calls, what is said beside their results."""
+"""Pairs of call id and the note added to the result of that call."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactedReads:
-    """What the ledger says of the messages before a position."""
+    """File reads and contradicting constraints from the messages before a position."""
 
     stop: int = 0
     reads: Mapping[str, FileRecord] = field(default_factory=dict[str, FileRecord])
@@ -29,12 +30,12 @@ class CompactedReads:
 
     @classmethod
     def from_ledger(cls, ledger: Ledger, stop: int) -> "CompactedReads":
-        """Return what a ledger of everything before a position knows."""
+        """Return the reads and conflicts in a ledger of all messages before `stop`."""
         reads = {file.path: file for file in ledger.files if file.last_read is not None and file.last_read.content_hash}
         return cls(stop, reads, tuple(conflicting_constraints(ledger.constraints)))
 
     def notes_for(self, messages: Sequence[Message], earlier: Iterable[ToolCall]) -> list[ReadNotes]:
-        """Return for each new message what is to be said beside its results; `earlier` are the calls before them."""
+        """Return the notes on the results of each new message; `earlier` holds the calls before these messages."""
         calls = {call.id: call for call in earlier}
         told: list[ReadNotes] = []
         for message in messages:
@@ -59,7 +60,7 @@ class CompactedReads:
 
 
 def add_read_notes(message: Message, notes: ReadNotes) -> Message:
-    """Return a message with words beside its results."""
+    """Return a message with notes appended to its results."""
     if not notes:
         return message
     told = dict(notes)
@@ -78,7 +79,7 @@ def _part_with_note(part: Part, notes: Mapping[str, str]) -> Part:
 
 
 def _successful_read(call: ToolCall, result: ToolResult) -> FileAccess | None:
-    """Return what a result read of a file; None where it is no reading that went well."""
+    """Return the file access of a successful read; None for any other call."""
     made = describe_call(call, argument_value(call.arguments), 0)
     if made.kind != "file" or made.is_write or not call_outcome(made, result).is_ok:
         return None

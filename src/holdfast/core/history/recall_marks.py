@@ -1,7 +1,8 @@
-"""What of the messages is recall's own: the calls that asked for something, and the answers.
+"""Marks on the calls and answers of the recall tool.
 
-An answer repeats what was said before. So it is left as it is where outputs are shortened, and nobody finds it again
-in the place of what it repeats. It may stand in one message with what other tools gave back: those are like any others.
+A recall answer repeats earlier messages. Shortening therefore leaves it unchanged, and a search finds the original
+message instead of the answer. A message can hold recall answers together with results of other tools; only the answers
+are marked.
 """
 
 from collections.abc import Mapping
@@ -12,11 +13,11 @@ from holdfast.core.conversation.messages import Message, ToolResult
 from holdfast.core.conversation.shorten import RECALL_TOOL
 
 MAX_OPEN = 64
-"""How many calls without an answer are remembered."""
+"""The maximum number of unanswered calls to remember."""
 
 
 class RecallMarksSnapshot(NamedTuple):
-    """What is known when a history is left."""
+    """The recall marks as part of a history snapshot."""
 
     answer_parts: tuple[tuple[int, tuple[int, ...]], ...]
     recall_only: tuple[int, ...]
@@ -25,32 +26,32 @@ class RecallMarksSnapshot(NamedTuple):
 
 @dataclass(slots=True)
 class RecallMarks:
-    """Grows by one message at a time."""
+    """The recall calls and answers of a history, collected message by message."""
 
     answer_parts: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
-    """By the position of a message, which of its parts are answers, counted from 0."""
+    """By message position, the indices of the parts that are recall answers."""
     recall_only: set[int] = field(default_factory=set[int])
-    """Positions of messages that hold calls of recall or its answers and nothing else."""
+    """Positions of messages that hold only recall calls or only recall answers."""
     open_calls: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    """Scopes and ids of calls that have no answer yet: two agents may give their calls the same ids."""
+    """Scopes and ids of unanswered calls; the scope is needed because two agents can use the same call id."""
 
     @classmethod
     def from_snapshot(cls, snapshot: RecallMarksSnapshot) -> "RecallMarks":
-        """Return what was known when a history was left."""
+        """Return the marks of a snapshot."""
         return cls(dict(snapshot.answer_parts), set(snapshot.recall_only), list(snapshot.open_calls))
 
     def snapshot(self) -> RecallMarksSnapshot:
-        """Return what is to be known by who goes on."""
+        """Return the marks as a snapshot."""
         return RecallMarksSnapshot(
             tuple(sorted(self.answer_parts.items())), tuple(sorted(self.recall_only)), tuple(self.open_calls)
         )
 
     def for_unrecorded(self) -> "RecallMarks":
-        """Return what observes messages that are not part of the history yet."""
+        """Return marks with the same open calls, for messages that are not part of the history yet."""
         return RecallMarks(open_calls=list(self.open_calls))
 
     def observe(self, message: Message, position: int, scope: str) -> Message:
-        """Take in what was said, and return it with the answers marked."""
+        """Register the next message and return it with recall answers marked."""
         if self.open_calls and message.outline.result_ids:
             self._observe_answers(message, position, scope)
         if message.outline.call_ids:
@@ -58,7 +59,7 @@ class RecallMarks:
         return self.mark(message, position)
 
     def mark(self, message: Message, position: int) -> Message:
-        """Return a message with the parts marked that are answers."""
+        """Return a message with its recall answers marked."""
         if position not in self.answer_parts:
             return message
         answers = self.answer_parts[position]
@@ -69,7 +70,7 @@ class RecallMarks:
         return replace(message, parts=parts, decoded=parts if message.is_unedited else message.decoded)
 
     def is_recall_only(self, position: int) -> bool:
-        """Return whether a message is nothing but calls of recall, or its answers."""
+        """Return whether a message holds only recall calls or only recall answers."""
         return position in self.recall_only
 
     def _observe_answers(self, message: Message, position: int, scope: str) -> None:
@@ -85,7 +86,7 @@ class RecallMarks:
         calls = message.calls
         others = {call.id for call in calls if call.name != RECALL_TOOL}
         made = [call.id for call in calls if call.name == RECALL_TOOL and call.id not in others]
-        # A call whose id was used before begins anew: the one before it was never answered.
+        # A call that reuses an id replaces the earlier call, which was never answered.
         self._close(scope, {call.id for call in calls})
         self.open_calls = [*self.open_calls, *((scope, call_id) for call_id in made)][-MAX_OPEN:]
         if len(made) == len(calls) and not message.text.strip():
@@ -96,7 +97,7 @@ class RecallMarks:
 
 
 def _answer_parts(message: Message, call_ids: set[str]) -> Mapping[int, str]:
-    """Return which parts of a message answer one of some calls, with its id."""
+    """Return the indices of the parts that answer one of the calls, each with its call id."""
     return {
         number: part.call_id
         for number, part in enumerate(message.parts)

@@ -1,12 +1,13 @@
-"""Which agent sees which messages, and what became of every delegation.
+"""Which agent sees which messages, and how each delegation ended.
 
-The main agent sees everything, unless its view of a delegation is limited to the answers, or to nothing. A delegate
-sees its own scope and the scopes it was delegated from, limited to what was chosen for it; never more than its parent,
-and nothing of any other delegation.
+The main agent sees everything, unless its view of a delegation is limited to the answers or to nothing. A delegate
+sees its own scope and its ancestors' scopes, limited to the selection made for it. It never sees more than its parent,
+and nothing of other delegations.
 
-A delegate may give its answer as findings, or write them into its text as JSON; a text alone is an answer too. The
-sources of a claim are checked: a message must be visible to the delegate, and any other name must occur in what the
-delegate was told, asked for or got back. Other sources are unverified, and the claim does not count as confirmed.
+A delegate returns its answer as text, as a list of findings, or as text that contains findings as JSON. The sources of
+each claim are checked: a message must be visible to the delegate, and any other name must occur in messages that the
+delegate received, in its tool calls or in their results. Other sources are unverified. A claim without a verified
+source does not count as confirmed.
 """
 
 import json
@@ -34,16 +35,16 @@ class Scopes:
 
     parents: dict[str, str] = field(default_factory=dict[str, str])
     main_sees: MainVisibility = "everything"
-    """What the main agent sees of scopes that have no limit of their own."""
+    """What the main agent sees of scopes that are not in `main_limits`."""
     main_limits: dict[str, MainVisibility] = field(default_factory=dict[str, MainVisibility])
-    """By scope, what the main agent sees of it."""
+    """What the main agent sees of a scope."""
     visible_spans: dict[str, PositionPairs] = field(default_factory=dict[str, PositionPairs])
-    """By scope, what it sees of its ancestors; a scope that is not listed sees all of that."""
+    """What a scope sees of its ancestors; a scope that is not listed sees everything of them."""
     attributed_scopes: set[str] = field(default_factory=set[str])
     """The scopes whose tasks name their addressee in other agents' views."""
 
     def check_delegation(self, event: log.DelegationStarted) -> None:
-        """Raise where a delegation is impossible."""
+        """Raise MalformedInputError if a delegation is impossible."""
         if event.scope in {MAIN, FUTURE_DELEGATE} or event.scope in self.ancestors(event.parent):
             raise MalformedInputError(event.KIND, f"{event.scope!r} cannot be delegated to by {event.parent!r}")
 
@@ -58,20 +59,20 @@ class Scopes:
             self.attributed_scopes.add(event.scope)
 
     def ancestors(self, scope: str) -> list[str]:
-        """Return a scope and those it was delegated from, the main one last."""
+        """Return a scope and its ancestors; the main scope is last."""
         chain = [scope]
         while chain[-1] in self.parents and self.parents[chain[-1]] not in chain:
             chain.append(self.parents[chain[-1]])
         return chain if chain[-1] == MAIN else [*chain, MAIN]
 
     def lineage(self, scope: str) -> frozenset[str]:
-        """Return a scope with those it was delegated from, the main one included."""
+        """Return a scope and its ancestors as a set, including the main scope."""
         return frozenset(self.ancestors(scope))
 
     def main_view_of(self, scope: str) -> MainVisibility:
-        """Return what the main agent sees of a scope: never more than of the scope's parent.
+        """Return what the main agent sees of a scope, which is never more than it sees of the scope's parent.
 
-        Where only the answers of an agent are visible, the answers of its own delegates are not among them.
+        If it sees only the answers of an agent, it sees nothing of that agent's delegates.
         """
         chain = [one for one in self.ancestors(scope) if one != MAIN]
         if any(self.main_limits.get(one, self.main_sees) != "everything" for one in chain[1:]):
@@ -88,7 +89,7 @@ class Scopes:
         return self.main_sees == "everything" and all(limit == "everything" for limit in self.main_limits.values())
 
     def is_message_visible(self, viewer: str, scope: str, position: int) -> bool | None:
-        """Return whether an agent of one scope sees a message of another; None where that depends on the message."""
+        """Return whether an agent of one scope sees a message of another; None if that depends on the message."""
         if viewer == scope:
             return True
         if viewer == MAIN:
@@ -102,7 +103,7 @@ class Scopes:
 
 
 def is_answer_message(message: Message) -> bool:
-    """Return whether a message is an answer: said by the assistant, and without calls."""
+    """Return whether a message is an answer: an assistant message without calls."""
     return message.role == "assistant" and not message.outline.call_ids
 
 
@@ -112,19 +113,19 @@ def _is_within(spans: PositionPairs, position: int) -> bool:
 
 
 def tool_use_as_text(name: str, arguments: str, output: str) -> str:
-    """Return a tool's use as text, for an agent that cannot see the call itself."""
+    """Return a tool call with its output as text, for an agent that cannot see the call itself."""
     return f"## Tool: {name}\n\n**Input:**\n{arguments}\n\n**Output:**\n{output}"
 
 
 def label_trust(message: Message, scope: object, trust: object) -> Message:
-    """Return a message with its trust: what has a user's role in a delegate's scope is said by an agent."""
+    """Return a message with its trust label; a user message in a delegate's scope comes from an agent."""
     if message.role == "user" and scope != MAIN:
         return message.with_trust("agent")
     return message.with_trust("memory") if trust == "memory" else message
 
 
 FindingStatus: TypeAlias = Literal["confirmed", "uncertain", "open"]
-"""Whether a claim rests on what was seen, is a guess, or is an open question."""
+"""Whether a claim is supported by a source, is a guess, or is an open question."""
 MAX_FINDINGS, MAX_CLAIM_CHARS, MAX_FINDING_SOURCES = 100, 2_000, 50
 _STATUSES: Mapping[str, FindingStatus] = {"confirmed": "confirmed", "uncertain": "uncertain", "open": "open"}
 _OPENING, _CLOSING = re.compile(r"```(?:json)?[ \t]*\n"), re.compile(r"\n[ \t]*```")
@@ -136,18 +137,18 @@ class DelegateFinding:
 
     claim: str
     sources: tuple[str, ...] = ()
-    """`#12` for a message, a path, an address."""
+    """`#12` for a message, a path, a URL."""
     status: FindingStatus = "uncertain"
     unverified: tuple[str, ...] = ()
     """Sources that the delegate cannot have seen."""
 
     @property
     def is_verified(self) -> bool:
-        """Whether it names sources, and the delegate saw all of them."""
+        """Whether the finding names sources and the delegate saw all of them."""
         return bool(self.sources) and not self.unverified
 
     def check_sources(self, seen_sources: Iterable[str]) -> "DelegateFinding":
-        """Return the finding with sources that were not seen marked as unverified."""
+        """Return the finding with sources outside `seen_sources` marked as unverified."""
         known = frozenset(seen_sources)
         sources = tuple(source for source in self.sources if source in known)
         unverified = tuple(source for source in self.sources if source not in known)
@@ -155,7 +156,7 @@ class DelegateFinding:
         return replace(self, sources=sources, unverified=unverified, status=status)
 
     def to_json(self) -> dict[str, object]:
-        """Return it as the JSON object that the log stores."""
+        """Return the finding as the JSON object that the log stores."""
         lists = {"sources": list(self.sources), "unverified": list(self.unverified)}
         return {"claim": self.claim, "status": self.status, **{name: value for name, value in lists.items() if value}}
 
@@ -166,7 +167,7 @@ class DelegateFinding:
 
 
 def parse_findings(text: str) -> tuple[DelegateFinding, ...]:
-    """Return the findings of a text that is JSON, or of its last fenced block that is."""
+    """Return the findings in a JSON text, or in the last fenced block that contains findings as JSON."""
     for candidate in (text, *reversed([*_fenced_blocks(text)])):
         try:
             value: object = json.loads(candidate)
@@ -186,7 +187,7 @@ def _fenced_blocks(text: str) -> Iterator[str]:
 
 
 def findings_from_json(values: object) -> tuple[DelegateFinding, ...]:
-    """Return the findings of a list of JSON objects; other items are left out."""
+    """Return the findings in a list of JSON objects; ignore other items."""
     if not isinstance(values, Sequence) or isinstance(values, str):
         return ()
     read = map(_finding_from_json, cast("Sequence[object]", values)[:MAX_FINDINGS])
@@ -209,7 +210,7 @@ def _finding_from_json(value: object) -> DelegateFinding | None:
 
 
 def _finding_texts(value: object) -> tuple[str, ...]:
-    """Return the texts of a list, or of a single text."""
+    """Return the distinct, non-empty texts of a list or of a single text."""
     items = cast("Sequence[object]", value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     texts = [one.strip() for one in items if isinstance(one, str) and one.strip()]
     return tuple(dict.fromkeys(texts))[:MAX_FINDING_SOURCES]
@@ -224,22 +225,22 @@ class DelegationRecord:
 
     started: log.DelegationStarted
     finished: log.DelegationFinished | None = None
-    """None while it runs."""
+    """None while the delegation runs."""
     message_count: int = 0
-    """How many messages its scope has."""
+    """The number of messages in its scope."""
     request_count: int = 0
-    """How many requests were made for it; the log has each as it was sent."""
+    """The number of requests in its scope; the log records each of them."""
     started_ms: int = 0
     ended_ms: int | None = None
 
     @property
     def state(self) -> DelegationState:
-        """How it ended, or that it is running."""
+        """How the delegation ended, or `running`."""
         return self.finished.state if self.finished else "running"
 
     @property
     def answer(self) -> str:
-        """The answer; empty where there is none."""
+        """The answer; empty if there is none."""
         return self.finished.answer if self.finished else ""
 
     @property
@@ -249,12 +250,12 @@ class DelegationRecord:
 
     @property
     def findings(self) -> tuple[DelegateFinding, ...]:
-        """What it found, claim by claim, with the sources that were checked."""
+        """The findings, with checked sources."""
         return findings_from_json(self.finished.findings) if self.finished else ()
 
     @property
     def description(self) -> str:
-        """What it saw of its parent's conversation, in words."""
+        """A text that says what the delegate saw of its parent's conversation."""
         spans = self.started.visible_spans
         count = sum(stop - start for start, stop in spans)
         positions = ", ".join(f"#{start}" if stop == start + 1 else f"#{start}–#{stop - 1}" for start, stop in spans)
@@ -264,7 +265,7 @@ class DelegationRecord:
 
 
 def delegation_records(timed: Iterable[tuple[int, log.Event]]) -> list[DelegationRecord]:
-    """Return the delegations of a log, the oldest first; each event comes with its time."""
+    """Return the delegations of a log, oldest first; `timed` pairs each event with its time."""
     found: dict[str, DelegationRecord] = {}
     messages, requests = Counter[str](), Counter[str]()
     for time_ms, event in timed:

@@ -1,4 +1,7 @@
-"""What is true of a session besides its messages: each fact is what the last event about it says."""
+"""The state of a session besides its messages and their context.
+
+The last event about a fact determines its value, so the state is one immutable value that each event replaces.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -8,7 +11,7 @@ from holdfast.core.history import events as log
 
 @dataclass(frozen=True, slots=True)
 class RequestExtras:
-    """System text and tools, which are sent outside the messages."""
+    """System text and tools, which a request carries outside the messages."""
 
     system: str = ""
     tools: tuple[Mapping[str, object], ...] = ()
@@ -16,48 +19,48 @@ class RequestExtras:
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """The facts of a session besides its messages and their context."""
+    """The state of a session after its last event."""
 
     plan: str = ""
     todos: str = ""
     skills: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Instructions by name, in the order in which the skills were last invoked."""
+    """Instructions by skill name, in the order of the last invocation."""
     agent: log.AgentChanged | None = None
-    """The custom agent that is active."""
+    """The active custom agent."""
     system: str = ""
     tools: tuple[Mapping[str, object], ...] = ()
     recall_scopes: frozenset[str] = frozenset()
     """The scopes whose agents have the recall tool."""
     delegate_extras: Mapping[str, RequestExtras] = field(default_factory=dict[str, RequestExtras])
-    """System text and tools of agents other than the main one, by their scopes."""
+    """System text and tools of delegates, by scope."""
     model: str | None = None
     pins: frozenset[int] = frozenset()
     running_compaction: log.CompactionStarted | None = None
-    """A compaction that was started and has not ended."""
+    """The compaction that has started and not ended."""
     ready_summary: log.SummaryWritten | None = None
-    """Its summary, ready to be applied."""
+    """The summary of the running compaction, ready to be applied."""
     is_compaction_stale: bool = False
-    """Whether its span is no longer in force."""
+    """Whether a rewind, clear, undo or redo has invalidated the running compaction."""
     last_summary: log.SummaryWritten | None = None
-    """The last summary that a model wrote of messages still in force, whether it was applied or not."""
+    """The last model summary of messages that are still in force, applied or not."""
     tokens_before_compaction: int | None = None
-    """Tokens before the last compaction, until a provider's count has shown whether it helped."""
+    """The tokens before the last compaction, until the next usage report shows whether the compaction helped."""
     compaction_failures: int = 0
-    """Compactions that failed in a row; a digest made by rule does not reset a model's failures."""
+    """The number of consecutive failures; a digest made by rule does not reset a summarizer's failures."""
     failed_stop: int = -1
-    """Where the span of the last of them stopped; the same span is not tried again."""
+    """The stop of the last failed span; the same span is not tried again."""
     failed_by: str = ""
-    """`summary` where a model failed, else empty."""
+    """`summary` if the summarizer failed, otherwise empty."""
     failed_at: int = 0
-    """How many messages there were then."""
+    """The number of messages at the last failure, or at the success that reset the failures."""
     interrupted_at: Mapping[str, int] = field(default_factory=dict[str, int])
-    """By scope, how many messages there were when its turn was last interrupted."""
+    """By scope, the number of messages when its turn was last interrupted."""
     running_delegates: Mapping[str, str] = field(default_factory=dict[str, str])
     """The scopes of running delegations, each with the owner of its lease."""
     forked_from: log.Forked | None = None
 
     def after(self, event: log.Event, length: int) -> "SessionState":
-        """Return the state after an event; `length` is how many messages there were."""
+        """Return the state after an event; `length` is the number of messages at that time."""
         match event:
             case log.TurnInterrupted(scope=scope):
                 return replace(self, interrupted_at={**self.interrupted_at, scope: length})
@@ -89,7 +92,7 @@ class SessionState:
                 return _after_simple_event(self, event)
 
     def extras_for(self, scope: str) -> RequestExtras:
-        """Return what an agent's requests carry outside the messages; the main agent's by default."""
+        """Return the system text and tools of an agent's requests; the main agent's by default."""
         return self.delegate_extras.get(scope) or RequestExtras(self.system, self.tools)
 
     def without_agent_state(self) -> "SessionState":
@@ -98,11 +101,11 @@ class SessionState:
 
     @property
     def agent_summary(self) -> str:
-        """What a successor has to know of the active agent."""
+        """The name and summary of the active agent; empty if there is none."""
         return "\n".join(text for text in (self.agent.name, self.agent.summary) if text) if self.agent else ""
 
     def summary_within(self, start: int, stop: int, scope: str) -> log.SummaryWritten | None:
-        """Return the last summary, if its span lies inside the given one of the same scope."""
+        """Return the last summary of `scope` if its span lies between `start` and `stop`."""
         known = self.last_summary
         is_inside = known is not None and known.scope == scope and start <= known.start <= known.stop <= stop
         return known if is_inside else None
@@ -112,7 +115,7 @@ class SessionState:
         known = replace(self, running_compaction=None, ready_summary=None) if event.ends_run else self
         if event.success:
             known = replace(known, failed_stop=-1, tokens_before_compaction=event.pre_compaction_tokens or None)
-            # A digest made by rule shows nothing about a model that failed to write summaries.
+            # A digest made by rule does not prove that a failing summarizer works again.
             is_by_rule = not event.ends_run and self.failed_by == "summary"
             return known if is_by_rule else replace(known, compaction_failures=0, failed_at=length)
         if event.is_cancelled:
@@ -127,7 +130,7 @@ class SessionState:
         )
 
     def _after_usage(self, usage: log.Usage, length: int) -> "SessionState":
-        """Return the state after a provider's count: a compaction that did not lower it counts as failed."""
+        """Return the state after a usage report; a compaction that did not reduce the input tokens counts as failed."""
         if self.tokens_before_compaction is None:
             return self
         reported = usage.all_input_tokens
@@ -165,7 +168,6 @@ def _after_simple_event(state: SessionState, event: log.Event) -> SessionState:
 
 
 def _after_delegation(state: SessionState, event: log.DelegationStarted | log.DelegationFinished) -> SessionState:
-    """Return the state after a delegation started or finished."""
     others = {scope: owner for scope, owner in state.running_delegates.items() if scope != event.scope}
     if isinstance(event, log.DelegationStarted):
         return replace(state, running_delegates={**others, event.scope: event.owner})
@@ -174,7 +176,6 @@ def _after_delegation(state: SessionState, event: log.DelegationStarted | log.De
 
 
 def _after_extras_change(state: SessionState, event: log.SystemChanged | log.ToolsChanged) -> SessionState:
-    """Return the state after an agent got another system text, or other tools."""
     before = state.extras_for(event.scope)
     now = (
         replace(before, system=event.text)

@@ -1,8 +1,8 @@
-"""A snapshot of a history, without the messages, and its JSON.
+"""A snapshot of a history without its messages, and the JSON form of the snapshot.
 
-A snapshot is small, whatever the length of the log, and can be deleted at any time: replaying the log gives the same
-history. Its JSON has no field names, only positions, and nothing checks the types: the version that wrote a snapshot
-reads it. The log itself uses named fields, see `codec`.
+A snapshot is small even for a long log, and can be deleted at any time: replaying the log produces the same history.
+Its JSON identifies fields by order and not by name, and the reader does not check types, because only the version that
+wrote a snapshot reads it. The log itself uses named fields; see `codec`.
 """
 
 import json
@@ -53,12 +53,12 @@ def from_snapshot_json(kind: type[SnapshotT], text: str | bytes) -> SnapshotT:
 
 
 def pack_positions(positions: Sequence[int]) -> str:
-    """Return positions as one text of differences, which JSON reads faster than a list of numbers."""
+    """Return positions as one string of differences, which JSON parses faster than a list of numbers."""
     return " ".join(map(str, map(sub, positions, [0, *positions])))
 
 
 def unpack_positions(text: str) -> "array[int]":
-    """Return the positions that `pack_positions` wrote; raise ValueError if the text is wrong."""
+    """Return the positions that `pack_positions` wrote; raise ValueError if the text is malformed."""
     return array("q", accumulate(map(int, text.split())))
 
 
@@ -123,11 +123,11 @@ def _record_reader(kind: type[object]) -> ValueReader:
 
 
 KEPT_VERSIONS = 8
-"""How many changes of context can be taken back without reading the log from its beginning."""
+"""The number of context versions that stay in memory; an undo beyond them replays the log from its beginning."""
 
 
 class LedgerLineage(NamedTuple):
-    """Which past a ledger is of."""
+    """The rewinds and the clear under which a ledger was built; a ledger of another lineage is not reused."""
 
     hidden: tuple[range, ...]
     cleared_at: int
@@ -135,7 +135,7 @@ class LedgerLineage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PackedLedger:
-    """A ledger as text, because most who go on will not ask for it soon."""
+    """A ledger as JSON text, parsed on first use because most resumed sessions do not need it soon."""
 
     lineage: LedgerLineage
     stop: int
@@ -143,7 +143,7 @@ class PackedLedger:
 
     @classmethod
     def pack(cls, lineage: LedgerLineage, stop: int, ledger: Ledger) -> "PackedLedger":
-        """Return a ledger as it is kept."""
+        """Return a ledger in packed form."""
         return cls(lineage, stop, to_snapshot_json(ledger))
 
     def unpack(self) -> Ledger:
@@ -153,41 +153,40 @@ class PackedLedger:
 
 @dataclass(slots=True)
 class OpenLedger:
-    """A ledger that goes on: what it has taken in, and of which past."""
+    """A ledger of the messages before `stop`, to be extended with later messages."""
 
     lineage: LedgerLineage
     stop: int
     ledger: Ledger | PackedLedger
 
     def unpacked(self) -> Ledger:
-        """Return the ledger, to be read and gone on with."""
+        """Return the ledger for reading and extending; parse it if it is packed."""
         if isinstance(self.ledger, PackedLedger):
             self.ledger = self.ledger.unpack()
         return self.ledger
 
     def pack(self) -> PackedLedger:
-        """Return the ledger as it is kept."""
+        """Return the ledger in packed form."""
         known = self.ledger
         return known if isinstance(known, PackedLedger) else PackedLedger.pack(self.lineage, self.stop, known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistorySnapshot:
-    """What `History.snapshot` gives and `History.from_snapshot` takes."""
+    """The result of `History.snapshot` and the input of `History.from_snapshot`."""
 
     length: int
     format: str | None
     scope_runs: tuple[tuple[str, int], ...]
-    """Scopes in the order of the messages, each with how many messages in a row are of it."""
+    """The scopes of the messages in order, run-length encoded."""
     system_positions: tuple[int, ...]
     packed_prompts: str
-    """Positions, packed."""
+    """Positions of user prompts, as `pack_positions` writes them."""
     recall_marks: RecallMarksSnapshot
-    """What is recall's own."""
     versions: tuple[ContextVersion, ...]
-    """The last few, with those that were taken back."""
+    """The last few versions, including undone ones."""
     current: int
-    """Which of them holds."""
+    """The index of the version in force."""
     change_count: int
     has_forgotten_versions: bool
     session_state: SessionState

@@ -1,8 +1,8 @@
-"""What a delegate is shown of the conversation above it: chosen by class, within an allowance, once, when it begins.
+"""Select what a delegate sees of its parent's conversation.
 
-Messages are shown as they were said, whole; the ledger and the files are told in words. The order in which room is
-given away is that of the classes: pins, then what is told, then turns, the newest first. Nothing comes from outside the
-line that the delegate could see anyway.
+The selection is made once, when the delegate starts, within a token budget. Selected messages are visible in full; the
+briefing is a text about the ledger or the files. The budget goes to pins first, then to the briefing, then to turns,
+newest first. The selection never contains a message that delegates of the parent may not see.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,26 +20,26 @@ from holdfast.errors import SettingsError
 
 ALL_TURNS = 10**6
 MAX_BRIEFING_TOKENS = 2_000
-"""What is told takes no more than this, and no more than half of the allowance."""
+"""The limit for the briefing, which also uses at most half of the remaining budget."""
 FILES_HEADING = "[Files that were read or written so far; #n is where.]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visibility:
-    """What a delegate is shown of what came before it; `Visibility()` is nothing at all."""
+    """What a delegate sees of the earlier conversation; `Visibility()` selects nothing."""
 
     everything: bool = False
-    """All of the line it was delegated from; what is said there later as well, unless `max_tokens` limits it."""
+    """All messages of its ancestors, including later ones unless `max_tokens` is set."""
     pins: bool = False
-    """The messages that are pinned, each with its exchange."""
+    """The pinned messages, each with the messages that cannot be cut from it."""
     ledger: bool = False
-    """What must not be forgotten, told by rule: constraints, decisions, files, commands, errors, names."""
+    """A briefing made by rule from the ledger: constraints, decisions, files, commands, errors, names."""
     files: bool = False
-    """Which files were read and written."""
+    """A briefing that lists the files read and written."""
     turns: int = 0
-    """So many of the newest turns."""
+    """The number of newest turns."""
     max_tokens: int | None = None
-    """The most that all of it may cost; None for no limit."""
+    """The token budget of the whole selection; None for no limit."""
 
     def __post_init__(self) -> None:
         for name in ("everything", "pins", "ledger", "files"):
@@ -53,11 +53,11 @@ class Visibility:
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether nothing is left out."""
+        """Whether the delegate sees everything, without a budget."""
         return self.everything and self.max_tokens is None
 
     def to_json(self) -> Mapping[str, object]:
-        """Return the choice as a record holds it; `everything` there means without any limit."""
+        """Return the options as the log stores them; there, `everything` means without a budget."""
         return {**asdict(self), "everything": self.is_unlimited}
 
 
@@ -67,7 +67,7 @@ SEES_NOTHING = Visibility()
 
 @dataclass(frozen=True, slots=True)
 class VisibleParts:
-    """What was chosen."""
+    """The selected messages, the briefing, and their tokens."""
 
     spans: PositionPairs = ()
     briefing: str = ""
@@ -75,7 +75,7 @@ class VisibleParts:
 
 
 def choose_visible(history: History, parent: str, visibility: Visibility, counter: Counter) -> VisibleParts:
-    """Return what a delegate of an agent is shown now."""
+    """Return the selection for a delegate of `parent` that starts now."""
     if visibility.is_unlimited:
         line, start = history.delegable_context(parent), history.version.state_of(parent).cleared_at
         return VisibleParts(
@@ -90,7 +90,7 @@ def choose_visible(history: History, parent: str, visibility: Visibility, counte
 
 
 class _VisibleSelection:
-    """What was chosen so far, and what it costs."""
+    """The messages selected so far, and the tokens spent."""
 
     def __init__(self, history: History, parent: str, counter: Counter, max_tokens: int | None) -> None:
         self._history = history
@@ -102,13 +102,13 @@ class _VisibleSelection:
         self.spent = 0
 
     def add_pins(self) -> None:
-        """Take what is pinned, the newest first."""
+        """Select pinned messages, newest first."""
         for pin in sorted(self._history.session_state.pins, reverse=True):
             if pin >= self._start:
                 self._add(range(*uncuttable_span(EntryMessages(self._history.entries), pin)))
 
     def briefing(self, visibility: Visibility) -> str:
-        """Return what is told in words."""
+        """Return the briefing and add its tokens to those spent; empty if there is nothing to report."""
         half = self._remaining_tokens // 2 if self._max_tokens is not None else MAX_BRIEFING_TOKENS
         ledger = self._history.ledger(self._context.scope, len(self._history))
         allowance = min(half, MAX_BRIEFING_TOKENS)
@@ -123,7 +123,7 @@ class _VisibleSelection:
         return text
 
     def add_turns(self, count: int) -> None:
-        """Take the newest turns as far as they fit; where not even the newest does, what was asked in it."""
+        """Select the newest turns that fit; if not even the newest fits, only its prompt."""
         stop = len(self._history)
         for number, start in enumerate(self._prompts()):
             if number == count:
@@ -137,7 +137,7 @@ class _VisibleSelection:
             self._add(range(self._start, stop))
 
     def _prompts(self) -> Iterator[int]:
-        """Yield where turns begin, the newest first."""
+        """Yield the positions at which turns begin, newest first."""
         line = self._context
         own = line.scopes.lineage(line.scope)
         for position in reversed(self._history.prompt_positions):
@@ -151,7 +151,7 @@ class _VisibleSelection:
         return 10**12 if self._max_tokens is None else self._max_tokens - self.spent
 
     def _add(self, span: range) -> bool:
-        """Take the messages of a span that may be seen, if they fit, and say whether they do."""
+        """Select the visible messages of a span if they fit; return whether they do."""
         new = [position for position in span if position not in self.positions and self._context.is_visible(position)]
         self._history.entries.require(new)
         cost = sum(sum(message_tokens(self._history.entries[at].message, self._counter)) for at in new)
@@ -163,7 +163,7 @@ class _VisibleSelection:
 
 
 def _file_lines(ledger: Ledger, allowance_tokens: int, counter: Counter) -> str:
-    """Return the files of a ledger, the latest first, as many as fit."""
+    """Return the files of a ledger that fit, latest first."""
     lines, left = [FILES_HEADING], allowance_tokens - counter.count(FILES_HEADING)
     for file in reversed(list(ledger.files)):
         cost = counter.count(f"\n{file}")

@@ -1,1 +1,1 @@
-"""What to do about it."""
+"""Decides what to compact, when, and what each request sends. Nothing here calls a model."""

@@ -1,9 +1,10 @@
-"""Why a compaction would not help, found out before a model is asked for a summary.
+"""Detects that a compaction would not help, before a summarizer is called.
 
-There are two reasons. The parts that no compaction makes smaller may fill the budget by themselves: then the reason
-names them, and which to make smaller. Or an agent is in a loop since the last compaction: every call returned what it
-had returned before, and nothing was said or decided. Compacting again would only start the loop over. Each compaction
-stores hashes of the progress made by then, so that a loop is found without reading the compacted messages.
+There are two such cases. First, the parts that no compaction makes smaller fill the budget by themselves. Then the
+reason lists them and says which one to make smaller. Second, an agent is in a loop since the last compaction: every
+call returned the same result as before, and there was no new prompt or decision. Another compaction would only restart
+the loop. Each compaction stores hashes of the progress so far, so that a loop is detected without reading the compacted
+messages.
 """
 
 import re
@@ -21,24 +22,24 @@ MAX_PROGRESS_MARKS = 200
 """How many of the newest marks a compaction stores; older progress counts as new again."""
 PROGRESS_MARK_CHARS = 8
 MIN_CALLS = 3
-"""With fewer calls since the last compaction, no loop is assumed."""
+"""With fewer calls since the last compaction, an agent does not count as looping."""
 OVERSIZE_REMEDIES = {
     "system": "shorten the system text",
     "tools": "offer fewer tools",
     "pins": "unpin something",
     "newest prompt": "say less at once, or put it into a file",
 }
-# A duration is no progress. Where numbers are no duration, the second alternative takes all of them at once, so that
-# a long list of numbers is read once and not again from each of its numbers.
 _UNIT = re.compile(r"\d\s?(?:ms|s|secs?|seconds?)\b")
-"""What every duration ends with: most texts have none, and this is found out in a fifth of the time."""
+"""What every duration ends with. Most texts have none; searching for it takes a tenth of the time."""
+# A changed duration is not progress. The second alternative consumes numbers that are not a duration all at once, so
+# that a long list of numbers is scanned once and not again from each number.
 _DURATION = re.compile(
     r"(\B\d++[.,:])?+\b\d++(?:[.,:]\d++)*+\s?(?:ms|s|secs?|seconds?)\b|(\d++(?:[.,:]\d++)*+)",
 )
 
 
 def loop_reason(plan_input: PlanInput) -> str:
-    """Return why another compaction would only repeat a loop; empty where there was progress since the last one."""
+    """Return why another compaction would only repeat a loop; empty if there was progress since the last one."""
     state = plan_input.projection.context.state
     if not state.compactions or not state.compactions[-1].marks:
         return ""
@@ -56,7 +57,7 @@ def loop_reason(plan_input: PlanInput) -> str:
 
 
 def progress_marks(plan_input: PlanInput) -> tuple[str, ...]:
-    """Return the marks of all progress so far, those of the last compaction included, the newest last."""
+    """Return the marks of all progress so far, including those of the last compaction, newest last."""
     compactions = plan_input.projection.context.state.compactions
     before = compactions[-1].marks if compactions else ()
     newest_last = dict.fromkeys(reversed([*before, *_marks_in(_recorded_entries(plan_input))]))
@@ -64,7 +65,7 @@ def progress_marks(plan_input: PlanInput) -> tuple[str, ...]:
 
 
 def describe_breakdown(plan_input: PlanInput) -> str:
-    """Return the parts of a request and their sizes, as text."""
+    """Describe the parts of a request and their sizes."""
     projection, sizes = plan_input.projection, plan_input.projection.entry_tokens()
     last = sum(sizes[slice(*uncuttable_span(projection, len(projection) - 1))]) if len(projection) else 0
     summaries = sum(size for entry, size in zip(projection.entries, sizes, strict=True) if entry.position is None)
@@ -75,13 +76,13 @@ def describe_breakdown(plan_input: PlanInput) -> str:
 
 
 def describe_fixed_size(plan_input: PlanInput) -> str:
-    """Return the parts of a request that no compaction makes small enough, and what to do about it."""
+    """Describe the parts of a request and name a remedy for the largest part that no compaction makes smaller."""
     fixed = _fixed_tokens(plan_input)
     return f"{describe_breakdown(plan_input)}; {OVERSIZE_REMEDIES[max(fixed, key=lambda name: fixed[name])]}"
 
 
 def without_durations(text: str) -> str:
-    """Return a text without durations."""
+    """Return a text without its durations, so that two runs of one command compare as equal."""
     return _DURATION.sub(r"\1\2", text) if _UNIT.search(text) else text
 
 
@@ -100,7 +101,7 @@ def _fixed_tokens(plan_input: PlanInput) -> dict[str, int]:
 
 
 def _recorded_entries(plan_input: PlanInput) -> list[Entry]:
-    """Return the visible messages as they were recorded."""
+    """Return the visible messages in their recorded form, not as the context shortens them."""
     entries = plan_input.history.entries
     positions = [entry.position for entry in plan_input.projection.entries if entry.position is not None]
     entries.require(positions)

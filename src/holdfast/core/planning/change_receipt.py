@@ -1,4 +1,7 @@
-"""The receipt of a change of context, and bringing back messages of a compaction."""
+"""Receipts of context changes, and the event that restores messages of a compaction.
+
+A receipt is computed from the session log: it says what one event did to the context and how to undo it.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,25 +23,25 @@ ContextChange: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class ChangeReceipt:
-    """What one change of context did, or why a compaction did nothing. Positions are those of the history."""
+    """What one context change did, or why a compaction failed. Positions are those of the history."""
 
     event: ContextChange
     is_undone: bool = False
     undo_steps: int = 0
-    """How many calls of `undo` take it back; 0 where it is not in force."""
+    """How many calls of `undo` revert the change; 0 if it is not in force."""
     at_ms: int | None = None
-    """When it was made, in milliseconds since 1970."""
+    """The time of the event, in milliseconds since 1970; None if it is unknown."""
     length: int = 0
-    """How many messages there were by then."""
+    """How many messages the history had at that time."""
 
     @property
     def compaction(self) -> log.CompactionCompleted | None:
-        """The compaction, if it is one."""
+        """The event, if it is a compaction."""
         return self.event if isinstance(self.event, log.CompactionCompleted) else None
 
     @property
     def compacted(self) -> range:
-        """The positions that its texts replace."""
+        """The positions that the texts of a compaction replace."""
         done = self.compaction
         return done.span.positions if done and done.success and done.replacement else range(0)
 
@@ -57,27 +60,27 @@ class ChangeReceipt:
 
     @property
     def tokens_before(self) -> int:
-        """Tokens of the messages before; 0 where they were not counted."""
+        """Tokens of the messages before the change; 0 if they were not counted."""
         return self.compaction.pre_compaction_tokens if self.compaction else self.effect.tokens_before
 
     @property
     def tokens_after(self) -> int:
-        """Tokens of the messages after it."""
+        """Tokens of the messages after the change."""
         return self.compaction.post_compaction_tokens if self.compaction else self.effect.tokens_after
 
     @property
     def effect(self) -> log.Effect:
-        """What it did to the next request; all zero where that was not measured."""
+        """The effect on the next request; all zero if it was not measured."""
         return self.event.effect or log.Effect()
 
     @property
     def summary(self) -> log.Summary:
-        """The summary or digest of a compaction, with its cost; an empty one for other changes."""
+        """The summary or digest of a compaction, with its cost; empty for other changes."""
         return self.compaction.summary if self.compaction else log.Summary("")
 
     @property
     def reason(self) -> str:
-        """Why it was made, or why not."""
+        """Why the change was made, or why a compaction failed."""
         match self.event:
             case log.CompactionCompleted(reason=reason, error=error):
                 return reason or error or ""
@@ -88,7 +91,7 @@ class ChangeReceipt:
 
     @property
     def undo(self) -> str:
-        """How to take it back."""
+        """How to undo the change, as text; "undone" if it was undone already."""
         if self.is_undone:
             return "undone"
         times = f", {self.undo_steps} times" if self.undo_steps > 1 else ""
@@ -156,9 +159,9 @@ def _cost_lines(summary: log.Summary, effect: log.Effect) -> Iterator[str]:
 
 
 def change_receipts(events: Iterable[log.Event], times: Iterable[int] = ()) -> list[ChangeReceipt]:
-    """Return the receipt of every change of context of a log, and of every failed compaction, in order.
+    """Return the receipts of all context changes and failed compactions in a log, in order.
 
-    `times` are those of the events, in milliseconds since 1970.
+    `times` are the times of the events, in milliseconds since 1970.
     """
     found: list[ChangeReceipt] = []
     done: list[int] = []
@@ -186,7 +189,7 @@ def change_receipts(events: Iterable[log.Event], times: Iterable[int] = ()) -> l
 
 
 def with_messages_restored(context: Context, positions: Sequence[int]) -> log.CompactionCompleted:
-    """Return the last compaction once more, with chosen messages of it kept whole."""
+    """Return a copy of the last compaction that keeps the messages at `positions` whole."""
     if not context.state.compactions:
         raise NothingToCompactError(context.length)
     last = context.state.compactions[-1]

@@ -1,8 +1,8 @@
-"""How steps become events, with their effect on the next request.
+"""Turns steps into events and measures their effect on the next request.
 
-A provider caches the prefix of the last request. From the first position that a change touches, the cache cannot be
-reused, and what replaces it is paid as new: that is the price of a change, besides its summary. Where nothing was sent
-yet, or the cache has expired, a change costs nothing.
+A provider caches the prefix of the last request. A change invalidates the cache from the first position that it
+touches, and the provider bills the rest as new input. That is the price of a change, besides its summary. If nothing
+was sent yet, or the cache has expired, a change costs nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,14 +31,14 @@ ChangedT = TypeVar("ChangedT", bound=log.OutputsOffloaded | log.TurnsReducedToTe
 
 
 def add_effect(event: ChangedT, plan_input: PlanInput) -> ChangedT:
-    """Return a change with its effect on the agent's view."""
+    """Return an event with its measured effect on the agent's context."""
     return replace(
         event, effect=context_effect(plan_input.projection, projection_after(event, plan_input), plan_input.situation)
     )
 
 
 def projection_after(event: log.Event, plan_input: PlanInput) -> Projection:
-    """Return the projection after a change; raises `MalformedInputError` where it cannot be applied."""
+    """Return the projection after a change; raise `MalformedInputError` if it cannot be applied."""
     context = plan_input.projection.context
     version = context.version.after(event, context.length)
     return plan_input.history.project(
@@ -71,7 +71,7 @@ def _common_entries(one: Sequence[Entry], other: Sequence[Entry]) -> int:
 
 
 def _last_answer_index(entries: Sequence[Entry]) -> int:
-    """Return the index of the last answer: what is before it was sent in the last request."""
+    """Return the index of the last answer: the last request sent everything before it."""
     answers = (
         index
         for index in range(len(entries) - 1, -1, -1)
@@ -92,7 +92,7 @@ def step_event(step: OffloadOutputs | ReduceTurnsToText, plan_input: PlanInput, 
 def compaction_started_event(
     step: CompactSpan, plan_input: PlanInput, focus: str = "", *, owner: str = ""
 ) -> log.CompactionStarted:
-    """Return the event that a summary was started; `focus` is what the user wants it to be about."""
+    """Return the event that starts a compaction; `focus` is the user's instruction for the summary."""
     situation = plan_input.situation
     return log.CompactionStarted(
         trigger=step.trigger,
@@ -112,7 +112,7 @@ def compaction_started_event(
 def compaction_completed_event(
     step: CompactSpan, rule: CompactionRule, plan_input: PlanInput, summary: Summary | None = None
 ) -> log.CompactionCompleted:
-    """Return the event of a compaction; a failed one where the replacement would make nothing smaller."""
+    """Return the event of a compaction; it is a failed one if the replacement does not free any tokens."""
     if summary is not None and not summary.text.strip():
         summary = None
     texts = rule.replacement_texts(plan_input, step, summary)
@@ -126,7 +126,7 @@ def compaction_completed_event(
         quoted=quoted_positions(texts, plan_input) if rule.offers_recall else (),
         offers_recall=rule.offers_recall,
         summary=summary or Summary("\n".join(texts)),
-        # A replacement names running agents, whoever wrote it.
+        # A replacement lists the running agents, with or without a summary.
         read_to=len(plan_input.history) if summary or plan_input.history.session_state.running_delegates else 0,
         marks=progress_marks(plan_input) if rule.detects_loops else (),
         ends_run=step.by == "summary",
@@ -144,7 +144,7 @@ def compaction_completed_event(
 
 
 def with_measured_effect(event: log.CompactionCompleted, plan_input: PlanInput) -> log.CompactionCompleted:
-    """Return a compaction with its effect on the view; raises `MalformedInputError` where it cannot be applied."""
+    """Return a compaction with its measured effect; raise `MalformedInputError` if it cannot be applied."""
     before, after = plan_input.projection, projection_after(event, plan_input)
     return replace(
         event,
@@ -187,9 +187,9 @@ def compaction_failed_event(step: CompactSpan, plan_input: PlanInput, error: str
 def lost_facts(
     compaction: log.CompactionCompleted, plan_input: PlanInput, hide: Callable[[str], str] = str
 ) -> tuple[str, ...]:
-    """Return the facts that no text in view would hold after a compaction, a line each; `hide` redacts secrets.
+    """Return the facts that no visible text would contain after a compaction, one line each; `hide` redacts secrets.
 
-    Nothing is lost for good: each line names the message that its fact was read from.
+    Each line cites the message of its fact, so that the fact can be recalled.
     """
     facts = must_keep_redacted(
         must_keep_of(plan_input.history.ledger(plan_input.situation.scope, compaction.span.stop)), hide

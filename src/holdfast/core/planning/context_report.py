@@ -1,9 +1,9 @@
-"""What fills the context now, what of it could be freed, how near the next compaction is and what it will cost.
+"""The context report: what fills the context, what could be freed, and when the next compaction comes at what cost.
 
-The report is for people and changes nothing; it has the numbers that a plan is made of. The forecast is of the moment
-when the threshold is reached: how much there will be, what the rule leaves of it, what a model reads and writes for
-that, and what is sent as new afterwards, because no cache holds it. Sizes are the most that the policy allows, or the
-size of the last summary; dollars are there where prices are known. The receipt of a compaction has the real cost.
+The report is for people and changes nothing. It uses the same numbers as a plan. The forecast describes the compaction
+at the threshold: how many tokens there will be, how many the rule keeps, how many the summarizer reads and writes, and
+how many the next request sends uncached. Sizes are the most that the policy allows, or the size of the last summary.
+Dollars are present if prices are known. The receipt of a compaction has the real cost.
 """
 
 from collections import Counter as Tally
@@ -24,31 +24,31 @@ class SummaryAuthor:
     """The model that will write the next summary."""
 
     prices: Prices | None = None
-    """None where they are unknown."""
+    """None if they are unknown."""
     reuses_prefix: bool = False
-    """Whether its prompt follows the last request, so that a cache holds most of it."""
+    """Whether its prompt extends the last request, so that the prompt cache holds most of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostForecast:
-    """What the next compaction is expected to cost, in tokens as the provider counts them."""
+    """The expected cost of the next compaction, in tokens as the provider counts them."""
 
     tokens_before: int
-    """What the messages will take when it is made."""
+    """The size of the messages when the compaction starts."""
     tokens_after: int
-    """What they will take at most after it: all of it is sent as new."""
+    """Their largest size afterwards: the next request sends all of it uncached."""
     read_tokens: int = 0
-    """What a model reads to write the summary; 0 where that is made by rule."""
+    """What the summarizer reads; 0 if a rule makes the digest."""
     is_cached: bool = False
-    """Whether that comes from the provider's cache."""
+    """Whether the summarizer reads it from the prompt cache."""
     written_tokens: int = 0
-    """What it writes at most."""
+    """The most that the summarizer writes."""
     summary_dollars: float | None = None
     rewrite_dollars: float | None = None
 
     @property
     def dollars(self) -> float | None:
-        """What is paid for it; None where a price is not known."""
+        """The total price; None if a price is unknown."""
         if self.rewrite_dollars is None or (self.written_tokens and self.summary_dollars is None):
             return None
         return self.rewrite_dollars + (self.summary_dollars or 0)
@@ -57,14 +57,14 @@ class CostForecast:
 def cost_forecast(
     plan_input: PlanInput, policy: Policy, threshold: Threshold | None, summary_author: SummaryAuthor | None = None
 ) -> CostForecast | None:
-    """Return the expected cost of the compaction at a threshold; None where there will be none."""
+    """Return the expected cost of the compaction at a threshold; None if there will be no compaction."""
     held = _tokens_at(threshold, plan_input.projection.tokens) if threshold is not None else 0
     leaves = policy.compaction.forecast(plan_input, held) if policy.compaction and held else None
     if leaves is None:
         return None
     factor, prices = plan_input.situation.calibration.factor, plan_input.situation.prices
     compacted = max(0, held - leaves.kept_tokens)
-    # A replacement that is not smaller than what it replaces is not used.
+    # A replacement that is not smaller than the messages is not used.
     replacement = min(
         leaves.replacement_tokens,
         compacted,
@@ -89,14 +89,14 @@ def cost_forecast(
 
 
 def _tokens_at(threshold: Threshold, tokens: int) -> int:
-    """Return the tokens of the messages when a threshold is reached; in other units, at their present size each."""
+    """Return the tokens of the messages at a threshold; other units are converted at their present average size."""
     if threshold.unit == "tokens":
         return tokens + max(0, threshold.limit - threshold.current)
     return tokens * max(threshold.limit, threshold.current) // max(1, threshold.current)
 
 
 def _last_summary_tokens(plan_input: PlanInput) -> int:
-    """Return the tokens of the last summary; 0 where no model has written one."""
+    """Return the tokens of the last summary; 0 if no model has written one."""
     usages = (
         one.summary.usage for one in reversed(plan_input.projection.context.state.compactions) if one.summary.by_model
     )
@@ -119,7 +119,7 @@ def _billed_tokens(tokens: int, factor: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextReport:
-    """Tokens are as the provider counts them, as far as its reports have taught us."""
+    """What fills the context, in tokens as the provider counts them, as far as the calibration allows."""
 
     budget: int
     """The most that may be sent."""
@@ -128,41 +128,41 @@ class ContextReport:
     pins: int = 0
     ledger: int = 0
     summary: int = 0
-    """What replaces compacted messages, without the ledger."""
+    """The replacements of compacted messages, without the ledger."""
     turns: int = 0
-    """Visible messages, and the opening of the answer, which a request counts too."""
+    """Visible messages, and the start of the answer, which counts as part of the request."""
     error: float = field(default=0.0, compare=False)
-    """How far off all of these may be, as a share: measured by what the provider billed where it did."""
+    """The possible error of these counts, as a share; measured if the provider has reported usage."""
     reclaimable: int = 0
-    """What a compaction could free without a replacement; `preview` says what one would free."""
+    """What a compaction could free at most, without a replacement; `preview` returns what it would free."""
     messages: int = 0
     roles: Mapping[str, int]
-    """How many by role; messages from memory and tasks of agents are counted apart."""
+    """The number of messages by role; messages from memory and tasks of agents count separately."""
     characters: int = 0
     prompts: int = 0
-    """How many of them are prompts of the user."""
+    """How many messages are prompts of the user."""
     threshold: Threshold | None = None
-    """Where the policy acts next; in tokens, those of all that would be sent."""
+    """Where the policy acts next; if the unit is tokens, those of the whole request."""
     turns_left: int | None = None
-    """About how many turns it takes to get there, at the pace so far; None where that is unknown."""
+    """About how many turns remain until the threshold, at the present pace; None if that is unknown."""
     forecast: CostForecast | None = None
-    """What the compaction there costs; None where there will be none."""
+    """The cost of the compaction at the threshold; None if there will be no compaction."""
     loop_reason: str = ""
-    """Why there will be no compaction because the agent is in a loop; empty where it is not."""
+    """Why a loop of the agent prevents a compaction; empty if there is no loop."""
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The size of the whole request."""
         return self.system + self.tools + self.pins + self.ledger + self.summary + self.turns
 
     @property
     def free(self) -> int:
-        """What the budget leaves."""
+        """The part of the budget that is not used."""
         return max(0, self.budget - self.total)
 
 
 def context_report(plan_input: PlanInput, policy: Policy, summary_author: SummaryAuthor | None = None) -> ContextReport:
-    """Return what would be sent now; `summary_author` is the model that would write the next summary."""
+    """Return the report on the next request; `summary_author` is the model that would write the next summary."""
     situation, projection = plan_input.situation, plan_input.projection
     sizes: Tally[str] = Tally(turns=REPLY_OVERHEAD)
     for index, (entry, size) in enumerate(zip(projection.entries, projection.entry_tokens(), strict=True)):
@@ -196,7 +196,7 @@ def context_report(plan_input: PlanInput, policy: Policy, summary_author: Summar
         loop_reason=loop_reason(plan_input) if policy.compaction and policy.compaction.detects_loops else "",
     )
     if threshold is not None and threshold.unit == "tokens":
-        # A rule counts messages alone, or as our counter does; a reader compares with the whole request.
+        # A rule may count messages only, and counts as our counter does; a reader compares with the whole request.
         limit = contents.total + billed(threshold.limit - threshold.current)
         threshold = Threshold(contents.total, limit, threshold.unit)
     return replace(contents, threshold=threshold)
@@ -222,7 +222,7 @@ def _character_count(entry: Entry) -> int:
 
 
 def _turns_left(threshold: Threshold | None, prompts: int, message_tokens: int) -> int | None:
-    """Return how many turns like those so far reach the threshold; replacements do not grow."""
+    """Return how many more turns of the present average size reach the threshold; replacements do not grow."""
     grown = 0 if threshold is None else threshold.current - (message_tokens if threshold.unit == "tokens" else 0)
     if threshold is None or not prompts or grown <= 0:
         return None

@@ -1,7 +1,7 @@
-"""What to do about the next request, and what to send of the conversation.
+"""Plans the next request: which steps change the context, and which view is sent.
 
-`make_plan` asks the rules of a policy for steps; the session carries them out, records each as an event, and plans
-again. `view_of` returns what the model will see. Both are pure: the same input gives the same result.
+`make_plan` asks the rules of a policy for steps. The session carries them out, records each as an event, and plans
+again. `view_of` returns the messages that the model will see. Both are pure: the same input gives the same result.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,16 +20,16 @@ from holdfast.core.planning.steps import NO_STEPS, CompactSpan, Plan, PlanInput,
 from holdfast.errors import PendingToolCallsError
 
 MAX_FAILURES, MESSAGES_AFTER_FAILURES = 3, 20
-"""After so many failures in a row no summary is requested until so many more messages were recorded."""
+"""After the first number of failures in a row, summaries pause until the second number of messages was recorded."""
 MAX_PLAN_ROUNDS = 3
-"""How often a request is planned at most; the steps of the last plan are not carried out."""
+"""The most plans for one request; the steps of the last plan are not carried out."""
 EMERGENCY_REASON = "the provider refused the request as too long, so only the newest turns are sent, and short"
 RETRIEVED_REASON = "only the newest messages were retrieved"
 LIMITED_REASON = "no summary can be had, so only the newest messages are sent"
 
 
 def plan_input_of(history: History, policy: Policy, situation: Situation) -> PlanInput:
-    """Return what the rules of a policy look at."""
+    """Return the input of the rules of a policy."""
     situation = replace(
         situation,
         is_interrupted=situation.is_interrupted or history.was_interrupted(situation.scope),
@@ -48,7 +48,7 @@ def plan_input_of(history: History, policy: Policy, situation: Situation) -> Pla
 
 
 def make_plan(plan_input: PlanInput, policy: Policy) -> Plan:
-    """Return the steps of the first rule that proposes some; without a summary where it is too early for another."""
+    """Return the steps of the first rule that proposes any; without a summary if summaries pause after failures."""
     plan = _first_plan(plan_input, policy)
     steps = (*plan.now, *plan.later)
     if not plan_input.history.session_state.compaction_failures or not any(
@@ -65,7 +65,7 @@ def make_plan(plan_input: PlanInput, policy: Policy) -> Plan:
 
 
 def _first_plan(plan_input: PlanInput, policy: Policy) -> Plan:
-    """Return what the first rule with steps proposes: cheap ones are asked first, and only one changes the context."""
+    """Return the plan of the first rule that proposes one: cheap rules come first, and only one changes the context."""
     emergency = policy.emergency if plan_input.situation.refusals else None
     for rule in (emergency, policy.offload, policy.compaction):
         plan = rule.propose(plan_input) if rule else NO_STEPS
@@ -75,7 +75,7 @@ def _first_plan(plan_input: PlanInput, policy: Policy) -> Plan:
 
 
 def _failed_before(step: Step, plan_input: PlanInput) -> bool:
-    """Return whether a compaction failed before: it is not repeated, and after three failures summaries pause."""
+    """Return whether a step must not run because it failed before, or because summaries pause after failures."""
     state = plan_input.history.session_state
     if not isinstance(step, CompactSpan) or not state.compaction_failures:
         return False
@@ -85,7 +85,7 @@ def _failed_before(step: Step, plan_input: PlanInput) -> bool:
     )
     if _needs_summary(step):
         return is_pausing or step.span.stop <= state.failed_stop
-    # A rule that could not compact a span cannot do so again; where a model failed, a rule may succeed.
+    # A rule that could not compact a span fails again; if a model failed, a rule may still succeed.
     return step.span.stop <= state.failed_stop and state.failed_by != "summary"
 
 
@@ -93,11 +93,11 @@ def _needs_summary(step: Step) -> bool:
     return isinstance(step, CompactSpan) and step.by == "summary"
 
 
-# What is sent.
+# The view that is sent.
 
 
 def view_of(plan_input: PlanInput, policy: Policy) -> View:
-    """Return a view that can be sent as it is, whether the steps of a plan are carried out or not."""
+    """Return a view that a provider accepts, whether or not the steps of a plan were carried out."""
     projection = plan_input.projection
     view = View(plan_input.entries, plan_input.message_tokens, projection.tokens, has_media=projection.media_count > 0)
     if projection.has_other_scopes:
@@ -111,7 +111,7 @@ def view_of(plan_input: PlanInput, policy: Policy) -> View:
 
 
 def _check_own_calls(plan_input: PlanInput) -> None:
-    """Raise where an agent's own calls still run: messages of its delegates do not answer them."""
+    """Raise if an agent's own calls still run: messages of its delegates do not answer them."""
     projection, situation = plan_input.projection, plan_input.situation
     if situation.is_interrupted:
         return
@@ -141,7 +141,7 @@ def _without_open_calls_of_others(view: View, plan_input: PlanInput) -> View:
 
 
 def _limit(view: View, plan_input: PlanInput, policy: Policy) -> View:
-    """Send little after a provider's refusal, and keep fixed limits where no model can summarize or the last failed."""
+    """Shrink the view after a provider's refusal; apply fixed limits without a summarizer or after it failed."""
     situation, context = plan_input.situation, plan_input.projection.context
     if policy.emergency is not None and situation.refusals >= policy.emergency.first:
         entries = policy.emergency.shrink(view.entries, plan_input.history.session_state.pins)
@@ -160,7 +160,7 @@ def _limit(view: View, plan_input: PlanInput, policy: Policy) -> View:
 
 
 def _truncate(view: View, plan_input: PlanInput, policy: Policy) -> View:
-    """Leave older messages out of a request that is still too long."""
+    """Remove older messages from a request that is still too long."""
     situation = plan_input.situation
     if policy.truncator is None:
         return view
@@ -188,11 +188,11 @@ VIEW_STAGES: Mapping[str, Callable[[View, PlanInput, Policy], View] | None] = {
     "immediate prompt": None,
     "file content": None,
 }
-"""What shortens a single request, in order; None marks a stage of the seeds for which there is nothing to do here."""
+"""The stages that shorten a single request, in order; None marks a stage of the original systems with no work here."""
 
 
 def _can_be_sent(view: View, plan_input: PlanInput, policy: Policy) -> bool:
-    """Return whether there is nothing for the fitter to do."""
+    """Return whether a view is valid and within all limits, so that the fitter has nothing to do."""
     situation, projection, entries = plan_input.situation, plan_input.projection, view.entries
     budget, media = situation.budget, projection.media_count
     if not entries or view.tokens > situation.message_budget or media > policy.fit.max_media:
@@ -223,7 +223,7 @@ def _with_entries(view: View, entries: list[Entry], plan_input: PlanInput, *reas
 
 
 def _message_pricer(plan_input: PlanInput) -> Callable[[Message], int]:
-    """Return a function for the cost of a message; the projection has counted those that are sent unchanged."""
+    """Return a function that counts a message; for unchanged messages it reuses the counts of the projection."""
     counter, projection = plan_input.situation.counter, plan_input.projection
     known = {id(entry.message): size for entry, size in zip(projection.entries, projection.entry_tokens(), strict=True)}
 
@@ -235,7 +235,7 @@ def _message_pricer(plan_input: PlanInput) -> Callable[[Message], int]:
 
 
 def usage_measured_event(view: View, tokens: TokenCount, situation: Situation) -> UsageMeasured:
-    """Return how full the context is with a view: what a meter shows."""
+    """Return the event that records how full the context is with a view."""
     return UsageMeasured(
         token_limit=situation.budget.tokens,
         current_tokens=tokens.total,

@@ -1,7 +1,8 @@
-"""A policy: when a conversation is shortened, how, and what is kept. Presets are policies.
+"""Policies: when a conversation is shortened, how, and what is kept. Presets are policies.
 
-`read_policy` reads one from TOML. `base` names the preset to start from (the default if missing). Each table changes
-the settings of one rule, `rule` in it chooses another rule, and `false` instead of a table switches the rule off.
+`read_policy` reads a policy from TOML. `base` names the preset to start from (the default if missing). Each table
+changes the settings of one rule, `rule` in it chooses another rule, and `false` instead of a table switches the rule
+off.
 """
 
 import tomllib
@@ -65,9 +66,9 @@ class Policy:
     outputs: KeepHeads | KeepEnds | None = None
     """How old tool output is shortened, decided again for every request."""
     limits: FixedLimits | None = None
-    """What is sent if there is no summarizer."""
+    """Which messages are sent if there is no summarizer."""
     truncator: BasicTruncator | None = None
-    """What is dropped from a single request that is still too long."""
+    """Which messages are dropped from a single request that is still too long."""
     emergency: Emergency | None = None
     """What is kept after a provider rejected a request as too long."""
     fit: FitSettings = field(default_factory=FitSettings)

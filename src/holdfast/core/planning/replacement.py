@@ -1,13 +1,13 @@
 """The text with which the default policy replaces compacted messages.
 
-It holds the user's own words as far as they fit, whole; what was done, as a model's summary or a digest made by rule;
-the current plan, todos, skills and agents; and the names that are likely to be needed again. All of it is marked as
-reference: it asks for nothing.
+The text contains the user's messages verbatim, as many as fit; a model's summary or a digest made by rule; the current
+plan, todos, skills and agents; and the names that are likely to be needed again. All of it is marked as reference, so
+that the model does not read it as a request.
 
-Work leaves names, files and commands, which a ledger holds. A chat leaves only what was said, and any turn may hold the
-one fact that is asked for later. So the turns of a chat that say most in the fewest tokens are quoted whole: facts
-consist of rare words, names and numbers, and a question holds none. Where one side says little, its words count for
-more. Candidates are the turns that are in view and those that an earlier compaction quoted.
+Work with tools leaves names, files and commands, which the ledger holds. A chat leaves only its messages, and any turn
+may hold the one fact that the user asks for later. So the most informative turns of a chat, per token, are quoted
+whole. Facts consist of rare words, names and numbers; a question rarely holds any. If one side writes little, its turns
+count for more. Candidates are the visible turns and those that an earlier compaction quoted.
 """
 
 import math
@@ -39,19 +39,19 @@ NAME_FACTOR = 3.0
 """How much more a name or a number counts than another word that is as rare."""
 QUESTION_COST = 6.0
 BASE_TOKENS = 10
-"""Added to the size of each turn: very short ones say little."""
+"""Added to the size of each turn, because very short turns say little."""
 MAX_ROLE_FACTOR = 4.0
 MIN_CHAT_SHARE = 0.8
 """A conversation with a smaller share of chat is treated as work."""
 MIN_NAME_CHARS = 3
 TURN_STEM_CHARS = 6
-"""Words that share so many first characters count as one."""
+"""Words that share this many first characters count as one."""
 _TOKEN = re.compile(r"[^\W_]+|[.!?:\n\[“\"]")
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
 
 def chat_share(entries: Sequence[Entry]) -> float:
-    """Return which share of the text of messages is chat, and not tool calls or results."""
+    """Return the share of the text of messages that is chat, not tool calls or results."""
     chat = work = 0
     for entry in entries:
         message = entry.message
@@ -68,7 +68,7 @@ def uses_tools(message: Message) -> bool:
 
 
 def chat_scale(share: float) -> float:
-    """Return which share of the budget for quoted turns applies: all of it for pure chat, none for work."""
+    """Return the share of the budget for quoted turns that applies: all for pure chat, none for work with tools."""
     return max(0.0, (share - MIN_CHAT_SHARE) / (1 - MIN_CHAT_SHARE))
 
 
@@ -78,13 +78,13 @@ def is_quotable(entry: Entry) -> bool:
     if entry.position is None or message.role not in {"user", "assistant"} or uses_tools(message):
         return False
     if message.role == "user":
-        # Text from memory or from another agent was not said by the user.
+        # Text from memory or from another agent is not the user's own.
         return message.is_prompt and not (message.is_task or message.is_from_memory)
     return bool(message.text.strip()) and neutralize_frames(message.text) == message.text
 
 
 def most_informative(entries: Sequence[Entry], allowance: int, price: Callable[[Entry], int]) -> list[Entry]:
-    """Return the turns that say most in the fewest tokens, as many as fit, in the order in which they were said."""
+    """Return the turns with the most information per token, as many as fit, in their original order."""
     words = [_turn_words(entry.message.text) for entry in entries]
     held = Tally(word for one in words for word in one)
     sizes = [price(entry) for entry in entries]
@@ -96,7 +96,7 @@ def most_informative(entries: Sequence[Entry], allowance: int, price: Callable[[
     chosen: dict[str, int] = {}
     for index in sorted(range(len(entries)), key=lambda index: (-worth[index], index)):
         text = entries[index].message.text
-        # A turn that says nothing new is not worth its tokens.
+        # A turn without information, or a repeated one, is not worth its tokens.
         if worth[index] > 0 and sizes[index] <= allowance and text not in chosen:
             allowance -= sizes[index]
             chosen[text] = index
@@ -104,7 +104,7 @@ def most_informative(entries: Sequence[Entry], allowance: int, price: Callable[[
 
 
 def _information(words: Mapping[str, bool], held: Mapping[str, int], total: int, text: str) -> float:
-    """Return how much a turn says: its words weighted by rarity, names and numbers above all."""
+    """Return the information in a turn: its words weighted by rarity, names and numbers above all."""
     said = sum(
         math.log(1 + (total - held[word] + 0.5) / (held[word] + 0.5)) * (NAME_FACTOR if is_name else 1.0)
         for word, is_name in words.items()
@@ -128,14 +128,14 @@ def _turn_words(text: str) -> dict[str, bool]:
 
 
 def _word_stems(token: str) -> list[str]:
-    """Return a word by its beginning; a run of Chinese, Japanese or Korean as pairs."""
+    """Return the stem of a word; a run of Chinese, Japanese or Korean becomes pairs of characters."""
     if _CJK.search(token):
         return [token[index : index + 2] for index in range(max(1, len(token) - 1))]
     return [token.lower()[:TURN_STEM_CHARS]]
 
 
 def _role_factors(entries: Sequence[Entry], sizes: Sequence[int]) -> Mapping[str, float]:
-    """Return the weight of each role: the less a role says in all, the more its turns count."""
+    """Return the weight of each role: the less a role says in total, the more its turns count."""
     said = Tally[str]()
     for entry, size in zip(entries, sizes, strict=True):
         said[entry.message.role] += size
@@ -144,7 +144,7 @@ def _role_factors(entries: Sequence[Entry], sizes: Sequence[int]) -> Mapping[str
 
 
 PROMPTS_SHARE, LEDGER_SHARE = 0.2, 0.68
-"""Shares of the allowance for the user's words and for the ledger; the digest gets the rest."""
+"""Shares of the allowance for the user's messages and for the ledger; the digest gets the rest."""
 REPLACEMENT_DIGEST_MESSAGES = 64
 """How many of the newest compacted messages a digest is made from."""
 MAX_REPLACEMENT_PROMPTS = 256
@@ -161,7 +161,7 @@ class _ReplacementParts(NamedTuple):
     prompts: list[Entry]
     """The user's messages of the span that are considered."""
     quoted: list[Entry]
-    """Those that are quoted word for word."""
+    """The messages that are quoted verbatim."""
     prompt_text: str
     ledger: str
     state: str
@@ -174,7 +174,7 @@ class ReplacementBudget(NamedTuple):
     """How large the replacement of a span may be, in tokens."""
 
     tokens: int
-    """Summary or digest, the user's words and the ledger."""
+    """For the summary or digest, the user's messages and the ledger."""
     chat_tokens: int = 0
     """Extra room for quoted turns of a chat."""
 
@@ -195,7 +195,7 @@ def replacement_text(
 
 
 def _digest_text(plan_input: PlanInput, step: CompactSpan, kept: _ReplacementParts, allowance: int) -> str:
-    """Return a digest; after a model's summary of the first part, where one came too late for its own compaction."""
+    """Return a digest; if a summary of the first part arrived too late for its own compaction, it comes first."""
     known = plan_input.history.session_state.summary_within(step.span.start, step.span.stop, plan_input.situation.scope)
     if known is None:
         return _make_digest(plan_input, step, kept.prompts, kept.quoted, allowance)
@@ -210,7 +210,7 @@ def _digest_text(plan_input: PlanInput, step: CompactSpan, kept: _ReplacementPar
 
 
 def texts_beside_summary(plan_input: PlanInput, step: CompactSpan, allowance: ReplacementBudget) -> list[str]:
-    """Return the texts that will be in view next to a summary of a span: facts that it need not repeat."""
+    """Return the texts that stay in view next to a summary of a span: the summary need not repeat their facts."""
     kept = _replacement_parts(plan_input, step, allowance)
     positions = sorted(
         {*step.span.kept, *(pin for pin in plan_input.situation.pins if step.span.start <= pin < step.span.stop)}
@@ -237,14 +237,14 @@ def _replacement_parts(plan_input: PlanInput, step: CompactSpan, budget: Replace
     state = _state_text(known, _running_delegates(plan_input), int(budget.tokens * STATE_SHARE), counter)
     allowance = budget.tokens - counter.count(state)
     prompts = _prompts_in(plan_input, step)
-    # Of a chat the first prompt is always quoted, and other turns for what they say.
+    # The first prompt of a chat is always quoted; other turns are chosen by their information.
     whole = _quotable_prompts(
         prompts[:1] if budget.chat_tokens else prompts, int(allowance * PROMPTS_SHARE), plan_input
     )
     ledger = plan_input.history.ledger(plan_input.situation.scope, step.span.stop)
     near = "\n".join([_quote_text(whole), state, *_tail_texts(plan_input, step)])
     names = render_ledger(ledger, int(allowance * LEDGER_SHARE), counter, exclude_text=near)
-    # A conversation without tools has few names: the user's words get what the ledger leaves.
+    # A conversation without tools has few names: the user's messages get the room that the ledger does not use.
     spare = max(int(allowance * (PROMPTS_SHARE + LEDGER_SHARE)) - counter.count(names), int(allowance * PROMPTS_SHARE))
     if budget.chat_tokens:
         whole, answers = _quoted_turns(plan_input, step, whole, spare + budget.chat_tokens)
@@ -273,7 +273,7 @@ def _running_delegates(plan_input: PlanInput) -> str:
 
 
 def _state_text(state: SessionState, at_work: str, allowance: int, counter: Counter) -> str:
-    """Return plan, todos, skills and agents within an allowance; only the last skill with its instructions."""
+    """Return plan, todos, skills and agents within an allowance; only the last skill keeps its instructions."""
     *earlier, last = [*state.skills] or [""]
     skills = "\n".join([*(f"- {name}" for name in earlier), f"- {last}: {state.skills[last]}"]) if last else ""
     parts = {"Plan": state.plan, "To do": state.todos, "Skills called upon": skills, "Agent": state.agent_summary}
@@ -295,7 +295,7 @@ def _quoted_turns(
 ) -> tuple[list[Entry], list[Entry]]:
     """Return the turns of a chat that are worth quoting whole, the user's and the assistant's.
 
-    They are chosen from those in view and those that an earlier compaction quoted.
+    Candidates are the visible turns and those that an earlier compaction quoted.
     """
     history, counter = plan_input.history, plan_input.situation.counter
     quoted = [position for one in plan_input.projection.context.state.compactions for position in one.quoted]
@@ -315,7 +315,7 @@ def _quote_text(whole: list[Entry], heading: str = PROMPTS_HEADING) -> str:
 
 
 def digest_text(plan_input: PlanInput, step: CompactSpan, allowance: int = 2_000) -> str:
-    """Return a digest of a span, for rules that take it in place of a summary."""
+    """Return a digest of a span, for rules that use it instead of a summary."""
     return _make_digest(plan_input, step, _prompts_in(plan_input, step), [], allowance)
 
 
@@ -327,7 +327,7 @@ def _tail_texts(plan_input: PlanInput, step: CompactSpan) -> Iterator[str]:
 
 
 def message_texts(entries: Iterable[Entry]) -> Iterator[str]:
-    """Yield all text of messages: what was said, tool results, and tool arguments."""
+    """Yield all texts of messages: their own text, tool results, and tool arguments."""
     for entry in entries:
         message = entry.message
         yield message.text
@@ -354,7 +354,7 @@ def _make_digest(
 
 
 def _prompts_in(plan_input: PlanInput, step: CompactSpan) -> list[Entry]:
-    """Return the prompts of the span: the first one, then the newest backwards."""
+    """Return the prompts of the span: the first prompt, then the others, newest first."""
     visible = [
         position
         for position in plan_input.prompts_between(step.span.start, step.span.stop)
@@ -366,7 +366,7 @@ def _prompts_in(plan_input: PlanInput, step: CompactSpan) -> list[Entry]:
 
 
 def _quotable_prompts(prompts: list[Entry], allowance: int, plan_input: PlanInput) -> list[Entry]:
-    """Return the prompts that fit an allowance whole, in the order in which they were said."""
+    """Return the prompts that fit an allowance whole, in their original order."""
     counter = plan_input.situation.counter
     left, quoted = allowance - counter.count(PROMPTS_HEADING), list[Entry]()
     for entry in prompts:

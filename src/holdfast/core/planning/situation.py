@@ -1,13 +1,12 @@
-"""All that a plan depends on besides the conversation and the policy.
+"""The situation of a request: everything a plan depends on besides the conversation and the policy.
 
-A `Budget` is the largest input, system text and tools included and the answer excluded. It comes
-from the user, else the provider, else a table of models, else a conservative default; it
-remembers which, because a wrong limit is the first thing to doubt.
+A `Budget` is the largest input: system text and tools count, the answer does not. It comes from the user, else the
+provider, else a table of models, else a conservative default. It records its source, because a wrong limit is the first
+suspect when a request fails.
 
-`Prices` say what a request costs with a prompt cache, and when a compaction pays. Providers bill the
-cached part of a prompt at a fraction, and some bill new text a little above its price, because they
-write it to the cache. So a shorter prompt can cost more than a longer one: a rewritten prefix is new
-text again. Prices are relative to one input token.
+`Prices` determine what a request costs with a prompt cache, and when a compaction pays. Providers bill the cached part
+of a prompt at a fraction. Some bill new text a little above its price, because they write it to the cache. So a shorter
+prompt can cost more than a longer one: a rewritten prefix is new text again. Prices are relative to one input token.
 """
 
 from collections.abc import Mapping
@@ -37,17 +36,17 @@ class Prices:
 
     name: str
     read: float
-    """For a token that the cache holds."""
+    """The price of a cached token."""
     write: float
-    """For a token that it does not hold yet."""
+    """The price of a token that is not cached yet."""
     output: float
     ttl_seconds: float | None = 300
-    """How long the cache keeps an unused prefix; None for ever."""
+    """How long the cache keeps an unused prefix; None means it never expires."""
     dollars: float | None = None
-    """What a million plain input tokens cost."""
+    """The price of a million plain input tokens; None if it is unknown."""
 
     def dollars_to_write(self, tokens: int) -> float | None:
-        """Return what tokens cost that the cache does not hold; None where the price is unknown."""
+        """Return the price of uncached input tokens; None if it is unknown."""
         return None if self.dollars is None else tokens * self.write * self.dollars / MILLION
 
 
@@ -64,7 +63,7 @@ PROVIDER_PRICES: Mapping[str, Prices] = {
 
 
 def request_cost(prices: Prices, *, cached: int, fresh: int, output: int = 0) -> float:
-    """Return what one request costs: tokens the cache holds, tokens it does not, and the answer."""
+    """Return the cost of one request: its cached tokens, its uncached tokens, and the answer."""
     return prices.read * cached + prices.write * fresh + prices.output * output
 
 
@@ -73,8 +72,8 @@ def break_even_turns(
 ) -> float:
     """Return after how many turns compacting `before` tokens to `after` has paid for itself.
 
-    `summary_input` is what reading the compacted part costs, in units of one input token each: the price of a
-    cold read, of a cached one, or nothing for a digest. Infinite where compacting saves nothing.
+    `summary_input` is the price of reading one token for the summary, relative to one input token: the price of an
+    uncached read, of a cached read, or 0 for a digest. The result is infinite if compacting saves nothing.
     """
     saved = prices.read * (before - after)
     spent = (prices.write - prices.read) * after + summary_input * before + prices.output * summary_output
@@ -82,33 +81,33 @@ def break_even_turns(
 
 
 def format_dollars(dollars: float) -> str:
-    """Return dollars as people write them; less than a cent to the last figure that counts."""
+    """Format an amount with two decimals; amounts below a cent keep up to six."""
     return f"${dollars:.2f}" if dollars >= CENT or not dollars else f"${dollars:.6f}".rstrip("0")
 
 
 LimitSource: TypeAlias = Literal["user", "provider", "table", "default"]
 
 DEFAULT_WINDOW = 128_000
-"""For an unknown model: what most have had since 2024."""
+"""The window of an unknown model: most models have had it since 2024."""
 OUTPUT_SHARE = 0.25
-"""The most of a window that is set aside for an answer without a limit of its own."""
+"""The largest share of a window that is reserved for the answer."""
 MARGIN_ESTIMATED = ERROR_ESTIMATED
-"""What stays free where the vocabulary is not the model's own: the worst text is that far off."""
+"""The margin if the tokenizer is not the model's own: the error for the worst text."""
 MARGIN_CALIBRATED = 0.05
-"""What stays free where the provider's own counts have corrected ours."""
+"""The margin if the provider's own counts have calibrated ours."""
 MIN_BUDGET_TOKENS = 64
 MAX_LIMIT = 10**12
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The most that may be sent."""
+    """The limits of one request."""
 
     tokens: int
     """Input tokens: system text, tools and messages."""
     messages: int | None = None
     turns: int | None = None
-    """Prompts by the user, each with what follows it."""
+    """Prompts of the user, each with the messages that follow it."""
     bytes: int | None = None
     """Bytes of the messages as JSON."""
     source: LimitSource = "user"
@@ -132,8 +131,8 @@ class Budget:
     ) -> "Budget":
         """Return the budget from the first source that names one.
 
-        A user's number is the input limit itself. A window from any source has to hold the answer
-        too, so room for the answer is taken off it.
+        A user's number is the input limit itself. A window from another source must hold the answer too, so room for
+        the answer is subtracted.
         """
         if isinstance(user, Budget):
             return user
@@ -165,49 +164,49 @@ def _input_tokens(setting: str, window: int, max_output: int | None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """All that a plan for one request depends on besides history and policy, as values."""
+    """Everything that a plan for one request depends on besides history and policy, as values."""
 
     budget: Budget
     counter: Counter
     calibration: Calibration = field(default_factory=Calibration)
     system_tokens: int = 0
-    """System text that travels outside the messages."""
+    """Tokens of the system text outside the messages."""
     tools_tokens: int = 0
     pins: frozenset[int] = frozenset()
-    """Positions of messages that stay whole whatever happens."""
+    """Positions of messages that always stay whole."""
     is_interrupted: bool = False
     batching: Batching = ONE_RESULT_PER_MESSAGE
     """How the format carries a batch of tool calls and their results."""
     max_text_chars: int | None = None
-    """The longest text the provider takes in one piece."""
+    """The longest single text that the provider accepts."""
     max_images: int | None = None
-    """The most images the provider takes in one request."""
+    """The most images that the provider accepts in one request."""
     scope: str = MAIN
-    """Whose request it is."""
+    """The scope of the agent that sends the request."""
     window: int | None = None
-    """The model's context window; None where it is unknown."""
+    """The model's context window; None if it is unknown."""
     prices: Prices | None = None
     idle_seconds: float = 0.0
-    """Since the last request: a prompt cache expires."""
+    """The time since the last request, which tells whether the prompt cache has expired."""
     has_summarizer: bool = False
     """Whether a model can write summaries."""
     has_ready_summary: bool = False
     """Whether a summary that was started earlier is ready to be applied."""
     has_recall: bool = False
-    """Whether the model has the recall tool: only then markers say how to use it."""
+    """Whether the model has the recall tool: only then do markers explain how to use it."""
     refusals: int = 0
     """How often in a row the provider has refused this request as too long."""
 
     @property
     def margin(self) -> float:
-        """The share of the budget that stays free for the error of the count."""
+        """The share of the budget that stays free for errors of the token count."""
         if self.calibration.samples:
             return MARGIN_CALIBRATED
         return 0.0 if self.counter.provenance == "counted" else MARGIN_ESTIMATED
 
     @property
     def usable_tokens(self) -> int:
-        """The budget in tokens as our counter counts them, margin taken off."""
+        """The budget less the margin, in tokens as our counter counts them."""
         return int(self.budget.tokens * (1 - self.margin) / self.calibration.factor)
 
     @property
@@ -222,7 +221,7 @@ class Situation:
         return ttl is not None and self.idle_seconds > ttl
 
     def billed_count(self, *, system: int, conversation: int, media: int = 0, is_counted: bool = True) -> TokenCount:
-        """Return a count as the provider would make it, with its origin; `is_counted` is False for a guess."""
+        """Return a count calibrated to the provider, with its provenance; `is_counted` is False for an estimate."""
         counted = (system, self.tools_tokens, conversation, media)
         parts = [-int(-part * self.calibration.factor // 1) for part in counted]
         provenance: Provenance = "calibrated" if self.calibration.samples else self.counter.provenance
@@ -233,7 +232,7 @@ class Situation:
 
     @property
     def error(self) -> float:
-        """How far off a count may be, as a share of it."""
+        """The possible error of a count, as a share of it."""
         return self._error("calibrated" if self.calibration.samples else self.counter.provenance)
 
     def _error(self, provenance: Provenance) -> float:
@@ -243,5 +242,5 @@ class Situation:
 
     @property
     def extras_tokens(self) -> int:
-        """System text outside the messages, and tools."""
+        """Tokens of the tools and of the system text outside the messages."""
         return self.system_tokens + self.tools_tokens

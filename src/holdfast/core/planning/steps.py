@@ -1,6 +1,7 @@
-"""What a rule looks at, and the steps it proposes; each step becomes one event.
+"""The input of a rule, and the steps that it proposes.
 
-A rule touches nothing. Steps to carry out before the request goes out are `now`, steps for the background are `later`.
+A rule changes nothing itself; the session carries out its steps and records each as one event. Steps in `now` run
+before the request is sent, steps in `later` run in the background.
 """
 
 from bisect import bisect_left
@@ -17,9 +18,9 @@ from holdfast.core.history.projection import Projection
 from holdfast.core.planning.situation import Situation
 
 MAX_SUMMARY_TOKENS = 4_000
-"""What a model may write where the policy names no size."""
+"""The largest summary if the policy sets no size."""
 ReplacementKind: TypeAlias = Literal["summary", "digest", "marker", "nothing"]
-"""What replaces a span: a model's summary, one made by rule, a marker that something was there, or nothing."""
+"""What replaces a span: a model's summary, a digest made by rule, a marker that messages were removed, or nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class CompactSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadOutputs:
-    """Show tool outputs before a position as a preview; becomes `OutputsOffloaded`."""
+    """Replace tool outputs before a position by previews; becomes `OutputsOffloaded`."""
 
     before: int
     max_chars: int
@@ -41,7 +42,7 @@ class OffloadOutputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReduceTurnsToText:
-    """Show turns before a position as text alone; becomes `TurnsReducedToText`."""
+    """Reduce turns before a position to their text; becomes `TurnsReducedToText`."""
 
     before: int
 
@@ -56,21 +57,21 @@ Step: TypeAlias = CompactSpan | OffloadOutputs | ReduceTurnsToText | AwaitSummar
 
 @dataclass(frozen=True, slots=True)
 class CompactionForecast:
-    """What a compaction is expected to leave of the messages, in tokens."""
+    """The expected size of the messages after a compaction, in tokens."""
 
     kept_tokens: int
-    """Of messages that stay unchanged."""
+    """The size of the messages that stay unchanged."""
     replacement_tokens: int
-    """Of what replaces the rest, at most."""
+    """The largest size of the replacement."""
     quoted_tokens: int = 0
-    """Of messages that are quoted next to it."""
+    """The size of the messages that are quoted next to the replacement."""
     by_model: bool = False
     """Whether a model writes the replacement."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanInput:
-    """What a rule looks at: the history, its projection for one agent, and the situation."""
+    """The input of a rule: the history, its projection for one agent, and the situation."""
 
     history: History
     projection: Projection
@@ -78,13 +79,13 @@ class PlanInput:
     window: int
     """The model's window, or the policy's assumption for an unknown model."""
     entries: list[Entry]
-    """The visible messages, with old tool output as the policy shows it."""
+    """The visible messages, with old tool output shortened as the policy demands."""
     message_tokens: int
-    """Of those entries."""
+    """The tokens of `entries`."""
 
     @property
     def tokens(self) -> int:
-        """What a request with all entries would cost, as our counter counts."""
+        """The tokens of a request with all entries, as our counter counts them."""
         return self.message_tokens + self.situation.extras_tokens + REPLY_OVERHEAD
 
     def prompts_between(self, start: int, stop: int) -> list[int]:
@@ -114,18 +115,18 @@ class PlanInput:
 
     @property
     def token_fill(self) -> float:
-        """Which share of their budget the messages take."""
+        """The share of their token budget that the messages fill."""
         return self.projection.tokens / max(1, self.situation.message_budget)
 
     @property
     def prompt_tokens(self) -> int:
-        """What the newest prompt costs."""
+        """The tokens of the newest prompt."""
         newest = self.projection.newest_prompt
         return 0 if newest is None else self.projection.entry_tokens()[newest]
 
     @property
     def fixed_tokens(self) -> int:
-        """What no compaction makes smaller: system text, tools, pins, and the newest prompt."""
+        """The tokens that no compaction frees: system text, tools, pins, and the newest prompt."""
         projection, pins = self.projection, self.situation.pins
         kept = sum(
             size
@@ -143,12 +144,12 @@ class PlanInput:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do about a request, and why."""
+    """The steps that a rule proposes for a request, and why."""
 
     now: tuple[Step, ...] = ()
-    """Before the request goes out."""
+    """Steps that run before the request is sent."""
     later: tuple[Step, ...] = ()
-    """In the background."""
+    """Steps that run in the background."""
     reasons: tuple[str, ...] = ()
 
 
@@ -165,12 +166,12 @@ class Threshold:
 
     @property
     def fill(self) -> float:
-        """Which share of the limit is reached."""
+        """The share of the limit that is reached."""
         return self.current / max(1, self.limit)
 
 
 def compact_all_step(plan_input: PlanInput) -> CompactSpan | None:
-    """Return a manual compaction of everything that was said and answered; None where nothing was."""
+    """Return a manual compaction of all answered messages; None if there are none."""
     projection = plan_input.projection
     said = [entry for entry in projection.entries if entry.position is not None and entry.message.role != "system"]
     if not said:
@@ -180,12 +181,12 @@ def compact_all_step(plan_input: PlanInput) -> CompactSpan | None:
         by="summary",
         trigger="manual",
     )
-    # A prompt without an answer stays: it is the next thing to answer.
+    # A prompt without an answer stays, because the model has to answer it next.
     return step if said[-1].message.role == "assistant" else without_open_exchange(step, plan_input)
 
 
 def without_open_exchange(step: CompactSpan, plan_input: PlanInput) -> CompactSpan | None:
-    """Return a compaction that keeps the newest exchange, which may not be over, and the newest prompt."""
+    """Return a compaction that keeps the newest exchange, which may be unfinished, and the newest prompt."""
     projection, span = plan_input.projection, step.span
     if not len(projection):
         return None

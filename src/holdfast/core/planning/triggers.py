@@ -1,4 +1,7 @@
-"""When a policy acts: thresholds as data, and how two systems apply them."""
+"""When a policy acts: thresholds as values, and how Copilot CLI and Inkeep apply them.
+
+Nothing here looks at a conversation; callers pass its size.
+"""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -22,14 +25,14 @@ class ContextLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """Fires when any of its limits is reached; a limit that is None is none."""
+    """Fires when any of its limits is reached; None switches a limit off."""
 
     over_messages: int | None = None
-    """More than this many."""
+    """Fires with more messages than this."""
     over_turns: int | None = None
     over_tokens: int | None = None
     fraction: float | None = None
-    """This share of the window, or more."""
+    """Fires at this share of the window."""
     over_bytes: int | None = None
 
     def __post_init__(self) -> None:
@@ -37,7 +40,7 @@ class Trigger:
             raise SettingsError("trigger.fraction", f"must lie between 0 and 1, not {self.fraction!r}")
 
     def reasons(self, load: ContextLoad) -> list[str]:
-        """Return why it fires; an empty list where it does not."""
+        """Return why the trigger fires; an empty list if it does not."""
         counted = (
             ("messages", load.messages, self.over_messages),
             ("turns", load.turns, self.over_turns),
@@ -53,7 +56,7 @@ class Trigger:
 
 
 def mid_run_fraction(window: int) -> float:
-    """Return at which share of its window a running agent's tool results are compressed."""
+    """Return the share of the window at which the tool results of a running agent are compacted."""
     if window < SMALL_WINDOW:
         return 0.75
     return 0.83 if window < LARGE_WINDOW else 0.91
@@ -79,7 +82,7 @@ class CompactionMove(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoThresholds:
-    """Starts at one share of the window, waits at another: compaction in the background, as Copilot CLI has it."""
+    """Background compaction as in Copilot CLI: it starts at one share of the window, and requests wait at another."""
 
     background: float = field(default=0.8, metadata=number_bounds(0.001, 1))
     exhausted: float = field(default=0.95, metadata=number_bounds(0.001, 1))
@@ -94,7 +97,7 @@ class TwoThresholds:
     def next_move(
         self, *, utilization: float, pending: PendingCompaction, messages: int, was_refused: bool = False
     ) -> CompactionMove:
-        """Return what to do, given how full the window is."""
+        """Return what to do about compaction at a utilization of the window."""
         if pending is PendingCompaction.COMPLETED:
             return CompactionMove.APPLY
         must_wait = was_refused or utilization >= self.exhausted

@@ -48,7 +48,7 @@ def serve() -> None:
     server = engine.Server(params)
     os.write(output, json.dumps({"url": server.listening_address}).encode() + b"\n")
     sys.stdin.read()
-    # The parent is gone, so there is nothing to finish.
+    # The parent has exited, so there is nothing to finish.
     os._exit(0)
 
 

@@ -1,7 +1,7 @@
 """The embedded model: its engine process, its server on loopback, and its summarizer.
 
-Only this process can use the server: it listens on 127.0.0.1 and wants a key that is new for each start. The model is
-small. It speaks the protocol, fills a cache and refuses long requests as large models do, but it does not write good
+Only this process can use the server: it listens on 127.0.0.1 and requires a key that is new for each start. The model
+is small. It speaks the protocol, fills a cache and refuses long requests as large models do, but it does not write good
 summaries. Needs the extra `holdfast[embedded]`.
 """
 

@@ -45,7 +45,7 @@ from holdfast.stores.sqlite.search import FullTextIndex
 BUSY_MS = 10_000
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
-    # Each commit is flushed: what was acknowledged survives a pulled plug.
+    # Each commit is flushed: acknowledged records survive a power cut.
     "PRAGMA synchronous = FULL",
     "PRAGMA foreign_keys = ON",
     "PRAGMA secure_delete = ON",
@@ -80,7 +80,7 @@ class SqliteDatabase:
         self._connection.close()
 
     def check_file(self) -> None:
-        """Raise if the open file is no longer at its path: nobody would find what is written to it."""
+        """Raise if the open file is no longer at its path: whatever is written to it would be lost."""
         if file_identity(self._path) != self._identity:
             problem = "the file was removed or replaced while it was open; put it back, or close it and open it again"
             raise StoreUnavailableError(self._name, problem)

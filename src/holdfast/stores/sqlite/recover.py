@@ -114,7 +114,7 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
     value = 0
     for count in range(9):
         byte = content[at + count]
-        if count == 8:  # noqa: PLR2004 - the ninth byte counts whole
+        if count == 8:  # noqa: PLR2004 - all eight bits of the ninth byte count
             return (value << 8) | byte, at + 9
         value = (value << 7) | (byte & 0x7F)
         if byte < 0x80:  # noqa: PLR2004

@@ -22,7 +22,7 @@ from holdfast.stores.encoding import COMPRESSION_LEVEL, DEFLATED, decompress
 from holdfast.stores.search_terms import SearchTerm, index_body, rarity_weight
 
 COMMON_WORD_MESSAGES = 1_000
-"""A word in so many messages is common, and counting stops there."""
+"""A word in this many messages is common, and counting stops there."""
 MAX_STEMMED_MESSAGES = 200
 """A word in more messages than this is not searched in its other forms."""
 MAX_CANDIDATES = 1_000
@@ -148,7 +148,7 @@ def _weigh_by_length(
 
 
 MAX_PENDING_TEXTS, MAX_PENDING_CHARS = 64, 65_536
-"""So many pending texts, or characters, are worth indexing; a search before that indexes them in milliseconds."""
+"""With this many pending texts or characters, indexing is worthwhile. A search indexes fewer in milliseconds."""
 TOKENIZER = "tokenize = 'unicode61 remove_diacritics 0'"
 """We split words ourselves, so that every store finds the same."""
 RowScore: TypeAlias = tuple[int, float]

@@ -2,7 +2,7 @@
 
 One connection lives in one thread, so that the event loop never waits for a disk. The thread is our own: an executor
 of the standard library takes twice the time, and every recorded message pays it. Several processes may open the same
-file; SQLite's lock decides who writes.
+file; SQLite's lock decides which one writes.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ class WorkerThread:
         self._queue: _Queue | None = None
 
     async def run(self, action: Callable[[], T]) -> T:
-        """Return the result of an action; one that was cancelled before its turn does not run."""
+        """Return the result of an action; an action that is cancelled while it waits does not run."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._put(lambda: None if future.cancelled() else _run_and_settle(action, future, loop))
         return await future
 
     def submit(self, action: Callable[[], object]) -> None:
-        """Run an action in its turn without waiting for it; its errors are dropped."""
+        """Queue an action without waiting for it; its errors are dropped."""
         self._put(action)
 
     def _put(self, action: Callable[[], object]) -> None:

@@ -1,1 +1,1 @@
-"""Whether a provider would accept a list of messages, rule by rule."""
+"""Checks whether a provider would accept a list of messages, rule by rule."""

@@ -1,4 +1,4 @@
-"""The rules for pydantic-ai messages: what pydantic-ai and the providers behind it accept."""
+"""The rules for pydantic-ai messages: what pydantic-ai and its providers accept."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -92,7 +92,7 @@ def call_ids_are_unique(payload: Payload) -> Iterator[Violation]:
 
 
 def item_ids_have_their_prefix(payload: Payload) -> Iterator[Violation]:
-    """The id of an item begins with what its kind prescribes."""
+    """The id of an item begins with the prefix of its kind."""
     for index, item in enumerate(payload.messages):
         prefix, item_id = ITEM_ID_PREFIXES.get(_kind(item)), item.get("id")
         if prefix and item_id is not None and not str(item_id).startswith(prefix):

@@ -1,4 +1,4 @@
-"""The command about agents: which exist, what tasks they got, what they saw and what they answered."""
+"""The command about agents: which there are, their tasks, what they could see, and their answers."""
 
 from collections.abc import Iterable
 

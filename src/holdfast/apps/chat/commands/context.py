@@ -1,4 +1,4 @@
-"""Commands about what the model sees: compact, undo, pins, and what fills the window."""
+"""Commands about the context: compact, undo, pin, and show what fills the window."""
 
 from collections.abc import Awaitable, Iterable
 
@@ -148,7 +148,7 @@ async def receipts(chat: Chat, _: str) -> None:
 
 
 async def _show_compaction(chat: Chat, compaction: Awaitable[CompactionCompleted]) -> None:
-    """Await a compaction and show what it did; that there is nothing to compact is no error."""
+    """Await a compaction and show its result; having nothing to compact is not an error."""
     chat.screen.show_busy(COMPACTING_TEXT)
     try:
         text = _describe_compaction(await compaction)
@@ -169,7 +169,7 @@ def _describe_compaction(event: CompactionCompleted, verb: str = "") -> str:
 
 
 async def _describe_freeable(chat: Chat) -> str:
-    """Return what a compaction would free now."""
+    """Describe what a compaction would free now."""
     nothing = "nothing to compact yet"
     try:
         event = await chat.session.preview(budget=chat.budget)
@@ -187,7 +187,7 @@ def _part_rows(contents: ContextReport) -> Iterable[tuple[str, ...]]:
 
 
 def _describe_turns_left(turns: int | None) -> str:
-    """Return when the next compaction is due."""
+    """Describe when the next compaction is due."""
     if not turns:
         return "" if turns is None else ", likely within the next turn"
     return f", in about {pluralize(turns, 'turn')} at this pace"
@@ -214,7 +214,7 @@ def _context_facts(chat: Chat, contents: ContextReport, could_free: str) -> Iter
 
 
 def _describe_cost(forecast: CostForecast) -> str:
-    """Return what the next compaction will cost, in tokens, and in dollars if the prices are known."""
+    """Describe the cost of the next compaction in tokens, and in dollars if the prices are known."""
     parts: list[str] = []
     if forecast.written_tokens:
         cached = " from the cache" if forecast.is_cached else ""

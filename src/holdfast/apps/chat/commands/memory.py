@@ -1,4 +1,4 @@
-"""Commands about what outlasts a conversation: daily notes, the context board, and consolidation."""
+"""Commands about memory across conversations: daily notes, the context board, and consolidation."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -21,7 +21,7 @@ MEMORY_COMMANDS = SlashCommandRegistry()
 SEARCH_ARGUMENT = "search"
 MAX_LISTED_DAYS, MAX_FOUND_NOTES = 20, 5
 MAX_NOTE_EXCERPT_TOKENS = 400
-"""How much of a found note is shown."""
+"""How many tokens of a found note are displayed."""
 
 
 @MEMORY_COMMANDS.register("[search WORDS | DAY]", completes=lambda _: (SEARCH_ARGUMENT,))

@@ -83,7 +83,7 @@ async def retry(chat: Chat, _: str) -> None:
         raise SettingsError("/retry", "nothing was asked yet")
     last = shown[-1]
     if last.message.role == "assistant" and last.position is not None:
-        # An answer, or the beginning of one: it is asked for anew.
+        # The turn has an answer, or the beginning of one, which the retry replaces.
         await chat.session.rewind(to=last.position)
     await chat.take_turn(None)
 

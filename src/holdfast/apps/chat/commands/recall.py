@@ -1,4 +1,4 @@
-"""Commands about what is no longer in view: search it, and show what a marker refers to."""
+"""Commands about messages that are no longer in view: search them, and show what a marker refers to."""
 
 from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry
@@ -11,9 +11,9 @@ from holdfast.errors import SettingsError
 
 RECALL_COMMANDS = SlashCommandRegistry()
 MAX_RECALL_SEARCH_TOKENS, MAX_RECALL_REFERENCE_TOKENS = 2_000, 20_000
-"""How much of a search result, and of a reference, is shown at once."""
+"""How many tokens of a search result, and of a reference, are displayed at once."""
 MIN_MATCH_SHARE = 0.35
-"""Weaker matches are left out: they would hide the better ones."""
+"""Weaker matches are omitted, because they would hide the better ones."""
 
 
 @RECALL_COMMANDS.register("QUERY")
@@ -58,7 +58,7 @@ async def show(chat: Chat, ref: str) -> None:
 
 
 async def _show_difference(chat: Chat, what: str) -> None:
-    """Show what changed between two readings of a file, given by references or its path."""
+    """Show the difference between two readings of a file, named by references or by its path."""
     if not what:
         raise SettingsError("/show diff", "takes two references such as #12 #40, or one, or a file")
     refs, file = (what, "") if is_reference_text(what) else ("", what)

@@ -10,7 +10,7 @@ from holdfast.apps.chat.chat import Chat
 from holdfast.errors import SettingsError
 
 MAX_ARGUMENT_DIGITS = 18
-"""No valid number has more."""
+"""No valid number has more digits."""
 CommandAction: TypeAlias = Callable[[Chat, str], Awaitable[None]]
 ArgumentCompletions: TypeAlias = Callable[[Chat], Sequence[str]]
 
@@ -27,7 +27,7 @@ class SlashCommand:
     name: str
     run: CommandAction
     usage: str
-    """The arguments, as shown after the name."""
+    """The arguments, as the help displays them after the name."""
     aliases: tuple[str, ...] = ()
     completes: ArgumentCompletions | None = None
     """Completions for its argument."""
@@ -52,7 +52,7 @@ class SlashCommandRegistry:
     def register(
         self, usage: str = "", *, aliases: Sequence[str] = (), completes: ArgumentCompletions | None = None
     ) -> Callable[[CommandAction], CommandAction]:
-        """Make a function a command of the same name, without an underscore at its end."""
+        """Register a function as a command with the name of the function, without a trailing underscore."""
 
         def registered(run: CommandAction) -> CommandAction:
             name = str(getattr(run, "__name__", "")).rstrip("_")

@@ -23,7 +23,7 @@ MAX_RESULT_CHARS = 600
 
 
 def render_transcript(events: Iterable[log.Event]) -> str:
-    """Return all messages, and what happened to the context between them."""
+    """Return all messages as text, with the context changes between them."""
     return "\n\n".join(line for event in events for line in _render_event(event)) or "nothing was said yet"
 
 

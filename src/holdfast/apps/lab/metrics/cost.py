@@ -1,4 +1,4 @@
-"""M5 prefix stability, M6 simulated cost, M7 growth of cost, and how far the simulation is from real bills."""
+"""M5 prefix stability, M6 simulated cost, M7 growth of cost, and the deviation of the simulation from real bills."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ from holdfast.apps.lab.replay import ReplayTurn, TurnCollector
 from holdfast.core.planning.situation import PROVIDER_PRICES, Prices
 
 COMPACTED_SHARE = 0.6
-"""A prompt below this share of the largest one before was compacted."""
+"""A prompt below this share of the largest earlier prompt was compacted."""
 CLAUDE_BILLED_RATIO, CLAUDE_CLIENT_TOKENS = 1.2, 3_300
-"""Claude's billed tokens by o200k's, and what its client adds: to compare the simulation with bills."""
+"""To compare with bills: the ratio of Claude's tokens to those of o200k, and the tokens that its client adds."""
 
 
 @dataclass(slots=True)
 class PrefixStability(TurnCollector):
     """M5: the share of all sent tokens in a prefix of the previous request, and how often the prefix broke.
 
-    `hit_share` is that share; `breaks_per_100` how many requests of 100 do not extend the previous one; `break_depth`
-    how many tokens such a request sends as new, on average.
+    `hit_share` is that share. `breaks_per_100` is how many of 100 requests do not extend the previous one.
+    `break_depth` is how many tokens such a request sends outside the shared prefix, on average.
     """
 
     async def figures(self) -> Mapping[str, float]:
@@ -34,10 +34,10 @@ class PrefixStability(TurnCollector):
 
 @dataclass(slots=True)
 class SimulatedCost(TurnCollector):
-    """M6: what all requests, answers and summaries cost together, in plain input tokens, under price models.
+    """M6: the cost of all requests, answers and summaries under each price model, in plain input tokens.
 
     The prefix is read at the cache's price unless the cache has expired since the previous request.
-    M7: the mean cost of a request in the last quarter over that in the first, and the slope of tokens by turn.
+    M7: the ratio of the mean cost of a request in the last quarter to that in the first, and the tokens added per turn.
     """
 
     prices: Sequence[Prices]
@@ -53,14 +53,14 @@ class SimulatedCost(TurnCollector):
 
 
 def cost_growth(turns: Sequence[ReplayTurn], prices: Prices) -> float:
-    """Return the mean cost of a turn in the last quarter over that in the first."""
+    """Return the ratio of the mean cost of a turn in the last quarter to that in the first."""
     quarter = max(1, len(turns) // 4)
     spent = [sum(turn.cost(prices) for turn in part) for part in (turns[:quarter], turns[-quarter:])]
     return spent[1] / spent[0] if turns and spent[0] else 1.0
 
 
 def token_slope(turns: Sequence[ReplayTurn]) -> float:
-    """Return by how many tokens a request grows with each turn, fitted over all of them."""
+    """Return by how many tokens a request grows with each turn, fitted over all turns."""
     count = len(turns)
     middle, mean = (count - 1) / 2, sum(turn.sent_tokens for turn in turns) / max(1, count)
     spread = sum((at - middle) ** 2 for at in range(count))
@@ -68,10 +68,10 @@ def token_slope(turns: Sequence[ReplayTurn]) -> float:
 
 
 def bill_deviation(recording: Recording, turns: Sequence[ReplayTurn]) -> Mapping[str, float] | None:
-    """Return how far a replay of everything is from the bills; None without bills.
+    """Return how far a replay of the full history deviates from the bills; None without bills.
 
-    It ends at the first turn whose prompt is much smaller: there the recorded client had compacted. If the recording
-    does not say what system text and tools took, what Claude's client adds is assumed.
+    The comparison ends at the first turn with a much smaller prompt, because the recorded client had compacted there.
+    If the recording does not have the size of system text and tools, the size that Claude's client adds is assumed.
     """
     factor = CLAUDE_BILLED_RATIO if recording.is_claude else 1.0
     overhead = CLAUDE_CLIENT_TOKENS if recording.static is None else 0

@@ -12,18 +12,18 @@ from holdfast.apps.lab.simulation import SimulatedSession, full_message_text
 from holdfast.core.history import events as log
 
 COVERAGE_PROBE_CHARS, COVERAGE_PROBE_STEP = 24, 400
-"""The length of a sample of a text, and the distance between two."""
+"""The length of a text sample, and the distance between two samples."""
 
 
 @dataclass(slots=True)
 class Losslessness:
-    """M4: how many messages of the recording another session does not read back from the log byte for byte."""
+    """M4: how many messages of the recording differ in any byte when another session reads them from the log."""
 
     simulated: SimulatedSession
     recording: Recording
 
     async def observe(self, observed: ObservedRequest) -> None:
-        """Do nothing: only the end counts."""
+        """Do nothing: the figure is measured at the end."""
 
     async def figures(self) -> Mapping[str, float]:
         """Return the count."""
@@ -35,7 +35,7 @@ class Losslessness:
 class RequestStalls(TurnCollector):
     """M10: how long requests wait for a slow summary and for the engine, in milliseconds.
 
-    The wait for a summary is measured on the recording's clock, the engine's on the processor's.
+    The wait for a summary is measured on the recording's clock, that for the engine in processor time.
     """
 
     simulated: SimulatedSession
@@ -57,9 +57,10 @@ class RequestStalls(TurnCollector):
 class SummaryUse(TurnCollector):
     """M11: what summaries cost, and how much of the compacted text reaches the summarizer.
 
-    `calls`, `tokens_in` and `tokens_out` are those of the calls; `share` is their part of all tokens, read or written;
-    `coverage` is the share of a summarized span that the summarizer was shown, by samples of its text; it counts
-    summaries that came too late for their compaction too. `depth` is how many summaries went into the deepest one.
+    `calls`, `tokens_in` and `tokens_out` count the calls and their tokens; `share` is their share of all tokens, read
+    or written. `coverage` is the share of a summarized span that the summarizer received, measured by samples of the
+    text; summaries that came too late for their compaction count too. `depth` is how many summaries the deepest summary
+    was made from.
     """
 
     simulated: SimulatedSession
@@ -93,7 +94,7 @@ class SummaryUse(TurnCollector):
 
 
 def summary_depth(summaries: Sequence[log.SummaryWritten]) -> int:
-    """Return how many summaries went into the deepest: a summary that covers another's span was made of it."""
+    """Return the depth of the deepest summary: a summary that covers the span of another was made from it."""
     deepest = depth = 0
     previous: log.SummaryWritten | None = None
     for one in summaries:

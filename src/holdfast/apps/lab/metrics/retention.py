@@ -1,6 +1,6 @@
-"""Whether what is needed is in the request: M1 demand retention, M13 instruction survival.
+"""How much needed content is in a request: M1 demand retention and M13 instruction retention.
 
-For recordings that come with questions: M2 evidence retention and M3 recoverable answers.
+For recordings with questions also M2 evidence retention and M3 recoverable answers.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -15,14 +15,14 @@ from holdfast.testing.chat import assistant_message, user_message
 from holdfast.wire.formats import format_named
 
 FAR_DEMAND_MESSAGES = 20
-"""A demand is far if its identifier was last seen more than this many messages ago."""
+"""A demand is far if its identifier last occurred more than this many messages ago."""
 AGE_BUCKETS = (20, 50, 100, 200, 500)
 """The ages by which retention is split."""
 RecallFunction = Callable[[str], Awaitable[str]]
 
 
 class _Shares:
-    """Counts by name: how many were found, of how many."""
+    """Counts by name: how many of how many were found."""
 
     def __init__(self) -> None:
         self.counts: dict[str, tuple[int, int]] = {}
@@ -37,11 +37,11 @@ class _Shares:
 
 @dataclass(slots=True)
 class DemandRetention:
-    """M1: of the identifiers in a call's arguments that were last seen more than 20 messages before, those in view.
+    """M1: the share in view of the identifiers in a call's arguments that last occurred more than 20 messages before.
 
-    `far` is the share that is verbatim in the request, `far_recall` that in the request or in one recall of 1,000
-    tokens whose query is the last text of the conversation. `first` and `first_recall` are the same for the first far
-    use of each identifier; `by_age` is the share in view by how long ago it was seen.
+    `far` is the share that is verbatim in the request. `far_recall` is the share in the request or in one recall of
+    1,000 tokens whose query is the last text of the conversation. `first` and `first_recall` are the same for the first
+    far use of each identifier. `by_age` is the share in view by the distance to the last occurrence, in messages.
     """
 
     recall: RecallFunction | None = None
@@ -88,10 +88,11 @@ class DemandRetention:
 
 @dataclass(slots=True)
 class InstructionRetention:
-    """M13: which of the lasting instructions are verbatim in the request, on average over all requests.
+    """M13: the share of lasting instructions that are verbatim in the request, on average over all requests.
 
-    `system` is of system text, the first prompt and the newest one, `rules` of the user's sentences that say what to do
-    always or never, `verbatim` of both together; `users` is of all the user's messages.
+    `system` is the share of system text, the first prompt and the newest prompt; `rules` is that of the user's
+    sentences that say what to do always or never; `verbatim` is that of both together. `users` is the share of all the
+    user's messages.
     """
 
     _shares: _Shares = field(default_factory=_Shares)
@@ -122,7 +123,7 @@ class InstructionRetention:
             self._shares.add(name, sum(text in observed.text for text in texts), len(texts))
 
     async def figures(self) -> Mapping[str, float]:
-        """Return the shares; none where there is nothing to find."""
+        """Return the shares that have something to find."""
         return {f"M13.{name}": share for name, share in self._shares.shares().items()}
 
 
@@ -131,11 +132,11 @@ MIN_ANSWER_CHARS = 2
 
 @dataclass(slots=True)
 class EvidenceRetention:
-    """M2: of the questions, those for which every message that they need is verbatim in the last request.
+    """M2: the share of questions for which every needed message is verbatim in the last request.
 
-    `questions` is that share, `hard` that of the questions that need more than one message, `turns` the share of the
-    messages themselves. M3: of the answers that are verbatim in the conversation, the share in the request. With recall
-    the names end in `_recall`: in the request, or in one recall of 1,000 tokens whose query is the question.
+    `questions` is that share, `hard` that of the questions that need more than one message, and `turns` the share of
+    the messages themselves. M3: the share in the request of the answers that are verbatim in the conversation. A name
+    that ends in `_recall` counts the request and one recall of 1,000 tokens whose query is the question.
     """
 
     recall: RecallFunction | None = None
@@ -143,7 +144,7 @@ class EvidenceRetention:
     _last: ObservedRequest | None = None
 
     async def observe(self, observed: ObservedRequest) -> None:
-        """Remember the request: the last one counts."""
+        """Remember the request, because only the last one counts."""
         self._last = observed
 
     async def figures(self) -> Mapping[str, float]:

@@ -22,9 +22,9 @@ PLACEHOLDER_TOOLS = [{"type": "function", "function": {"name": "tool"}}]
 class RequestValidity:
     """M8: how many requests break a rule of their provider.
 
-    `invalid` counts those that OpenAI's Chat Completions would refuse. Every tenth request is converted for four other
-    providers: `elsewhere` counts those that break a rule there, and `mistral` those that mistral-common refuses, if it
-    is installed.
+    `invalid` counts those that OpenAI's Chat Completions would reject. Every tenth request is converted for four other
+    providers: `elsewhere` counts those that break a rule of these, and `mistral` those that mistral-common rejects, if
+    it is installed.
     """
 
     invalid: int = 0
@@ -61,10 +61,10 @@ class RequestValidity:
 
 @dataclass(slots=True)
 class BudgetAdherence:
-    """M9: how many requests are over budget, and by how much at most, as `name` counts tokens.
+    """M9: how many requests exceed the budget, and by how much at most, for one way to count tokens.
 
-    `over` counts as the engine does, with o200k. In a replay for a Claude model `over_claude` counts a fifth more for
-    each message, and in one for an unknown model `over_tekken` counts with Mistral's vocabulary.
+    `over` counts as the engine does, with o200k. In a replay for a Claude model, `over_claude` counts a fifth more for
+    each message. In a replay for an unknown model, `over_tekken` counts with Mistral's vocabulary.
     """
 
     name: str = "over"
@@ -87,9 +87,10 @@ class BudgetAdherence:
 
 @dataclass(slots=True)
 class Determinism:
-    """M14: how many requests differ when they are made again.
+    """M14: how many requests differ when they are prepared again.
 
-    All are rebuilt from the log; four times a copy of the session is opened from its store and prepares the request.
+    All requests are rebuilt from the log. Four times, a copy of the session is opened from its store and prepares the
+    request again.
     """
 
     simulated: SimulatedSession

@@ -1,1 +1,1 @@
-"""Make a request fit its budget: what is protected, where cuts may fall, and the receipt of what was done."""
+"""Makes a request fit its budget: what is protected, where cuts may fall, and the receipt of the changes."""

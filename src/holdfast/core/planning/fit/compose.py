@@ -1,9 +1,9 @@
-"""The view of a cut: the messages that would be sent, repaired, counted, and compared with every limit.
+"""Composes the view of a cut: the messages to send, repaired, counted, and checked against every limit.
 
-Messages before the first cut are compacted into a digest, those before the second have their tool output clipped.
-Without a memory of earlier requests, cuts that followed every new message would break the cached prefix every time.
-So cuts fall only at multiples of a step, measured from the beginning of the conversation and moved to the next legal
-cut: a list that only grows keeps its cuts, and its prefix, until it has grown by a step.
+A digest replaces messages before the first cut; messages before the second cut have their tool output clipped. The
+composer has no memory of earlier requests, so cuts that moved with every new message would break the cached prefix
+every time. Therefore cuts fall only at multiples of a step, measured from the beginning of the conversation and moved
+to the next legal cut. A conversation that only grows keeps its cuts, and its prefix, until it has grown by a step.
 """
 
 from bisect import bisect_left
@@ -32,7 +32,7 @@ from holdfast.core.planning.situation import Budget, Situation
 from holdfast.errors import CannotFitError, EmptyConversationError, PendingToolCallsError
 
 CUT_GRID_BYTES_PER_TOKEN = 4
-"""About the same in prose, code and Chinese; a step of digits or hashes is larger in tokens."""
+"""About right for prose, code and Chinese; a step of digits or hashes has more tokens."""
 
 
 class CutGrid(NamedTuple):
@@ -46,7 +46,7 @@ class CutGrid(NamedTuple):
     """No cut falls after this position."""
 
     def load(self, index: int) -> float:
-        """Return how many times the budget the messages before `index` would fill, in all its units."""
+        """Return the sum of the shares of each limit that the messages before `index` would fill."""
         weight = self.transcript.bytes_before(index)
         load = weight / (max(1, self.max_tokens) * CUT_GRID_BYTES_PER_TOKEN)
         if self.budget.messages:
@@ -67,7 +67,7 @@ class CutGrid(NamedTuple):
         if position is None:
             position = self._find_cut(number)
             if position < self.limit:
-                # Messages before a cut do not change any more, so neither does the cut.
+                # Messages before a cut never change, so neither does the cut.
                 known[number] = position
         return min(position, self.limit)
 
@@ -141,17 +141,17 @@ DIGEST_PLACEHOLDER = Entry(user("[digest]", trust="summary"))
 
 
 class ViewCut(NamedTuple):
-    """Where one request is cut."""
+    """How one request is cut."""
 
     compact_before: int = 0
-    """Messages before this are compacted, except protected ones."""
+    """Messages before this index are compacted, except protected ones."""
     clip_before: int = 0
-    """Old tool output and media before this are shortened."""
+    """Tool output and media before this index are shortened."""
     has_digest: bool = True
     max_output_chars: int | None = None
-    """As the last resort, the length of each output and argument, the newest included."""
+    """The last resort: the length of every output and argument, including the newest."""
     keep_recall_answers: bool = True
-    """Whether recall's answers are left as they are, for a model that has recall."""
+    """Whether answers of recall stay unchanged, for a model with the recall tool."""
 
 
 class ViewComposer:
@@ -170,7 +170,7 @@ class ViewComposer:
 
     @property
     def digest_tokens(self) -> int:
-        """What is set aside for a digest; 0 where that is too little for one."""
+        """The tokens reserved for a digest; 0 if the allowance is too small for one."""
         return self._digest_allowance + MESSAGE_OVERHEAD if self._digest_allowance >= MIN_FIT_DIGEST_TOKENS else 0
 
     def compose(self, cut: ViewCut) -> View | None:
@@ -220,7 +220,7 @@ class ViewComposer:
     def _reasons(
         self, cut: ViewCut, compacted: PositionRanges, dropped: PositionRanges, *, is_media_limited: bool
     ) -> Iterator[str]:
-        """Yield why a view is not simply everything."""
+        """Yield why a view does not contain all messages unchanged."""
         if cut.compact_before or cut.clip_before or cut.max_output_chars:
             free = self.situation.margin
             margin = f", {free:.0%} of it kept free for the error of the count" if free else ""
@@ -240,7 +240,7 @@ class ViewComposer:
         return sum([words for words, _ in counts]), sum([media for _, media in counts])
 
     def _assemble(self, cut: ViewCut, head: list[int], *, has_digest: bool) -> list[Entry]:
-        """Return system messages, summaries, the digest's place, other protected messages, and all after the cut."""
+        """Return system messages, summaries, a placeholder for the digest, other protected messages, and the rest."""
         entry, positioned = self.transcript.entry, self.transcript.entry_as_positioned
         systems = [entry(index) for index in head if self.transcript[index].role == "system"]
         spoken = [index for index in head if self.transcript[index].role != "system"]
@@ -262,7 +262,7 @@ class ViewComposer:
         return old + [entry(index) for index in range(clip, length)]
 
     def _cut_entry(self, index: int, cut: ViewCut) -> Entry:
-        """Return a message in the form that a cut leaves of it."""
+        """Return a message in the form that it has in the view of a cut."""
         if cut.max_output_chars is not None:
             return self.clipped_entry(index, cut.max_output_chars, keep_recall_answers=cut.keep_recall_answers)
         return self.shortened_entry(index) if index < cut.clip_before else self.transcript.entry(index)
@@ -302,7 +302,7 @@ class ViewComposer:
         return self.transcript.entry_as_positioned(index).position
 
     def _limit_media(self, entries: list[Entry]) -> list[Entry]:
-        """Drop the oldest media beyond the most that providers take, half of that at a time."""
+        """Drop the oldest media above the limit, in batches of half the limit so that the prefix changes rarely."""
         counts = {index: count for index, entry in enumerate(entries) if (count := count_media(entry.message))}
         excess = sum(counts.values()) - self.policy.max_media
         if excess <= 0:
@@ -320,7 +320,7 @@ class ViewComposer:
         return limited
 
     def _without_overlong_texts(self, entries: list[Entry]) -> list[Entry]:
-        """Return entries whose texts the provider takes in one piece: outputs are clipped, anything else raises."""
+        """Return entries without texts that are too long for the provider: clip outputs, raise for other texts."""
         longest = self.situation.max_text_chars
         if longest is None or self.transcript.largest_bytes <= longest:
             return entries
@@ -347,7 +347,7 @@ class ViewComposer:
         raise CannotFitError(part, needed=sum(held.values()), limit=most, unit="images", breakdown=held)
 
     def _fits_other_limits(self, entries: list[Entry], media: int) -> bool:
-        """Return whether a view keeps the limits besides tokens."""
+        """Return whether a view keeps the limits on messages, turns, bytes and images."""
         budget, most = self.situation.budget, self.situation.max_images
         if media and most is not None and count_all_media(entries) > most:
             self._raise_too_many_images(entries, most)

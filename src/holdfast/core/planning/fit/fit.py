@@ -1,8 +1,9 @@
-"""Make a view valid and make it fit, or raise a typed error that says why not.
+"""Makes a view valid and makes it fit, or raises a typed error that says why it cannot.
 
-The fitter repairs, shortens old tool output, drops old media, compacts the oldest part into a digest, and leaves
-messages out: in this order, and none of it without need. System text, pins and the newest prompt stay whole. When
-even the last exchange is too large, its outputs are shortened as far as it takes; after that nothing can shrink.
+The fitter repairs messages, shortens old tool output, drops old media, compacts the oldest part into a digest, and
+removes messages. It works in this order and does no more than necessary. System text, pins and the newest prompt stay
+whole. If even the last exchange is too large, the fitter shortens its outputs as far as necessary. After that, nothing
+can shrink.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,7 +50,7 @@ class ViewFitter:
         self._raise_cannot_fit()
 
     def _total_tokens(self) -> tuple[int, bool]:
-        """Return what the whole conversation costs, and whether that was counted to the end."""
+        """Return the tokens of the whole conversation, and whether all of it was counted."""
         raw, _ = self._suffix_sums()
         seen = len(raw) - 1
         length = len(self._transcript)
@@ -80,7 +81,7 @@ class ViewFitter:
         yield from self._last_resort_cuts()
 
     def _start_by_limits(self) -> int:
-        """Return where the kept part begins at the earliest if messages or turns are limited."""
+        """Return the earliest start of the kept part if messages or turns are limited."""
         budget, length = self._situation.budget, len(self._transcript)
         start = length - budget.messages if budget.messages else 0
         prompts = self._transcript.prompts_before(length)
@@ -89,7 +90,7 @@ class ViewFitter:
         return max(0, start)
 
     def _suffix_sums(self) -> tuple[list[int], list[int]]:
-        """Return the cost of the last 0, 1, 2 … messages, whole and clipped, as far as either could matter."""
+        """Return the cost of the last 0, 1, 2 … messages, whole and clipped, until the latter exceeds the budget."""
         if self._sums is not None:
             return self._sums
         raw, short = 0, 0
@@ -108,7 +109,7 @@ class ViewFitter:
         return self._sums
 
     def _cost(self, index: int) -> tuple[int, int]:
-        """Return what a message costs, whole and shortened, and keep it for the next request."""
+        """Return the cost of a message, whole and shortened, and cache it for the next request."""
         words, media = self._transcript.tokens_of(self._transcript[index], is_cached=True)
         cost = words + media, sum(self._transcript.tokens_of(self._composer.shortened_entry(index).message))
         if index not in self._protection.whole:
@@ -116,7 +117,7 @@ class ViewFitter:
         return cost
 
     def _may_fit(self, compact_before: int, clip_before: int, raw: list[int], clipped: list[int]) -> bool:
-        """Return whether a cut is worth composing: what repair adds or removes is not known yet."""
+        """Return whether a cut is worth composing; the effect of repair is not known yet."""
         length, budget = len(self._transcript), self._situation.budget
         if budget.bytes and self._transcript.total_bytes - self._transcript.bytes_before(clip_before) > budget.bytes:
             return False
@@ -126,7 +127,7 @@ class ViewFitter:
         return tail + head + (self._composer.digest_tokens if compact_before else 0) <= self._max_tokens
 
     def _last_resort_cuts(self) -> Iterator[ViewCut]:
-        """Yield cuts that keep nothing but the last exchange, and less and less of that."""
+        """Yield cuts that keep only the last exchange and protected messages, with ever shorter outputs."""
         limit = self._protection.limit
         tightest = ViewCut(limit, limit)
         yield tightest
@@ -139,23 +140,23 @@ class ViewFitter:
         yield from self._with_shorter_outputs(tightest, MIN_CLIP_CHARS)
 
     def _with_shorter_outputs(self, cut: ViewCut, least: int) -> Iterator[ViewCut]:
-        """Yield a cut with less and less of each output."""
+        """Yield a cut with ever shorter outputs."""
         chars = self._max_tokens * CLIP_CHARS_PER_TOKEN
         while chars > least:
             chars = max(least, chars // 2)
             yield cut._replace(max_output_chars=chars)
 
     def _ends_with_recall_answer(self) -> bool:
-        """Return whether the last exchange holds an answer of recall, which is then shortened after all else."""
+        """Return whether the last exchange holds an answer of recall, which is shortened last."""
         last = (self._transcript[index] for index in self._protection.last)
         return self._situation.has_recall and any(
             result.is_recall_answer for message in last for result in message.results
         )
 
-    # When nothing can shrink any more.
+    # The error if nothing can shrink further.
 
     def _raise_cannot_fit(self) -> NoReturn:
-        """Name the largest of what cannot shrink, in the unit that it breaks."""
+        """Raise an error that names the largest part that cannot shrink, in the unit of the exceeded limit."""
         situation, budget, least = self._situation, self._situation.budget, self._minimal_entries()
         measures: tuple[tuple[str, int | None, Callable[[Message], int]], ...] = (
             ("messages", budget.messages, lambda _: 1),
@@ -176,7 +177,7 @@ class ViewFitter:
         raise _cannot_fit_error(whole, situation.usable_tokens, "tokens")
 
     def _sizes(self, entries: list[Entry], measure: Callable[[Message], int]) -> dict[str, int]:
-        """Return the size of each of what cannot shrink."""
+        """Return the size of each part that cannot shrink."""
         sizes = dict.fromkeys([SYSTEM_PART, TOOLS_PART, PINS_PART, PROMPT_PART, LAST_EXCHANGE_PART], 0)
         for entry in entries:
             name = LAST_EXCHANGE_PART if entry.position is None else self._protection.part_name(entry.position)
@@ -184,7 +185,7 @@ class ViewFitter:
         return sizes
 
     def _minimal_entries(self) -> list[Entry]:
-        """Return what has to be sent, each message as short as it gets, and what repair adds to it."""
+        """Return the messages that must be sent, each as short as possible, with what repair adds."""
         positions = sorted({*self._protection.protected_before(self._protection.limit), *self._protection.last})
         shortest = [self._composer.clipped_entry(index, MIN_CLIP_CHARS) for index in positions]
         situation = self._situation
@@ -197,9 +198,9 @@ def _cannot_fit_error(sizes: Mapping[str, int], limit: int, unit: str) -> Cannot
 
 
 def fit_view(view: View, reader: FormatReader, settings: FitSettings, situation: Situation) -> View:
-    """Return a session's view made valid and made to fit; raises where nothing can shrink any more.
+    """Return a session's view, repaired and shortened to fit; raise `CannotFitError` if it cannot shrink enough.
 
-    The fitter numbers messages by their place in the view; the result has the positions of the history again.
+    The fitter numbers messages by their index in the view; the result has the positions of the history again.
     """
     entries = view.entries
     positions = [entry.position for entry in entries]
@@ -208,7 +209,7 @@ def fit_view(view: View, reader: FormatReader, settings: FitSettings, situation:
     replacements = frozenset(index for index, position in enumerate(positions) if position is None)
     fitted = None
     if replacements:
-        # Summaries go last of all: a digest of a summary says nothing.
+        # Summaries are removed last, because a digest of a summary says nothing.
         with suppress(CannotFitError):
             fitted = ViewFitter(transcript, settings, replace(situation, pins=pins | replacements)).fit()
     fitted = fitted or ViewFitter(transcript, settings, replace(situation, pins=pins)).fit()

@@ -1,4 +1,7 @@
-"""What may never leave a request: system text, pins, the newest prompt, and the last exchange."""
+"""The messages that always stay in a request: system text, pins, the newest prompt, and the last exchange.
+
+A call and its results are protected together, because providers reject one without the other.
+"""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -8,7 +11,7 @@ from holdfast.core.conversation.messages import Entry, EntryMessages, Message, T
 from holdfast.core.conversation.transcript import Transcript
 
 MAX_PAIR_DISTANCE = 100_000
-"""How far away the other half of an exchange is searched for, where it is not adjacent."""
+"""How far to search for the other half of an exchange that is not adjacent."""
 SYSTEM_PART = "the system text"
 TOOLS_PART = "the tool definitions"
 PINS_PART = "the pinned messages"
@@ -17,7 +20,7 @@ LAST_EXCHANGE_PART = "the last exchange"
 
 
 class Protection:
-    """The positions of a transcript that are not free to go."""
+    """The protected positions of a transcript."""
 
     def __init__(self, transcript: Transcript, pins: frozenset[int]) -> None:
         self._transcript = transcript
@@ -28,14 +31,14 @@ class Protection:
         self.limit = last.start
         """Where the last exchange begins: no cut falls after it."""
         self.pinned = self._exchanges(pins)
-        """A pin keeps all of its exchange: a call is nothing without its result."""
+        """The pinned messages, each with its whole exchange, because a call needs its result."""
         prompted = () if self.prompt_index is None else range(*uncuttable_span(transcript, self.prompt_index))
         late = self._with_distant_pairs(last)
         self._kept = sorted({*self.system_indices, *self.pinned, *prompted, *late})
         self.fixed = frozenset({*self.system_indices, *self.pinned})
-        """Positions where not a character is removed, whatever happens."""
+        """Positions of messages that are never shortened."""
         self.whole = self.fixed if self.prompt_index is None else self.fixed | {self.prompt_index}
-        """The same with the newest prompt, whose tool results, if it has any, go as the last resort."""
+        """The same with the newest prompt, of which only tool results may be shortened, as the last resort."""
 
     @property
     def last(self) -> range:
@@ -48,7 +51,7 @@ class Protection:
         return sorted({*kept, *self._reasoning_before(compact_before)}) if self.prompt_index is not None else kept
 
     def part_name(self, index: int) -> str:
-        """Return what a position is protected as."""
+        """Return the name of the protected part that a position belongs to."""
         if self._transcript[index].role == "system":
             return SYSTEM_PART
         if index in self.pinned:
@@ -73,7 +76,7 @@ class Protection:
         return self._with_distant_pairs(range(*uncuttable_span(self._transcript, index)))
 
     def _with_distant_pairs(self, unit: range) -> set[int]:
-        """Return the positions of an exchange, and of its calls and results elsewhere."""
+        """Return the positions of an exchange, and of its calls and results that are not adjacent."""
         outlines = [self._transcript[position].outline for position in unit]
         calls = {call_id for outline in outlines for call_id in outline.call_ids}
         results = {call_id for outline in outlines for call_id in outline.result_ids}
@@ -87,7 +90,7 @@ class Protection:
         return found
 
     def _search(self, positions: range, call_ids: set[str]) -> set[int]:
-        """Return the units of the nearest messages that hold the other half of calls or results."""
+        """Return the exchanges of the nearest messages that hold the other half of calls or results."""
         found: set[int] = set()
         for position in positions:
             outline = self._transcript[position].outline
@@ -108,7 +111,7 @@ class Protection:
 
 
 def pinned_exchanges(entries: Sequence[Entry], pins: frozenset[int]) -> frozenset[int]:
-    """Return the indices that pins keep: all of each exchange, for a call is nothing without its result."""
+    """Return the indices that pins keep: each pinned exchange whole, because a call needs its result."""
     found = [index for index, entry in enumerate(entries) if entry.position in pins]
     return frozenset(at for index in found for at in range(*uncuttable_span(EntryMessages(entries), index)))
 
@@ -116,9 +119,8 @@ def pinned_exchanges(entries: Sequence[Entry], pins: frozenset[int]) -> frozense
 def reasoning_exchange(messages: MessageSequence, prompt: int, compact_before: int) -> range:
     """Return the exchange that holds the open turn's reasoning, if the messages after the cut have none.
 
-    With thinking switched on, Anthropic wants the running turn to begin with a reasoning block. Models
-    that do not think between tool calls have only one, at its start: it stays, and the steps after it
-    are compacted.
+    With thinking switched on, Anthropic requires the running turn to begin with a reasoning block. Models that do not
+    think between tool calls have only one, at the start of the turn. It stays, and the steps after it are compacted.
     """
     if compact_before <= prompt + 1 or compact_before >= len(messages):
         return range(0)

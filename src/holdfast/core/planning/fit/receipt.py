@@ -1,4 +1,4 @@
-"""What is sent of a conversation, and the account of what was done for it and why."""
+"""The view that is sent, and the receipt that says what was changed for it and why."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -13,26 +13,26 @@ from holdfast.core.planning.situation import Budget, Situation
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the model will see, each message with the position it came from."""
+    """The messages that the model will see, each with its position in the history."""
 
     entries: list[Entry]
     tokens: int
-    """Of the messages, as our counter counts them."""
+    """The tokens of the messages, as our counter counts them."""
     tokens_before: int = 0
-    """What all messages would have cost."""
+    """The tokens of all messages, unshortened."""
     has_media: bool = False
-    """Whether images, sounds or documents may be among them: those are estimated."""
+    """Whether there may be images, sounds or documents, whose tokens are estimates."""
     is_before_counted: bool = True
-    """Whether `tokens_before` was counted; else it was extrapolated from the size of the messages."""
+    """Whether `tokens_before` was counted; otherwise it is extrapolated from the size of the messages."""
     compacted: PositionRanges = ()
     """Positions that a digest made for this view replaces."""
     dropped: PositionRanges = ()
     """Positions that nothing replaces, because there was no room for a digest."""
     truncated: RequestTruncated | None = None
-    """What a truncator left out of this request."""
+    """The event of a truncator that removed messages from this request."""
     repairs: tuple[Repair, ...] = ()
     reasons: tuple[str, ...] = ()
-    """Why this is not simply everything."""
+    """Why the view does not contain all messages unchanged."""
     is_emergency: bool = False
     """Whether only the newest turns are sent, shortened, because the provider refused more."""
     is_fitted: bool = False
@@ -41,9 +41,9 @@ class View:
     def token_count(
         self, situation: Situation, tokens_of: Callable[[Message], tuple[int, int]] | None = None
     ) -> TokenCount:
-        """Return the cost as the provider would count it: system text, tools and conversation apart.
+        """Return the tokens as the provider would count them: system text, tools and conversation separately.
 
-        `tokens_of` returns the text and media tokens of a message, where a caller remembers them.
+        `tokens_of` returns the text and media tokens of a message, for a caller that caches them.
         """
 
         def cost(message: Message) -> tuple[int, int]:
@@ -61,16 +61,16 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What was done for one request. Positions are those of the session, or indices into the list given to `govern`."""
+    """What was done for one request. Positions are those of the session, or indices into the input of `govern`."""
 
     budget: Budget
     tokens_before: TokenCount
-    """The whole list; estimated from its size where it was too long to be counted."""
+    """The tokens of all messages; estimated from their size if there are too many to count."""
     tokens: TokenCount
     messages_before: int
     messages: int
     kept: tuple[int, ...] = ()
-    """Positions that go out as they came in."""
+    """Positions of messages that are sent unchanged."""
     clipped: tuple[int, ...] = ()
     """Positions whose tool output (or, as the last resort, call arguments) was shortened."""
     elided: tuple[int, ...] = ()
@@ -81,12 +81,12 @@ class Receipt:
     """Positions that nothing replaces, because there was no room for a digest."""
     repairs: tuple[Repair, ...] = ()
     conflicts: tuple[str, ...] = ()
-    """Contradictions among the compacted messages: a person has to decide."""
+    """Contradictions among the compacted messages, for a person to resolve."""
     reasons: tuple[str, ...] = ()
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether everything goes out as it came in."""
+        """Whether all messages are sent unchanged."""
         return len(self.kept) == self.messages_before == self.messages
 
     def __str__(self) -> str:
@@ -128,7 +128,7 @@ def receipt_of(
     conflicts: tuple[str, ...] = (),
     reasons: tuple[str, ...],
 ) -> Receipt:
-    """Return the receipt of a view; the caller says what became of each position."""
+    """Return the receipt of a view; the caller passes the outcome of each position."""
     return Receipt(
         budget=situation.budget,
         tokens_before=situation.billed_count(

@@ -1,1 +1,1 @@
-"""How each preset shortens a conversation, one file a preset."""
+"""The rules by which each preset shortens a conversation, one file per preset."""

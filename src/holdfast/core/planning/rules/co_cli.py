@@ -1,4 +1,4 @@
-"""A window over the middle of a conversation, as in co-cli: first run, one marker, newest messages.
+"""Compaction of the middle of a conversation, as in co-cli: the first run, one marker, and the newest messages remain.
 
 The window counts requests and responses, not tokens: counting tokens needs a tokenizer, and the cap on tool output
 bounds the largest message.
@@ -79,13 +79,13 @@ def manual_compaction_texts(summary: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoCliCompaction(CompactionRule):
-    """Compacts the messages between the first run and the newest ones before the request goes out."""
+    """Compacts the messages between the first run and the newest messages, before the request is sent."""
 
     RULE: ClassVar[str] = "co-cli"
     counts_requests_as_turns: ClassVar[bool] = True
 
     max_messages: int = field(default=40, metadata=integer_bounds(0, 10**9))
-    """More requests and responses than this are too many; 0 switches it off."""
+    """More requests and responses than this trigger a compaction; 0 switches the rule off."""
 
     def __post_init__(self) -> None:
         check_fields(self, "policy.compaction")
@@ -117,13 +117,13 @@ class CoCliCompaction(CompactionRule):
         return Threshold(len(exchange_ranges(plan_input.entries)), self.max_messages, "messages")
 
     def thresholds(self, window: int, usable: int) -> Iterator[PolicyThreshold]:
-        """Yield the number of messages."""
+        """Yield the limit on messages, unless the window is off."""
         del window, usable
         if self.max_messages:
             yield PolicyThreshold("middle folded over", self.max_messages, "messages")
 
     def forecast(self, plan_input: PlanInput, tokens: int) -> CompactionForecast | None:
-        """Return what a compaction is expected to leave: its share of messages, and a summary or a marker."""
+        """Return the expected size after a compaction: the kept share of messages, and a summary or a marker."""
         if not self.max_messages:
             return None
         stays = min(tokens, tokens * max(MIN_TAIL, self.max_messages // 2) // self.max_messages)

@@ -1,9 +1,9 @@
-"""Compaction in the background up to a checkpoint, as in Copilot CLI.
+"""Background compaction up to a checkpoint, as in Copilot CLI.
 
-At one share of the window a summary of everything so far is started while requests continue; at another the next
-request waits for it. When it is applied, one message replaces everything before the boundary: the summary, the user's
-messages, plan, todos and skills. Later messages follow unchanged. If there is too little room for all of that, the
-user's messages are shortened first and the summary last: without it the rest says little.
+At one share of the window a summary of everything so far starts while requests continue. At a higher share the next
+request waits for it. When the summary is applied, one message replaces everything before the boundary. It holds the
+summary, the user's messages, plan, todos and skills. Later messages follow unchanged. If there is too little room, the
+user's messages are shortened first and the summary last, because the rest means little without it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,10 +32,10 @@ from holdfast.core.schema import check_fields
 
 REMINDER_CHARS, REMINDER_MESSAGES = 30_000, 20
 REMINDER_HEAD_SHARE = 0.2
-"""The share of the reminder that comes from the user's first messages; the rest is from the newest."""
+"""The share of the reminder for the user's first messages; the newest messages get the rest."""
 REMINDER_CLIP_MARK = "...<truncated>..."
 REMINDER_CHARS_PER_TOKEN = 4
-"""An estimate for text that people write."""
+"""An estimate for prose."""
 MIN_SHORTENED_CHARS = 200
 """Shorter texts are not worth shortening."""
 CHECKPOINT_INTRO = "Some of the conversation history has been summarized to free up context."
@@ -55,7 +55,7 @@ class CopilotCompaction(CompactionRule):
         check_fields(self, "policy.compaction")
 
     def propose(self, plan_input: PlanInput) -> Plan:
-        """Return what the two thresholds say: start, wait, apply or continue."""
+        """Return the plan that the two thresholds require: start, wait, apply or continue."""
         situation, window = plan_input.situation, plan_input.window
         if not situation.has_summarizer:
             return NO_STEPS
@@ -90,7 +90,7 @@ class CopilotCompaction(CompactionRule):
         yield PolicyThreshold("waited for", int(self.triggers.exhausted * window))
 
     def forecast(self, plan_input: PlanInput, tokens: int) -> CompactionForecast | None:
-        """Return what a compaction is expected to leave: the prompt, a summary and the user's messages."""
+        """Return the expected size after a compaction: the prompt, a summary and the user's messages."""
         del tokens
         if not plan_input.situation.has_summarizer:
             return None
@@ -101,7 +101,7 @@ class CopilotCompaction(CompactionRule):
         return CompactionForecast(plan_input.prompt_tokens, MAX_SUMMARY_TOKENS, quoted, by_model=True)
 
     def replacement_texts(self, plan_input: PlanInput, step: CompactSpan, summary: Summary | None) -> tuple[str, ...]:
-        """Return the message that replaces everything before the boundary, as short as its room demands."""
+        """Return the message that replaces everything before the boundary, shortened to fit its room."""
         if summary is None:
             return ()
         history, situation, projection = plan_input.history, plan_input.situation, plan_input.projection
@@ -117,7 +117,7 @@ class CopilotCompaction(CompactionRule):
             state.agent_summary,
             is_manual=step.trigger == "manual",
         )
-        # With what stays, the replacement must not reach the threshold at which the next summary is started.
+        # Together with the kept messages, the replacement must stay below the threshold that starts the next summary.
         kept = {*span.kept, *situation.pins, *history.system_positions}
         remaining = sum(
             size
@@ -158,7 +158,7 @@ class CopilotCompaction(CompactionRule):
 
 @dataclass(frozen=True, slots=True)
 class CompactedHistory:
-    """The replacement for everything before a boundary, made of those of its parts that are not empty."""
+    """The replacement for everything before a boundary; empty parts are left out."""
 
     summary: str
     user_messages: Sequence[str] = ()
@@ -182,7 +182,7 @@ class CompactedHistory:
         return "\n\n".join(piece for piece in pieces if piece)
 
     def shorter_versions(self) -> Iterator["CompactedHistory"]:
-        """Yield shorter and shorter versions: first of the user's messages, then skills, state and summary."""
+        """Yield ever shorter versions: first the user's messages shrink, then skills, state and summary."""
         parts = self
         for chars in _decreasing_sizes(min(self.reminder_chars, sum(map(len, self.user_messages)))):
             parts = replace(parts, reminder_chars=chars)
@@ -221,7 +221,7 @@ def user_reminder(messages: Sequence[str], max_chars: int = REMINDER_CHARS) -> I
 
 
 def _clip_messages(messages: Sequence[str], max_chars: int) -> list[str]:
-    """Return messages in at most `max_chars` characters: whole ones, then one that is cut, then none."""
+    """Return messages in at most `max_chars` characters: whole messages, then one that is cut."""
     clipped: list[str] = []
     for message in messages:
         if max_chars <= 0:

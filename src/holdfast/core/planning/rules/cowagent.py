@@ -1,7 +1,7 @@
-"""Whole turns are dropped or reduced to text, as in CowAgent.
+"""Compaction by whole turns, as in CowAgent: turns are dropped or reduced to text.
 
-The older half of the complete turns goes when there are too many of them. If the tokens are still over the budget, the
-older half goes again, or, with few turns left, each keeps only its question and its answer.
+If there are too many turns, the older half of the complete turns is dropped. If the tokens are still over the budget,
+the older half is dropped again; with few turns left, each turn keeps only its question and its answer instead.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,12 +34,12 @@ KEPT_TURNS = 2
 
 
 def trim_cut(entries: Sequence[Entry], max_turns: int) -> int:
-    """Return where the retained turns begin when there are more than `max_turns`; 0 where nothing goes."""
+    """Return where the kept turns begin if there are more than `max_turns`; 0 if nothing is dropped."""
     return half_cut(entries) if len(turn_ranges(entries)) > max_turns else 0
 
 
 def half_cut(entries: Sequence[Entry]) -> int:
-    """Return where the newer half begins: the older half of the complete turns is before it."""
+    """Return where the newer half of the complete turns begins."""
     spans = turn_ranges(entries)
     # The last turn is still running, so it is not among the complete ones.
     half = (len(spans) - 1) // 2
@@ -57,7 +57,7 @@ def turns_reduced_to_text(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def recent_as_text(entries: Sequence[Entry], max_turns: int) -> list[Entry]:
-    """Return the newest turns as text alone: what a session is restored with."""
+    """Return the newest turns reduced to text, with which a session is restored."""
     spans = turn_ranges(entries)[-restored_turn_count(max_turns) :]
     return [entry for span in spans for entry in turn_as_text([entries[index] for index in span])]
 
@@ -69,19 +69,19 @@ def restored_turn_count(max_turns: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emergency(CompactionRule):
-    """What remains after a provider refused the request: a few turns, clipped; after the next refusal, nothing."""
+    """Keeps a few clipped turns after a provider refused the request, and clears the context after another refusal."""
 
     max_chars: int = field(default=10_000, metadata=integer_bounds(64, 10**9))
-    """Of each tool result and each user text; the newest prompt is exempt."""
+    """The length of each tool result and each user text; the newest prompt is exempt."""
     max_turns: int = field(default=5, metadata=integer_bounds(1, 10**9))
     first: int = field(default=1, metadata=integer_bounds(1, 10**3))
-    """After how many refusals it begins; after one more the context is cleared."""
+    """After how many refusals the rule applies; after one more it clears the context."""
 
     def __post_init__(self) -> None:
         check_fields(self, "policy.emergency")
 
     def propose(self, plan_input: PlanInput) -> Plan:
-        """Return the clearing of the context if even the clipped request was refused; prompt and pins stay."""
+        """Return a step that clears the context if the clipped request was refused too; prompt and pins stay."""
         projection, prompt = plan_input.projection, plan_input.projection.newest_prompt
         has_more = any(
             entry.message.role != "system" and index != prompt for index, entry in enumerate(projection.entries)
@@ -132,13 +132,13 @@ def _clip_message(message: Message, max_chars: int) -> Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CowAgentCompaction(CompactionRule):
-    """Trims the older half of the complete turns at once; their summary goes into the first prompt later."""
+    """Trims the older half of the complete turns at once; their summary is merged into the first prompt later."""
 
     RULE: ClassVar[str] = "cowagent"
 
     max_turns: int = field(default=20, metadata=integer_bounds(1, 10**9))
     max_tokens: int = field(default=50_000, metadata=integer_bounds(64, 10**12))
-    """Of a request, system text and tools included."""
+    """The most tokens of a request, system text and tools included."""
 
     def __post_init__(self) -> None:
         check_fields(self, "policy.compaction")
@@ -163,19 +163,19 @@ class CowAgentCompaction(CompactionRule):
         return Plan(now=(step,), reasons=(f"{reason}, and there are fewer than {FEW_TURNS} turns",))
 
     def forecast(self, plan_input: PlanInput, tokens: int) -> CompactionForecast:
-        """Return what a trim is expected to leave: the newer half, and a summary that goes into it later."""
+        """Return the expected size after a trim: the newer half, and a summary that is merged into it later."""
         has_summarizer = plan_input.situation.has_summarizer
         summary = MAX_SUMMARY_TOKENS if has_summarizer else 0
         return CompactionForecast(tokens - tokens // 2, summary, by_model=has_summarizer)
 
     def threshold(self, plan_input: PlanInput) -> Threshold:
-        """Return the nearer of its two limits."""
+        """Return the nearer of the two limits, turns or tokens."""
         by_turns = Threshold(len(turn_ranges(plan_input.entries)), self.max_turns, "turns")
         by_tokens = Threshold(plan_input.tokens, min(self.max_tokens, plan_input.situation.usable_tokens), "tokens")
         return max(by_turns, by_tokens, key=lambda one: one.fill)
 
     def thresholds(self, window: int, usable: int) -> Iterator[PolicyThreshold]:
-        """Yield its two limits."""
+        """Yield the limits on turns and tokens."""
         del window
         yield PolicyThreshold("halved over", self.max_turns, "turns")
         yield PolicyThreshold("halved over", min(self.max_tokens, usable))
@@ -191,7 +191,7 @@ class CowAgentCompaction(CompactionRule):
         )
 
     def replacement_texts(self, plan_input: PlanInput, step: CompactSpan, summary: Summary | None) -> tuple[str, ...]:
-        """Return the text for the first prompt that stays; nothing until there is a summary."""
+        """Return the text that is merged into the first kept prompt; nothing until there is a summary."""
         del plan_input
         if summary is None:
             return ()
@@ -199,14 +199,14 @@ class CowAgentCompaction(CompactionRule):
         return (f"{head}\n\n{summary.text}\n\nThe recent conversation continues below.\n\n---\n\n",)
 
     def restore_events(self, context: Context) -> list[Event]:
-        """Return what leaves the text of the newest turns, and nothing else."""
+        """Return the events that reduce the context to the text of the newest turns."""
         events: list[Event] = []
         entries = context.visible_entries()
         compacted_stop = max((one.span.stop for one in context.state.compactions), default=0)
         spans = turn_ranges(entries)
         newest = spans[-restored_turn_count(self.max_turns) :]
         start = (entries[newest[0].start].position or 0) if newest else 0
-        # A pinned message that a compaction kept comes after it with an older position: nothing is left before it.
+        # A pinned message follows the compaction that kept it, with an older position: nothing remains before it.
         if len(newest) < len(spans) and start > compacted_stop:
             events.append(CompactionCompleted(success=True, trigger="restore", span=Span(stop=start)))
         recent = [entries[index] for span in newest for index in span]

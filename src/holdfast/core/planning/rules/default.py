@@ -1,9 +1,9 @@
-"""Compacts deeply and rarely: the rule of the default policy.
+"""The rule of the default policy: compact rarely, and then nearly everything.
 
-With a prompt cache, a changed prompt costs more than a long one. So nothing changes until a threshold is reached; then
-everything but a short tail is replaced, in one break of the prefix, and the conversation has the whole window to grow
-into again. Between the two thresholds a compaction waits until the prefix has been read often enough to be worth giving
-up. At the hard threshold, or when the cache has expired anyway, it does not wait.
+With a prompt cache, a changed prompt costs more than a long one. So the rule changes nothing until a threshold is
+reached. Then one compaction replaces everything but a short tail and breaks the prefix once, and the conversation can
+grow into the whole window again. Between the two thresholds, a compaction waits until the cached prefix has been read
+often enough to pay for itself. At the hard threshold, or when the cache has expired anyway, it does not wait.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,18 +39,21 @@ from holdfast.core.schema import check_fields, integer_bounds, number_bounds, sh
 from holdfast.errors import SettingsError
 
 MIN_SUMMARY_TOKENS, MAX_SUMMARY_SHARE = 256, 0.25
-"""A summary may take this much even if its share is less, up to this share of a small window."""
+"""A summary may have the first size even if its share is less, up to the second number as a share of a small window."""
 MAX_QUOTED_SHARE = 0.75
-"""The most of a span that may be quoted: a compaction has to free something."""
+"""The largest share of a span that may be quoted, so that a compaction frees something."""
 TAIL_DIVISOR = 4
 """If there are too many messages, turns or bytes, one message in this many stays."""
 ASSUMED_PRICES = PROVIDER_PRICES["anthropic"]
-"""The prices to weigh a compaction with if none are known."""
+"""The prices to assume if none are known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefaultCompaction(CompactionRule):
-    """Shares are of the room that system text and tools leave to the messages."""
+    """Compacts everything but a short tail, once it pays or the room is full.
+
+    Shares are of the room that system text and tools leave to the messages.
+    """
 
     RULE: ClassVar[str] = "default"
     offers_recall: ClassVar[bool] = True
@@ -60,21 +63,21 @@ class DefaultCompaction(CompactionRule):
     weighs_prices: ClassVar[bool] = True
 
     soft_share: float = field(default=0.8, metadata=share_bounds())
-    """From here on a summary is requested, and a compaction happens once it pays."""
+    """From this share on a summary is requested, and a compaction happens once it pays."""
     hard_share: float = field(default=0.95, metadata=share_bounds())
-    """Here a compaction happens at once."""
+    """At this share a compaction happens at once."""
     cold_share: float = field(default=0.6, metadata=share_bounds())
-    """From here on a compaction happens if the prompt cache has expired anyway."""
+    """From this share on a compaction happens if the prompt cache has expired anyway."""
     tail_share: float = field(default=0.05, metadata=share_bounds())
-    """How much of the newest messages stays."""
+    """The share of the room for the newest messages, which stay."""
     summary_share: float = field(default=0.06, metadata=share_bounds())
     summary_max_tokens: int = field(default=3_000, metadata=integer_bounds(1, 10**6))
-    """The most for a summary or digest with the user's messages and the ledger."""
+    """The largest size of a summary or digest, including the user's messages and the ledger."""
     chat_share: float = field(default=0.6, metadata=share_bounds())
     chat_max_tokens: int = field(default=4_600, metadata=integer_bounds(0, 10**6))
-    """The most for informative turns that stay whole besides, if nearly all that is compacted is conversation."""
+    """The largest size of the informative turns that are quoted too, if nearly all of the span is chat."""
     min_reuse: float = field(default=30.0, metadata=number_bounds(0, 10**6))
-    """A compaction pays when the prefix it gives up was read this often, if reading from the cache costs nothing."""
+    """A compaction pays once the prefix was read this often; fewer reads suffice if cached reads are not free."""
     min_gain_share: float = field(default=0.2, metadata=share_bounds())
     """A compaction that frees less does not happen unless the request would not fit otherwise."""
     min_messages: int = field(default=4, metadata=integer_bounds(1, 10**6))
@@ -92,7 +95,7 @@ class DefaultCompaction(CompactionRule):
                 raise SettingsError(f"policy.compaction.{name}", f"{problem}, not {above:g}")
 
     def propose(self, plan_input: PlanInput) -> Plan:
-        """Return the compaction to do now, or the summary to request meanwhile."""
+        """Return the compaction to carry out now, or the summary to request in the background."""
         situation, tokens, room = (
             plan_input.situation,
             plan_input.projection.tokens,
@@ -141,11 +144,11 @@ class DefaultCompaction(CompactionRule):
         yield PolicyThreshold("folded", int(self.hard_share * (usable - REPLY_OVERHEAD)))
 
     def tuned_settings(self, *, has_summarizer: bool) -> tuple[str, ...]:
-        """Return what decides how much stays, and when it compacts."""
+        """Return the settings that decide how much stays, and when to compact."""
         return "tail_share", "summary_share", "soft_share" if has_summarizer else "min_reuse"
 
     def forecast(self, plan_input: PlanInput, tokens: int) -> CompactionForecast:
-        """Return what a compaction is expected to leave that happens when the messages take `tokens`."""
+        """Return the expected size after a compaction of messages that take `tokens`."""
         room = max(0, plan_input.situation.message_budget)
         kept = int(self.tail_share * room)
         compacted = max(0, tokens - kept)
@@ -162,15 +165,15 @@ class DefaultCompaction(CompactionRule):
         return replace(step, by=by, trigger="manual") if step else None
 
     def replacement_texts(self, plan_input: PlanInput, step: CompactSpan, summary: Summary | None) -> tuple[str, ...]:
-        """Return one text: the user's messages, the actions, and the names in use."""
+        """Return one text: the summary or digest, the user's messages, the current state, and the ledger."""
         return (replacement_text(plan_input, step, summary, self._replacement_budget(plan_input, step)),)
 
     def texts_beside_summary(self, plan_input: PlanInput, step: CompactSpan) -> list[str]:
-        """Return what the replacement holds besides the summary."""
+        """Return the texts of the replacement besides the summary, and the messages that stay."""
         return texts_beside_summary(plan_input, step, self._replacement_budget(plan_input, step))
 
     def max_summary_tokens(self, plan_input: PlanInput, step: CompactSpan) -> int:
-        """Return its share of the room, and never more than half of the span."""
+        """Return the summary's share of the room, at most half of the span."""
         compacted = plan_input.projection.tokens - self._remaining_tokens(plan_input, step)
         return min(self._summary_tokens(plan_input.situation.message_budget), compacted // 2)
 
@@ -180,7 +183,7 @@ class DefaultCompaction(CompactionRule):
         return min(self.summary_max_tokens, share)
 
     def _replacement_budget(self, plan_input: PlanInput, step: CompactSpan) -> ReplacementBudget:
-        """Return the room for a replacement: more if the span is conversation, of which a ledger keeps nothing."""
+        """Return the room for a replacement: more if the span is chat, of which the ledger keeps nothing."""
         projection, summary = plan_input.projection, self.max_summary_tokens(plan_input, step)
         room = min(plan_input.situation.message_budget, projection.tokens)
         compacted = projection.tokens - self._remaining_tokens(plan_input, step)
@@ -195,7 +198,7 @@ class DefaultCompaction(CompactionRule):
         return ReplacementBudget(summary, max(0, min(int(self._chat_tokens(entries, room)), spare)))
 
     def _chat_tokens(self, entries: Sequence[Entry], room: int) -> float:
-        """Return the room for turns that stay whole."""
+        """Return the room for quoted turns."""
         return min(self.chat_max_tokens, int(room * self.chat_share)) * chat_scale(chat_share(entries))
 
     def _max_quoted_tokens(self, compacted: int, room: int) -> int:
@@ -229,7 +232,7 @@ class DefaultCompaction(CompactionRule):
         if situation.is_cache_cold and fill >= self.cold_share:
             return f"{_describe_fill(plan_input)} and the prompt cache has expired, so a new prefix costs nothing extra"
         prices = situation.prices or ASSUMED_PRICES
-        # Where reading from the cache is no cheaper, a prefix is never worth keeping.
+        # If cached reads are no cheaper, a prefix is never worth keeping.
         required_reuse = self.min_reuse * (1 - prices.read / prices.write)
         reuse = projection.answered_tokens / max(1, projection.tokens)
         if fill >= self.soft_share and reuse >= required_reuse and not situation.has_summarizer:

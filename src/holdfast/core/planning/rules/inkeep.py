@@ -1,8 +1,8 @@
-"""Compacts everything before the newest prompt, or everything that a run has produced, as in Inkeep.
+"""Compaction of everything before the newest prompt, or of everything since, as in Inkeep.
 
-At half of the window everything before the newest prompt becomes a summary. While an agent works, what it has gathered
-since that prompt becomes one at a share that grows with the window, and the task itself stays. Large tool results
-become artifacts: the summary refers to them. Without a summarizer there are fixed limits instead.
+At half of the window a summary replaces everything before the newest prompt. While an agent works, a summary replaces
+its messages since that prompt instead, at a share that grows with the window; the task itself stays. Large tool results
+become artifacts, to which the summary refers. Without a summarizer, fixed limits apply instead.
 """
 
 import re
@@ -36,7 +36,7 @@ COMPRESSION_ADVICE = (
     "The results begin to repeat. Call a tool only for what is still missing, and then conclude.",
     "Stop calling tools. Answer the task now with what was found, and say what is still open.",
 )
-"""By how often a run was compacted."""
+"""The advice to the agent, by how often its run was compacted."""
 _CYCLE = re.compile(r"\[Compression (\d{1,6}) of this run\.")
 
 
@@ -56,7 +56,7 @@ class InkeepCompaction(CompactionRule):
         check_fields(self, "policy.compaction")
 
     def propose(self, plan_input: PlanInput) -> Plan:
-        """Return the compaction that is due; it happens before the request goes out."""
+        """Return the compaction that is due, to carry out before the request is sent."""
         if not plan_input.situation.has_summarizer:
             return NO_STEPS
         window, prompt = plan_input.window, plan_input.projection.newest_prompt
@@ -80,7 +80,7 @@ class InkeepCompaction(CompactionRule):
         yield PolicyThreshold("within a run", int(mid_run_fraction(window) * window))
 
     def forecast(self, plan_input: PlanInput, tokens: int) -> CompactionForecast | None:
-        """Return what a compaction is expected to leave: the prompt and a summary."""
+        """Return the expected size after a compaction: the prompt and a summary."""
         del tokens
         if not plan_input.situation.has_summarizer:
             return None
@@ -101,7 +101,7 @@ class InkeepCompaction(CompactionRule):
         return ("\n".join(lines),)
 
     def agent_requested_step(self, plan_input: PlanInput) -> CompactSpan | None:
-        """Return what the agent has gathered; if that is nothing, what came before."""
+        """Return the compaction of the messages since the prompt; if there are none, of those before it."""
         return _span_since_prompt(plan_input) or _span_before_prompt(plan_input)
 
 
@@ -119,7 +119,7 @@ def _span_since_prompt(plan_input: PlanInput) -> CompactSpan | None:
 
 
 def _span_step(plan_input: PlanInput, first: int, last: int) -> CompactSpan | None:
-    """Return the compaction of a part of the projection, unless there is nothing new in it."""
+    """Return the compaction of a part of the projection; None if the part has no uncompacted messages."""
     projection = plan_input.projection
     new = [
         entry
@@ -129,7 +129,7 @@ def _span_step(plan_input: PlanInput, first: int, last: int) -> CompactSpan | No
     if not new:
         return None
     start, stop = 0 if first == 0 else projection.position_at(first), projection.position_at(last)
-    # What an earlier compaction kept comes after it with an older position: it stays.
+    # Messages that an earlier compaction kept follow it with an older position: they stay.
     kept = [entry.position for entry in projection.entries[last:] if entry.position is not None]
     span = Span(start=start, stop=stop, kept=tuple(at for at in kept if at < stop), count=len(new))
     return CompactSpan(span=span, by="summary")
@@ -146,13 +146,13 @@ def _compression_count(plan_input: PlanInput, step: CompactSpan) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedLimits:
-    """What is sent without a summarizer: the newest messages, with few tokens before the newest prompt."""
+    """Limits a request without a summarizer to the newest messages, with few tokens before the newest prompt."""
 
     max_messages: int = field(default=50, metadata=integer_bounds(1, 10**9))
     max_tokens: int = field(default=8_000, metadata=integer_bounds(1, 10**9))
-    """Of the messages before the newest prompt."""
+    """The most tokens of the messages before the newest prompt."""
     max_retrieved: int = field(default=10_000, metadata=integer_bounds(1, 10**9))
-    """How many of the newest messages are considered with a summarizer."""
+    """How many of the newest messages are retrieved if there is a summarizer."""
 
     def __post_init__(self) -> None:
         check_fields(self, "policy.limits")

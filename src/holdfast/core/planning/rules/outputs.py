@@ -1,10 +1,11 @@
-"""What is done about large tool outputs of older messages.
+"""Rules that shorten large tool outputs of older messages.
 
-Two caps apply to every request: co-cli keeps the head and says how long the output was, CowAgent keeps both ends. Both
-leave alone what the model is still working with: the last two messages, or the turn that is running.
+Two of the rules cap outputs in every single request. `KeepHeads`, from co-cli, keeps the head and states the full
+length. `KeepEnds`, from CowAgent, keeps both ends. Both spare the outputs that the model is still working with: those
+in the last two messages, or in the running turn.
 
-`Offload` shows large, settled outputs as a preview from then on. It breaks the prefix like a compaction and keeps the
-conversation itself whole, so it is worth it only if a few outputs hold most of the tokens.
+`Offload` replaces large, settled outputs by previews for good. It breaks the prefix like a compaction, but keeps the
+conversation itself whole. So it pays only if a few outputs hold most of the tokens.
 """
 
 import json
@@ -28,13 +29,13 @@ def content_length(content: str | Mapping[str, object]) -> int:
 
 
 def head_of(content: str | Mapping[str, object], max_chars: int) -> str | Mapping[str, object]:
-    """Return a tool's return value, or the head of it and its length; an object becomes its JSON then."""
+    """Return a tool's return value; if it is too long, the head of its text or JSON with the full length."""
     length = content_length(content)
     if max_chars == 0 or length <= max_chars:
         return content
     text = content if isinstance(content, str) else json.dumps(content)
     if _NOTICE.fullmatch(text, max_chars):
-        # An output that was cut before and comes back: it still says how long the whole was.
+        # The output was cut before, and its notice already states the full length.
         return content
     return text[:max_chars] + truncation_notice(length)
 
@@ -51,9 +52,9 @@ class KeepHeads:
     RULE: ClassVar[str] = "heads"
 
     max_chars: int = field(default=2_000, metadata=integer_bounds(0, 10**9))
-    """0 switches it off."""
+    """The length of the head; 0 switches the rule off."""
     protect_last: int = field(default=2, metadata=integer_bounds(1, 10**9))
-    """How many of the newest requests and responses are left alone."""
+    """How many of the newest requests and responses stay whole."""
 
     def __post_init__(self) -> None:
         check_fields(self, "policy.outputs")
@@ -61,7 +62,7 @@ class KeepHeads:
     def apply(
         self, entries: Sequence[Entry], pins: frozenset[int] = frozenset(), *, keep_recall_answers: bool = False
     ) -> list[Entry]:
-        """Return the entries with older outputs cut, except pinned ones and, if asked, recall's answers."""
+        """Return the entries with older outputs cut, except pinned messages and, if asked, answers of recall."""
         groups = exchange_ranges(entries)
         stop = groups[-self.protect_last].start if len(groups) >= self.protect_last else 0
         return [
@@ -83,7 +84,7 @@ def _with_heads(message: Message, max_chars: int, *, keep_recall_answers: bool) 
 
 
 def _with_head(result: ToolResult, max_chars: int) -> ToolResult:
-    """Return a result with the head of its text; of several texts the later ones go first."""
+    """Return a result with the head of its text; if it has several texts, the later ones are dropped first."""
     total = sum(len(part.text) for part in result.content if isinstance(part, Text))
     if max_chars == 0 or total <= max_chars:
         return result
@@ -130,12 +131,15 @@ OFFLOAD_CHARS_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload:
-    """Shares are of the room that system text and tools leave to the messages."""
+    """Replaces large, settled outputs by previews for good, if that frees enough.
+
+    Shares are of the room that system text and tools leave to the messages.
+    """
 
     at_share: float = field(default=0.8, metadata=share_bounds())
-    """The share from which on it acts."""
+    """The share at which the rule acts."""
     max_left_share: float = field(default=0.2, metadata=share_bounds())
-    """The most that may be left afterwards; if more would be, a compaction is the better break."""
+    """The largest share that may remain; if more would remain, a compaction is the better way to break the prefix."""
     tail_share: float = field(default=0.05, metadata=share_bounds())
     """Outputs among the newest messages stay whole: the model is usually still reading them."""
     max_chars: int = field(default=2_000, metadata=integer_bounds(64, 10**9))
@@ -145,7 +149,7 @@ class Offload:
         check_fields(self, "policy.offload")
 
     def propose(self, plan_input: PlanInput) -> Plan:
-        """Return the pass over everything before the tail, if it frees enough."""
+        """Return the offload of all outputs before the tail, if it frees enough."""
         projection, room = plan_input.projection, plan_input.situation.message_budget
         if plan_input.token_fill < self.at_share or not len(projection):
             return NO_STEPS

@@ -1,7 +1,7 @@
-"""What every compaction rule answers about itself.
+"""The interface of a compaction rule.
 
-A rule decides when to compact, which span, and what replaces it. The rest of the package asks the rule and never which
-rule it is. Answers that most rules share are the defaults here.
+A rule decides when to compact, which span, and what replaces it. The rest of the package uses this interface and never
+checks which rule it has. The defaults here suit most rules.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from holdfast.core.recall.artifacts import DEFAULT_ARTIFACT_TOKENS
 
 @dataclass(frozen=True, slots=True)
 class PolicyThreshold:
-    """What a rule does at which size."""
+    """A size at which a rule acts, and what it does there."""
 
     what: str
     at: int
@@ -38,26 +38,26 @@ class CompactionRule:
     RULE: ClassVar[str]
     """The rule's name in a policy file."""
     offers_recall: ClassVar[bool] = False
-    """Whether the replacement ends with a line on how to look the messages up, for an agent that can."""
+    """Whether the replacement ends with a line on how to recall the messages, for an agent with the recall tool."""
     detects_loops: ClassVar[bool] = False
-    """Whether it does not compact again if nothing was done since the last time."""
+    """Whether the rule refuses to compact again if the agent made no progress since the last compaction."""
     checks_summary: ClassVar[bool] = False
     """Whether a summary is checked against the facts that must be kept."""
     is_summary_prompt: ClassVar[bool] = True
-    """Whether an agent framework gets a summary as a user's prompt."""
+    """Whether an agent framework receives a summary as a user's prompt."""
     counts_requests_as_turns: ClassVar[bool] = False
     """Whether a request that carries only tool results counts as a turn of the user."""
     weighs_prices: ClassVar[bool] = False
-    """Whether the prices of tokens change what it does."""
+    """Whether token prices influence the rule."""
     artifact_tokens: int = DEFAULT_ARTIFACT_TOKENS
     """The size above which a tool result is an artifact."""
 
     def propose(self, plan_input: PlanInput) -> Plan:
-        """Return what to do now and later, and why."""
+        """Return the steps for now and for later, and why."""
         raise NotImplementedError
 
     def thresholds(self, window: int, usable: int) -> Iterator[PolicyThreshold]:
-        """Yield where it acts, earliest first, if nothing but messages is sent; `usable` is the window less margin."""
+        """Yield where the rule acts, earliest first, if only messages are sent; `usable` is the window less margin."""
         raise NotImplementedError
 
     def manual_step(self, plan_input: PlanInput) -> CompactSpan | None:
@@ -65,7 +65,7 @@ class CompactionRule:
         return compact_all_step(plan_input)
 
     def agent_requested_step(self, plan_input: PlanInput) -> CompactSpan | None:
-        """Return what to compact when a working agent asks: its prompt and the call by which it asks stay."""
+        """Return what to compact when a working agent asks: its prompt and the call that asks stay."""
         step = self.manual_step(plan_input) or compact_all_step(plan_input)
         return without_open_exchange(step, plan_input) if step else None
 
@@ -75,21 +75,21 @@ class CompactionRule:
         return ()
 
     def max_summary_tokens(self, plan_input: PlanInput, step: CompactSpan) -> int:
-        """Return the most that a summary of a span may take."""
+        """Return the largest size of a summary of a span."""
         del plan_input, step
         return MAX_SUMMARY_TOKENS
 
     def texts_beside_summary(self, plan_input: PlanInput, step: CompactSpan) -> list[str]:
-        """Return the texts next to a summary, in which the check looks for facts too."""
+        """Return the texts next to a summary; the summary check looks for facts in them too."""
         del plan_input, step
         return []
 
     def restore_events(self, context: Context) -> list[Event]:
-        """Return what happens to the context when a session is opened again with `restore = "recent_text"`."""
+        """Return the events that change the context when a session is reopened with `restore = "recent_text"`."""
         del context
         return []
 
     def tuned_settings(self, *, has_summarizer: bool) -> tuple[str, ...]:
-        """Return the settings worth varying first; empty if none is better than the others."""
+        """Return the settings that tuning should vary first; empty if none stands out."""
         del has_summarizer
         return ()

@@ -1,7 +1,8 @@
-"""The last resort for one request: leave messages out until it fits, as Copilot CLI's BasicTruncator does.
+"""The last resort for one request: remove messages until it fits, as Copilot CLI's BasicTruncator does.
 
-First older assistant messages with their tool results go, then older prompts too; never system messages or the newest
-prompt. Only the request is shortened: the log records what was done, and nothing stored changes.
+The truncator first removes older assistant messages with their tool results, then older prompts too. It never removes
+system messages or the newest prompt. It shortens only the request: the session log records the truncation, and the
+stored messages do not change.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,9 +31,9 @@ class BasicTruncator:
     """Prunes one request to a target below the limit."""
 
     target_share: float = field(default=0.95, metadata=number_bounds(0.01, 1))
-    """Of the limit: some headroom is left."""
+    """The target as a share of the limit, which leaves some headroom."""
     retry_buffer: float = field(default=0.0, metadata=number_bounds(0, 0.5))
-    """The share taken off the target after a provider's refusal."""
+    """The share subtracted from the target after a provider's refusal."""
 
     MAX_RETRY_BUFFER: ClassVar[float] = 0.5
     MAX_RETRIES: ClassVar[int] = 2
@@ -41,7 +42,7 @@ class BasicTruncator:
         check_fields(self, "policy.truncator")
 
     def limit(self, *, max_prompt_tokens: int | None = None, max_context_window_tokens: int | None = None) -> int:
-        """Return the limit that a model's capabilities name, or the fallback."""
+        """Return the limit from a model's capabilities, or the fallback."""
         return max_prompt_tokens or max_context_window_tokens or FALLBACK_LIMIT
 
     def after_refusals(self, refusals: int) -> "BasicTruncator":
@@ -58,7 +59,7 @@ class BasicTruncator:
         tokens_of: Callable[[Message], int],
         pins: frozenset[int] = frozenset(),
     ) -> TruncatedRequest:
-        """Return a request that fits the target, if leaving messages out can make it fit; pinned ones stay."""
+        """Return a request that fits the target, as far as removing messages can achieve that; pinned messages stay."""
         sizes = [tokens_of(entry.message) for entry in entries]
         total = sum(sizes) + tools_tokens
         target = int(limit * self.target_share * (1 - self.retry_buffer))

@@ -1,1 +1,1 @@
-"""A model's summary of a span: what it is shown, what it is asked, and whether what it wrote may count."""
+"""A model's summary of a span: the input of the summarizer, its prompt, and the check of its answer."""

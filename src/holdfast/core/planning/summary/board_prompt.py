@@ -1,10 +1,10 @@
-"""What a finished conversation leaves for the next one: proposals for the context board, by rule or by a model.
+"""Proposals for the context board after a conversation has ended, made by rule or by a model.
 
-The agent that consolidates is `rem-agent`, and its one tool is `context_board`: add, prune. It works on a draft, so
-that nothing is on the board before somebody agrees. By rule, what the user laid down and what was decided is proposed,
-as long as it stands. A model reads the conversation as data and writes its calls as lines of JSON, each held against
-what it was shown: an entry without a source that somebody said is refused, and nobody but a person takes off what a
-person wrote.
+The consolidating agent is `rem-agent`. Its only tool is `context_board`, with the actions add and prune. The agent
+works on a draft, so the board does not change before a person agrees. The rule proposes the user's constraints and the
+decisions that are still active. A model reads the conversation as data and writes its calls as lines of JSON. The draft
+checks each call against the messages: it rejects a call that cites no message of the user or the model, and it rejects
+the pruning of a note that a person wrote.
 """
 
 import json
@@ -22,7 +22,7 @@ from holdfast.errors import MalformedInputError
 CONSOLIDATION_AGENT, BOARD_TOOL = "rem-agent", "context_board"
 BoardAction: TypeAlias = Literal["add", "prune"]
 MAX_BOARD_PROPOSALS = 12
-"""From one conversation: a board holds few things, and each conversation leaves fewer."""
+"""The most changes from one conversation: a board is short, so each conversation may add only a few notes."""
 BOARD_PARAMETERS: Mapping[str, object] = {
     "type": "object",
     "properties": {
@@ -59,18 +59,18 @@ _FENCE = re.compile(r"(?m)^\s*+```.*$|(^\s++)")
 
 
 class BoardProposal(NamedTuple):
-    """One change of the board, as somebody is asked to agree to it."""
+    """One change of the board that a person can accept or reject."""
 
     action: BoardAction
     text: str
-    """What is added, or what the entry that goes says."""
+    """The text of the new note, or of the note to prune."""
     id: str = ""
-    """Of the entry that goes."""
+    """The id of the note to prune; empty for a new note."""
     sources: tuple[str, ...] = ()
 
 
 class BoardPrompt(NamedTuple):
-    """One call of a model."""
+    """The input of one model call."""
 
     system: str
     text: str
@@ -78,17 +78,17 @@ class BoardPrompt(NamedTuple):
 
 @dataclass(slots=True)
 class BoardDraft:
-    """A board as it would be: what `context_board` works on."""
+    """The draft of a board that calls of `context_board` change."""
 
     board: Board
     session: str
     day: str
     messages: Mapping[int, Said] = field(default_factory=dict[int, Said])
-    """What was said, by position: only that can be a source."""
+    """The messages by position: only these can be sources."""
     proposals: list[BoardProposal] = field(default_factory=list[BoardProposal])
 
     def apply_call(self, arguments: Mapping[str, object]) -> str:
-        """Carry out one call of the tool, and return what it comes to, in words."""
+        """Apply one call of the tool to the draft and return its result as text."""
         if len(self.proposals) >= MAX_BOARD_PROPOSALS:
             return f"refused: {MAX_BOARD_PROPOSALS} changes are enough for one conversation"
         try:
@@ -130,7 +130,10 @@ class BoardDraft:
 
 
 def propose_by_rule(draft: BoardDraft, constraints: Sequence[Constraint], start: int) -> None:
-    """Propose what the user laid down and what was decided from a position on; what is settled goes off again."""
+    """Add proposals for the constraints and decisions since `start` to a draft.
+
+    Active ones are added to the board. Notes whose constraint was settled since `start` are pruned.
+    """
     for wish in reversed(constraints):
         known = draft.board.note_with_text(wish.text)
         if wish.status == "active" and wish.sources[-1] >= start:
@@ -140,7 +143,7 @@ def propose_by_rule(draft: BoardDraft, constraints: Sequence[Constraint], start:
 
 
 def board_prompt(piece: str, board: Board) -> BoardPrompt:
-    """Return what a model is asked about a piece of a conversation."""
+    """Return the prompt that asks a model for board changes from one chunk of a conversation."""
     entries = "\n".join(f"[{entry.id}] {entry.text}" for entry in board.notes) or "(nothing yet)"
     mark = frame_mark([piece, entries, CONSOLIDATION_INSTRUCTIONS])
     parts = [f"MARK is {mark}.", "The board as it stands:", frame_text("board", entries, mark)]
@@ -149,7 +152,7 @@ def board_prompt(piece: str, board: Board) -> BoardPrompt:
 
 
 def parse_board_calls(answer: str) -> Iterator[Mapping[str, object]]:
-    """Yield the calls of the tool that an answer holds: objects on lines of their own, or all of them in a list."""
+    """Yield the tool calls in a model's answer: JSON objects on separate lines, or one JSON list."""
     bare = _FENCE.sub(r"\1", answer).strip()
     for text in (bare, *bare.splitlines()):
         try:
@@ -164,7 +167,7 @@ def parse_board_calls(answer: str) -> Iterator[Mapping[str, object]]:
 
 
 def apply_proposals(board: Board, proposals: Sequence[BoardProposal], day: str) -> Board:
-    """Return a board with what was agreed to; an entry that has changed or gone meanwhile is left alone."""
+    """Return a board with the accepted proposals; a note that has changed or is gone meanwhile is not pruned."""
     for proposal in proposals:
         if proposal.action == "add":
             board = board.with_note(proposal.text, day=day, sources=proposal.sources)
@@ -181,5 +184,5 @@ def _positions(value: object) -> list[int]:
 
 
 def _is_said(entry: Said) -> bool:
-    """Return whether a person or the model says something here: what a tool returned is not enough."""
+    """Return whether a message is text of the user or the model: tool output alone is not a valid source."""
     return entry.message.role in {"user", "assistant"} and bool(entry.message.text.strip())

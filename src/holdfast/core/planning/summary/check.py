@@ -1,14 +1,12 @@
-"""Whether what a model wrote may take the place of what was said.
+"""The check that decides whether a model's summary may replace messages.
 
-A summary is refused by name: for what it is (nothing, half of one, a refusal, an echo, a call), for what it costs, or
-for what it loses. What must survive is known from the ledger; whether it does is looked up in the summary and in
-what stands beside it. What was lost is put back to the letter as far as an allowance goes, the user's own rules
-first; where too much is lost even so, one made by rule is better. The same text is judged the same way every time.
+Small or cautious models sometimes answer with something other than a summary: a refusal, one phrase over and over, the
+instructions themselves, or a call of a tool that does not exist. The form of the text is enough to recognize each of
+these. The check also rejects a summary that is empty, cut off, too large, or that loses too many facts.
 
-What a text is that should have been a summary.
-
-Models that are small, tired or cautious answer with something else: a refusal, the same words over and over,
-the instructions themselves, or a call of a tool that is not there. Each can be told by its form alone.
+The ledger names the facts that must survive. The check looks for them in the summary and in the texts that stay in
+view next to it. It appends missing facts verbatim within a token allowance, the user's constraints first. If too much
+is still missing, a digest made by rule is better. The check is deterministic: the same text gets the same verdict.
 """
 
 import re
@@ -29,14 +27,14 @@ from holdfast.core.planning.summary.sanitize import CITATION, sanitize_summary
 NotASummary: TypeAlias = Literal["no words", "repeats itself", "a refusal", "an echo", "a tool call"]
 
 RUN_WORDS = 4
-"""So many words in a row make a run: two texts that share many runs share their sentences."""
+"""The length of a run of consecutive words: two texts that share many runs share their sentences."""
 MIN_RUNS = 20
 MAX_REPEATED_SHARE = 0.6
-"""The share of runs that were there before from which on a text is stuck."""
+"""A text with a larger share of repeated runs repeats itself."""
 MAX_ECHOED_SHARE = 0.3
-"""The share of runs that are the instructions' from which on a text is their echo."""
+"""A text that takes a larger share of its runs from the instructions is an echo of them."""
 MAX_COPIED_HEADINGS = 4
-"""More lines that begin messages, as the material has them, make a text a copy of it."""
+"""A text with more message headings, in the format of the input, is a copy of the input."""
 _LETTER = re.compile(r"[^\W\d_]")
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]|\w+")
 _HEADING = re.compile(r"(?m)^\W{0,8}\[#[-\d]{1,9} [^\]\n]{1,200}\]")
@@ -53,7 +51,7 @@ _CALL = re.compile(
 
 
 def not_a_summary_reasons(text: str) -> Iterator[NotASummary]:
-    """Yield what a text, cleaned, is besides a summary."""
+    """Yield why a sanitized text is not a summary."""
     words = _WORD.findall(text.casefold())
     if text and not _LETTER.search(text):
         yield "no words"
@@ -87,7 +85,7 @@ def _word_runs(words: list[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _is_json_call(text: str) -> bool:
-    """Return whether a text is a call, or a list of calls, as JSON and nothing else."""
+    """Return whether the whole text is one tool call, or a list of them, as JSON."""
     if text[:1] not in {"{", "["}:
         return False
     try:
@@ -100,9 +98,9 @@ def _is_json_call(text: str) -> bool:
 
 
 MIN_SCORE = 0.5
-"""Where less than this survives, with what was put back, the summary is refused."""
+"""A summary with a lower score, restored facts included, is rejected."""
 MANY_FACTS = 12
-"""A summary that shows not one of so many was written about something else, or about nothing."""
+"""With at least this many facts, a summary that contains none of them is rejected as off topic."""
 PUT_BACK_HEADING, NAMES_LABEL = "Also, to the letter:", "- Names:"
 
 SummaryProblem: TypeAlias = (
@@ -115,38 +113,38 @@ SummaryProblem: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class SummaryVerdict:
-    """What is to be thought of a summary."""
+    """The result of checking a summary."""
 
     text: str
-    """What the model wrote, cleaned."""
+    """The model's text, sanitized."""
     problems: tuple[SummaryProblem, ...]
-    """Why it may not count; empty where it may."""
+    """Why the summary is rejected; empty if it is accepted."""
     score: float
-    """The share of what must survive that does, from 0 to 1, by weight: in the summary or beside it."""
+    """The weighted share, from 0 to 1, of the facts that the summary or the texts next to it contain."""
     missing: tuple[MustKeep, ...]
-    """What does not."""
+    """The facts that neither the summary nor the texts next to it contain."""
     final_score: float
-    """The same share with what was put back."""
+    """The same share, restored facts included."""
     put_back: tuple[str, ...]
-    """What of it goes with the summary, line by line."""
+    """The lines that restore missing facts after the summary."""
     tokens: int
-    """What the summary costs with what was put back."""
+    """The size of the summary, restored lines included."""
     still_missing: tuple[MustKeep, ...] = ()
-    """What is missing still, because it had no room: it is one recall away."""
+    """The facts that did not fit even so; the model can still recall them."""
 
     @property
     def is_accepted(self) -> bool:
-        """Whether it may count."""
+        """Whether the summary has no problems."""
         return not self.problems
 
     @property
     def restored_facts(self) -> tuple[MustKeep, ...]:
-        """What was missing, and is not any more."""
+        """The missing facts that the appended lines restore."""
         return tuple(fact for fact in self.missing if fact not in self.still_missing)
 
     @property
     def full_text(self) -> str:
-        """The summary with what was put back."""
+        """The summary followed by the restored lines."""
         return _with_lines(self.text, self.put_back)
 
 
@@ -162,12 +160,11 @@ def check_summary(
     put_back_tokens: int,
     min_score: float = MIN_SCORE,
 ) -> SummaryVerdict:
-    """Return what is to be thought of a summary.
+    """Return the verdict on a summary.
 
-    `facts` are what must survive (`must_keep_of` a ledger); `span` are the positions it may cite; `beside` the texts
-    that
-    stay in view next to it: the user's words, the rendered ledger, the tail. `put_back_tokens` should have room
-    for the rules the user set: one that is neither kept nor put back refuses the summary.
+    `facts` must survive (see `must_keep_of`). `span` holds the positions that the summary may cite. `adjacent_texts`
+    stay in view next to it: the user's messages, the rendered ledger, the tail. `put_back_tokens` should have room for
+    the user's constraints: a summary is rejected if one of them is neither kept nor restored.
     """
     summary = sanitize_summary(text, span)
     sight = FactReader([summary, *adjacent_texts])
@@ -194,7 +191,7 @@ def check_summary(
 
 
 def _facts_within(missing: Sequence[MustKeep], allowance: int, counter: Counter) -> list[MustKeep]:
-    """Return the facts that fit an allowance, the weightiest first; none is shortened."""
+    """Return the facts that fit an allowance, in the order of `missing`; none is shortened."""
     left = allowance - counter.count(f"{PUT_BACK_HEADING}\n{NAMES_LABEL}") - 3
     chosen: list[MustKeep] = []
     said = ""
@@ -211,14 +208,14 @@ def _facts_within(missing: Sequence[MustKeep], allowance: int, counter: Counter)
 
 
 def _fact_lines(facts: Sequence[MustKeep]) -> Iterator[str]:
-    """Yield facts as lines of a list; the names share one."""
+    """Yield facts as list items; all names share one line."""
     yield from (_fact_line(fact) for fact in facts if fact.kind != "name")
     if names := [fact.text for fact in facts if fact.kind == "name"]:
         yield neutralize_frames(f"{NAMES_LABEL} {' '.join(names)}")
 
 
 def _fact_line(fact: MustKeep) -> str:
-    """Return a fact as a line: what a tool said in it cannot become a line of its own."""
+    """Return a fact as one line, so that tool output in it cannot start a line of its own."""
     return neutralize_frames(f"- {' '.join(str(fact).split())}")
 
 

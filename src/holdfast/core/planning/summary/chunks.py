@@ -1,9 +1,9 @@
-"""The messages of a span as data for a summariser: all of them, in pieces that it can read.
+"""The messages of a span as text for a summarizer, in chunks that fit its window.
 
-Every part of a message stands under a line that says where it was said and by whom, `[#12 user]` or
-`[#13 result of read_file]`, and no text can forge such a line: where one looks like it, it is quoted. Reasoning is left
-out, media are a word, and so are earlier summaries, which have a place of their own. Nothing else is: what is
-too large for one piece goes on in the next, and says which part it is.
+A label precedes every part of a message and names its position and speaker: `[#12 user]` or
+`[#13 result of read_file]`. No text can forge a label: a line that looks like one is quoted. Reasoning is left
+out. So are earlier summaries, which have a frame of their own in the prompt. A placeholder replaces media. All other
+text is included: a text that is too large for one chunk continues in the next, with its part number in the label.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,17 +31,17 @@ from holdfast.core.planning.summary.framing import quote_message_starts
 from holdfast.errors import SettingsError
 
 MIN_CHUNK_TOKENS, MIN_CHUNK_BYTES = 200, 600
-"""Room for the longest line that says who speaks, and for some words under it."""
+"""Room for the longest label and some text after it."""
 NAME_BYTES = 128
-"""No provider allows a tool a longer name."""
+"""No provider allows a longer tool name."""
 MESSAGE_START_CHARS = 60
-"""How much of a message tells it from its neighbours."""
+"""How many characters of a message distinguish it from its neighbors."""
 CHUNK_CHARS_PER_TOKEN = 5
-"""More than texts have on average: where a part of a message is cut is guessed from above."""
+"""More than texts have on average: the first guess of where to cut should be too long rather than too short."""
 ENCRYPTED_FIELD_NAMES = ("signature", "encrypted")
-"""What stands in the names of blocks that only a provider can read."""
+"""Substrings in the kind of a block that only the provider can read."""
 RedactText: TypeAlias = Callable[[str], str]
-"""Takes out of what was said what nobody else may see."""
+"""A function that returns a text with its secrets redacted."""
 SPEAKER_LABELS: dict[Trust, str] = {
     "system": "note",
     "user": "user",
@@ -53,7 +53,7 @@ SPEAKER_LABELS: dict[Trust, str] = {
 
 
 class LabeledText(NamedTuple):
-    """Something that was said, and the words that tell where and by whom."""
+    """A text with the label that names its position and speaker."""
 
     label: str
     body: str
@@ -75,9 +75,9 @@ class _ChunkLimits:
                 raise SettingsError(f"summary.{name}", problem)
 
     def excess(self, text: str) -> float:
-        """Return how many times as much as allowed a text is; up to 1 it fits."""
+        """Return the size of a text as a multiple of the limit; up to 1 it fits."""
         share = utf8_length(text) / self.max_bytes
-        # Tokens are dear to count, and what has too many bytes does not fit anyway.
+        # Counting tokens is expensive, and a text with too many bytes does not fit anyway.
         return share if share > 1 else max(share, self.counter.count(text) / self.max_tokens)
 
     def fits(self, text: str) -> bool:
@@ -87,16 +87,16 @@ class _ChunkLimits:
 def split_into_chunks(
     entries: Iterable[Entry], counter: Counter, max_tokens: int, max_bytes: int, hide: RedactText = str
 ) -> list[str]:
-    """Return everything that was said, in as few pieces as fit both limits, cut between messages where possible.
+    """Return all messages as text, in as few chunks as fit both limits, cut between messages if possible.
 
-    `hide` sees each text before it is cut: half of a secret does not look like one.
+    `hide` redacts each text before it is cut, because half of a secret does not look like a secret.
     """
     limits = _ChunkLimits(counter, max_tokens, max_bytes)
     packed: list[str] = []
     current: list[str] = []
     tokens = size = 0
     for unit in _unsplittable_texts(entries, limits, hide):
-        # Each unit brings a line break.
+        # Each unit adds a line break.
         unit_tokens, unit_size = counter.count(unit) + 1, utf8_length(unit) + 1
         if current and (tokens + unit_tokens > max_tokens or size + unit_size > max_bytes):
             packed += _join_texts(current, limits)
@@ -109,9 +109,9 @@ def split_into_chunks(
 def newest_as_text(
     entries: Sequence[Entry], counter: Counter, max_tokens: int, max_bytes: int, hide: RedactText = str
 ) -> str:
-    """Return the last messages, as many as fit; for what stays in view anyway and is shown only to be known.
+    """Return the newest messages as text, as many as fit: they stay in view, and the summarizer reads them as context.
 
-    The last one is shortened where it does not fit by itself.
+    If the newest message alone does not fit, it is shortened.
     """
     limits = _ChunkLimits(counter, max_tokens, max_bytes)
     shown = ""
@@ -126,7 +126,7 @@ def newest_as_text(
 
 
 def position_index(entries: Iterable[Entry], counter: Counter, max_tokens: int, hide: RedactText = str) -> str:
-    """Return the beginnings of messages with where they were said, a line each; of too many some."""
+    """Return an index of messages, one line each with label and first characters; if it is too long, only every nth."""
     lines = [
         f"[{blocks[0].label}] {clip_to_line(blocks[0].body, MESSAGE_START_CHARS)}"
         for _, blocks in _labeled_messages(entries, hide)
@@ -139,7 +139,7 @@ def position_index(entries: Iterable[Entry], counter: Counter, max_tokens: int, 
 
 
 def _unsplittable_texts(entries: Iterable[Entry], limits: _ChunkLimits, hide: RedactText) -> Iterator[str]:
-    """Yield what must not be parted: messages, or what a message that is too large has to be cut into."""
+    """Yield the units that a chunk holds whole: messages, or the parts of a message that is too large."""
     for _, blocks in _labeled_messages(entries, hide):
         text = "\n".join(map(str, blocks))
         if limits.fits(text):
@@ -153,7 +153,7 @@ def _unsplittable_texts(entries: Iterable[Entry], limits: _ChunkLimits, hide: Re
 
 
 def _split_text(block: LabeledText, limits: _ChunkLimits) -> Iterator[str]:
-    """Yield a text in parts that fit, each saying which part it is."""
+    """Yield a text in parts that fit, each with its part number in the label."""
     most = "9" * len(str(len(block.body)))
     bodies: list[str] = []
     start = 0
@@ -166,7 +166,7 @@ def _split_text(block: LabeledText, limits: _ChunkLimits) -> Iterator[str]:
 
 
 def _fitting_start(label: str, text: str, start: int, limits: _ChunkLimits) -> str:
-    """Return as much of a text as fits under a label; one character at least."""
+    """Return as much of a text as fits after a label, at least one character."""
     length = min(len(text) - start, limits.max_tokens * CHUNK_CHARS_PER_TOKEN, limits.max_bytes)
     while True:
         body = text[start : start + length]
@@ -179,7 +179,7 @@ def _fitting_start(label: str, text: str, start: int, limits: _ChunkLimits) -> s
 
 
 def _cut_offset(text: str) -> int:
-    """Return where a text is best cut: after its last line, else after its last word, else at its end."""
+    """Return where to cut a text: after its last line break, else after its last space, else at its end."""
     half = len(text) // 2
     line = text.rfind("\n", half)
     if line >= 0:
@@ -189,7 +189,7 @@ def _cut_offset(text: str) -> int:
 
 
 def _join_texts(units: list[str], limits: _ChunkLimits) -> list[str]:
-    """Return units as one piece, or as more where together they cost more than one by one."""
+    """Return units as one chunk, or as several if joining them costs more tokens than the units alone."""
     text = "\n".join(units)
     if not units or len(units) == 1 or limits.fits(text):
         return [text] if units else []
@@ -205,7 +205,7 @@ def _clip_labeled(label: str, text: str, limits: _ChunkLimits) -> str:
 
 
 def _labeled_messages(entries: Iterable[Entry], hide: RedactText) -> list[tuple[Entry, list[LabeledText]]]:
-    """Return the messages that say something, each with what it says."""
+    """Return the messages that have any text, each with its labeled texts."""
     names: dict[str, str] = {}
     said: list[tuple[Entry, list[LabeledText]]] = []
     for entry in entries:
@@ -254,7 +254,7 @@ def _speaker_label(entry: Entry, words: str) -> str:
 
 
 def _tool_label(name: str) -> str:
-    """Return a tool's name as it can stand in a line of ours."""
+    """Return a tool's name in a form that is safe inside a label."""
     line = "".join(char if char.isprintable() and char not in "[]" else " " for char in replace_surrogates(name))
     short = line.encode()[:NAME_BYTES].decode(errors="ignore")
     return " ".join(short.split()) or "a tool"

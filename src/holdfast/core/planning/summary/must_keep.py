@@ -1,9 +1,9 @@
-"""What must survive a fold, and whether it does.
+"""The facts that must survive a compaction, and the test whether they do.
 
-Taken from the ledger, so by rule and with its source: what the user laid down, what has no result yet, what went
-wrong and was not mended, what was settled, the files that were written, and the names most likely needed
-again. Names and paths survive to the letter. A sentence survives to the letter, or as a line that says most of its
-words in the same sense: "never" for "do not" will do, "do" will not.
+The facts come from the ledger, so a rule selects them and each has a source: the user's constraints, calls without a
+result, unresolved errors, decisions, written files, and the names that are most likely needed again. Names and paths
+must survive verbatim. A sentence survives verbatim, or as a line with most of its words. For a constraint, the line
+must also agree in negation: "never" may replace "do not", "do" may not.
 """
 
 import re
@@ -29,7 +29,7 @@ MUST_KEEP_WEIGHTS: Mapping[MustKeepKind, float] = {
     "file": 2,
     "name": 2,
 }
-"""How much each kind counts, however many of it there are."""
+"""The weight of each kind in the score, whatever the number of its facts."""
 MAX_PER_KIND: Mapping[MustKeepKind, int] = {
     "constraint": 400,
     "undone": 5,
@@ -38,10 +38,10 @@ MAX_PER_KIND: Mapping[MustKeepKind, int] = {
     "file": 30,
     "name": 40,
 }
-"""How many of each are looked for, the newest or likeliest first: a call that was given up long ago is not undone work,
-and an error that nobody came back to was got round."""
+"""The most facts of each kind, newest or likeliest first. An old call without a result was probably abandoned, and an
+old error that never came up again was probably worked around."""
 MIN_WORD_SHARE: Mapping[MustKeepKind, float] = {"constraint": 0.8, "undone": 0.6, "error": 0.5, "decision": 0.7}
-"""How many of its words a line has to say to stand for a sentence."""
+"""The share of a sentence's words that a line needs to count as the sentence."""
 MUST_KEEP_LABELS: Mapping[MustKeepKind, str] = {
     "constraint": "The user asked to keep to: “{}”",
     "undone": "No result yet: {}",
@@ -56,22 +56,22 @@ _TOKEN = re.compile(rf"[{_CJK}]|(?:(?![{_CJK}])\w)+")
 
 @dataclass(frozen=True, slots=True)
 class MustKeep:
-    """Something that must not be forgotten."""
+    """A fact that must survive a compaction."""
 
     kind: MustKeepKind
     text: str
-    """To the letter."""
+    """The fact, verbatim."""
     position: int
-    """Where it was last said or done."""
+    """The position of the message that last states it."""
     evidence: tuple[str, ...] = ()
-    """What shows that it survived, where that is not its text."""
+    """Texts that prove its survival, if its own text is not the proof."""
 
     def __str__(self) -> str:
         return f"{MUST_KEEP_LABELS[self.kind].format(self.text)} [#{self.position}]"
 
 
 class FactReader:
-    """Texts as somebody reads them who looks for facts."""
+    """Texts, indexed for looking up facts."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = [text for text in texts if text]
@@ -83,7 +83,7 @@ class FactReader:
                 self._saying.setdefault(word, []).append(number)
 
     def contains(self, item: MustKeep) -> bool:
-        """Return whether a fact can be read off the texts."""
+        """Return whether the texts contain a fact."""
         wanted = item.evidence or (item.text,)
         if item.kind in {"name", "file"}:
             return any(is_name_in(name, text) for name in wanted for text in self._texts)
@@ -93,7 +93,7 @@ class FactReader:
         )
 
     def _contains_sentence(self, sentence: str, least: float, *, is_constraint: bool) -> bool:
-        """Return whether a sentence stands in the texts, or a line that comes close to it."""
+        """Return whether the texts contain a sentence, or a line that is close enough to it."""
         spelled = _normalized_words(sentence)
         if any(spelled in text for text in self._spelled):
             return True
@@ -108,7 +108,7 @@ class FactReader:
 
 
 def must_keep_of(ledger: Ledger) -> list[MustKeep]:
-    """Return what must survive, the user's rules first, and of each kind the newest or likeliest first."""
+    """Return the facts that must survive: the user's constraints first, and each kind newest or likeliest first."""
     wishes = [wish for wish in ledger.constraints if wish.status == "active"][::-1]
     unresolved = [error for error in ledger.errors if not error.is_resolved][::-1]
     found: dict[MustKeepKind, Iterator[MustKeep]] = {
@@ -133,7 +133,7 @@ def must_keep_of(ledger: Ledger) -> list[MustKeep]:
 
 
 def must_keep_redacted(facts: Iterable[MustKeep], hide: Callable[[str], str]) -> Iterator[MustKeep]:
-    """Yield what must survive as one can know it who may not see everything; a name that is a secret is no loss."""
+    """Yield the facts with their secrets redacted; a name that is itself a secret is left out."""
     for fact in facts:
         told = replace(fact, text=hide(fact.text), evidence=tuple(map(hide, fact.evidence)))
         if fact.kind != "name" or told == fact:
@@ -141,7 +141,7 @@ def must_keep_redacted(facts: Iterable[MustKeep], hide: Callable[[str], str]) ->
 
 
 def must_keep_lines(facts: Iterable[MustKeep]) -> tuple[str, ...]:
-    """Return facts as a person reads them, a line each; a name that another line says is not said again."""
+    """Return facts as readable lines, one each; a name that an earlier line contains is left out."""
     lines: list[str] = []
     for fact in facts:
         if fact.kind != "name" or not any(is_name_in(fact.text, line) for line in lines):
@@ -150,7 +150,7 @@ def must_keep_lines(facts: Iterable[MustKeep]) -> tuple[str, ...]:
 
 
 def survival_score(facts: Sequence[MustKeep], missing: Sequence[MustKeep]) -> float:
-    """Return the share of facts that survive, each kind by its weight; 1 where there are none."""
+    """Return the share of facts that survive, each kind by its weight; 1 if there are no facts."""
     of: Tally[MustKeepKind] = Tally(fact.kind for fact in facts)
     lost: Tally[MustKeepKind] = Tally(fact.kind for fact in missing)
     weight = sum(MUST_KEEP_WEIGHTS[kind] for kind in of)
@@ -158,7 +158,7 @@ def survival_score(facts: Sequence[MustKeep], missing: Sequence[MustKeep]) -> fl
 
 
 def _written_files(ledger: Ledger) -> Iterator[MustKeep]:
-    """Yield the files that were written, with the shorter paths that mean no other file."""
+    """Yield the written files, with the path suffixes that are unambiguous as evidence."""
     files = list(ledger.files)
     endings = Tally(ending for file in files for ending in _path_suffixes(file.path))
     for file in reversed(files):
@@ -168,11 +168,11 @@ def _written_files(ledger: Ledger) -> Iterator[MustKeep]:
 
 
 def _path_suffixes(path: str) -> Iterator[str]:
-    """Yield the ends of a path by which it may be called: `b/c.py` and `c.py` for `a/b/c.py`."""
+    """Yield the suffixes of a path that may name its file: `b/c.py` and `c.py` for `a/b/c.py`."""
     steps = path.split("/")
     return ("/".join(steps[start:]) for start in range(1, len(steps)) if steps[-1])
 
 
 def _normalized_words(text: str) -> str:
-    """Return the words of a text and nothing else, so that signs, case and line breaks do not matter."""
+    """Return only the words of a text, so that punctuation, case and line breaks do not matter."""
     return f" {' '.join(_TOKEN.findall(text.casefold()))} "

@@ -1,14 +1,14 @@
-"""What a summarizer is asked.
+"""The prompts of a summarizer.
 
-The writing instructions are always the same. The material follows, each kind of it in a frame of its own, and the
-request comes last. Content is data, whoever it claims to come from; only our instructions and the user's own words
-about this summary are obeyed. Where a span takes several calls, each call updates the summary that the previous one
-wrote, so that nothing is summarized twice.
+A prompt starts with fixed writing instructions. The input follows, each kind of it in a separate frame, and the request
+comes last. Framed content is data, whatever author it claims. The summarizer obeys only our instructions and the focus
+that the user sets for this summary. If a span takes several calls, each call updates the summary of the previous one,
+so that no message is summarized twice.
 
-A summarizer is asked in one of two ways. `as_data` gives it the messages as text, in chunks. `after_prefix` asks right
-after the conversation's own last request, which the provider has cached, so that only the question is new: the model
-that has just taken part is told that its conversation is data from here on. A request carries no positions, so an index
-of beginnings gives them, and messages that the request does not show whole follow in a frame.
+There are two kinds of prompt. `as_data` passes the messages as text, in chunks. `after_prefix` extends the last request
+of the conversation, which the provider has cached, so that only the question is new. Its instructions say that the
+conversation above is data from here on. A request carries no positions, so the prompt adds an index of the messages by
+their first characters, and a frame with the messages that the request does not contain whole.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,9 +20,9 @@ from holdfast.core.conversation.tokens import Counter
 from holdfast.core.planning.summary.framing import FRAME_MARK_CHARS, FRAME_NAMES, frame_mark, frame_text
 
 MAX_SUMMARY_WORDS = 700
-"""How long a summary is asked to be at most."""
+"""The longest summary that the prompt asks for."""
 MARK_SLACK_TOKENS = 5
-"""How much more one mark may cost than another: eight digits are eight tokens, or three."""
+"""How much more one mark may cost than another: eight digits can be eight tokens or three."""
 _ROLE = """\
 You write the summary that takes the place of the older messages of a conversation between a user and an assistant. \
 You do nothing else.
@@ -89,7 +89,7 @@ SUMMARY_PROMPT_TEXTS = "\n".join(
         _NEXT_FROM_TAIL,
     ]
 )
-"""All our own words: a summary that repeats them is rejected."""
+"""All fixed texts of the prompt: a summary that repeats them is rejected."""
 
 
 _CONVERSATION_IS_DATA = """\
@@ -116,11 +116,11 @@ _SPAN_REQUEST = (
     "text stays too."
 )
 PREFIX_PROMPT_TEXTS = "\n".join([PREFIX_INSTRUCTIONS, *_PREFIX_FRAME_DESCRIPTIONS.values(), _SPAN_REQUEST])
-"""Our own words after a prefix: a summary that repeats them is rejected."""
+"""All fixed texts of the prompt after a prefix: a summary that repeats them is rejected."""
 
 
 class SummarizerInput(NamedTuple):
-    """One call of a summarizer."""
+    """The input of one call of a summarizer."""
 
     system: str
     text: str
@@ -128,26 +128,26 @@ class SummarizerInput(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryMaterial:
-    """What a summarizer is given besides the messages of a span."""
+    """The input of a summarizer besides the messages of a span."""
 
     previous: str = ""
-    """The summary so far: of the last compaction for the first chunk, of the last call for later ones."""
+    """The summary so far: from the last compaction for the first chunk, from the last call for later chunks."""
     plan: str = ""
     todos: str = ""
     skills: tuple[str, ...] = ()
     focus: str = ""
     """What the user wants of this summary."""
     tail: str = ""
-    """The newest messages, which stay as they are."""
+    """The newest messages, which stay unchanged."""
     system_context: str = ""
     """The beginning of the system text."""
 
     def as_data(
         self, chunk: str, *, number: int = 1, total: int = 1, max_words: int = MAX_SUMMARY_WORDS
     ) -> SummarizerInput:
-        """Return the call for chunk `number` of `total`.
+        """Return the input for chunk `number` of `total`.
 
-        The current state (plan, todos, skills, tail) goes with the last chunk only: the others end before that.
+        Only the last chunk gets the current state (plan, todos, skills, tail): the other chunks end earlier.
         """
         texts = self._texts() | {"system-context": self.system_context, "tail": self.tail, "messages": chunk}
         if number < total:
@@ -169,7 +169,7 @@ class SummaryMaterial:
     ) -> SummarizerInput:
         """Return the question about the messages of a span, most of which the cached prefix holds.
 
-        `positions` is the index of those; `missing` are the others, as data.
+        `positions` is the index of the cached messages; `missing` holds the other messages as data.
         """
         texts = self._texts() | {"positions": positions, "messages": missing}
         if not missing.strip():
@@ -180,9 +180,9 @@ class SummaryMaterial:
         return SummarizerInput(PREFIX_INSTRUCTIONS, "\n\n".join([*framed, " ".join(request)]))
 
     def overhead_tokens(self, counter: Counter, *, previous_tokens: int = 0) -> int:
-        """Return what a call costs at most besides its chunk, so that the rest of a window can be the chunk's.
+        """Return the most tokens a call takes besides its chunk, so that the chunk can fill the rest of the window.
 
-        `previous_tokens` is the size a summary may reach on its way through the chunks.
+        `previous_tokens` is the largest size of the summary that one call passes on to the next.
         """
         most = 10**6
         call = replace(self, previous="x").as_data("", number=most, total=most, max_words=most)
@@ -193,7 +193,7 @@ class SummaryMaterial:
         return counter.count(call.system) + counter.count(call.text) + previous_tokens + slack
 
     def _texts(self) -> dict[str, str]:
-        """Return the texts of the frames that both kinds of call have."""
+        """Return the texts of the frames that both kinds of prompt have."""
         return {
             "plan": self.plan,
             "todos": self.todos,
@@ -208,7 +208,7 @@ class SummaryMaterial:
 
 
 def _framed(texts: Mapping[str, str], descriptions: Mapping[str, str], part: str = "") -> Iterator[str]:
-    """Yield texts in frames, each under its description; blank ones are left out, but for the messages."""
+    """Yield texts in frames, each after its description; blank texts are left out, except the messages."""
     names = [name for name in FRAME_NAMES if name in texts and (texts[name].strip() or name == "messages")]
     framed = {name: replace_surrogates(texts[name]) for name in names}
     mark = frame_mark(framed.values())

@@ -1,9 +1,8 @@
-"""What a model wrote, as it can stand in a conversation.
+"""Removes from a model's summary what must not enter a conversation.
 
-Models wrap a summary: in reasoning, a fence, a preface, a question at the end, the tags they were shown. They
-cite messages that were not in the span. And what they quote may try to end the frame it will stand in. All of
-it is taken off or made plain, again and again until nothing is left to do, so that cleaning what is clean
-changes nothing.
+Models wrap a summary in reasoning, a code fence, a preface, a closing question, or the tags of their prompt. They cite
+messages outside the span. Text that they quote may try to close the frame around the summary. The sanitizer removes or
+neutralizes all of this, and repeats until nothing changes. So sanitizing a sanitized text changes nothing.
 """
 
 import re
@@ -13,7 +12,7 @@ from holdfast.core.conversation.json_values import replace_surrogates
 from holdfast.core.planning.summary.framing import FRAME_MARK_CHARS, FRAME_NAMES, INVISIBLE_CHARS, neutralize_frames
 
 MAX_UNWRAP_ROUNDS = 16
-"""What is wrapped more often than this is no summary."""
+"""A text that still changes after this many rounds is not a summary."""
 CITATION = r"\[\s?#\d{1,9}(?:\s?[-–—]\s?#?\d{1,9})?(?:\s?[,;]\s?#?\d{1,9}(?:\s?[-–—]\s?#?\d{1,9})?){0,40}\s?\](?!\()"
 
 _BREAK = re.compile(r"\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]")
@@ -41,9 +40,9 @@ _RANGE = re.compile(r"#?(\d+)(?:\s?[-–—]\s?#?(\d+))?")
 
 
 def sanitize_summary(text: str, span: Container[int]) -> str:
-    """Return a summary without what a model puts around it, citing only messages of the span.
+    """Return a summary without its wrapping, with citations of messages of the span only.
 
-    Empty where it is wrapped too often to be one.
+    Return an empty text if it still changes after `MAX_UNWRAP_ROUNDS` rounds.
     """
     steps: tuple[Callable[[str], str], ...] = (
         _visible_text,
@@ -61,14 +60,14 @@ def sanitize_summary(text: str, span: Container[int]) -> str:
 
 
 def _visible_text(text: str) -> str:
-    """Return a text of visible characters, without blanks at the ends of lines and more than one empty line."""
+    """Return a text without invisible characters, trailing blanks, and repeated empty lines."""
     text = INVISIBLE_CHARS.sub("", _BREAK.sub("\n", replace_surrogates(text)))
     lines = "\n".join(line.rstrip() for line in text.split("\n"))
     return re.sub(r"\n{3,}", "\n\n", lines).strip()
 
 
 def _unwrap(text: str) -> str:
-    """Return a text without what stands around it."""
+    """Return a text without reasoning, fence, wrapper tags, preface, closing question, and echoed frame tags."""
     for _ in range(MAX_UNWRAP_ROUNDS):
         before = text
         for layer in (_without_reasoning, _without_fence, _without_wrapper, _without_preface, _without_closing):
@@ -83,7 +82,7 @@ def _without_reasoning(text: str) -> str:
 
 
 def _without_fence(text: str) -> str:
-    """Return what stands in a fence around the whole; fences that only begin and end it are left alone."""
+    """Return the content of a fence around the whole text; a text that starts and ends with two fences stays."""
     first, _, rest = text.partition("\n")
     inner, _, last = rest.rpartition("\n")
     opening, closing = _FENCE.fullmatch(first), _FENCE.fullmatch(last)
@@ -112,7 +111,7 @@ def _without_closing(text: str) -> str:
 
 
 def _with_citations(text: str, span: Container[int]) -> str:
-    """Return a text whose citations all point into a span, written one way."""
+    """Return a text whose citations all point into a span and have the same format."""
 
     def kept(match: re.Match[str]) -> str:
         inside = [told for first, last in _RANGE.findall(match[2]) if (told := _format_citation(first, last, span))]
