@@ -108,7 +108,7 @@ def test_two_lines_that_are_moved_together_are_held_against_each_other(preset: s
     lines = (
         (rule.soft_share, rule.hard_share)
         if isinstance(rule, DefaultCompaction)
-        else (rule.lines.background, rule.lines.exhausted)
+        else (rule.triggers.background, rule.triggers.exhausted)
     )
     assert lines == (0.96, 0.98)
     with pytest.raises(SettingsError, match=r"holdfast.toml:2: background_compaction_threshold: "):

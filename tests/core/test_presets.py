@@ -116,7 +116,7 @@ async def test_co_cli_cuts_old_outputs_in_every_request_and_leaves_the_history_w
 @pytest.mark.seed("A-18", "A-20")
 async def test_co_cli_may_cut_a_pair_and_the_floor_mends_it_and_says_so() -> None:
     talk = [*chatted(9), *(message for number in range(7) for message in tool_turn(number))][:-1]
-    session = await open_session(read_policy('base = "co-cli"\nfold.max_messages = 42'))
+    session = await open_session(read_policy('base = "co-cli"\ncompaction.max_messages = 42'))
 
     sent = await ask(session, talk)
 
