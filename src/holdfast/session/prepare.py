@@ -14,9 +14,9 @@ from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.session_state import RequestExtras
 from holdfast.core.planning.changes import compaction_completed_event, step_event
-from holdfast.core.planning.fit.receipt import View
 from holdfast.core.planning.plan import MAX_PLAN_ROUNDS, make_plan, plan_input_of, usage_measured_event, view_of
 from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.receipt import View
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import (
     AwaitSummary,

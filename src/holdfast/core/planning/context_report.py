@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.tokens import ERROR_ESTIMATED, REPLY_OVERHEAD
 from holdfast.core.ledger.render import LEDGER_FRAME
-from holdfast.core.planning.breaker import loop_reason
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import MILLION, Prices
 from holdfast.core.planning.steps import PlanInput, Threshold
@@ -193,7 +192,7 @@ def context_report(plan_input: PlanInput, policy: Policy, summary_author: Summar
         prompts=prompts,
         turns_left=_turns_left(threshold, prompts, sizes["summary"] + sizes["ledger"]),
         forecast=cost_forecast(plan_input, policy, threshold, summary_author),
-        loop_reason=loop_reason(plan_input) if policy.compaction and policy.compaction.detects_loops else "",
+        loop_reason=policy.compaction.loop_reason(plan_input) if policy.compaction else "",
     )
     if threshold is not None and threshold.unit == "tokens":
         # A rule may count messages only, and counts as our counter does; a reader compares with the whole request.
