@@ -149,6 +149,15 @@ class PlanInput:
         """The tokens that no compaction frees."""
         return sum(self.fixed_parts.values()) + REPLY_OVERHEAD
 
+    def tokens_outside(self, span: Span) -> int:
+        """Return the tokens of the messages that a compaction of a span does not touch."""
+        kept = {*span.kept, *self.situation.pins, *self.history.system_positions}
+        return sum(
+            size
+            for entry, size in zip(self.projection.entries, self.projection.entry_tokens(), strict=True)
+            if entry.position is not None and (entry.position >= span.stop or entry.position in kept)
+        )
+
     @property
     def is_summarizing(self) -> bool:
         """Whether a summary of this scope's conversation is being written."""

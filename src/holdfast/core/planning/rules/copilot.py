@@ -122,9 +122,7 @@ class CopilotCompaction(CompactionRule):
         step = self._span(plan_input) if move is not CompactionMove.CONTINUE else None
         if step is None:
             return NO_STEPS
-        if move is CompactionMove.START:
-            return Plan(later=(step,), reasons=reasons)
-        return Plan(now=(step,), reasons=reasons)
+        return Plan(later=(step,), reasons=reasons) if move is CompactionMove.START else Plan((step,), reasons=reasons)
 
     def threshold(self, plan_input: PlanInput) -> Threshold:
         """Return how near the threshold is at which a summary is started."""
@@ -151,7 +149,7 @@ class CopilotCompaction(CompactionRule):
         """Return the message that replaces everything before the boundary, shortened to fit its room."""
         if summary is None:
             return ()
-        history, situation, projection = plan_input.history, plan_input.situation, plan_input.projection
+        history, situation = plan_input.history, plan_input.situation
         span, state = step.span, history.session_state_for(situation.scope)
         positions = plan_input.prompts_between(span.start, span.stop)
         history.entries.require(positions)
@@ -165,13 +163,7 @@ class CopilotCompaction(CompactionRule):
             is_manual=step.trigger == "manual",
         )
         # Together with the kept messages, the replacement must stay below the threshold that starts the next summary.
-        kept = {*span.kept, *situation.pins, *history.system_positions}
-        remaining = sum(
-            size
-            for entry, size in zip(projection.entries, projection.entry_tokens(), strict=True)
-            if entry.position is not None and (entry.position >= span.stop or entry.position in kept)
-        )
-        max_tokens = int(self.triggers.background * situation.message_budget) - remaining
+        max_tokens = int(self.triggers.background * situation.message_budget) - plan_input.tokens_outside(span)
         text = str(parts)
         for shorter in parts.shorter_versions():
             if situation.counter.count(text) + MESSAGE_OVERHEAD <= max_tokens:

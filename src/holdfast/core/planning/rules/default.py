@@ -120,11 +120,8 @@ class DefaultCompaction(CompactionRule):
 
     def propose(self, plan_input: PlanInput) -> Plan:
         """Return the compaction to carry out now, or the summary to request in the background."""
-        situation, tokens, room = (
-            plan_input.situation,
-            plan_input.projection.tokens,
-            plan_input.situation.message_budget,
-        )
+        situation, tokens = plan_input.situation, plan_input.projection.tokens
+        room = situation.message_budget
         if situation.has_ready_summary:
             return Plan(now=(AwaitSummary(),), reasons=("a summary is ready and replaces the messages that it covers",))
         cause = self._compaction_reason(plan_input)
@@ -138,7 +135,7 @@ class DefaultCompaction(CompactionRule):
             if plan_input.fill > 1:
                 return NO_STEPS
             return cannot_help_plan(plan_input, "system text, pins", f"{self.soft_share:.0%} of the budget")
-        after = self._remaining_tokens(plan_input, step) + sum(self._replacement_budget(plan_input, step))
+        after = plan_input.tokens_outside(step.span) + sum(self._replacement_budget(plan_input, step))
         if tokens - after < self._min_gain(plan_input):
             reason = f"a compaction would free only {max(0, tokens - after):,} of {tokens:,} tokens, so there was none"
             return Plan(reasons=(reason,)) if cause else NO_STEPS
@@ -151,11 +148,8 @@ class DefaultCompaction(CompactionRule):
             return Plan(now=(step,), reasons=(f"{cause}; {cost}",))
         if plan_input.is_summarizing:
             return NO_STEPS
-        later = replace(step, by="summary")
-        return Plan(
-            later=(later,),
-            reasons=(f"{_describe_fill(plan_input, self.soft_share)}: a summary is written in the background",),
-        )
+        reason = f"{_describe_fill(plan_input, self.soft_share)}: a summary is written in the background"
+        return Plan(later=(replace(step, by="summary"),), reasons=(reason,))
 
     def threshold(self, plan_input: PlanInput) -> Threshold:
         """Return how near the next compaction is: the soft threshold with a summarizer, the hard one without."""
@@ -200,7 +194,7 @@ class DefaultCompaction(CompactionRule):
 
     def max_summary_tokens(self, plan_input: PlanInput, step: CompactSpan) -> int:
         """Return the summary's share of the room, at most half of the span."""
-        compacted = plan_input.projection.tokens - self._remaining_tokens(plan_input, step)
+        compacted = plan_input.projection.tokens - plan_input.tokens_outside(step.span)
         return min(self._summary_tokens(plan_input.situation.message_budget), compacted // 2)
 
     def loop_reason(self, plan_input: PlanInput) -> str:
@@ -236,7 +230,7 @@ class DefaultCompaction(CompactionRule):
         """Return the room for a replacement: more if the span is chat, of which the ledger keeps nothing."""
         projection, summary = plan_input.projection, self.max_summary_tokens(plan_input, step)
         room = min(plan_input.situation.message_budget, projection.tokens)
-        compacted = projection.tokens - self._remaining_tokens(plan_input, step)
+        compacted = projection.tokens - plan_input.tokens_outside(step.span)
         # Each text is quoted once, so it counts once.
         sizes = {
             entry.message.text: size
@@ -260,17 +254,6 @@ class DefaultCompaction(CompactionRule):
         is_about_tokens = plan_input.fill == plan_input.token_fill
         room = plan_input.situation.message_budget
         return self.min_gain_share * room if is_about_tokens and plan_input.fill <= 1 else 1
-
-    @staticmethod
-    def _remaining_tokens(plan_input: PlanInput, step: CompactSpan) -> int:
-        """Return the tokens of the messages that a compaction does not touch."""
-        projection, history = plan_input.projection, plan_input.history
-        kept = {*step.span.kept, *history.session_state.pins, *history.system_positions}
-        return sum(
-            size
-            for entry, size in zip(projection.entries, projection.entry_tokens(), strict=True)
-            if entry.position is not None and (entry.position >= step.span.stop or entry.position in kept)
-        )
 
     def _compaction_reason(self, plan_input: PlanInput) -> str | None:
         """Return why to compact now; None if it can wait."""
