@@ -5,14 +5,16 @@ a conversation or starting another changes nothing here.
 """
 
 import asyncio
+import collections
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from holdfast.core.memory.evictions import Eviction
 from holdfast.core.memory.notes import DailySection, MemoryNote, append_note, parse_sections
-from holdfast.core.recall.ranking import WordCounts, rank_texts
+from holdfast.core.recall.ranking import rank_texts
 from holdfast.errors import MalformedInputError, WorkspaceUnavailableError
 from holdfast.redaction import redact_text
 from holdfast.session.log.timestamps import local_day, local_time
@@ -20,6 +22,7 @@ from holdfast.session.memory.files import read_text, translate_disk_errors, upda
 from holdfast.stores.search_terms import index_words
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+_CountedSection: TypeAlias = tuple[DailySection, collections.Counter[str]]
 _QUOTED = re.compile(r'"([^"]+)"')
 MAX_QUERY_CHARS = 2_000
 
@@ -41,7 +44,7 @@ class DailyMemory:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._cached_sections: dict[Path, tuple[tuple[int, int], list[tuple[DailySection, WordCounts]]]] = {}
+        self._cached_sections: dict[Path, tuple[tuple[int, int], list[_CountedSection]]] = {}
         """By file: its size and time when it was read, and its sections with their word counts."""
 
     async def add(self, session: str, eviction: Eviction, text: str) -> bool:
@@ -101,9 +104,9 @@ class DailyMemory:
         chosen = [every[number][0] for number in order]
         return MemorySearchResult(tuple(chosen[skip : skip + limit]), len(chosen), tuple(problems))
 
-    def _all_sections(self) -> tuple[list[tuple[DailySection, WordCounts]], list[str]]:
+    def _all_sections(self) -> tuple[list[_CountedSection], list[str]]:
         """Return all sections, and the errors of files that cannot be read, which do not hide the other files."""
-        every: list[tuple[DailySection, WordCounts]] = []
+        every: list[_CountedSection] = []
         problems: list[str] = []
         for path in self._files():
             try:
@@ -112,14 +115,14 @@ class DailyMemory:
                 problems.append(str(error))
         return every, problems
 
-    def _sections(self, path: Path) -> Sequence[tuple[DailySection, WordCounts]]:
+    def _sections(self, path: Path) -> Sequence[_CountedSection]:
         with translate_disk_errors(path):
             status = path.stat()
             stamp = status.st_mtime_ns, status.st_size
             known = self._cached_sections.get(path)
             if known is None or known[0] != stamp:
                 sections = parse_sections(read_text(path), path.stem)
-                found = [(section, WordCounts.from_words(index_words(_section_text(section)))) for section in sections]
+                found = [(section, collections.Counter(index_words(_section_text(section)))) for section in sections]
                 known = self._cached_sections[path] = stamp, found
             return known[1]
 

@@ -13,7 +13,7 @@ from holdfast.core.recall.ranking import search_words
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import NotInMemoryError
 from holdfast.session.log.event_log import Clock, SessionLog
-from holdfast.session.recall.answer import answer_recall
+from holdfast.session.recall.answerer import answer_recall
 from holdfast.stores.base import Store
 
 MAX_EARLIER_SESSIONS = 3

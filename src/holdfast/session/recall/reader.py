@@ -4,7 +4,7 @@ Each message comes with its time and its tool name. A result does not name its t
 messages for the call. A note reports a message whose content is lost; the other messages are still read.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -13,7 +13,7 @@ from holdfast.core.history import events as log
 from holdfast.core.history.context import Context
 from holdfast.core.history.scopes import label_trust
 from holdfast.core.ledger.identifiers import argument_text
-from holdfast.core.recall.packing import FoundMessage
+from holdfast.core.recall.passages import FoundMessage
 from holdfast.errors import MalformedInputError, MissingBlobError
 from holdfast.session.log.event_log import SessionLog
 from holdfast.session.log.records import inline_blob, message_in_record
@@ -29,15 +29,16 @@ class MessageReader:
     """Reads messages for one agent, each message once."""
 
     def __init__(self, session_log: SessionLog, context: Context) -> None:
+        self.log = session_log
         self.context = context
         self.notes: list[str] = []
-        self._log = session_log
         self._loaded: dict[int, FoundMessage | None] = {}
 
-    async def read(self, positions: Sequence[int]) -> list[FoundMessage]:
+    async def read(self, positions: Sequence[int], *, with_tools: bool = False) -> list[FoundMessage]:
         """Return the messages at some positions that the agent may recall, in that order."""
         await self._load(positions)
-        return list(self._loaded_at(positions))
+        found = self._loaded_at(positions)
+        return await self.with_tool_names(found) if with_tools else found
 
     async def with_tool_names(self, found: Sequence[FoundMessage]) -> list[FoundMessage]:
         """Return messages with the names and the arguments of their tool calls."""
@@ -52,31 +53,33 @@ class MessageReader:
                 names = dict.fromkeys(call.name for call in calls)
                 arguments = "\n".join(argument_text(call.arguments) for call in calls)
                 self._loaded[one.position] = replace(one, tool=", ".join(names), call_arguments=arguments)
-        return list(self._loaded_at(positions))
+        return self._loaded_at(positions)
 
     async def recorded_time(self, position: int) -> int:
         """Return when a message was recorded."""
-        records = await self._log.message_records([position])
+        records = await self.log.message_records([position])
         return records[0][1].time_ms if records else 0
 
     def answered_calls(self, one: FoundMessage) -> list[ToolCall]:
         """Return the calls whose results a message holds, after `with_tool_names`."""
         return self._loaded_calls(one, CALL_LOOKBACK_STEPS[-1])
 
-    def _loaded_at(self, positions: Sequence[int]) -> Iterator[FoundMessage]:
-        return (one for position in positions if (one := self._loaded.get(position)) is not None)
+    def _loaded_at(self, positions: Iterable[int]) -> list[FoundMessage]:
+        return [one for position in positions if (one := self._loaded.get(position)) is not None]
 
     def _loaded_calls(self, one: FoundMessage, distance: int) -> list[ToolCall]:
         ids = set(one.message.outline.result_ids)
-        near = range(max(0, one.position - distance), one.position)
-        before = [found for position in near if (found := self._loaded.get(position))]
+        before = self._loaded_at(range(max(0, one.position - distance), one.position))
         return [call for found in before for call in found.message.calls if call.id in ids]
 
     async def _load(self, positions: Iterable[int]) -> None:
-        new = [position for position in dict.fromkeys(positions) if position >= 0 and position not in self._loaded]
-        new = [position for position in new if self.context.is_recallable(position)]
+        new = [
+            position
+            for position in dict.fromkeys(positions)
+            if position >= 0 and position not in self._loaded and self.context.is_recallable(position)
+        ]
         self._loaded |= dict.fromkeys(new)
-        for position, stored in await self._log.message_records(new):
+        for position, stored in await self.log.message_records(new):
             try:
                 message = await self._read_message(position, stored)
             except (MissingBlobError, MalformedInputError):
@@ -87,11 +90,11 @@ class MessageReader:
             self._loaded[position] = FoundMessage(position, message, stored.time_ms, time, ", ".join(names))
 
     async def _read_message(self, position: int, stored: StoredRecord) -> Message:
-        self._log.require_content([position])
+        self.log.require_content([position])
         entry = self.context.entries.get(position)
         if entry is not None:
             return entry.message
-        name, native = message_in_record(await inline_blob(self._log.store, stored.record))
-        message = self._log.history.recall_marks.mark(format_named(name).decode(native, position), position)
+        name, native = message_in_record(await inline_blob(self.log.store, stored.record))
+        message = self.log.history.recall_marks.mark(format_named(name).decode(native, position), position)
         data = cast("Mapping[str, object]", stored.record.get("data") or {})
         return label_trust(message, data.get("scope", log.MAIN), data.get("trust"))
