@@ -123,14 +123,9 @@ class Evictions:
         return {
             "place": self.log_index,
             "said": self.message_count,
-            "told": _ranges_to_json(self.reported),
+            "told": _to_pairs(self.reported),
             "awaited": [
-                {
-                    "place": one.log_index,
-                    "timeMs": one.time_ms,
-                    "cause": one.cause,
-                    "messages": _ranges_to_json(one.ranges),
-                }
+                {"place": one.log_index, "timeMs": one.time_ms, "cause": one.cause, "messages": _to_pairs(one.ranges)}
                 for one in self.awaiting_summary
             ],
         }
@@ -142,18 +137,18 @@ class Evictions:
         An empty state rereads the whole log, which is safe because no note is written twice.
         """
         try:
-            known = cast("Mapping[str, object]", record or {})
+            known = record or {}
             waiting = cast("list[Mapping[str, object]]", known.get("awaited", []))
             return cls(
                 _count_from_json(known.get("place", 0)),
                 _count_from_json(known.get("said", 0)),
-                _ranges_from_json(known.get("told", [])),
+                _from_pairs(known.get("told", [])),
                 [
                     Eviction(
                         log_index=_count_from_json(one["place"]),
                         time_ms=_count_from_json(one["timeMs"]),
                         cause=EVICTION_CAUSES[EVICTION_CAUSES.index(cast("EvictionCause", one["cause"]))],
-                        ranges=_ranges_from_json(one["messages"]),
+                        ranges=_from_pairs(one["messages"]),
                     )
                     for one in waiting
                 ],
@@ -172,11 +167,11 @@ def _count_from_json(value: object) -> int:
     return value
 
 
-def _ranges_to_json(spans: PositionRanges) -> list[list[int]]:
+def _to_pairs(spans: PositionRanges) -> list[list[int]]:
     return [[span.start, span.stop] for span in spans]
 
 
-def _ranges_from_json(pairs: object) -> PositionRanges:
+def _from_pairs(pairs: object) -> PositionRanges:
     return tuple(
         range(_count_from_json(start), _count_from_json(stop)) for start, stop in cast("list[list[object]]", pairs)
     )

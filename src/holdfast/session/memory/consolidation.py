@@ -58,7 +58,7 @@ class ConsolidationResult:
     """The result of one run."""
 
     proposals: tuple[BoardProposal, ...] = ()
-    read_progress: Mapping[str, "ReadProgress"] = field(default_factory=dict[str, "ReadProgress"])
+    read_progress: Mapping[str, ReadProgress] = field(default_factory=dict[str, ReadProgress])
     """The progress of each conversation that was read."""
     notes: tuple[str, ...] = ()
     """Problems, one line each."""
@@ -92,7 +92,7 @@ class RemAgent:
         waiting = [only] if only else [info.id for info in unread if include_active or info.updated_ms <= limit]
         recent = len(unread) - len(waiting) if unread else 0
         chosen, left = waiting[:MAX_SESSIONS_PER_RUN], max(0, len(waiting) - MAX_SESSIONS_PER_RUN)
-        board, day = await self.board.read(), self.day
+        board, day = await self.board.read(), local_day(self._clock())
         proposals, notes = list[BoardProposal](), list[str]()
         read: dict[str, ReadProgress] = {}
         for session in chosen:
@@ -109,7 +109,7 @@ class RemAgent:
 
     async def apply(self, result: ConsolidationResult) -> Board:
         """Apply the approved proposals to the board, record the progress, and return the board."""
-        day, counter = self.day, self.board.counter
+        day, counter = local_day(self._clock()), self.board.counter
         board = await self.board.update(
             lambda board: apply_proposals(board, result.proposals, day).within_limits(counter)
         )
@@ -125,11 +125,6 @@ class RemAgent:
         """Close the summarizer if it was opened by name; the caller closes one that it passed itself."""
         if self._owns_summarizer and isinstance(self._summarizer, Closable):
             await self._summarizer.close()
-
-    @property
-    def day(self) -> str:
-        """The current local day."""
-        return local_day(self._clock())
 
     def _progress_key(self, session: str) -> str:
         return session_value_key(session, "consolidated", self.board.repository.key)

@@ -121,19 +121,14 @@ def with_yaml_number(content: bytes, key: str, number: int) -> bytes:
         if found := ours.fullmatch(line):
             lines.append(b"%b%b%b%b" % (found["mark"] or b"", value, found["comment"] or b"", found["end"]))
             is_there = is_inside = True
-        elif is_inside and _is_continuation(line):
-            continue
+        elif is_inside and line.startswith((b" ", b"\t", b"- ")) and not _is_blank_or_comment(line):
+            continue  # the line continues the value that was replaced
         else:
             lines.append(line)
             is_inside = is_inside and _is_blank_or_comment(line)
     if not is_there:
         _insert_line(lines, value)
     return b"".join(lines)
-
-
-def _is_continuation(line: bytes) -> bool:
-    """Return whether a line continues the value of the key before it."""
-    return line.startswith((b" ", b"\t", b"- ")) and not _is_blank_or_comment(line)
 
 
 def _is_blank_or_comment(line: bytes) -> bool:

@@ -28,7 +28,6 @@ MEMORY_FRAME = (
 )
 EXCERPT_GAP = "…"
 MAX_PROBLEM_CHARS = 300
-MEMORY_SEARCH = "memory_search"
 MEMORY_SEARCH_DESCRIPTION = (
     "Search the notes of earlier conversations, also of those that were cleared: what was asked, decided, done and "
     "found on earlier days. Give the words you are looking for; what stands in double quotation marks has to be there "
@@ -102,7 +101,7 @@ class MemorySearchTool:
     daily: DailyMemory
     max_tokens: int = DEFAULT_MEMORY_TOKENS
     counter: Counter = field(default_factory=lambda: counter_for(None))
-    name: str = MEMORY_SEARCH
+    name: str = "memory_search"
     description: str = MEMORY_SEARCH_DESCRIPTION
     parameters: Mapping[str, object] = field(default_factory=lambda: MEMORY_SEARCH_PARAMETERS)
 

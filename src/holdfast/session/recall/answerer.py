@@ -33,12 +33,12 @@ from holdfast.core.recall.references import MessageReference, line_count
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError, NotInMemoryError, UnknownReferenceError
 from holdfast.session.log.event_log import SessionLog
-from holdfast.session.recall.reader import MessageReader
 from holdfast.session.recall.search import (
     MAX_READ_MESSAGES,
     MIN_TOKENS_PER_MESSAGE,
     MessageFinder,
     MessageHits,
+    MessageReader,
     is_tool_message,
 )
 
