@@ -295,7 +295,7 @@ def test_what_nothing_stores_is_left_out_where_nothing_is_stored() -> None:
     assert request.messages == [user_message("go"), output_message_item("ok"), user_message("on")]
     assert [(repair.position, repair.description) for repair in request.receipt.repairs] == [
         (1, "left out reasoning that is neither stored nor encrypted"),
-        (3, "left out a reference to an item: nothing is stored that it could mean"),
+        (3, "left out a reference to a stored item: responses are not stored"),
     ]
     assert sent(messages) == messages
     assert convert(messages, source=ITEMS, target=STATELESS).messages == request.messages

@@ -28,6 +28,7 @@ from holdfast.wire.json_reader import (
     is_list,
     is_mapping,
     json_bytes,
+    json_type_name,
     measure_messages,
     replace_items,
 )
@@ -151,17 +152,17 @@ def _repair_block(block: Any, role: Role, uses: set[str], place: InputPath) -> A
         place.repair_notes.append(f"left out a {kind} in a message of the {role}")
         return None
     if str(kind).endswith("_tool_result") and str(block.get("tool_use_id")) not in uses:
-        place.repair_notes.append(f"left out a {kind} without its use")
+        place.repair_notes.append(f"left out a {kind} without its tool use")
         return None
     if kind != "tool_use":
         return _without_blank_inside(block, kind, place)
     changes: dict[str, Any] = {}
     if not is_mapping(block.get("input")):
         changes["input"] = {} if block.get("input") is None else {"arguments": block["input"]}
-        place.repair_notes.append("wrapped the input of a tool_use that was no object")
+        place.repair_notes.append("wrapped the input of a tool_use that was not an object")
     if not block.get("name"):
         changes["name"] = "tool"
-        place.repair_notes.append("gave a tool_use without a name one")
+        place.repair_notes.append("added a missing name to a tool_use")
     return {**block, **changes} if changes else block
 
 
@@ -188,7 +189,7 @@ def _parts(content: object, trust: Trust, place: InputPath) -> tuple[Part, ...]:
     if isinstance(content, str):
         return (Text(content, trust),) if content else ()
     if not is_list(content):
-        place.fail(".content", f"must be a string or a list of blocks, not {type(content).__name__}")
+        place.fail(".content", f"must be a string or a list of blocks, not {json_type_name(content)}")
     return tuple(_part(block, trust, place, f".content[{number}]") for number, block in enumerate(content))
 
 
@@ -230,7 +231,7 @@ def _result(block: Mapping[str, Any], place: InputPath, path: str) -> ToolResult
     elif is_list(value):
         content = tuple(_inner(item, place, f"{path}.content[{number}]") for number, item in enumerate(value))
     elif value is not None:
-        place.fail(f"{path}.content", f"must be a string or a list of blocks, not {type(value).__name__}")
+        place.fail(f"{path}.content", f"must be a string or a list of blocks, not {json_type_name(value)}")
     return ToolResult(_text(block, "tool_use_id", place, path), content, bool(block.get("is_error")), native=block)
 
 

@@ -49,7 +49,7 @@ from holdfast.wire.restructure import (
 )
 
 MAX_SYSTEM_DEPTH = 8
-NO_FAILURE_FLAG = "that a tool failed is not marked there"
+NO_FAILURE_FLAG = "failed tool results are not marked as failed: the target has no field for it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def _repair(messages: Sequence[Message], restructuring: Restructuring, batching:
         restructuring.note(repair.description)
     if repaired.pending:
         restructuring.note(
-            f"no result yet for {', '.join(map(repr, repaired.pending))}: not to be sent before it is there"
+            f"no result yet for {', '.join(map(repr, repaired.pending))}: add it before you send the messages"
         )
     return [entry.message for entry in repaired.entries]
 

@@ -62,7 +62,7 @@ def _repair_turn(native: Mapping[str, Any], place: InputPath, *, is_signed: bool
     spelled = native.get("role")
     role = _ROLES.get(spelled) if spelled is None or isinstance(spelled, str) else None
     if role is not None and role != spelled:
-        place.repair_notes.append("gave a turn without a known role the user's")
+        place.repair_notes.append("set the role of a turn without a known role to user")
         native = {**native, "role": role}
     parts = native.get("parts")
     if not is_list(parts):
@@ -109,10 +109,10 @@ def _call_changes(call: Mapping[str, Any], place: InputPath) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     if call.get("args") is not None and not is_mapping(call["args"]):
         changes["args"] = {"arguments": call["args"]}
-        place.repair_notes.append("wrapped the arguments of a call that were no object")
+        place.repair_notes.append("wrapped the arguments of a call that were not an object")
     if not call.get("name"):
         changes["name"] = "tool"
-        place.repair_notes.append("gave a call without a name one")
+        place.repair_notes.append("added a missing name to a call")
     return changes
 
 
@@ -120,10 +120,10 @@ def _response_changes(response: Mapping[str, Any], place: InputPath) -> dict[str
     changes: dict[str, Any] = {}
     if not is_mapping(response.get("response")):
         changes["response"] = {} if response.get("response") is None else {"output": response["response"]}
-        place.repair_notes.append("wrapped a response that was no object")
+        place.repair_notes.append("wrapped a response that was not an object")
     if not response.get("name"):
         changes["name"] = "tool"
-        place.repair_notes.append("gave a response without a name one")
+        place.repair_notes.append("added a missing name to a response")
     return changes
 
 

@@ -97,7 +97,7 @@ class InputPath:
             self.repair_notes.append("wrote the arguments of a call as JSON text")
         if call.get("name") == "":
             changes["name"] = "tool"
-            self.repair_notes.append("gave a call without a name one")
+            self.repair_notes.append("added a missing name to a call")
         return changes
 
 
@@ -133,7 +133,7 @@ def check_list(messages: object) -> list[object]:
         return cast("list[object]", messages)
     if isinstance(messages, tuple):
         return list(cast("tuple[object, ...]", messages))
-    hint = "; read the JSON first" if isinstance(messages, str | bytes) else ""
+    hint = "; parse the JSON first" if isinstance(messages, str | bytes) else ""
     raise MalformedInputError("messages", f"must be a list of messages, not {json_type_name(messages)}{hint}")
 
 

@@ -26,6 +26,7 @@ from holdfast.wire.json_reader import (
     is_list,
     is_mapping,
     json_bytes,
+    json_type_name,
     replace_items,
 )
 from holdfast.wire.media import data_tokens, image_source, image_tokens
@@ -179,7 +180,7 @@ def _measure_fields(native: Mapping[str, Any]) -> int:
 def _repair_message(native: Mapping[str, Any], role: Role, place: InputPath) -> Mapping[str, Any]:
     """Return a message that the provider accepts, with a note for each repair."""
     if role == "tool" and native.get("content") is None:
-        place.repair_notes.append("gave a tool message without content an empty one")
+        place.repair_notes.append("added empty content to a tool message without content")
         native = {**native, "content": ""}
     if "tool_calls" not in native:
         return native
@@ -198,7 +199,7 @@ def _repair_call(call: Any, place: InputPath, path: str) -> Any:
     if is_mapping(custom):
         if custom.get("name") != "":
             return call
-        place.repair_notes.append("gave a call without a name one")
+        place.repair_notes.append("added a missing name to a call")
         return {**call, "custom": {**custom, "name": "tool"}}
     function = call.get("function") if is_mapping(call) else None
     if not is_mapping(function):
@@ -213,7 +214,7 @@ def _content(value: object, trust: Trust, place: InputPath, path: str) -> tuple[
     if isinstance(value, str):
         return (Text(value, trust),) if value else ()
     if not is_list(value):
-        place.fail(path, f"must be a string, a list of parts or null, not {type(value).__name__}")
+        place.fail(path, f"must be a string or a list of blocks, not {json_type_name(value)}")
     return tuple(_block(block, trust, place, f"{path}[{number}]") for number, block in enumerate(value))
 
 

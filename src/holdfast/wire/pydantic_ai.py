@@ -54,11 +54,11 @@ class PydanticAI:
     def decode(self, native: object, index: int) -> Message:
         """Return a message with its parts."""
         place = InputPath(index)
-        hint = "write them down with ModelMessagesTypeAdapter.dump_python(mode='json') first"
+        hint = "dump them with ModelMessagesTypeAdapter.dump_python(mode='json') first"
         native = place.require_message(native, hint)
         kind = native.get("kind")
         if not isinstance(kind, str) or kind not in MESSAGE_KINDS:
-            place.fail(".kind", f"{preview_value(kind)} is no kind of message; it is 'request' or 'response'")
+            place.fail(".kind", f"{preview_value(kind)} is not a kind of message; use 'request' or 'response'")
         if not is_list(native.get("parts")):
             place.fail(".parts", f"must be a list of parts, not {type(native.get('parts')).__name__}")
         native = place.sendable_message(native)

@@ -148,7 +148,7 @@ def _measure_item(native: Mapping[str, Any]) -> tuple[Role, int]:
 def _unsendable_reason(native: Mapping[str, Any], kind: str) -> str | None:
     """Return why an item cannot be sent when responses are not stored."""
     if kind == "item_reference":
-        return "left out a reference to an item: nothing is stored that it could mean"
+        return "left out a reference to a stored item: responses are not stored"
     if kind == "reasoning" and not native.get("encrypted_content") and native.get("id") is not None:
         return "left out reasoning that is neither stored nor encrypted"
     return None
@@ -206,7 +206,7 @@ def _repair_item(native: Mapping[str, Any], kind: str, place: InputPath) -> Mapp
     if kind in {"function_call", "custom_tool_call"}:
         changes |= place.repair_text_call(native, TOOL_CALL_KINDS[kind].arguments[0], "")
     if kind in TEXT_OUTPUT_TYPES and native.get("output") is None:
-        place.repair_notes.append("gave an output without content an empty one")
+        place.repair_notes.append("added an empty output to an item without one")
         changes["output"] = ""
     prefix, item_id = ITEM_ID_PREFIXES.get(kind), native.get("id")
     if prefix and item_id is not None and not (isinstance(item_id, str) and item_id.startswith(prefix)):

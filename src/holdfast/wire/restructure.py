@@ -73,7 +73,7 @@ class Restructuring:
     def _portable_call(self, call: ToolCall) -> ToolCall:
         name = safe_name(call.name)
         if name != call.name:
-            self.note(f"the tool {call.name!r} is called {name!r} there")
+            self.note(f"the tool {call.name!r} was renamed to {name!r}")
         return replace(call, name=name, native=None)
 
     def _portable_opaque(self, part: Opaque, role: Role) -> Text | None:
@@ -228,7 +228,7 @@ def limit_images(messages: Sequence[Message], max_images: int, restructuring: Re
     excess = sum(isinstance(part, Media) for message in messages for part in _flat_parts(message.parts)) - max_images
     if excess <= 0:
         return list(messages)
-    restructuring.note(f"{excess} image(s) were left out: {restructuring.target} takes {max_images}")
+    restructuring.note(f"{excess} image(s) were left out: {restructuring.target} accepts {max_images}")
 
     def limited(part: Part) -> Part:
         nonlocal excess

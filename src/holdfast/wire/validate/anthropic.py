@@ -27,7 +27,7 @@ def begins_and_ends_with_user(payload: Payload) -> Iterator[Violation]:
         if message.get("role") not in {"user", "assistant"}:
             yield Violation("role", payload_path(index, ".role"), f"{message.get('role')!r} is not a role here")
     if payload.messages and payload.messages[0].get("role") != "user":
-        yield Violation("first-role", payload_path(0), "the first message is not the user's")
+        yield Violation("first-role", payload_path(0), "the first message must be a user message")
     if payload.messages and payload.messages[-1].get("role") != "user":
         yield Violation(
             "last-role", payload_path(len(payload.messages) - 1), "the conversation must end with a user message"
@@ -47,7 +47,7 @@ def uses_are_answered(payload: Payload) -> Iterator[Violation]:
         for number, result in enumerate(results):
             if result not in waiting or result in results[:number]:
                 yield Violation(
-                    "result-has-use", payload_path(index), f"tool_result for {result!r}, which is no open tool_use"
+                    "result-has-use", payload_path(index), f"tool_result for {result!r}, which is not an open tool_use"
                 )
         first_others = content_blocks(message)[: len(results)]
         if any(block.get("type") != "tool_result" for block in first_others):
@@ -67,10 +67,10 @@ def ids_are_unique(payload: Payload) -> Iterator[Violation]:
     for index, message in enumerate(payload.messages):
         for use in _uses(message):
             if use in seen:
-                yield Violation("unique-id", payload_path(index), f"tool_use id {use!r} is used before")
+                yield Violation("unique-id", payload_path(index), f"tool_use id {use!r} was used before")
             if not isinstance(use, str) or not re.fullmatch(_ANTHROPIC_ID, use):
                 yield Violation(
-                    "id", payload_path(index), f"tool_use id {use!r} has other than letters, digits, _ and -"
+                    "id", payload_path(index), f"tool_use id {use!r} may only have letters, digits, _ and -"
                 )
             seen.add(use)
 
@@ -147,7 +147,7 @@ def roles_alternate(payload: Payload) -> Iterator[Violation]:
             )
     for index in {0, len(roles) - 1} if roles else ():
         if roles[index] != "user":
-            yield Violation("edge-role", payload_path(index), "the first and the last message are the user's")
+            yield Violation("edge-role", payload_path(index), "the first and the last message must be user messages")
 
 
 def converse_uses_are_answered(payload: Payload) -> Iterator[Violation]:
@@ -158,7 +158,7 @@ def converse_uses_are_answered(payload: Payload) -> Iterator[Violation]:
         for result in results:
             if result not in waiting:
                 yield Violation(
-                    "result-has-use", payload_path(index), f"toolResult {result!r} exceeds the toolUse blocks before"
+                    "result-has-use", payload_path(index), f"toolResult {result!r} has no toolUse in the message before"
                 )
         for use in waiting:
             if use not in results:

@@ -20,7 +20,7 @@ def turns_are_whole(payload: Payload) -> Iterator[Violation]:
             yield Violation("empty", payload_path(index, ".parts"), "a turn must have parts")
     for index in {0, len(payload.messages) - 1} if payload.messages else ():
         if payload.messages[index].get("role") != "user":
-            yield Violation("edge-role", payload_path(index), "the first and the last turn are the user's")
+            yield Violation("edge-role", payload_path(index), "the first and the last turn must be user turns")
 
 
 def calls_follow_users(payload: Payload) -> Iterator[Violation]:

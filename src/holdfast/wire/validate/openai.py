@@ -39,7 +39,7 @@ def calls_are_answered(payload: Payload) -> Iterator[Violation]:
                 waiting[call_id] -= 1
             else:
                 yield Violation(
-                    "result-has-call", payload_path(index), f"a result for {call_id!r}, which is no open call"
+                    "result-has-call", payload_path(index), f"a result for {call_id!r}, which is not an open call"
                 )
             continue
         yield from _unanswered(waiting, caller)
@@ -65,7 +65,7 @@ def ids_are_unique(payload: Payload) -> Iterator[Violation]:
         for call_id in call_ids(message):
             if call_id in seen or not call_id:
                 yield Violation(
-                    "unique-id", payload_path(index, ".tool_calls"), f"call id {call_id!r} is empty or used before"
+                    "unique-id", payload_path(index, ".tool_calls"), f"call id {call_id!r} is empty or was used before"
                 )
             seen.add(call_id)
 
@@ -85,7 +85,7 @@ def strings_are_short_enough(payload: Payload) -> Iterator[Violation]:
         for text in texts:
             if isinstance(text, str) and len(text) > OPENAI_MAX_STRING_CHARS:
                 yield Violation(
-                    "string-length", payload_path(index, ".content"), f"{len(text):,} characters are too long"
+                    "string-length", payload_path(index, ".content"), f"{len(text):,} characters are too many"
                 )
 
 
@@ -122,7 +122,9 @@ def roles_follow_in_order(payload: Payload) -> Iterator[Violation]:
             yield Violation("order", payload_path(index), f"unexpected role {role!r} after role {previous!r}")
         previous = role
     if previous == "assistant" and not payload.messages[-1].get("prefix"):
-        yield Violation("last-role", payload_path(len(payload.messages) - 1), "the last message is the assistant's")
+        yield Violation(
+            "last-role", payload_path(len(payload.messages) - 1), "the last message must not be an assistant message"
+        )
     if payload.messages and payload.messages[0].get("role") not in {"system", "user"}:
         yield Violation("first-role", payload_path(0), "the first message is neither system nor user")
 
@@ -146,7 +148,7 @@ def assistant_says_something(payload: Payload) -> Iterator[Violation]:
     """An assistant message has content or calls."""
     for index, message in enumerate(payload.messages):
         if message.get("role") == "assistant" and not message.get("content") and not message.get("tool_calls"):
-            yield Violation("empty", payload_path(index), "neither content nor tool calls")
+            yield Violation("empty", payload_path(index), "an assistant message must have content or tool calls")
         if message.get("role") == "system" and message.get("content") is None:
             yield Violation("empty", payload_path(index), "a system message must have content")
 

@@ -67,10 +67,10 @@ def outputs_are_of_their_kind(payload: Payload) -> Iterator[Violation]:
             expected[call_id] = tool.output
         elif kind in TOOL_OUTPUT_KINDS and expected.get(call_id, kind) != kind:
             yield Violation(
-                "output-kind", payload_path(index, ".type"), f"{kind} answers a call that wants {expected[call_id]}"
+                "output-kind", payload_path(index, ".type"), f"{kind} answers a call that needs {expected[call_id]}"
             )
         if kind in TEXT_OUTPUT_TYPES and not isinstance(item.get("output"), str) and not is_list(item.get("output")):
-            yield Violation("output", payload_path(index, ".output"), "an output is a string or a list of parts")
+            yield Violation("output", payload_path(index, ".output"), "an output must be a string or a list of parts")
 
 
 def call_ids_are_unique(payload: Payload) -> Iterator[Violation]:
@@ -82,7 +82,7 @@ def call_ids_are_unique(payload: Payload) -> Iterator[Violation]:
         call_id = _call_id(item) or ""
         if not call_id or call_id in seen:
             yield Violation(
-                "unique-id", payload_path(index, ".call_id"), f"call id {call_id!r} is empty or used before"
+                "unique-id", payload_path(index, ".call_id"), f"call id {call_id!r} is empty or was used before"
             )
         if len(call_id) > MAX_CALL_ID_CHARS:
             yield Violation(
@@ -122,7 +122,9 @@ def compactions_are_whole(payload: Payload) -> Iterator[Violation]:
     """A compaction has its encrypted content."""
     for index, item in enumerate(payload.messages):
         if _kind(item) in COMPACTION_ITEM_TYPES and not isinstance(item.get("encrypted_content"), str):
-            yield Violation("compaction", payload_path(index, ".encrypted_content"), "a compaction is replayed whole")
+            yield Violation(
+                "compaction", payload_path(index, ".encrypted_content"), "a compaction needs its encrypted content"
+            )
 
 
 def strings_are_short_enough(payload: Payload) -> Iterator[Violation]:
@@ -132,7 +134,7 @@ def strings_are_short_enough(payload: Payload) -> Iterator[Violation]:
             for text in (item.get(key), *(block.get("text") for block in content_blocks(item, key))):
                 if isinstance(text, str) and len(text) > RESPONSES_MAX_STRING_CHARS:
                     yield Violation(
-                        "string-length", payload_path(index, f".{key}"), f"{len(text):,} characters are too long"
+                        "string-length", payload_path(index, f".{key}"), f"{len(text):,} characters are too many"
                     )
 
 
