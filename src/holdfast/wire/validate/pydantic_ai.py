@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.wire.json_reader import is_list, is_mapping
-from holdfast.wire.pydantic_ai_decode import (
+from holdfast.wire.pydantic_ai import (
     FILE_KINDS,
     MESSAGE_KINDS,
     STATE_PART_KINDS,

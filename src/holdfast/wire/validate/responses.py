@@ -4,8 +4,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.wire.json_reader import is_list
-from holdfast.wire.responses import COMPACTION_ITEM_TYPES, ITEM_ID_PREFIXES, OPENAI_RESPONSES_ROLES
-from holdfast.wire.responses_items import TEXT_OUTPUT_TYPES, TOOL_OUTPUT_KINDS, call_kind_of, output_kind_of
+from holdfast.wire.responses import (
+    COMPACTION_ITEM_TYPES,
+    ITEM_ID_PREFIXES,
+    OPENAI_RESPONSES_ROLES,
+    TEXT_OUTPUT_TYPES,
+    TOOL_OUTPUT_KINDS,
+    call_kind_of,
+    output_kind_of,
+)
 from holdfast.wire.validate.rules import Payload, ValidationRule, Violation, content_blocks, is_not_empty, payload_path
 
 RESPONSES_MAX_STRING_CHARS = 10_485_760
