@@ -151,4 +151,4 @@ def test_tuning_wants_one_budget(talk: Path, capsys: Captured) -> None:
     code, out, problems = tuned(capsys, str(talk), "--budget", "5000,6000")
 
     assert (code, out) == (2, "")
-    assert "--budget: '5000,6000' is more than one; give the one to tune for" in problems
+    assert "--budget: '5000,6000' is more than one budget; give the one to tune for" in problems
