@@ -63,7 +63,7 @@ def test_programs_get_every_setting_as_json(capsys: Captured) -> None:
         "value": 50,
         "text": "50",
         "source": {"kind": "preset", "name": "default", "line": None, "text": "preset default"},
-        "help": "How many steps an agent may take in a turn; 0 is any number",
+        "help": "The most steps of an agent in a turn; 0 means no limit",
         "note": "",
         "also": ["agent_max_steps"],
         "variables": ["HOLDFAST_MAX_STEPS"],
@@ -80,7 +80,7 @@ def test_one_setting_is_explained(home: Path, capsys: Captured) -> None:
 
     assert steps[:2] == (
         0,
-        "max_steps = 50\n  from preset default\n  How many steps an agent may take in a turn; 0 is any number\n"
+        "max_steps = 50\n  from preset default\n  The most steps of an agent in a turn; 0 means no limit\n"
         "  expects a whole number from 1 to 1,000,000, or 0 for none\n  other names: agent_max_steps, $HOLDFAST_MAX_STEPS\n",
     )
     assert f"  web: https://x  ({home}/holdfast.toml:1)\n" in servers[1]
@@ -109,7 +109,7 @@ def test_a_setting_kept_in_an_untrusted_project_is_said_to_be_left_out_and_why(h
     assert not home.exists()
     assert (code, out) == (0, f"tools = read, saved in {project}/holdfast.toml\n")
     assert problems == (
-        f"holdfast: {project}/holdfast.toml:1: tools is left out, because an untrusted project may not set it; "
+        f"holdfast: {project}/holdfast.toml:1: tools is ignored, because an untrusted project may not set it; "
         f"to trust this project: holdfast config trust +{project} --user\n"
     )
 

@@ -64,7 +64,9 @@ def _show_one(settings: Settings, row: SettingRow) -> None:
         for inner, table in cast("Mapping[str, object]", row.value).items():
             print(f"  {inner}: {table}  ({settings.source(f'{name}.{inner}')})")
     print(f"  {declaration.help}\n  expects {declaration.value_type.expects}")
-    print(f"  other names: {', '.join([*declaration.aliases, *(f'${variable}' for variable in declaration.variables)])}")
+    print(
+        f"  other names: {', '.join([*declaration.aliases, *(f'${variable}' for variable in declaration.variables)])}"
+    )
 
 
 def _row_json(row: SettingRow) -> dict[str, object]:
@@ -74,7 +76,7 @@ def _row_json(row: SettingRow) -> dict[str, object]:
         "value": _json_value(row.value, row.text),
         "text": row.text,
         "source": {**asdict(row.source), "text": str(row.source)},
-        "help": row.help,
+        "help": declaration.help,
         "note": row.note,
         "also": declaration.aliases,
         "variables": declaration.variables,

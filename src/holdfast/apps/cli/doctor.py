@@ -164,7 +164,10 @@ def _unknown_window(model: str) -> DoctorFinding:
 def _check_embedded() -> Iterator[DoctorFinding]:
     if find_spec("xllamacpp") is None or find_spec("httpx") is None:
         yield DoctorFinding(
-            "fail", "model", "the engine of the embedded model is not installed", "pip install '.[embedded]' in Holdfast's folder"
+            "fail",
+            "model",
+            "the engine of the embedded model is not installed",
+            "pip install '.[embedded]' in Holdfast's folder",
         )
     if path := cached_weights():
         yield DoctorFinding("ok", "model", f"embedded, weights in {display_path(path)}")
@@ -242,7 +245,9 @@ async def _check_store(settings: Settings) -> AsyncIterator[DoctorFinding]:
     finally:
         await store.close()
     if path is not None and path.stat().st_mode & GROUP_AND_OTHERS_MODE:
-        yield DoctorFinding("fail", "store", f"other users can read {display_path(path)}", f"chmod 600 {display_path(path)}")
+        yield DoctorFinding(
+            "fail", "store", f"other users can read {display_path(path)}", f"chmod 600 {display_path(path)}"
+        )
     elif was_open:
         yield DoctorFinding("warn", "store", f"other users could read {display_path(path or Path())}; now they cannot")
     if newest and newest[0].updated_ms > time.time() * 1000 + MAX_CLOCK_SKEW_MS:

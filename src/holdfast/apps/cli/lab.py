@@ -207,6 +207,7 @@ def _parse_budgets(text: str, static: int) -> list[int]:
     numbers = [int(number) for number in _split_names(text) if number.isdecimal() and len(number) <= MAX_BUDGET_DIGITS]
     if len(numbers) != len(_split_names(text)) or not numbers or min(numbers) <= static:
         raise SettingsError(
-            "--budget", f"{text!r:.60} is not a list of budgets above {static:,} tokens; write one such as {DEFAULT_BUDGETS}"
+            "--budget",
+            f"{text!r:.60} is not a list of budgets above {static:,} tokens; write one such as {DEFAULT_BUDGETS}",
         )
     return numbers

@@ -28,7 +28,7 @@ Keep long conversations with a language model inside its context window; inspect
 
 Exit codes: 0 done, 1 done but something differs or was lost, 2 not done, 130 interrupted."""
 
-Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 AddCommands: TypeAlias = Callable[[Subparsers], None]
 
 

@@ -203,7 +203,9 @@ async def import_file(args: argparse.Namespace, store: Store) -> int:
     progress.done()
     refused = [f"line {line}: {problem}" for one in arrived for line, problem in one.refused]
     losses = [f"line {loss.line}: {loss.bytes:,} bytes not read: {loss.reason}" for loss in found.losses]
-    newer = [f"{one.session}: a newer version of Holdfast wrote it; it is read-only" for one in arrived if one.is_read_only]
+    newer = [
+        f"{one.session}: a newer version of Holdfast wrote it; it is read-only" for one in arrived if one.is_read_only
+    ]
     for problem in [*found.notes, *losses, *refused, *newer]:
         warn(problem)
     lines = [

@@ -71,7 +71,7 @@ def find_policy_link(policy: Policy, name: str) -> PolicyLink | None:
     return next(
         (
             link
-            for link in POLICY_LINKS[name]
+            for link in POLICY_LINKS.get(name, ())
             if link.rule_type is None or type(getattr(policy, link.path[0])) is link.rule_type
         ),
         None,
