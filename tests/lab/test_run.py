@@ -233,7 +233,7 @@ def test_prices_have_names_models_have_prices_and_so_do_files(tmp_path: Path) ->
         Prices(name="mine", read=0.2, write=1.0, output=3.0, ttl_seconds=60.0),
     ]
     assert [one.name for one in found[3:]] == ["gpt-4o-mini"]
-    with pytest.raises(SettingsError, match="names nothing"):
+    with pytest.raises(SettingsError, match="names no price list"):
         prices_for(" , ")
 
 
@@ -327,5 +327,5 @@ def test_a_run_that_is_terminated_leaves_nothing_behind(tmp_path: Path) -> None:
         _, problems = process.communicate(timeout=60)
 
     assert process.returncode == 128 + signal.SIGTERM
-    assert "interrupted: " in problems
+    assert "interrupted after " in problems
     assert "semaphore" not in problems

@@ -18,7 +18,9 @@ def prices_for(names: str) -> list[Prices]:
     listed = [name for one in names.split(",") if (name := one.strip())]
     found = {prices.name: prices for name in listed for prices in _find_prices(name)}
     if not found:
-        raise SettingsError("--prices", f"names nothing; choose from {', '.join(PROVIDER_PRICES)}, a model, or a file")
+        raise SettingsError(
+            "--prices", f"names no price list; choose from {', '.join(PROVIDER_PRICES)}, a model, or a file"
+        )
     return list(found.values())
 
 
@@ -44,7 +46,9 @@ def _read_price_file(path: Path) -> list[Prices]:
         raise SettingsError("--prices", f"{path} cannot be read: {error}") from error
     found = [_parse_prices(path, name, table) for name, table in tables.items()]
     if not found:
-        raise SettingsError("--prices", f"{path} holds no price; write a table for each: [name] read, write, output")
+        raise SettingsError(
+            "--prices", f"{path} has no prices; write a table for each list: [name] with read, write and output"
+        )
     return found
 
 
@@ -54,7 +58,7 @@ def _parse_prices(path: Path, name: str, table: object) -> Prices:
         value = fields.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
             raise SettingsError(
-                "--prices", f"{path}: [{name}] needs {key}: what such a token costs beside a plain input token"
+                "--prices", f"{path}: [{name}] needs {key}: the price of such a token relative to a plain input token"
             )
     numbers = {key: float(cast("float", fields[key])) for key in REQUIRED_PRICES}
     ttl = fields.get("ttl_seconds", 300)

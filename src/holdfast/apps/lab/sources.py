@@ -94,7 +94,7 @@ def _check_playable(recording: Recording) -> Recording:
     except MalformedInputError as error:
         raise MalformedInputError(f"session {recording.name!r}", str(error)) from error
     if not recording.turns:
-        raise MalformedInputError(f"session {recording.name!r}", "there is no assistant turn to play")
+        raise MalformedInputError(f"session {recording.name!r}", "there is no assistant turn to replay")
     return recording
 
 
@@ -134,7 +134,9 @@ async def _import_file(path: Path) -> tuple[list[Recording], list[str]]:
         except MalformedInputError as error:
             problems.append(f"{path}: {error}")
     if not loaded.conversations:
-        problems.append(f'{path}: holds no conversation; a line for each: {{"messages": […]}}, or what import reads')
+        problems.append(
+            f'{path}: has no conversation; write a line for each, {{"messages": […]}}, or give a file that holdfast import reads'
+        )
     return found, problems
 
 
@@ -180,7 +182,7 @@ async def _read_session(store: Store, session: str) -> Recording:
     async for stored in export_records(store, session):
         session_log.apply(stored.time_ms, from_record(stored.record))
     if not session_log.messages:
-        raise MalformedInputError(f"session {session!r}", "nothing was said in it")
+        raise MalformedInputError(f"session {session!r}", "there are no messages in it")
     messages: list[JsonMessage] = [system_message(text)] if (text := _plain_system(session_log.system)) else []
     times: list[float | None] = [None] * len(messages)
     usage: list[Mapping[str, int] | None] = [None] * len(messages)

@@ -75,7 +75,7 @@ def parse_variations(text: Sequence[str], policy: Policy, *, has_summary: bool =
         except ValueError:
             listed = []
         if not listed:
-            raise SettingsError("--vary", f"{one!r} says no values; write such as compaction.tail_share=0.05,0.1")
+            raise SettingsError("--vary", f"{one!r} has no values; write them as in compaction.tail_share=0.05,0.1")
         varied[name.strip()] = listed
     return varied or _default_variations(policy, has_summary=has_summary)
 
@@ -85,7 +85,10 @@ def _default_variations(policy: Policy, *, has_summary: bool) -> dict[str, list[
     rule = policy.compaction
     numbers = [item.name for item in fields(rule) if _is_number(getattr(rule, item.name))] if rule else []
     if rule is None or not numbers:
-        raise SettingsError("--vary", f"how {policy.name} folds has no numbers; say what to vary, SETTING=VALUES")
+        raise SettingsError(
+            "--vary",
+            f"the compaction rule of {policy.name} has no numbers; name a setting and its values: SETTING=LIST",
+        )
     names = rule.tuned_settings(has_summarizer=has_summary) or numbers[:MAX_VARIED_SETTINGS]
     return {
         f"compaction.{name}": [_scaled(getattr(rule, name), factor) for factor in VARIATION_FACTORS] for name in names
@@ -126,7 +129,7 @@ def make_versions(policy: Policy, varied: Mapping[str, Sequence[object]]) -> tup
             found.append(PolicyVersion(settings, changed))
     if len(refused) == total:
         raise SettingsError("--vary", refused[0])
-    left_out = f"{len(refused)} of {total} combinations cannot work and were left out: {refused[0]}" if refused else ""
+    left_out = f"{len(refused)} of {total} combinations are invalid and were skipped: {refused[0]}" if refused else ""
     return found, left_out
 
 
