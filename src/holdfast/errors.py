@@ -225,7 +225,7 @@ class ArtifactTooLargeError(ArtifactError):
 
     def __init__(self, artifact_id: str, *, tokens: int, limit: int) -> None:
         super().__init__(
-            f"{artifact_id!r} has {tokens:,} tokens, and at most {limit:,} can be returned at once; ask for a part of it"
+            f"{artifact_id!r} has {tokens:,} tokens, and at most {limit:,} are returned at once; ask for a part of it"
         )
         self.artifact_id = artifact_id
         self.tokens = tokens

@@ -65,7 +65,7 @@ def govern(
         system = replace_surrogates(system)
     marks, max_marks = count_cache_marks(system) + count_cache_marks(tools), message_format.max_cache_marks
     if max_marks is not None and marks > max_marks:
-        raise SettingsError("system", f"system text and tools have {marks} cache marks; at most {max_marks} are allowed")
+        raise SettingsError("system", f"with the tools it has {marks} cache marks; at most {max_marks} are allowed")
     situation = Situation(
         budget=budget_for(model, budget),
         counter=counter,

@@ -81,7 +81,8 @@ def test_one_setting_is_explained(home: Path, capsys: Captured) -> None:
     assert steps[:2] == (
         0,
         "max_steps = 50\n  from preset default\n  The most steps of an agent in a turn; 0 means no limit\n"
-        "  expects a whole number from 1 to 1,000,000, or 0 for none\n  other names: agent_max_steps, $HOLDFAST_MAX_STEPS\n",
+        "  expects a whole number from 1 to 1,000,000, or 0 for none\n"
+        "  other names: agent_max_steps, $HOLDFAST_MAX_STEPS\n",
     )
     assert f"  web: https://x  ({home}/holdfast.toml:1)\n" in servers[1]
     assert "abcdefgh1234" not in "".join(servers[1:])

@@ -135,7 +135,7 @@ async def _import_file(path: Path) -> tuple[list[Recording], list[str]]:
             problems.append(f"{path}: {error}")
     if not loaded.conversations:
         problems.append(
-            f'{path}: has no conversation; write a line for each, {{"messages": […]}}, or give a file that holdfast import reads'
+            f'{path}: has no conversation; write {{"messages": […]}} in a line for each, or what import reads'
         )
     return found, problems
 
