@@ -224,7 +224,8 @@ async def recover_file(args: argparse.Namespace, store: Store) -> int:
     """
     del store
     output: Path = args.output or args.file.with_name(f"{args.file.stem}.recovered.db")
-    _check_new_file(output)
+    if output.exists():  # noqa: ASYNC240 - the command does nothing else meanwhile
+        raise StoreUnavailableError(str(output), "it already exists; choose another file with -o")
     progress = ProgressCounter("rows")
     salvage = recover_store(args.file, progress)
     if not salvage.logs:
@@ -268,19 +269,13 @@ async def scrub_session(args: argparse.Namespace, store: Store) -> int:
     return int(done.count == 0 and not files)
 
 
-def _check_new_file(path: Path) -> None:
-    if path.exists():
-        raise StoreUnavailableError(str(path), "it already exists; choose another file with -o")
-
-
 async def _open_session(store: Store, prefix: str) -> Session:
     return await Session.open(await resolve_session_id(store, prefix), store=store)
 
 
 async def _rebuild_request(session: Session, number: int) -> RebuiltRequest:
     count = 0
-    for request in rebuilt_requests(await session.events()):
-        count += 1
+    for count, request in enumerate(rebuilt_requests(await session.events()), start=1):
         if count == number:
             return request
     has = f"requests 1 to {count:,}, not {number:,}" if count else "no requests yet"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import cast
 
 from holdfast.core.planning.situation import PROVIDER_PRICES, Prices
+from holdfast.core.schema import is_number
 from holdfast.counters.models import find_model, prices_of
 from holdfast.errors import SettingsError
 
@@ -56,7 +57,7 @@ def _parse_prices(path: Path, name: str, table: object) -> Prices:
     fields = cast("Mapping[str, object]", table if isinstance(table, Mapping) else {})
     for key in REQUIRED_PRICES:
         value = fields.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        if not is_number(value) or value < 0:
             raise SettingsError(
                 "--prices", f"{path}: [{name}] needs {key}: the price of such a token relative to a plain input token"
             )

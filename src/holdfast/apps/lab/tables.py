@@ -9,6 +9,7 @@ from statistics import mean
 
 from holdfast.apps.lab.policies import SUMMARY_OPTION
 from holdfast.apps.lab.runner import JsonRow, PolicyResult
+from holdfast.apps.settings.policies import set_nested
 
 TABLE_WIDTH = 110
 """The width of the table in characters, unless the figures need more."""
@@ -69,22 +70,11 @@ def result_rows(results: Sequence[PolicyResult]) -> list[JsonRow]:
     for entry in results:
         row: JsonRow = {"session": entry.session, "policy": entry.policy, "budget": entry.budget, **entry.figures}
         for name, value in entry.figures.items():
-            _set_nested_figure(row, name.split("."), value)
+            if "." in name:
+                set_nested(row, name.split("."), value)
         row |= {"problems": entry.problems} if entry.problems else {}
         rows.append(row | ({"is_partial": True} if entry.missing_replays else {}))
     return rows
-
-
-def _set_nested_figure(row: JsonRow, path: Sequence[str], value: float) -> None:
-    """Put a figure into nested objects by the parts of its name."""
-    place: dict[str, object] = row
-    for step in path[:-1]:
-        inner = place.setdefault(step, {})
-        if not isinstance(inner, dict):
-            return
-        place = inner  # pyright: ignore[reportUnknownVariableType]
-    if len(path) > 1:
-        place[path[-1]] = value
 
 
 def render_csv(results: Sequence[PolicyResult]) -> str:

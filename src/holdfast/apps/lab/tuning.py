@@ -15,8 +15,10 @@ from typing import cast
 from holdfast.apps.lab.recordings import Recording
 from holdfast.apps.lab.runner import JsonRow, PolicyResult, ReplayJob
 from holdfast.apps.lab.tables import RATIO_SUFFIX, ReportTable, pool_results
+from holdfast.apps.settings.policies import set_nested
 from holdfast.core.planning.policy import Policy, with_policy_changes
 from holdfast.core.planning.situation import Prices
+from holdfast.core.schema import is_number
 from holdfast.errors import SettingsError
 
 COST_BASELINE = "threshold"
@@ -83,7 +85,7 @@ def parse_variations(text: Sequence[str], policy: Policy, *, has_summary: bool =
 def _default_variations(policy: Policy, *, has_summary: bool) -> dict[str, list[object]]:
     """Return values around the numbers of the compaction rule."""
     rule = policy.compaction
-    numbers = [item.name for item in fields(rule) if _is_number(getattr(rule, item.name))] if rule else []
+    numbers = [item.name for item in fields(rule) if is_number(getattr(rule, item.name))] if rule else []
     if rule is None or not numbers:
         raise SettingsError(
             "--vary",
@@ -93,10 +95,6 @@ def _default_variations(policy: Policy, *, has_summary: bool) -> dict[str, list[
     return {
         f"compaction.{name}": [_scaled(getattr(rule, name), factor) for factor in VARIATION_FACTORS] for name in names
     }
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _scaled(value: float, factor: float) -> float:
@@ -150,10 +148,7 @@ def _nested_table(settings: Mapping[str, object]) -> dict[str, object]:
     """Return settings with dotted names as the nested table of a policy file."""
     table: dict[str, object] = {}
     for name, value in settings.items():
-        place, (*steps, last) = table, name.split(".")
-        for step in steps:
-            place = cast("dict[str, object]", place.setdefault(step, {}))
-        place[last] = value
+        set_nested(table, name.split("."), value)
     return table
 
 
