@@ -155,7 +155,7 @@ def test_a_scrubbed_secret_is_gone_and_is_not_called_damage(chats: Path, capsys:
     code, out, problems = run(capsys, "scrub", "report-1", "sk-secret12345")
 
     assert (code, out) == (0, "replaced 1 time in 1 record\n")
-    assert problems == "holdfast: it also stands in session other; scrub that one too\n"
+    assert problems == "holdfast: session other also contains it; scrub that session too\n"
     assert "[scrubbed] found" in run(capsys, "show", "report-1")[1]
     assert run(capsys, "replay", "report-1", "--verify")[:2] == (
         0,
