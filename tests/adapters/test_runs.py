@@ -425,7 +425,7 @@ async def test_a_store_that_is_gone_when_a_run_fails_does_not_hide_why_it_failed
     with pytest.raises(OSError, match="the disk is gone") as failed:
         await agent.run("one")
 
-    assert "Holdfast could not record what was said last: " in failed.value.__notes__[0]
+    assert "Holdfast could not record the last messages: " in failed.value.__notes__[0]
 
 
 # Beside other capabilities.

@@ -186,7 +186,7 @@ async def test_recompacting_takes_back_a_compaction_and_nothing_else() -> None:
     other = await opened(summarizer=ScriptedModel([GOOD]))
     await talked(other)
     await other.compact()
-    other._compactor.options = CompactionOptions(automatic=FailingModel("unauthorised"))
+    other._compactor.options = CompactionOptions(automatic=FailingModel("unauthorized"))
     with pytest.raises(HoldfastError):
         await other.recompact()
     assert len(other.history.version.state_of(log.MAIN).compactions) == 1

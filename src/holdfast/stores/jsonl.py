@@ -117,7 +117,9 @@ def load_bytes(content: bytes, name: str = "input") -> LoadedFile:
     for item in items:
         actual = _source(item.value)
         if actual != source:
-            what = "neither a record nor a message" if actual is None else f"{actual} in a file of {source}"
+            what = (
+                "neither a record nor a message" if actual is None else f"{actual} entry in a file of format {source}"
+            )
             found.losses.append(UnreadableLine(item.line, item.size, what))
         else:
             _add_value(found, item, cast("Mapping[str, object]", item.value))

@@ -251,7 +251,9 @@ class PostgresStore:
                     await self._disconnect()
                 raise as_postgres_store_error(error) from error
             except (UnicodeError, OverflowError) as error:
-                raise StoreUnavailableError(POSTGRES_LABEL, f"it cannot keep this: {error}; give another") from error
+                raise StoreUnavailableError(
+                    POSTGRES_LABEL, f"it cannot store this value: {error}; pass another"
+                ) from error
 
     async def _connect(self) -> "psycopg.AsyncConnection[TupleRow]":
         if self._connection is None or self._connection.closed:

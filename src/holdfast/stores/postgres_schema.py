@@ -69,7 +69,7 @@ async def migrate_postgres(connection: "psycopg.AsyncConnection[TupleRow]") -> N
         row = await cursor.fetchone()
         version = row[0] if row else 0
         if version > len(POSTGRES_MIGRATIONS):
-            raise StoreUnavailableError(POSTGRES_LABEL, "the tables were made by a newer Holdfast; update Holdfast")
+            raise StoreUnavailableError(POSTGRES_LABEL, "it was written by a newer Holdfast; update Holdfast")
         for migration in POSTGRES_MIGRATIONS[version:]:
             await cursor.execute(migration.encode())
         if version < len(POSTGRES_MIGRATIONS):
@@ -84,12 +84,12 @@ def as_postgres_store_error(error: "psycopg.Error") -> StoreUnavailableError:
     if state.startswith("28") or "password authentication failed" in first:
         return StoreUnavailableError(POSTGRES_LABEL, "user or password is wrong; check the URL")
     if state == "53100":
-        return StoreUnavailableError(POSTGRES_LABEL, "the disk of the server is full; make room and try again")
+        return StoreUnavailableError(POSTGRES_LABEL, "the disk of the server is full; free some space and try again")
     if state == "3D000" or ("FATAL" in first and 'database "' in first and "does not exist" in first):
         return StoreUnavailableError(POSTGRES_LABEL, "there is no such database; create it, or check the URL")
     if isinstance(error, psycopg.OperationalError) and (not state or state.startswith(UNREACHABLE_STATES)):
         return StoreUnavailableError(
-            POSTGRES_LABEL, f"the server cannot be reached ({first}); try again when it is there"
+            POSTGRES_LABEL, f"the server cannot be reached ({first}); try again when it is available"
         )
     return StoreUnavailableError(POSTGRES_LABEL, f"the server says: {first}")
 

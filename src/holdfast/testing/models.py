@@ -25,7 +25,7 @@ ScriptLine: TypeAlias = str | ModelReply | Exception | Callable[[SummaryPrompt],
 """A line of a script: a text, a whole reply, an error to raise, or a function of the prompt."""
 FailureKind: TypeAlias = Literal[
     "slow", "empty", "garbage", "truncated", "inflated", "refusing", "hanging", "flaky",
-    "stubborn", "unauthorised", "unreachable", "busy", "overflow",
+    "stubborn", "unauthorized", "unreachable", "busy", "overflow",
 ]  # fmt: skip
 FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 
@@ -77,7 +77,9 @@ class ScriptedModel:
             await self._sleep(self._seconds)
         line = next(self._lines, None)
         if line is None:
-            raise ModelRefusedError(self.name, f"the script ended before ask {len(self.prompts)}", remedy="write more")
+            raise ModelRefusedError(
+                self.name, f"the script has no line for prompt {len(self.prompts)}", remedy="add lines"
+            )
         if isinstance(line, Exception):
             raise line
         if isinstance(line, ModelReply):
@@ -155,7 +157,7 @@ class FailingModel:
         size = len(prompt.text) // BILLED_CHARS_PER_TOKEN
         errors: dict[FailureKind, HoldfastError] = {
             "refusing": ModelRefusedError(name, "I cannot help with that"),
-            "unauthorised": ModelAccessError(name, "401 invalid key"),
+            "unauthorized": ModelAccessError(name, "401 invalid key"),
             "unreachable": ModelUnreachableError(name, "connection refused"),
             "busy": ModelBusyError(name, "429 too many requests", retry_after=5.0),
             "overflow": ModelOverflowError(name, f"{size} tokens > {limit} maximum", limit=limit, size=size),

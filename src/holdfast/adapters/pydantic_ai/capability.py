@@ -122,7 +122,7 @@ class Holdfast(AbstractCapability[Any]):
         """Return the session of a conversation; None means the one that was passed as `session=`."""
         session_id = conversation_id or self._fixed_session_id
         if session_id is None:
-            raise SettingsError("conversation_id", "is needed: there is no one session for all runs")
+            raise SettingsError("conversation_id", "is needed, because no session= was passed to Holdfast")
         self._current = (await self.conversations.conversation(session_id)).session
         return self._current
 
@@ -214,7 +214,7 @@ class GovernedRun(AbstractCapability[Any]):
             if has_dangling_calls(self._messages):
                 await conversation.agent.interrupt()
         except HoldfastError as problem:
-            error.add_note(f"Holdfast could not record what was said last: {problem}")
+            error.add_note(f"Holdfast could not record the last messages: {problem}")
 
     def get_toolset(self) -> AgentToolset[Any] | None:
         """Return the tools of the run: recall unless it is off, and `compact_context` if it is on."""

@@ -289,7 +289,7 @@ class SessionPool:
     def __init__(self, options: SessionOptions, session: Session | None = None) -> None:
         for setting in fields(options):
             if session is not None and getattr(options, setting.name) is not None:
-                raise SettingsError(setting.name, "is the open session's own; give it where you open that")
+                raise SettingsError(setting.name, "cannot be combined with an open session; pass it to Session.open")
         self._options = options
         self._fixed = AgentConversation(_check_session_format(session)) if session is not None else None
         self._store: Store | None = None
@@ -358,6 +358,6 @@ class SessionPool:
 def _check_session_format(session: Session) -> Session:
     known = session.history.format or SESSION_FORMAT
     if known != SESSION_FORMAT:
-        problem = f"session {session.id!r} speaks {known}; bring it into another one with convert()"
+        problem = f"session {session.id!r} has the format {known}; copy it into a new session with convert()"
         raise SettingsError("format", problem)
     return session

@@ -66,7 +66,7 @@ class SubAgentCapability(AbstractCapability[Any]):
 def delegation_toolset(agents: Mapping[str, SubAgent]) -> FunctionToolset[Any]:
     """Return the tool `delegate`, by which the model of an agent with Holdfast delegates to other agents."""
     if not agents:
-        raise SettingsError("agents", "is empty: there is nobody to delegate to")
+        raise SettingsError("agents", "is empty; pass at least one agent to delegate to")
 
     async def delegate(ctx: RunContext[Any], agent: str, task: str) -> str:
         sub_agent = agents.get(agent)
@@ -89,7 +89,7 @@ async def _run_sub_agent(name: str, task: str, sub_agent: SubAgent, usage: RunUs
     """Return a sub-agent's answer, or the reason why there is none, as text: the agent that delegated continues."""
     current = CURRENT_CONVERSATION.get()
     if current is None:
-        raise SettingsError("delegate", "is for agents that Holdfast governs: capabilities=[Holdfast(…)]")
+        raise SettingsError("delegate", "needs an agent with Holdfast: Agent(…, capabilities=[Holdfast(…)])")
     limits = UsageLimits(request_limit=sub_agent.max_steps)
     delegation = current.agent.delegate(
         name,

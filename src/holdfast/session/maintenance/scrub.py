@@ -52,7 +52,7 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
     if len(secret.strip()) < MIN_SECRET_CHARS:
         raise SettingsError("text", f"give at least {MIN_SECRET_CHARS} characters of the secret")
     if secret in TOMBSTONE:
-        raise SettingsError("text", "it is part of the tombstone")
+        raise SettingsError("text", f"is part of {TOMBSTONE}, which replaces secrets; pass more of the secret")
     words = secret_spellings(secret)
     copies = await _scrubbed_copies(store, session, words)
     changed = [position for position, copy in enumerate(copies) if copy.count]
@@ -92,7 +92,9 @@ def scrub_files(paths: Iterable[Path], secret: str) -> list[Path]:
         except UnicodeDecodeError:
             continue
         except OSError as error:
-            raise StoreUnavailableError(str(path), f"{error.strerror or error}; look into it by hand") from error
+            raise StoreUnavailableError(
+                str(path), f"{error.strerror or error}; remove the secret from this file by hand"
+            ) from error
         # A prompt history prefixes its lines with "+", so a secret of several lines has such prefixes inside.
         for word in (*words, secret.replace("\n", "\n+")):
             text, before = text.replace(word, TOMBSTONE), text
@@ -156,7 +158,9 @@ def _replayed(copies: Sequence[_RecordCopy]) -> tuple[History, Mapping[int, int]
             history.append(from_record(copy.record))
         except MalformedInputError as error:
             if copy.count:
-                problem = f"without it record {position} could not be read any more ({error.where}); give more of it"
+                problem = (
+                    f"removing it would make record {position} unreadable ({error.where}); pass more of the secret"
+                )
                 raise SettingsError("text", problem) from error
         if len(history) > before:
             positions[position] = before

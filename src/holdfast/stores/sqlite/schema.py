@@ -47,13 +47,15 @@ SQLITE_MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ("CREATE TABLE noted (id INTEGER PRIMARY KEY, text BLOB NOT NULL)",),
 )
 
-DISK_FULL = "the disk is full; make room and try again"
-READ_ONLY = "the file or one beside it (-wal, -shm) is read-only; change their permissions, or open another one"
+DISK_FULL = "the disk is full; free some space and try again"
+READ_ONLY = "the file, its -wal or its -shm file is read-only; change their permissions, or open another file"
 READ_ONLY_FOLDER = "the folder of the file is read-only; change its permissions, or open a copy of the file elsewhere"
-FILE_LOCKED = "another process keeps the file locked; try again when it is done"
-CANNOT_OPEN = "the file cannot be opened; check that the folder exists and is yours"
-NOT_WRITTEN = "the file cannot be written to: a quota or a limit is reached, or the disk fails; make room and try again"
-DISK_FAILURE = "the disk does not answer as it should; check it"
+FILE_LOCKED = "another process has locked the file; try again later"
+CANNOT_OPEN = "the file cannot be opened; check that the folder exists and that you may write to it"
+NOT_WRITTEN = (
+    "the file cannot be written to: a quota or a limit is reached, or the disk fails; free some space and try again"
+)
+DISK_FAILURE = "the disk reported an error; check the disk"
 SQLITE_PROBLEMS: Mapping[str, str] = {
     "SQLITE_FULL": DISK_FULL,
     # Opening a database creates the -shm file, which needs space too.

@@ -132,6 +132,6 @@ class SqliteStore:
                 self._database = None
             raise as_sqlite_store_error(error, str(self.path)) from error
         except (UnicodeError, OverflowError) as error:
-            raise StoreUnavailableError(str(self.path), f"it cannot keep this: {error}; give another") from error
+            raise StoreUnavailableError(str(self.path), f"it cannot store this value: {error}; pass another") from error
         except OSError as error:
             raise StoreUnavailableError(str(self.path), f"{error.strerror or error}; check the path") from error
