@@ -164,9 +164,7 @@ async def import_recovered(
 
 def _with_blob_inlined(recovered: RecoveredStore, record: JsonRecord) -> JsonRecord:
     """Return a record with its message inlined; if the blob is lost, without it, which `import_session` reports."""
-    digest = blob_digest(record)
-    content = recovered.blobs.get(digest) if digest else None
+    content = recovered.blobs.get(blob_digest(record) or "")
     if content is None:
         return record
-    values = cast("dict[str, object]", record["data"])
-    return {**record, "data": {**values, "native": json.loads(content)}}
+    return {**record, "data": {**cast("dict[str, object]", record["data"]), "native": json.loads(content)}}
