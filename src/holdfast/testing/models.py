@@ -52,23 +52,13 @@ class ScriptedModel:
 
         `prefix_formats` are the formats of requests that it can continue.
         """
+        self.name = name
+        self.window = window
         self.prefix_formats = frozenset(prefix_formats)
         self._lines = iter(lines)
-        self._name = name
-        self._window = window
         self._seconds = seconds
         self._sleep = sleep
         self.prompts: list[SummaryPrompt] = []
-
-    @property
-    def name(self) -> str:
-        """Its name in events and errors."""
-        return self._name
-
-    @property
-    def window(self) -> int | None:
-        """The context window in tokens."""
-        return self._window
 
     async def write(self, prompt: SummaryPrompt) -> ModelReply:
         """Return the next line of the script."""
@@ -101,21 +91,12 @@ class FailingModel:
     ) -> None:
         """`text` is the reply of a working model; `seconds` is how long the slow and the stubborn kind take."""
         self.failure: FailureKind = failure
+        self.name = f"failing:{failure}"
+        self.window = window
         self._text = text
-        self._window = window
         self._seconds = seconds
         self._sleep = sleep
         self.prompts: list[SummaryPrompt] = []
-
-    @property
-    def name(self) -> str:
-        """Its name in events and errors."""
-        return f"failing:{self.failure}"
-
-    @property
-    def window(self) -> int | None:
-        """The context window in tokens."""
-        return self._window
 
     async def write(self, prompt: SummaryPrompt) -> ModelReply:
         """Fail."""
@@ -153,7 +134,7 @@ class FailingModel:
             turn = len(self.prompts) % 4
             cut = ModelUnreachableError(name, "the connection was cut")
             return {1: cut, 3: ModelBusyError(name, "overloaded", retry_after=2.0)}.get(turn)
-        limit = self._window or 1_024
+        limit = self.window or 1_024
         size = len(prompt.text) // BILLED_CHARS_PER_TOKEN
         errors: dict[FailureKind, HoldfastError] = {
             "refusing": ModelRefusedError(name, "I cannot help with that"),
