@@ -8,7 +8,6 @@ runs may be active at once.
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -25,7 +24,7 @@ from holdfast.adapters.pydantic_ai.conversation import (
     SessionOptions,
     SessionPool,
 )
-from holdfast.adapters.pydantic_ai.processors import has_dangling_calls, patch_dangling_tool_calls
+from holdfast.adapters.pydantic_ai.processors import dangling_calls, patch_dangling_tool_calls
 from holdfast.adapters.pydantic_ai.tools import MIN_RECALL_BUDGET, RecallToolset, compaction_toolset, without_recall
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.events import Usage
@@ -85,7 +84,8 @@ class Holdfast(AbstractCapability[Any]):
         options = SessionOptions(store=store, policy=policy, summarizer=summarizer, compaction=compaction)
         self.conversations = SessionPool(options, opened)
         self._fixed_session_id = session.id if isinstance(session, Session) else session
-        self._current = opened
+        self.session = opened
+        """The session of the newest run; before any run, the session that was passed in or opened last."""
         self.budget = budget
         self.model = model
         self.recall = recall
@@ -109,11 +109,6 @@ class Holdfast(AbstractCapability[Any]):
     # For programs.
 
     @property
-    def session(self) -> Session | None:
-        """The session of the newest run; before any run, the session that was passed in or opened last."""
-        return self._current
-
-    @property
     def sessions(self) -> Mapping[str, Session]:
         """All sessions that are open, by id."""
         return self.conversations.sessions
@@ -123,8 +118,8 @@ class Holdfast(AbstractCapability[Any]):
         session_id = conversation_id or self._fixed_session_id
         if session_id is None:
             raise SettingsError("conversation_id", "is needed, because no session= was passed to Holdfast")
-        self._current = (await self.conversations.conversation(session_id)).session
-        return self._current
+        self.session = (await self.conversations.conversation(session_id)).session
+        return self.session
 
     async def close(self) -> None:
         """Close the store and the sessions that this capability has opened. All messages are already durable."""
@@ -133,9 +128,7 @@ class Holdfast(AbstractCapability[Any]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     # For pydantic-ai.
@@ -149,10 +142,6 @@ class Holdfast(AbstractCapability[Any]):
             # A conversation in the middle of a tool call cannot continue.
             session_id = f"{session_id}.{ctx.run_id}"
         return GovernedRun(self, session_id, is_nested=is_nested)
-
-    def run_started(self, session: Session) -> None:
-        """Remember the session of the newest run."""
-        self._current = session
 
 
 class GovernedRun(AbstractCapability[Any]):
@@ -188,7 +177,7 @@ class GovernedRun(AbstractCapability[Any]):
         conversation = self._delegation or await self._holdfast.conversations.conversation(self._session_id)
         self._conversation = conversation
         if not self._is_nested:
-            self._holdfast.run_started(conversation.session)
+            self._holdfast.session = conversation.session
         conversation.active_runs += 1
         active = _ACTIVE_CAPABILITIES.set((*_ACTIVE_CAPABILITIES.get(), self._holdfast))
         current = CURRENT_CONVERSATION.set(conversation)
@@ -211,7 +200,7 @@ class GovernedRun(AbstractCapability[Any]):
         try:
             if self._messages:
                 await conversation.sync(self._messages)
-            if has_dangling_calls(self._messages):
+            if dangling_calls(self._messages):
                 await conversation.agent.interrupt()
         except HoldfastError as problem:
             error.add_note(f"Holdfast could not record the last messages: {problem}")
@@ -287,15 +276,13 @@ class GovernedRun(AbstractCapability[Any]):
         del ctx, request_context
         if self._conversation is None or not self._is_prepared:
             raise error
-        problem = None
         try:
             self._retry_request = await self._conversation.agent.retry(error)
-        except HoldfastError as caught:
-            problem = caught
-        if problem is None:
+        except HoldfastError as problem:
+            if isinstance(problem, CannotFitError | ModelOverflowError):
+                error.add_note(f"Holdfast could not make the request small enough: {problem}")
+        else:
             raise RetryModelRequest from error
-        if isinstance(problem, CannotFitError | ModelOverflowError):
-            error.add_note(f"Holdfast could not make the request small enough: {problem}")
         raise error
 
     async def after_model_request(
@@ -328,7 +315,8 @@ class GovernedRun(AbstractCapability[Any]):
             (_tool_json(tool) for tool in visible if tool.name == RECALL_TOOL and self._holdfast.recall), None
         )
         others = without_recall(visible) if self._holdfast.recall else visible
-        session = self._conversation.session if self._conversation else None
+        # A sub-agent has a model of its own.
+        session = self._conversation.session if self._conversation and not self._delegation else None
         budget, settings = self._holdfast.budget, request_context.model_settings or {}
         if budget is None and model.context_window is not None:
             budget = Budget.resolve(provider_window=model.context_window, max_output=settings.get("max_tokens"))

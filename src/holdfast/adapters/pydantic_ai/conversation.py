@@ -12,7 +12,7 @@ import asyncio
 import operator
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from pydantic_ai.messages import ModelMessage, ModelRequestPart
@@ -136,11 +136,10 @@ class AgentConversation:
         self, messages: Sequence[ModelMessage], response: ModelMessage, usage: Usage | None
     ) -> None:
         """Record the response to a request."""
-        billed = None if usage is None else {name: getattr(usage, name) for name in USAGE_FIELDS}
         async with self._lock:
             # Another run of the same conversation may have recorded messages meanwhile.
             await self._sync(messages)
-            await self._record([response], billed)
+            await self._record([response], None if usage is None else asdict(usage))
             self._remember_messages([*messages, response])
 
     def outgoing_messages(self, request: Request | CachedPrefix) -> list[ModelMessage]:
@@ -260,9 +259,6 @@ class AgentConversation:
         """Return a value that changes whenever another writer changes the session."""
         history, scope = self.session.history, self.agent.scope
         return history.message_counts.get(scope, 0), history.version.hidden, history.version.state_of(scope).cleared_at
-
-
-USAGE_FIELDS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
 
 def _part_ids(last: Sequence[ModelMessage]) -> tuple[int, ...]:
