@@ -23,12 +23,9 @@ from holdfast.core.history import events as log
 from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.testing.agents import ScriptedAgentModel, tool_call_response
 from holdfast.testing.models import ScriptedModel
+from tests.adapters.conftest import is_return, kinds
 
 OUTPUT = "line of output\n" * 80
-
-
-def is_return(message: ModelMessage) -> bool:
-    return any(isinstance(part, ToolReturnPart) for part in message.parts)
 
 
 def looking(messages: list[ModelMessage]) -> str | ModelResponse:
@@ -44,10 +41,6 @@ def agent_with(governed: Holdfast, model: ScriptedAgentModel, **settings: Any) -
         return OUTPUT * n
 
     return agent
-
-
-def kinds(messages: list[ModelMessage]) -> list[list[str]]:
-    return [[part.part_kind for part in message.parts] for message in messages]
 
 
 async def kept(session: Session) -> list[ModelMessage]:

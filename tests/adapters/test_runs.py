@@ -36,10 +36,7 @@ from holdfast.core.history import events as log
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.agents import ScriptedAgentModel, tool_call_response
-
-
-def kinds(messages: list[ModelMessage]) -> list[list[str]]:
-    return [[part.part_kind for part in message.parts] for message in messages]
+from tests.adapters.conftest import kinds, twice
 
 
 async def kept(governed: Holdfast, conversation_id: str | None = None) -> list[ModelMessage]:
@@ -52,11 +49,6 @@ async def counted(session: Session, kind: type[log.Event]) -> int:
 
 def fine(_messages: list[ModelMessage]) -> str:
     return "fine"
-
-
-def twice(number: int) -> int:
-    """Return a number twice."""
-    return 2 * number
 
 
 # Ways to drive a run.
