@@ -82,7 +82,7 @@ class Holdfast(AbstractCapability[Any]):
         """
         opened = session if isinstance(session, Session) else None
         options = SessionOptions(store=store, policy=policy, summarizer=summarizer, compaction=compaction)
-        self.conversations = SessionPool(options, opened)
+        self.pool = SessionPool(options, opened)
         self._fixed_session_id = session.id if isinstance(session, Session) else session
         self.session = opened
         """The session of the newest run; before any run, the session that was passed in or opened last."""
@@ -111,19 +111,19 @@ class Holdfast(AbstractCapability[Any]):
     @property
     def sessions(self) -> Mapping[str, Session]:
         """All sessions that are open, by id."""
-        return self.conversations.sessions
+        return {one.session.id: one.session for one in self.pool.conversations}
 
     async def open(self, conversation_id: str | None = None) -> Session:
         """Return the session of a conversation; None means the one that was passed as `session=`."""
         session_id = conversation_id or self._fixed_session_id
         if session_id is None:
             raise SettingsError("conversation_id", "is needed, because no session= was passed to Holdfast")
-        self.session = (await self.conversations.conversation(session_id)).session
+        self.session = (await self.pool.conversation(session_id)).session
         return self.session
 
     async def close(self) -> None:
         """Close the store and the sessions that this capability has opened. All messages are already durable."""
-        await self.conversations.close()
+        await self.pool.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -138,7 +138,8 @@ class Holdfast(AbstractCapability[Any]):
         own = ctx.conversation_id or ctx.run_id or "run"
         is_nested = any(one is self for one in _ACTIVE_CAPABILITIES.get())
         session_id = own if is_nested else self._fixed_session_id or own
-        if is_nested and session_id in (self._fixed_session_id, *self.conversations.busy_ids):
+        busy_ids = [one.session.id for one in self.pool.conversations if one.active_runs]
+        if is_nested and session_id in (self._fixed_session_id, *busy_ids):
             # A conversation in the middle of a tool call cannot continue.
             session_id = f"{session_id}.{ctx.run_id}"
         return GovernedRun(self, session_id, is_nested=is_nested)
@@ -174,7 +175,7 @@ class GovernedRun(AbstractCapability[Any]):
     async def wrap_run(self, ctx: RunContext[Any], *, handler: "WrapRunHandler") -> "AgentRunResult[Any]":
         """Open the session, and record the messages of the run even if the run fails or is cancelled."""
         del ctx
-        conversation = self._delegation or await self._holdfast.conversations.conversation(self._session_id)
+        conversation = self._delegation or await self._holdfast.pool.conversation(self._session_id)
         self._conversation = conversation
         if not self._is_nested:
             self._holdfast.session = conversation.session

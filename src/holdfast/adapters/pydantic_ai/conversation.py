@@ -293,16 +293,8 @@ class SessionPool:
         self._open_lock = asyncio.Lock()
 
     @property
-    def sessions(self) -> Mapping[str, Session]:
-        """All sessions that are open, by id."""
-        return {one.session.id: one.session for one in self._all()}
-
-    @property
-    def busy_ids(self) -> list[str]:
-        """The ids of sessions with an active run."""
-        return [one.session.id for one in self._all() if one.active_runs]
-
-    def _all(self) -> list[AgentConversation]:
+    def conversations(self) -> list[AgentConversation]:
+        """All conversations whose sessions are open."""
         return [*([self._fixed] if self._fixed else []), *self._conversations.values()]
 
     async def conversation(self, session_id: str) -> AgentConversation:

@@ -65,11 +65,10 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
         records = {at: await extract_blob(store, copies[at].record, blobs) for at in changed}
         still_used = {blob_digest(copy.stored) for copy in copies if not copy.count} | set(blobs)
         dropped = {digest for at in changed if (digest := blob_digest(copies[at].stored))} - still_used
-        tombstone = to_record(log.SessionScrubbed(positions=tuple(changed), count=count))
         await store.rewrite(
             session,
             records,
-            tombstone=tombstone,
+            tombstone=to_record(log.SessionScrubbed(positions=tuple(changed), count=count)),
             after=len(copies),
             time_ms=time_ms,
             index=index,
@@ -80,7 +79,9 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
         if info.id == session and secret in info.name:
             await store.rename(session, info.name.replace(secret, TOMBSTONE))
             count += info.name.count(secret)
-    return ScrubResult(count, tuple(changed), tuple(await _other_sessions_with(store, session, words)))
+    others = [info.id async for info in iter_sessions(store) if info.id != session]
+    elsewhere = [one for one in others if any(copy.count for copy in await _scrubbed_copies(store, one, words))]
+    return ScrubResult(count, tuple(changed), tuple(elsewhere))
 
 
 def scrub_files(paths: Iterable[Path], secret: str) -> list[Path]:
@@ -165,8 +166,3 @@ def _replayed(copies: Sequence[_RecordCopy]) -> tuple[History, Mapping[int, int]
         if len(history) > before:
             positions[position] = before
     return history, positions
-
-
-async def _other_sessions_with(store: Store, session: str, words: Sequence[str]) -> list[str]:
-    others = [info.id async for info in iter_sessions(store) if info.id != session]
-    return [other for other in others if any(copy.count for copy in await _scrubbed_copies(store, other, words))]

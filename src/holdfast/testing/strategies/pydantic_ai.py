@@ -34,14 +34,8 @@ TOOL_RETURN_CONTENTS: list[object] = [
     None, {}, {"lines": ["a line"] * 60}, ["a", "b"], 7, True, ["a", AGENT_IMAGE], AGENT_BINARY, "x" * 3_000,
 ]  # fmt: skip
 AGENT_CALL_ARGUMENTS: list[object] = [
-    None,
-    "",
-    "{}",
-    "not json",
-    '{"path": "a.py"}',
-    {"path": "a.py"},
-    {"text": "y" * 900},
-]
+    None, "", "{}", "not json", '{"path": "a.py"}', {"path": "a.py"}, {"text": "y" * 900},
+]  # fmt: skip
 OTHER_REQUEST_PARTS: list[JsonMessage] = [
     {"content": "n must be a number", "tool_name": "run", "tool_call_id": "call_a", "part_kind": "retry-prompt"},
     {"content": "say more", "part_kind": "retry-prompt"},
