@@ -18,6 +18,7 @@ from holdfast.stores.base import Store
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.sessions import generate_session
+from tests.cli.conftest import run
 
 CORPUS = Path(__file__).parent / "corpus"
 DAY_MS = 86_400_000
@@ -62,12 +63,6 @@ def talked(path: Path, name: str = "report-1", *, age_days: int = 0) -> None:
         await session.prepare(16_000, system="Be brief.")
 
     on(path, talk)
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = main(arguments)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_sessions_are_listed_for_people_and_for_programs(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:

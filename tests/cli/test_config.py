@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.apps.cli.main import main
 from holdfast.apps.settings.schema import SETTING_DECLARATIONS
+from tests.cli.conftest import run
 
 Captured = pytest.CaptureFixture[str]
 
@@ -20,12 +21,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path / "project")
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
-
-
-def run(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
-    code = main(arguments)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def rows(out: str) -> dict[str, list[str]]:
