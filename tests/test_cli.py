@@ -308,7 +308,7 @@ def test_a_file_with_nothing_to_save_is_called_so(
     [
         (["show", "nobody"], "session 'nobody' is not known; `holdfast sessions` lists what is there"),
         (["show", ""], "session '' is not known; `holdfast sessions` lists what is there"),
-        (["show", "report"], "session 'report' could be any of report-2, report-1; give more of it"),
+        (["show", "report"], "session 'report' could be any of report-2, report-1; give a longer prefix"),
         (["import", "/nowhere/x.jsonl"], "/nowhere/x.jsonl: No such file or directory; check the path"),
         (["sessions", "--store", "mysql://u:hunter2@h/d"], "--store: must be one of memory://, sqlite:///file"),
         (["scrub", "report-1", "ab"], "text: give at least 4 characters of the secret"),
