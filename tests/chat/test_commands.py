@@ -319,7 +319,7 @@ async def test_one_number_of_messages_is_told_wherever_a_compaction_is_told_of(t
     assert f"Summary of {many} earlier messages" in fold.replacement[0]
     assert preview.startswith(f"{many} messages would be compacted into 1: ")
     assert done.startswith(f"{many} messages compacted into 1: ")
-    assert f"messages  {many} folded into 1, {len(fold.span.kept)} kept whole" in receipts
+    assert f"messages  {many} replaced by 1, {len(fold.span.kept)} kept whole" in receipts
     assert f"tokens; a compaction would free {freed:,}\n" in context
     assert f"({freed:,} freed)" in preview
 
