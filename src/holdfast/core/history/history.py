@@ -28,12 +28,34 @@ from holdfast.core.history.snapshot import (
     KEPT_VERSIONS,
     HistorySnapshot,
     LedgerLineage,
-    OpenLedger,
+    PackedLedger,
     pack_positions,
+    to_snapshot_json,
     unpack_positions,
 )
 from holdfast.core.ledger.ledger import Ledger
 from holdfast.errors import MalformedInputError, NotInMemoryError
+
+
+@dataclass(slots=True)
+class _OpenLedger:
+    """A ledger of the messages before `stop`, to be extended with later messages."""
+
+    lineage: LedgerLineage
+    stop: int
+    ledger: Ledger | PackedLedger
+
+    def unpacked(self) -> Ledger:
+        """Return the ledger for reading and extending; parse it if it is packed."""
+        if isinstance(self.ledger, PackedLedger):
+            self.ledger = self.ledger.unpack()
+        return self.ledger
+
+    def pack(self) -> PackedLedger:
+        """Return the ledger in packed form."""
+        if isinstance(self.ledger, PackedLedger):
+            return self.ledger
+        return PackedLedger(self.lineage, self.stop, to_snapshot_json(self.ledger))
 
 
 @dataclass(slots=True)
@@ -69,7 +91,7 @@ class History:
     _projections: dict[tuple[str, str], Projection] = field(default_factory=dict[tuple[str, str], Projection])
     _tokens: dict[str, dict[int, int]] = field(default_factory=dict[str, dict[int, int]])
     """The tokens of each message, by counter name and position."""
-    _ledgers: dict[str, OpenLedger] = field(default_factory=dict[str, OpenLedger])
+    _ledgers: dict[str, _OpenLedger] = field(default_factory=dict[str, _OpenLedger])
     _compacted_reads: dict[str, CompactedReads] = field(default_factory=dict[str, CompactedReads])
 
     def __post_init__(self) -> None:
@@ -167,7 +189,7 @@ class History:
         lineage = LedgerLineage(context.version.hidden, cleared_at)
         kept = self._ledgers.get(scope)
         if kept is None or kept.lineage != lineage or kept.stop > stop:
-            kept = self._ledgers[scope] = OpenLedger(lineage, cleared_at, Ledger())
+            kept = self._ledgers[scope] = _OpenLedger(lineage, cleared_at, Ledger())
         own = self.scopes.lineage(scope)
         self.entries.require(filter(context.may_be_visible, range(kept.stop, min(stop, len(self.entries)))))
         ledger = kept.unpacked()
@@ -397,7 +419,7 @@ class History:
         history.change_count = snapshot.change_count
         history._has_forgotten_versions, history.session_state = snapshot.has_forgotten_versions, snapshot.session_state
         history._ledgers = {
-            scope: OpenLedger(kept.lineage, kept.stop, kept) for scope, kept in snapshot.ledgers.items()
+            scope: _OpenLedger(kept.lineage, kept.stop, kept) for scope, kept in snapshot.ledgers.items()
         }
         return history
 
