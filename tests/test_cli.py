@@ -13,7 +13,8 @@ from typing import TypeVar
 import pytest
 
 from holdfast.apps.cli.main import main
-from holdfast.session.session import Session, now_ms
+from holdfast.session.log.event_log import now_ms
+from holdfast.session.session import Session
 from holdfast.stores.base import Store
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message

@@ -18,8 +18,8 @@ from holdfast.core.history import events as log
 from holdfast.core.history.codec import from_record
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import HoldfastError, MalformedInputError, UnknownSessionError
+from holdfast.session.log.event_log import now_ms
 from holdfast.session.maintenance.transfer import export_records, import_session, records_from_file
-from holdfast.session.session import now_ms
 from holdfast.stores.base import Store, resolve_session_id
 from holdfast.stores.jsonl import LoadedConversation, load_file
 from holdfast.stores.memory import MemoryStore

@@ -141,34 +141,9 @@ class PackedLedger:
     stop: int
     text: str
 
-    @classmethod
-    def pack(cls, lineage: LedgerLineage, stop: int, ledger: Ledger) -> "PackedLedger":
-        """Return a ledger in packed form."""
-        return cls(lineage, stop, to_snapshot_json(ledger))
-
     def unpack(self) -> Ledger:
         """Return the ledger."""
         return from_snapshot_json(Ledger, self.text)
-
-
-@dataclass(slots=True)
-class OpenLedger:
-    """A ledger of the messages before `stop`, to be extended with later messages."""
-
-    lineage: LedgerLineage
-    stop: int
-    ledger: Ledger | PackedLedger
-
-    def unpacked(self) -> Ledger:
-        """Return the ledger for reading and extending; parse it if it is packed."""
-        if isinstance(self.ledger, PackedLedger):
-            self.ledger = self.ledger.unpack()
-        return self.ledger
-
-    def pack(self) -> PackedLedger:
-        """Return the ledger in packed form."""
-        known = self.ledger
-        return known if isinstance(known, PackedLedger) else PackedLedger.pack(self.lineage, self.stop, known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,6 @@ from holdfast.core.conversation.shorten import (
     clip_arguments,
     clip_outputs,
     count_all_media,
-    count_media,
     drop_media,
     recall_range_hint,
 )
@@ -304,7 +303,7 @@ class ViewComposer:
 
     def _limit_media(self, entries: list[Entry]) -> list[Entry]:
         """Drop the oldest media above the limit, in batches of half the limit so that the prefix changes rarely."""
-        counts = {index: count for index, entry in enumerate(entries) if (count := count_media(entry.message))}
+        counts = {index: count for index, entry in enumerate(entries) if (count := entry.message.media_count)}
         excess = sum(counts.values()) - self.policy.max_media
         if excess <= 0:
             return entries
@@ -341,7 +340,7 @@ class ViewComposer:
     def _raise_too_many_images(self, entries: list[Entry], most: int) -> NoReturn:
         held: dict[str, int] = {}
         for entry in entries:
-            if entry.position is not None and (count := count_media(entry.message)):
+            if entry.position is not None and (count := entry.message.media_count):
                 name = self.protection.part_name(entry.position)
                 held[name] = held.get(name, 0) + count
         part = max(held, key=lambda name: held[name])

@@ -15,7 +15,7 @@ from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.pairing import Repair
 from holdfast.core.conversation.repair import repair_entries
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
-from holdfast.core.conversation.transcript import FormatReader, Transcript
+from holdfast.core.conversation.transcript import MessageFormat, Transcript
 from holdfast.core.planning.fit.compose import CLIP_CHARS_PER_TOKEN, CutGrid, ViewComposer, ViewCut
 from holdfast.core.planning.fit.protection import LAST_EXCHANGE_PART, PINS_PART, PROMPT_PART, SYSTEM_PART, TOOLS_PART
 from holdfast.core.planning.fit.receipt import View
@@ -198,7 +198,7 @@ def _cannot_fit_error(sizes: Mapping[str, int], limit: int, unit: str) -> Cannot
     return CannotFitError(part, needed=sum(sizes.values()), limit=limit, unit=unit, breakdown=sizes)
 
 
-def fit_view(view: View, reader: FormatReader, settings: FitSettings, situation: Situation) -> View:
+def fit_view(view: View, reader: MessageFormat, settings: FitSettings, situation: Situation) -> View:
     """Return a session's view, repaired and shortened to fit; raise `CannotFitError` if it cannot shrink enough.
 
     The fitter numbers messages by their index in the view; the result has the positions of the history again.
