@@ -10,7 +10,7 @@ from typing import Any, cast
 from holdfast.core.conversation.json_values import is_sendable_json, is_utf8, replace_surrogates
 from holdfast.core.conversation.pairing import Repair
 from holdfast.core.conversation.tokens import Calibration, Counter
-from holdfast.core.conversation.transcript import Transcript
+from holdfast.core.conversation.transcript import MessageFormat, Transcript
 from holdfast.core.planning.fit import ViewFitter
 from holdfast.core.planning.policy import FitSettings, Policy, policy_named
 from holdfast.core.planning.receipt import Receipt, View, receipt_of
@@ -20,7 +20,7 @@ from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.session.request import Request
 from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks
-from holdfast.wire.formats import MessageFormat, format_named, split_elements
+from holdfast.wire.formats import format_named, split_elements
 from holdfast.wire.json_reader import InputPath, check_list
 
 

@@ -15,19 +15,15 @@ from holdfast.models.base import ModelReply
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
+from tests.support import SUMMARY, WORDS, record_turns
 
-WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
-SUMMARY = "The user counts in Greek letters [#0]. Done: alpha to kappa [#1]. Next: go on."
 USAGE = log.Usage(input_tokens=1_000, output_tokens=100, cache_read_tokens=9_000)
 NOW = 1_700_000_000_000
 
 
 async def opened(**settings: Any) -> Session:
     session = await Session.open("r1", store=MemoryStore(), model="gpt-5", clock=lambda: NOW, **settings)
-    for number in range(6):
-        await session.record(
-            [user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}")]
-        )
+    await record_turns(session, 6)
     return session
 
 
@@ -36,10 +32,7 @@ async def test_a_compaction_keeps_what_the_provider_calls_the_call_that_wrote_it
     store = MemoryStore()
     answer = ModelReply(text=SUMMARY, model="gpt-5", usage=USAGE, request_id="chatcmpl-7")
     session = await Session.open("r1", store=store, model="gpt-5", summarizer=ScriptedModel([answer]))
-    for number in range(6):
-        await session.record(
-            [user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}")]
-        )
+    await record_turns(session, 6)
 
     fold = await session.compact()
 

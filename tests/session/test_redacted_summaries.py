@@ -14,9 +14,9 @@ from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import ScriptedModel
+from tests.support import WORDS
 
 KEY = "sk-proj-a1b2c3d4e5f6g7h8"
-WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
 
 
 def everything_in(ask: SummaryPrompt) -> str:

@@ -27,13 +27,12 @@ from holdfast.core.conversation.shorten import (
     clip_arguments,
     clip_outputs,
     count_all_media,
-    count_media,
     drop_media,
     recall_range_hint,
 )
 from holdfast.core.conversation.spans import PositionRanges, position_count, ranges_without
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD, REPLY_OVERHEAD
-from holdfast.core.conversation.transcript import FormatReader, Transcript
+from holdfast.core.conversation.transcript import MessageFormat, Transcript
 from holdfast.core.history.digest import make_digest
 from holdfast.core.planning.policy import FitSettings
 from holdfast.core.planning.receipt import View
@@ -471,7 +470,7 @@ class ViewFitter:
 
     def _limit_media(self, entries: list[Entry]) -> list[Entry]:
         """Drop the oldest media above the limit, in batches of half the limit so that the prefix changes rarely."""
-        counts = {index: count for index, entry in enumerate(entries) if (count := count_media(entry.message))}
+        counts = {index: count for index, entry in enumerate(entries) if (count := entry.message.media_count)}
         excess = sum(counts.values()) - self._policy.max_media
         if excess <= 0:
             return entries
@@ -510,7 +509,7 @@ class ViewFitter:
         if media and max_images is not None and count_all_media(entries) > max_images:
             images = Tally[str]()
             for entry in entries:
-                if entry.position is not None and (count := count_media(entry.message)):
+                if entry.position is not None and (count := entry.message.media_count):
                     images[self._protection.part_name(entry.position)] += count
             raise _cannot_fit_error(images, max_images, "images")
         if budget.messages and len(entries) > budget.messages:
@@ -564,7 +563,7 @@ def _cannot_fit_error(sizes: Mapping[str, int], limit: int, unit: str) -> Cannot
     return CannotFitError(part, needed=sum(sizes.values()), limit=limit, unit=unit, breakdown=sizes)
 
 
-def fit_view(view: View, reader: FormatReader, settings: FitSettings, situation: Situation) -> View:
+def fit_view(view: View, reader: MessageFormat, settings: FitSettings, situation: Situation) -> View:
     """Return a session's view, repaired and shortened to fit; raise `CannotFitError` if it cannot shrink enough.
 
     The fitter numbers messages by their index in the view; the result has the positions of the history again.

@@ -109,7 +109,7 @@ def view_of(plan_input: PlanInput, policy: Policy) -> View:
         view = stage(view, plan_input, policy) if stage else view
     if _can_be_sent(view, plan_input, policy):
         return view
-    return fit_view(view, plan_input.history.reader, policy.fit, plan_input.situation)
+    return fit_view(view, plan_input.history.message_format, policy.fit, plan_input.situation)
 
 
 def _check_own_calls(plan_input: PlanInput) -> None:

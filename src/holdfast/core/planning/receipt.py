@@ -45,7 +45,7 @@ class View:
 
         `tokens_of` returns the text and media tokens of a message, for a caller that caches them.
         """
-        price = tokens_of or (lambda message: message_tokens(message, situation.counter))
+        price: Callable[[Message], tuple[int, int]] = tokens_of or (lambda one: message_tokens(one, situation.counter))
         systems = sum([sum(price(entry.message)) for entry in self.entries if entry.message.role == "system"])
         media = sum([price(entry.message)[1] for entry in self.entries]) if self.has_media else 0
         return situation.billed_count(
