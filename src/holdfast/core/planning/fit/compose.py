@@ -62,7 +62,7 @@ class CutGrid(NamedTuple):
         if number <= 0:
             return 0
         key = (self.budget, self.max_tokens, self.step_share)
-        known = self.transcript.cached_cuts(key)
+        known = self.transcript.cached_cuts[key]
         position = known.get(number)
         if position is None:
             position = self._find_cut(number)
@@ -104,7 +104,7 @@ def digest_entry(
     has_recall: bool = False,
 ) -> Entry:
     """Return the digest of the messages before a cut; the same cut has the same digest."""
-    known = transcript.edited_entries(("digest", allowance_tokens, compacted))
+    known = transcript.edited_entries["digest", allowance_tokens, compacted]
     if compact_before not in known:
         hint = _compacted_range_hint(transcript, compacted) if has_recall else ""
         text = make_digest(
@@ -166,7 +166,7 @@ class ViewComposer:
         """Tokens that the messages may take."""
         self.clip_chars = CLIP_CHARS_PER_TOKEN * max(policy.clip_min_tokens, int(self.max_tokens * policy.clip_share))
         self._digest_allowance = min(policy.digest_max_tokens, int(self.max_tokens * policy.digest_share))
-        self._short = transcript.edited_entries(("short", self.clip_chars))
+        self._short = transcript.edited_entries["short", self.clip_chars]
 
     @property
     def digest_tokens(self) -> int:

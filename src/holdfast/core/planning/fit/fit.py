@@ -95,7 +95,7 @@ class ViewFitter:
             return self._sums
         raw, short = 0, 0
         raw_sums, short_sums = [0], [0]
-        costs = self._transcript.cached_costs(("short", self._composer.clip_chars))
+        costs = self._transcript.cached_costs["short", self._composer.clip_chars]
         max_tokens, protected = self._max_tokens, self._protection.whole
         for index in range(len(self._transcript) - 1, -1, -1):
             if short > max_tokens:
@@ -113,7 +113,7 @@ class ViewFitter:
         words, media = self._transcript.tokens_of(self._transcript[index], is_cached=True)
         cost = words + media, sum(self._transcript.tokens_of(self._composer.shortened_entry(index).message))
         if index not in self._protection.whole:
-            self._transcript.cached_costs(("short", self._composer.clip_chars))[index] = cost
+            self._transcript.cached_costs["short", self._composer.clip_chars][index] = cost
         return cost
 
     def _may_fit(self, compact_before: int, clip_before: int, raw: list[int], clipped: list[int]) -> bool:
