@@ -320,7 +320,7 @@ class _RecallAnswerer:
             return ""
         try:
             context.entries.require(range(stop, context.length))
-            items = history.ledger(context.scope, stop).ranked_identifiers(MAX_RANKED)
+            items = history.ledger(context.scope, stop).names.ranked(MAX_RANKED)
         except NotInMemoryError:
             return ""
         tail = (message_body(entry.message).text for entry in context.entries_between(stop, context.length))
