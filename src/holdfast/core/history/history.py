@@ -9,6 +9,7 @@ history, and so does resuming from a `HistorySnapshot`.
 from array import array
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Self
@@ -101,11 +102,6 @@ class History:
     def reader(self) -> FormatReader:
         """The reader of `message_format`."""
         return self.readers(self.message_format)
-
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether the main agent's turn was interrupted and no message followed."""
-        return self.was_interrupted(log.MAIN)
 
     def was_interrupted(self, scope: str) -> bool:
         """Return whether an agent's turn was interrupted and no message followed."""
@@ -304,8 +300,8 @@ class History:
         lineage = self.scopes.lineage(event.scope)
 
         def is_inherited(compaction: log.CompactionCompleted) -> bool:
-            told = self.message_scopes[compaction.span.start : max(compaction.span.stop, compaction.read_to)]
-            return all(self.scopes.main_view_of(scope) == "nothing" for scope in {*told} - lineage)
+            scopes = {*self.message_scopes[compaction.span.start : max(compaction.span.stop, compaction.read_to)]}
+            return all(self.scopes.main_view_of(scope) == "nothing" for scope in scopes - lineage)
 
         return replace(above, compactions=tuple(filter(is_inherited, above.compactions)))
 
@@ -374,38 +370,25 @@ class History:
             change_count=self.change_count,
             has_forgotten_versions=self._has_forgotten_versions or first > 0,
             session_state=self.session_state,
-            parents=dict(self.scopes.parents),
-            main_sees=self.scopes.main_sees,
-            main_limits=dict(self.scopes.main_limits),
-            visible_spans=dict(self.scopes.visible_spans),
-            attributed_scopes=tuple(sorted(self.scopes.attributed_scopes)),
+            scopes=deepcopy(self.scopes),
             ledgers={scope: kept.pack() for scope, kept in self._ledgers.items()},
         )
 
     @classmethod
     def from_snapshot(cls, snapshot: HistorySnapshot, readers: Callable[[str], FormatReader]) -> "History":
         """Return the history of a snapshot; messages are loaded on demand."""
-        scopes = Scopes(
-            dict(snapshot.parents),
-            snapshot.main_sees,
-            dict(snapshot.main_limits),
-            dict(snapshot.visible_spans),
-            set(snapshot.attributed_scopes),
-        )
-        history = cls(readers, scopes, MessageCache(snapshot.length))
+        history = cls(readers, deepcopy(snapshot.scopes), MessageCache(snapshot.length))
         history.message_scopes = [scope for scope, count in snapshot.scope_runs for _ in range(count)]
         history.message_counts = dict(Counts(history.message_scopes))
         history.format = snapshot.format
-        history.system_positions, history.prompt_positions = (
-            list(snapshot.system_positions),
-            unpack_positions(snapshot.packed_prompts),
-        )
+        history.system_positions = list(snapshot.system_positions)
+        history.prompt_positions = unpack_positions(snapshot.packed_prompts)
         history.recall_marks = RecallMarks.from_snapshot(snapshot.recall_marks)
         history._versions, history._current = list(snapshot.versions), snapshot.current
         history.change_count = snapshot.change_count
         history._has_forgotten_versions, history.session_state = snapshot.has_forgotten_versions, snapshot.session_state
         history._ledgers = {
-            scope: OpenLedger(kept.lineage, kept.stop, kept) for scope, kept in snapshot.ledgers.items()
+            scope: OpenLedger(kept.lineage, kept.stop, kept.text) for scope, kept in snapshot.ledgers.items()
         }
         return history
 

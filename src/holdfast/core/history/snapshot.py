@@ -16,10 +16,9 @@ from operator import sub
 from types import UnionType
 from typing import NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from holdfast.core.conversation.spans import PositionPairs
 from holdfast.core.history.context import ContextVersion
 from holdfast.core.history.recall_marks import RecallMarksSnapshot
-from holdfast.core.history.scopes import MainVisibility
+from holdfast.core.history.scopes import Scopes
 from holdfast.core.history.session_state import SessionState
 from holdfast.core.ledger.ledger import Ledger
 
@@ -68,11 +67,11 @@ def _reader_for(hint: object) -> ValueReader:
     if isinstance(hint, UnionType) or kind is Union:
         return _optional_reader(inner)
     if kind is range:
-        return _read_range
+        return lambda value: range(*cast("list[int]", value))
     if kind is tuple:
         return _tuple_reader(inner)
-    if kind is frozenset:
-        return lambda value: frozenset(cast("list[int]", value))
+    if kind is set or kind is frozenset:
+        return cast("ValueReader", kind)
     if not isinstance(kind, type):
         return _read_as_is
     known = cast("type[object]", kind)
@@ -84,10 +83,6 @@ def _reader_for(hint: object) -> ValueReader:
 
 def _read_as_is(value: object) -> object:
     return value
-
-
-def _read_range(value: object) -> object:
-    return range(*cast("list[int]", value))
 
 
 def _optional_reader(options: tuple[object, ...]) -> ValueReader:
@@ -141,15 +136,6 @@ class PackedLedger:
     stop: int
     text: str
 
-    @classmethod
-    def pack(cls, lineage: LedgerLineage, stop: int, ledger: Ledger) -> "PackedLedger":
-        """Return a ledger in packed form."""
-        return cls(lineage, stop, to_snapshot_json(ledger))
-
-    def unpack(self) -> Ledger:
-        """Return the ledger."""
-        return from_snapshot_json(Ledger, self.text)
-
 
 @dataclass(slots=True)
 class OpenLedger:
@@ -157,18 +143,19 @@ class OpenLedger:
 
     lineage: LedgerLineage
     stop: int
-    ledger: Ledger | PackedLedger
+    ledger: Ledger | str
+    """The ledger, or its JSON text until it is needed."""
 
     def unpacked(self) -> Ledger:
         """Return the ledger for reading and extending; parse it if it is packed."""
-        if isinstance(self.ledger, PackedLedger):
-            self.ledger = self.ledger.unpack()
+        if isinstance(self.ledger, str):
+            self.ledger = from_snapshot_json(Ledger, self.ledger)
         return self.ledger
 
     def pack(self) -> PackedLedger:
         """Return the ledger in packed form."""
-        known = self.ledger
-        return known if isinstance(known, PackedLedger) else PackedLedger.pack(self.lineage, self.stop, known)
+        text = self.ledger if isinstance(self.ledger, str) else to_snapshot_json(self.ledger)
+        return PackedLedger(self.lineage, self.stop, text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,9 +177,5 @@ class HistorySnapshot:
     change_count: int
     has_forgotten_versions: bool
     session_state: SessionState
-    parents: Mapping[str, str]
-    main_sees: MainVisibility
-    main_limits: Mapping[str, MainVisibility]
-    visible_spans: Mapping[str, PositionPairs]
-    attributed_scopes: tuple[str, ...]
+    scopes: Scopes
     ledgers: Mapping[str, PackedLedger]

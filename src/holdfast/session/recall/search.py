@@ -170,7 +170,7 @@ class MessageFinder:
 
     def _is_findable(self, position: int) -> bool:
         """Return whether this agent may see a message and it holds more than recall's own calls and answers."""
-        return self._context.is_recallable(position) and not self._recall_marks.is_recall_only(position)
+        return self._context.is_recallable(position) and position not in self._recall_marks.recall_only
 
     def _unseen_first(self, order: Sequence[int]) -> list[int]:
         return sorted(order, key=self._in_view.__contains__)
