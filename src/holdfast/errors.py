@@ -20,7 +20,7 @@ HoldfastError
 ├── ArtifactTooLargeError      a large tool result cannot be returned whole; ask for a part
 ├── DelegationEndedError       a delegate was used after it had answered or was stopped
 ├── NotInMemoryError           the requested messages are in the store and not in memory
-├── ConcurrentWriteError       another writer changed what a decision was based on; decide again
+├── ConcurrentWriteError       another writer changed what a decision was based on; plan again
 ├── ModelError                 a call to a model failed; names the model
 │   ├── ModelAccessError       no key, no permission, no credit, or no library for the provider
 │   ├── ModelUnreachableError  a network or DNS failure, a lost connection, or a timeout
@@ -108,7 +108,9 @@ class UnknownScopeError(SettingsError):
 
     def __init__(self, scope: str, known: Sequence[str] = ()) -> None:
         others = ", ".join(repr(one) for one in known[:5])
-        super().__init__("scope", f"no agent has {scope!r:.60}; pass 'main'{f' or one of {others}' * bool(others)}")
+        super().__init__(
+            "scope", f"no agent has the scope {scope!r:.60}; pass 'main'{f' or one of {others}' * bool(others)}"
+        )
         self.scope = scope
 
 
@@ -210,7 +212,7 @@ class UnknownArtifactError(HoldfastError):
     """Raised when no artifact with that name is visible to this agent. `session.artifacts()` lists those that are."""
 
     def __init__(self, reference: str) -> None:
-        super().__init__(f"there is no artifact {reference!r:.80}; session.artifacts() lists those that exist")
+        super().__init__(f"there is no artifact {reference!r:.80}; session.artifacts() lists all of them")
         self.reference = reference
 
 
@@ -219,7 +221,7 @@ class ArtifactTooLargeError(HoldfastError):
 
     def __init__(self, artifact_id: str, *, tokens: int, limit: int) -> None:
         super().__init__(
-            f"{artifact_id!r} has {tokens:,} tokens, but at most {limit:,} can be returned at once; ask for a part"
+            f"{artifact_id!r} has {tokens:,} tokens, and at most {limit:,} are returned at once; ask for a part of it"
         )
         self.artifact_id = artifact_id
         self.tokens = tokens
@@ -245,10 +247,10 @@ class NotInMemoryError(HoldfastError):
 
 
 class ConcurrentWriteError(HoldfastError):
-    """Raised when another writer has changed what a decision was based on. Decide again; sessions do so themselves."""
+    """Raised when another writer has changed what a decision was based on. Plan again; sessions do so themselves."""
 
     def __init__(self, session: str) -> None:
-        super().__init__(f"another writer has changed session {session!r}; reload it and decide again")
+        super().__init__(f"session {session!r} was changed by another writer meanwhile; plan again")
 
 
 class ModelError(HoldfastError):

@@ -199,7 +199,15 @@ class Context:
 
     def is_visible(self, position: int) -> bool:
         """Return whether this scope may see a message that no rewind hides and that its own scope has not cleared."""
-        return not self.version.is_hidden(position) and self._is_in_scope(position)
+        if self.version.is_hidden(position):
+            return False
+        scope = self.message_scopes[position]
+        if scope == self.scope:
+            return True
+        if position < self.version.state_of(scope).cleared_at:
+            return False
+        is_visible = self.scopes.is_message_visible(self.scope, scope, position)
+        return is_answer_message(self.entries[position].message) if is_visible is None else is_visible
 
     def is_recallable(self, position: int) -> bool:
         """Return whether a message may be recalled: it is visible and this scope has not cleared it."""
@@ -233,13 +241,6 @@ class Context:
         if scope == self.scope or scope not in self.scopes.attributed_scopes or not entry.message.is_task:
             return entry
         return entry.with_message(_prepend_text(entry.message, f"[Told to the agent {scope}, and not by the user:]\n"))
-
-    def _is_in_scope(self, position: int) -> bool:
-        scope = self.message_scopes[position]
-        if scope != self.scope and position < self.version.state_of(scope).cleared_at:
-            return False
-        is_visible = self.scopes.is_message_visible(self.scope, scope, position)
-        return is_answer_message(self.entries[position].message) if is_visible is None else is_visible
 
     def may_be_visible(self, position: int) -> bool:
         """Return whether a message may be visible, without reading it."""

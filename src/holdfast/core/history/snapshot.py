@@ -20,7 +20,6 @@ from holdfast.core.history.context import ContextVersion
 from holdfast.core.history.recall_marks import RecallMarksSnapshot
 from holdfast.core.history.scopes import Scopes
 from holdfast.core.history.session_state import SessionState
-from holdfast.core.ledger.ledger import Ledger
 
 SnapshotT = TypeVar("SnapshotT")
 ValueReader = Callable[[object], object]
@@ -135,27 +134,6 @@ class PackedLedger:
     lineage: LedgerLineage
     stop: int
     text: str
-
-
-@dataclass(slots=True)
-class OpenLedger:
-    """A ledger of the messages before `stop`, to be extended with later messages."""
-
-    lineage: LedgerLineage
-    stop: int
-    ledger: Ledger | str
-    """The ledger, or its JSON text until it is needed."""
-
-    def unpacked(self) -> Ledger:
-        """Return the ledger for reading and extending; parse it if it is packed."""
-        if isinstance(self.ledger, str):
-            self.ledger = from_snapshot_json(Ledger, self.ledger)
-        return self.ledger
-
-    def pack(self) -> PackedLedger:
-        """Return the ledger in packed form."""
-        text = self.ledger if isinstance(self.ledger, str) else to_snapshot_json(self.ledger)
-        return PackedLedger(self.lineage, self.stop, text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.core.ledger.actions import add_source
-from holdfast.core.ledger.tool_calls import clip_to_line
+from holdfast.text import clip_to_line
 
 
 def _any_pattern(*patterns: str) -> str:
