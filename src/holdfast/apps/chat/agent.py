@@ -82,7 +82,7 @@ def build_model(name: str, server: "EmbeddedServer | None" = None) -> Model:
     if name.startswith(("http://", "https://")):
         url, _, model = name.partition("#")
         if not model:
-            raise SettingsError("model", f"{name!r} does not say which model: append its name as #name")
+            raise SettingsError("model", f"{name!r} does not name a model: append its name as #name")
         return OpenAIChatModel(model, provider=OpenAIProvider(base_url=url, api_key="none"))
     return infer_model(name)
 
