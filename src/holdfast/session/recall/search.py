@@ -306,7 +306,7 @@ def _scores(
     for position, one in read.items():
         raw_scores = ranking.scores if is_tool_message(one) and not uses_spread else ranking.spread_scores
         if score := raw_scores.get(position):
-            if is_by_named_speaker(one.message.text, ranking.question):
+            if is_by_named_speaker(one.message.text, [ranking.question]):
                 score *= SPEAKER_FACTOR
             scores[position] = score * (PAIR_FACTOR if pairs and contains_pair(one.body.text, pairs) else 1.0)
     least = least_share * max(scores.values(), default=0.0)
