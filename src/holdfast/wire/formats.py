@@ -4,13 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from holdfast.core.conversation.batching import Batching
-from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.transcript import FormatReader
 from holdfast.errors import SettingsError
 from holdfast.wire.anthropic import AnthropicMessages, strip_cache_marks
 from holdfast.wire.gemini import Gemini
 from holdfast.wire.openai_chat import OpenAIChat
-from holdfast.wire.pydantic_ai import PYDANTIC_AI_FORMAT_NAME as PYDANTIC_AI
 from holdfast.wire.pydantic_ai import PydanticAI, canonical_form, split_messages
 from holdfast.wire.responses import OpenAIResponses
 
@@ -29,10 +27,6 @@ class MessageFormat(FormatReader, Protocol):
     """The longest text that the provider accepts in one string."""
     max_images: int
 
-    def encode(self, message: Message) -> Mapping[str, Any]:
-        """Return a message as JSON: its original JSON, changed only where it was edited."""
-        ...
-
 
 FORMATS: Mapping[str, MessageFormat] = {
     message_format.name: message_format
@@ -47,7 +41,7 @@ FORMATS: Mapping[str, MessageFormat] = {
     )
 }
 CANONICAL: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
-    PYDANTIC_AI: canonical_form,
+    PydanticAI.name: canonical_form,
     AnthropicMessages.name: strip_cache_marks,
 }
 """How to reduce a message to what it says, for formats that store more than that."""

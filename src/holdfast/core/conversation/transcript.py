@@ -6,10 +6,11 @@ list grows, a continuation of the transcript reuses the measures and decoded mes
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
+from holdfast.core.conversation.json_values import dump_json
 from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, Counter, message_bytes, message_tokens
 
@@ -35,9 +36,14 @@ class FormatReader(Protocol):
         """Return a decoded message; `index` names its place in an error."""
         ...
 
-    def json_bytes(self, message: Message) -> int:
-        """Return the size of a message in bytes of JSON as it would be sent."""
+    def encode(self, message: Message) -> Mapping[str, object]:
+        """Return a message as JSON: its original JSON, changed only where it was edited."""
         ...
+
+
+def json_bytes(reader: FormatReader, message: Message) -> int:
+    """Return the size of a message in bytes of JSON as it would be sent."""
+    return len(dump_json(reader.encode(message)).encode())
 
 
 class Transcript:
