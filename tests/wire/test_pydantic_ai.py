@@ -236,7 +236,7 @@ def test_new_text_replaces_the_old_text_and_nothing_else_moves() -> None:
     ]
 
 
-def test_audio_and_images_are_decoded_by_kind_whatever_their_shape() -> None:
+def test_speech_unknown_items_and_retries_are_decoded_by_kind() -> None:
     speech: Any = {"part_kind": "speech", "audio": {"data": "A" * 120_000}}
     retry: Any = {"part_kind": "retry-prompt", "content": [{"loc": ["x"], "msg": "missing"}]}
 
