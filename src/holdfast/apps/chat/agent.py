@@ -26,7 +26,7 @@ from holdfast.apps.settings.models import bare_model_name
 from holdfast.apps.settings.tables import AgentSettings, McpServer
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import SettingsError
-from holdfast.session.memory.search import MemorySearchTool
+from holdfast.session.memory.search_tool import MemorySearchTool
 
 if TYPE_CHECKING:
     from holdfast.models.embedded.server import EmbeddedServer

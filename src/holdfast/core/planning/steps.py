@@ -110,7 +110,7 @@ class PlanInput:
         if budget.turns:
             shares.append(sum(entry.message.is_prompt for entry in projection.entries) / budget.turns)
         if budget.bytes:
-            sizes = (json_bytes(self.history.reader, entry.message) for entry in projection.entries)
+            sizes = (json_bytes(self.history.message_format, entry.message) for entry in projection.entries)
             shares.append(sum(sizes) / budget.bytes)
         return max(shares)
 
