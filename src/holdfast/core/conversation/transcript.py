@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 from holdfast.core.conversation.batching import Batching
+from holdfast.core.conversation.json_values import dump_json
 from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, Counter, message_bytes, message_tokens
 
@@ -53,9 +54,10 @@ class MessageFormat(Protocol):
         """Return a message as JSON: its original JSON, changed only where it was edited."""
         ...
 
-    def json_bytes(self, message: Message) -> int:
-        """Return the size of a message in bytes of JSON as it would be sent."""
-        ...
+
+def json_bytes(message_format: MessageFormat, message: Message) -> int:
+    """Return the size of a message in bytes of JSON as it would be sent."""
+    return len(dump_json(message_format.encode(message)).encode())
 
 
 class Transcript:

@@ -22,7 +22,7 @@ from holdfast.core.conversation.shorten import (
 )
 from holdfast.core.conversation.spans import PositionRanges, position_count, ranges_without
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD
-from holdfast.core.conversation.transcript import Transcript
+from holdfast.core.conversation.transcript import Transcript, json_bytes
 from holdfast.core.history.digest import make_digest
 from holdfast.core.planning.fit.protection import Protection
 from holdfast.core.planning.fit.receipt import View
@@ -359,5 +359,5 @@ class ViewComposer:
         ):
             return False
         if budget.bytes:
-            return sum(self.transcript.reader.json_bytes(entry.message) for entry in entries) <= budget.bytes
+            return sum(json_bytes(self.transcript.reader, entry.message) for entry in entries) <= budget.bytes
         return True

@@ -15,7 +15,7 @@ from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.pairing import Repair
 from holdfast.core.conversation.repair import repair_entries
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
-from holdfast.core.conversation.transcript import MessageFormat, Transcript
+from holdfast.core.conversation.transcript import MessageFormat, Transcript, json_bytes
 from holdfast.core.planning.fit.compose import CLIP_CHARS_PER_TOKEN, CutGrid, ViewComposer, ViewCut
 from holdfast.core.planning.fit.protection import LAST_EXCHANGE_PART, PINS_PART, PROMPT_PART, SYSTEM_PART, TOOLS_PART
 from holdfast.core.planning.fit.receipt import View
@@ -162,7 +162,7 @@ class ViewFitter:
         measures: tuple[tuple[str, int | None, Callable[[Message], int]], ...] = (
             ("messages", budget.messages, lambda _: 1),
             ("turns", budget.turns, lambda message: int(message.is_prompt)),
-            ("bytes", budget.bytes, self._transcript.reader.json_bytes),
+            ("bytes", budget.bytes, lambda message: json_bytes(self._transcript.reader, message)),
         )
         for unit, limit, measure in measures:
             sizes = self._sizes(least, measure)
