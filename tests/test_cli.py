@@ -13,7 +13,8 @@ from typing import TypeVar
 import pytest
 
 from holdfast.apps.cli.main import main
-from holdfast.session.session import Session, now_ms
+from holdfast.session.log.event_log import now_ms
+from holdfast.session.session import Session
 from holdfast.stores.base import Store
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
@@ -150,7 +151,7 @@ def test_a_scrubbed_secret_is_gone_and_is_not_called_damage(chats: Path, capsys:
     code, out, problems = run(capsys, "scrub", "report-1", "sk-secret12345")
 
     assert (code, out) == (0, "replaced 1 time in 1 record\n")
-    assert problems == "holdfast: it also stands in session other; scrub that one too\n"
+    assert problems == "holdfast: session other also contains it; scrub that session too\n"
     assert "[scrubbed] found" in run(capsys, "show", "report-1")[1]
     assert run(capsys, "replay", "report-1", "--verify")[:2] == (
         0,
@@ -308,7 +309,7 @@ def test_a_file_with_nothing_to_save_is_called_so(
     [
         (["show", "nobody"], "session 'nobody' is not known; `holdfast sessions` lists what is there"),
         (["show", ""], "session '' is not known; `holdfast sessions` lists what is there"),
-        (["show", "report"], "session 'report' could be any of report-2, report-1; give more of it"),
+        (["show", "report"], "session 'report' could be any of report-2, report-1; give a longer prefix"),
         (["import", "/nowhere/x.jsonl"], "/nowhere/x.jsonl: No such file or directory; check the path"),
         (["sessions", "--store", "mysql://u:hunter2@h/d"], "--store: must be one of memory://, sqlite:///file"),
         (["scrub", "report-1", "ab"], "text: give at least 4 characters of the secret"),

@@ -170,7 +170,7 @@ def test_at_the_hard_line_everything_but_a_short_tail_is_folded_at_once() -> Non
 def test_the_reason_says_how_full_it_was_and_when_the_fold_pays() -> None:
     plan = decide(history_of(generate_session(300)), DEFAULT, situation(16_000, prices=PROVIDER_PRICES["gpt-4o"]))
 
-    assert "of what may be sent; folding to about" in plan.reasons[0]
+    assert "of the budget (threshold 95%); compacting to about" in plan.reasons[0]
     assert "requests (gpt-4o prices)" in plan.reasons[0]
 
 
@@ -200,7 +200,7 @@ def test_between_the_lines_a_fold_waits_until_the_prefix_was_read_often_enough()
 
     assert 0.8 < seldom.projection(COUNTER).tokens / how.message_budget < 0.95
     assert decide(often, DEFAULT, how).now != ()
-    assert "its prefix was read" in decide(often, DEFAULT, how).reasons[0]
+    assert "the cached prefix was read" in decide(often, DEFAULT, how).reasons[0]
     assert decide(seldom, DEFAULT, how).now == ()
 
 
@@ -408,7 +408,7 @@ def test_a_damaged_history_is_mended_in_every_view() -> None:
 
     assert view.is_fitted
     assert [repair.description for repair in view.repairs] == ["made up a result for call 'x'"]
-    assert "floor: mended 1" in view.reasons[0]
+    assert "1 place repaired" in view.reasons[0]
 
 
 MOVES = st.sampled_from(["say", "answer", "undo", "redo", "clear", "rewind", "pin", "plan"])
