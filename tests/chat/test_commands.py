@@ -319,7 +319,7 @@ async def test_one_number_of_messages_is_told_wherever_a_compaction_is_told_of(t
     assert f"Summary of {many} earlier messages" in fold.replacement[0]
     assert preview.startswith(f"{many} messages would be compacted into 1: ")
     assert done.startswith(f"{many} messages compacted into 1: ")
-    assert f"messages  {many} folded into 1, {len(fold.span.kept)} kept whole" in receipts
+    assert f"messages  {many} replaced by 1, {len(fold.span.kept)} kept whole" in receipts
     assert f"tokens; a compaction would free {freed:,}\n" in context
     assert f"({freed:,} freed)" in preview
 
@@ -346,7 +346,7 @@ async def test_a_compaction_is_made_anew_and_messages_of_it_are_brought_back(tmp
     again = await reply_to(chat, screen, "/recompact the tides")
     back = await reply_to(chat, screen, "/restore #2-#4")
 
-    assert none == "nothing to compact: of 24 messages none can be folded"
+    assert none == "nothing to compact: none of the 24 messages can be compacted"
     assert "messages compacted into 1" in again
     assert back == "3 messages restored; /undo reverts it"
     assert {2, 3, 4} <= {entry.position for entry in await chat.session.visible_messages()}

@@ -43,10 +43,9 @@ from holdfast.testing.pydantic_ai import (
     user_prompt_part,
 )
 from holdfast.testing.strategies.pydantic_ai import AGENT_BINARY, AGENT_IMAGE, pydantic_ai_histories
-from holdfast.wire.formats import format_named
-from holdfast.wire.pydantic_ai import split_messages
+from holdfast.wire.pydantic_ai import PydanticAI, split_messages
 
-WIRE = format_named("pydantic-ai")
+WIRE = PydanticAI()
 LONG = "x" * 900
 MARK = {"kind": "cache-point", "ttl": "5m"}
 
@@ -353,7 +352,7 @@ def test_what_is_made_up_is_short_and_valid() -> None:
     ("native", "problem"),
     [
         (7, "messages[0]: must be an object, not int"),
-        ({"role": "user", "content": "x"}, "messages[0].kind: null is no kind of message"),
+        ({"role": "user", "content": "x"}, "messages[0].kind: null is not a kind of message"),
         ({"kind": "request", "parts": "x"}, "messages[0].parts: must be a list of parts"),
         (request_message({"content": "x"}), "messages[0].parts[0].part_kind: must be a string, not null"),
         (

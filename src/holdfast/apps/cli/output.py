@@ -11,7 +11,7 @@ from pathlib import Path
 from holdfast.core.conversation.messages import Message
 from holdfast.errors import SettingsError
 from holdfast.redaction import redact_text
-from holdfast.session.session import now_ms
+from holdfast.session.log.event_log import now_ms
 from holdfast.stores.base import SessionInfo
 
 AGE_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
@@ -55,7 +55,7 @@ def confirm(args: argparse.Namespace, question: str) -> None:
     if args.yes:
         return
     if not sys.stdin.isatty():
-        raise SettingsError("--yes", f"{question} say so with --yes")
+        raise SettingsError("--yes", f"{question} there is no terminal to ask; pass --yes to agree")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise KeyboardInterrupt

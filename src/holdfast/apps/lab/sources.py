@@ -18,8 +18,8 @@ from holdfast.core.history import events as log
 from holdfast.core.history.codec import from_record
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import HoldfastError, MalformedInputError, UnknownSessionError
+from holdfast.session.log.event_log import now_ms
 from holdfast.session.maintenance.transfer import export_records, import_session, records_from_file
-from holdfast.session.session import now_ms
 from holdfast.stores.base import Store, resolve_session_id
 from holdfast.stores.jsonl import LoadedConversation, load_file
 from holdfast.stores.memory import MemoryStore
@@ -75,15 +75,11 @@ def _read_lines(path: Path) -> tuple[list[Recording], list[str]] | None:
         if line.strip():
             try:
                 record: object = json.loads(line)
-                has_conversation |= _is_conversation(record)
+                has_conversation |= isinstance(record, dict) and "messages" in record
                 found.append(_check_playable(_to_chat_format(read_recording(record, f"{path.stem}:{number}"))))
             except (ValueError, MalformedInputError) as error:
                 problems.append(f"{path}, line {number}: {error}")
     return (found, problems) if has_conversation else None
-
-
-def _is_conversation(record: object) -> bool:
-    return isinstance(record, dict) and "messages" in record
 
 
 def _check_playable(recording: Recording) -> Recording:
@@ -94,7 +90,7 @@ def _check_playable(recording: Recording) -> Recording:
     except MalformedInputError as error:
         raise MalformedInputError(f"session {recording.name!r}", str(error)) from error
     if not recording.turns:
-        raise MalformedInputError(f"session {recording.name!r}", "there is no assistant turn to play")
+        raise MalformedInputError(f"session {recording.name!r}", "there is no assistant turn to replay")
     return recording
 
 
@@ -134,7 +130,9 @@ async def _import_file(path: Path) -> tuple[list[Recording], list[str]]:
         except MalformedInputError as error:
             problems.append(f"{path}: {error}")
     if not loaded.conversations:
-        problems.append(f'{path}: holds no conversation; a line for each: {{"messages": […]}}, or what import reads')
+        problems.append(
+            f'{path}: has no conversation; write {{"messages": […]}} in a line for each, or what import reads'
+        )
     return found, problems
 
 
@@ -180,7 +178,7 @@ async def _read_session(store: Store, session: str) -> Recording:
     async for stored in export_records(store, session):
         session_log.apply(stored.time_ms, from_record(stored.record))
     if not session_log.messages:
-        raise MalformedInputError(f"session {session!r}", "nothing was said in it")
+        raise MalformedInputError(f"session {session!r}", "there are no messages in it")
     messages: list[JsonMessage] = [system_message(text)] if (text := _plain_system(session_log.system)) else []
     times: list[float | None] = [None] * len(messages)
     usage: list[Mapping[str, int] | None] = [None] * len(messages)

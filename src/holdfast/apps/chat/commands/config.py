@@ -7,7 +7,7 @@ from holdfast.apps.chat.runtime import check_answering_model
 from holdfast.apps.settings.build import budget_from
 from holdfast.apps.settings.models import bare_model_name, configured_model
 from holdfast.apps.settings.save import save_setting
-from holdfast.apps.settings.settings import setting_name, setting_names
+from holdfast.apps.settings.schema import setting_name, setting_names
 from holdfast.core.planning.policy import PRESETS
 from holdfast.counters.models import budget_for
 from holdfast.errors import SettingsError

@@ -15,8 +15,8 @@ from holdfast.core.history import events as log
 from holdfast.core.history.scopes import label_trust
 from holdfast.errors import SettingsError
 from holdfast.session.compaction.checkpoints import NO_CHECKPOINTS, Checkpoints
+from holdfast.session.log.event_log import now_ms
 from holdfast.session.maintenance.transfer import export_records
-from holdfast.session.session import now_ms
 from holdfast.stores.files import write_private_lines
 from holdfast.stores.jsonl import export_lines
 from holdfast.wire.formats import format_named
