@@ -254,8 +254,8 @@ async def test_compact_says_how_many_messages_and_tokens_went(tmp_path: Path) ->
     done = await reply_to(chat, screen, "/compact the tides")
     receipts = await reply_to(chat, screen, "/receipts")
 
-    assert "messages would be compacted into 1" in preview
-    assert "messages compacted into 1" in done
+    assert "messages would be replaced by 1" in preview
+    assert "messages replaced by 1" in done
     assert "freed), by rule" in done
     assert screen.busy_texts == ["Compacting conversation history", ""]
     assert "undo with /undo" in receipts
@@ -317,8 +317,8 @@ async def test_one_number_of_messages_is_told_wherever_a_compaction_is_told_of(t
     (fold,) = chat.session.history.version.state_of(MAIN).compactions
     many, freed = fold.span.message_count, fold.tokens_removed
     assert f"Summary of {many} earlier messages" in fold.replacement[0]
-    assert preview.startswith(f"{many} messages would be compacted into 1: ")
-    assert done.startswith(f"{many} messages compacted into 1: ")
+    assert preview.startswith(f"{many} messages would be replaced by 1: ")
+    assert done.startswith(f"{many} messages replaced by 1: ")
     assert f"messages  {many} replaced by 1, {len(fold.span.kept)} kept whole" in receipts
     assert f"tokens; a compaction would free {freed:,}\n" in context
     assert f"({freed:,} freed)" in preview
@@ -347,7 +347,7 @@ async def test_a_compaction_is_made_anew_and_messages_of_it_are_brought_back(tmp
     back = await reply_to(chat, screen, "/restore #2-#4")
 
     assert none == "nothing to compact: none of the 24 messages can be compacted"
-    assert "messages compacted into 1" in again
+    assert "messages replaced by 1" in again
     assert back == "3 messages restored; /undo reverts it"
     assert {2, 3, 4} <= {entry.position for entry in await chat.session.visible_messages()}
     await reply_to(chat, screen, "/undo")
