@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from pydantic_ai import Agent, AgentRunResultEvent
 from pydantic_ai.exceptions import UsageLimitExceeded
 from pydantic_ai.messages import (
+    AgentStreamEvent,
     FunctionToolCallEvent,
     FunctionToolResultEvent,
     PartDeltaEvent,
@@ -18,7 +19,7 @@ from pydantic_ai.messages import (
     ThinkingPart,
     ThinkingPartDelta,
 )
-from pydantic_ai.usage import RunUsage, UsageLimits
+from pydantic_ai.usage import UsageLimits
 
 from holdfast.apps.chat.events import (
     ChatEvent,
@@ -101,7 +102,7 @@ async def turn_events(
         yield TurnEnded("failed")
 
 
-def _to_chat_event(event: object) -> ChatEvent | None:
+def _to_chat_event(event: AgentStreamEvent | AgentRunResultEvent[str]) -> ChatEvent | None:
     """Return the chat event for an event of the run; None if the user does not need to see it."""
     match event:
         case PartStartEvent(part=TextPart(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
@@ -116,7 +117,7 @@ def _to_chat_event(event: object) -> ChatEvent | None:
             is_error = result.outcome != "success"
             return ToolCallFinished(result.tool_call_id, result.tool_name, _as_text(result.content), is_error=is_error)
         case AgentRunResultEvent():
-            used: RunUsage = event.result.usage
+            used = event.result.usage
             return TurnEnded("done", used.input_tokens, used.cache_read_tokens, used.output_tokens, used.requests)
         case _:
             return None

@@ -26,6 +26,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import JsonMessage, system_message
 from holdfast.wire.convert import as_chat_messages, plain_system_text
 from holdfast.wire.formats import format_named
+from holdfast.wire.json_reader import is_mapping
 
 ANTHROPIC_FORMAT, ANTHROPIC_BLOCKS = "anthropic-messages", frozenset({"tool_use", "tool_result"})
 SOURCE_MISSING = "there is no such file, and no such session"
@@ -75,7 +76,7 @@ def _read_lines(path: Path) -> tuple[list[Recording], list[str]] | None:
         if line.strip():
             try:
                 record: object = json.loads(line)
-                has_conversation |= isinstance(record, dict) and "messages" in record
+                has_conversation |= is_mapping(record) and "messages" in record
                 found.append(_check_playable(_to_chat_format(read_recording(record, f"{path.stem}:{number}"))))
             except (ValueError, MalformedInputError) as error:
                 problems.append(f"{path}, line {number}: {error}")
