@@ -62,7 +62,7 @@ format: $(STAMP)  ## Format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-checklist: $(STAMP)  ## Every behaviour of the four systems with the tests that prove it; writes docs/checklist.md
+checklist: $(STAMP)  ## List every behavior of the four systems with the tests that prove it; writes docs/checklist.md
 	@$(BIN)/python -m scripts.checklist
 
 crash: $(STAMP)  ## Kill a process that writes, and one that compacts, a thousand times; look for every acknowledged message
