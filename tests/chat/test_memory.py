@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import Session
-from holdfast.session.memory.board import ContextBoard, board_key
+from holdfast.session.memory.board_file import ContextBoard, board_key, repository_of
 from holdfast.session.memory.daily import DailyMemory
-from holdfast.session.memory.files import repository_of
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.endpoint import text_stream, tool_call_stream
 from tests.chat.conftest import Served, Sit
@@ -124,7 +123,7 @@ async def test_the_board_is_shown_added_to_and_pruned(tmp_path: Path) -> None:
     assert added == f"[{entry}] Use tabs, never spaces"
     assert f"{entry} | Use tabs, never spaces | 2" in shown
     assert {*wrong} == {"/board: takes nothing, `add TEXT` or `prune ID`"}
-    assert unknown == f"board: there is no one entry 'zzzz'; there are: {entry}"
+    assert unknown == f"board: 'zzzz' names no single entry; the ids are: {entry}"
     assert pruned == "taken off: Use tabs, never spaces"
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from holdfast import Session
 from holdfast.apps.cli.main import main
-from holdfast.session.memory.board import board_key
-from holdfast.session.memory.files import repository_of
+from holdfast.session.memory.board_file import board_key, repository_of
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, user_message
 

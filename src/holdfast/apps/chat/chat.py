@@ -35,7 +35,7 @@ from holdfast.models.errors import as_model_error
 from holdfast.redaction import redact_text
 from holdfast.session.compaction.compactor import SummaryDraft
 from holdfast.session.log.timestamps import local_day
-from holdfast.session.memory.board import MAX_OFFERED_TOKENS, board_key
+from holdfast.session.memory.board_file import MAX_OFFERED_TOKENS, board_key
 from holdfast.session.memory.consolidation import RemAgent
 from holdfast.session.request import Request
 from holdfast.session.session import Session

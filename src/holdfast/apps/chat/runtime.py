@@ -18,7 +18,7 @@ from holdfast.apps.settings.tables import McpServer
 from holdfast.models.base import Summarizer
 from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
 from holdfast.models.errors import as_model_error
-from holdfast.session.memory.search import MemorySearchTool
+from holdfast.session.memory.search_tool import MemorySearchTool
 from holdfast.session.session import Session
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from holdfast.apps.settings.build import memory_from, rem_agent_from
 from holdfast.errors import SettingsError
 from holdfast.session.memory.consolidation import ConsolidationResult, RemAgent, describe_no_proposals, proposal_rows
 from holdfast.session.memory.daily import MemorySearchResult
-from holdfast.session.memory.search import section_source
+from holdfast.session.memory.search_tool import section_source
 from holdfast.stores.base import Store
 from holdfast.text import pluralize
 

@@ -11,10 +11,10 @@ from holdfast.core.memory.notes import DailySection, parse_sections
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import SettingsError
 from holdfast.session.log.timestamps import local_day
-from holdfast.session.memory.board import ContextBoard
+from holdfast.session.memory.board_file import ContextBoard
 from holdfast.session.memory.consolidation import describe_no_proposals, proposal_rows
 from holdfast.session.memory.daily import DailyMemory
-from holdfast.session.memory.search import memory_excerpt, section_source
+from holdfast.session.memory.search_tool import memory_excerpt, section_source
 from holdfast.text import pluralize
 
 MEMORY_COMMANDS = SlashCommandRegistry()
