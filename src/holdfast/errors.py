@@ -16,9 +16,8 @@ HoldfastError
 │   ├── CompactionCancelledError   the compaction was cancelled
 │   └── RemoteCompactionError      another process holds the session; compact it there
 ├── SessionClosedError         a session was used after it was closed; open it again
-├── ArtifactError              a large tool result cannot be returned; nothing has changed
-│   ├── UnknownArtifactError       no artifact with that name is visible to this agent
-│   └── ArtifactTooLargeError      the artifact is too large to be returned whole; ask for a part
+├── UnknownArtifactError       no artifact with that name is visible to this agent
+├── ArtifactTooLargeError      the artifact is too large to be returned whole; ask for a part
 ├── DelegationEndedError       a delegate was used after it had answered or was stopped
 ├── NotInMemoryError           the requested messages are in the store and not in memory
 ├── ConcurrentWriteError       another writer changed what a decision was based on; plan again
@@ -208,11 +207,7 @@ class SessionClosedError(HoldfastError):
         self.session = session
 
 
-class ArtifactError(HoldfastError):
-    """The base of errors about a large tool result that cannot be returned as requested."""
-
-
-class UnknownArtifactError(ArtifactError):
+class UnknownArtifactError(HoldfastError):
     """Raised when no artifact with that name is visible to this agent. `session.artifacts()` lists those that are."""
 
     def __init__(self, reference: str) -> None:
@@ -220,7 +215,7 @@ class UnknownArtifactError(ArtifactError):
         self.reference = reference
 
 
-class ArtifactTooLargeError(ArtifactError):
+class ArtifactTooLargeError(HoldfastError):
     """Raised when a whole artifact would fill too much of the window. Ask for a range of its lines or characters."""
 
     def __init__(self, artifact_id: str, *, tokens: int, limit: int) -> None:

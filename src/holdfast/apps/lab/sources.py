@@ -75,11 +75,15 @@ def _read_lines(path: Path) -> tuple[list[Recording], list[str]] | None:
         if line.strip():
             try:
                 record: object = json.loads(line)
-                has_conversation |= isinstance(record, dict) and "messages" in record
+                has_conversation |= _is_conversation(record)
                 found.append(_check_playable(_to_chat_format(read_recording(record, f"{path.stem}:{number}"))))
             except (ValueError, MalformedInputError) as error:
                 problems.append(f"{path}, line {number}: {error}")
     return (found, problems) if has_conversation else None
+
+
+def _is_conversation(record: object) -> bool:
+    return isinstance(record, dict) and "messages" in record
 
 
 def _check_playable(recording: Recording) -> Recording:
