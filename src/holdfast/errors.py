@@ -158,7 +158,7 @@ class CompactionRunningError(CompactionError):
     """Raised when another compaction of this session is running. Wait for it, or cancel it."""
 
     def __init__(self, session: str) -> None:
-        super().__init__(f"session {session!r} is being compacted already: wait for that, or cancel it")
+        super().__init__(f"session {session!r} is already being compacted: wait for it, or cancel it")
 
 
 class NoContextError(CompactionError):
@@ -187,7 +187,7 @@ class NothingToCompactError(CompactionError):
     """Raised when no message can be compacted. Nothing has changed, and nothing needs to be done."""
 
     def __init__(self, messages: int) -> None:
-        super().__init__(f"nothing to compact: of {messages:,} messages none can be folded")
+        super().__init__(f"nothing to compact: none of the {messages:,} messages can be compacted")
         self.messages = messages
 
 
@@ -345,7 +345,10 @@ class SequenceConflictError(StoreError):
     """Raised when another writer appended first. Reload the session and retry."""
 
     def __init__(self, session: str, *, expected: int, actual: int) -> None:
-        super().__init__(f"session {session!r} has {actual:,} events, not {expected:,}: another writer was faster")
+        super().__init__(
+            f"session {session!r} has {actual:,} events, not {expected:,}: another writer appended first; "
+            "reload the session and retry"
+        )
         self.session = session
         self.expected = expected
         self.actual = actual
@@ -357,7 +360,7 @@ class UnknownSessionError(StoreError):
     def __init__(self, prefix: str, candidates: Sequence[str] = ()) -> None:
         listed = ", ".join(candidates[:5])
         unknown = "is not known; `holdfast sessions` lists what is there"
-        problem = f"could be any of {listed}; give more of it" if candidates else unknown
+        problem = f"could be any of {listed}; give a longer prefix" if candidates else unknown
         super().__init__(f"session {prefix!r:.80} {problem}")
         self.prefix = prefix
         self.candidates = tuple(candidates)

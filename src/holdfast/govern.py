@@ -10,7 +10,7 @@ from typing import Any, cast
 from holdfast.core.conversation.json_values import is_sendable_json, is_utf8, replace_surrogates
 from holdfast.core.conversation.pairing import Repair
 from holdfast.core.conversation.tokens import Calibration, Counter
-from holdfast.core.conversation.transcript import Transcript
+from holdfast.core.conversation.transcript import MessageFormat, Transcript
 from holdfast.core.planning.fit.fit import ViewFitter
 from holdfast.core.planning.fit.receipt import Receipt, View, receipt_of
 from holdfast.core.planning.policy import FitSettings, Policy, policy_named
@@ -20,7 +20,7 @@ from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.session.request import Request
 from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks
-from holdfast.wire.formats import MessageFormat, format_named, split_elements
+from holdfast.wire.formats import format_named, split_elements
 from holdfast.wire.json_reader import InputPath, check_list
 
 
@@ -65,7 +65,9 @@ def govern(
         system = replace_surrogates(system)
     marks, max_marks = count_cache_marks(system) + count_cache_marks(tools), message_format.max_cache_marks
     if max_marks is not None and marks > max_marks:
-        raise SettingsError("system", f"with the tools it has {marks} cache marks; at most {max_marks} are allowed")
+        raise SettingsError(
+            "system", f"system text and tools have {marks} cache marks; the provider accepts at most {max_marks}"
+        )
     situation = Situation(
         budget=budget_for(model, budget),
         counter=counter,
@@ -143,7 +145,7 @@ def _receipt(view: View, transcript: Transcript, situation: Situation, repairs: 
         if is_clipped:
             clipped.append(position)
         if not is_elided and not is_clipped and position not in explained:
-            repaired.append(Repair(position, "rewritten to be valid next to its neighbors"))
+            repaired.append(Repair(position, "rewritten so that the provider accepts it between its neighbors"))
     return receipt_of(
         view,
         situation,
@@ -166,7 +168,7 @@ def _extras_tokens(value: object, name: str, counter: Counter) -> int:
         return counter.count(value)
     text = InputPath(name).json_text(value, "")
     if not is_sendable_json(value):
-        raise MalformedInputError(name, "holds lone surrogates, NaN or infinity; correct it first")
+        raise MalformedInputError(name, "contains lone surrogates, NaN or infinity; remove them first")
     return counter.count(text)
 
 

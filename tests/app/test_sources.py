@@ -127,7 +127,7 @@ def test_copilots_thresholds_come_from_its_own_variables(settings: Setup) -> Non
         ("max_steps = 'x'", 1, "max_steps: must be a whole number from 1 to 1,000,000, or 0 for none, not 'x'"),
         ("preset = 'cowagnt'", 1, "preset: 'cowagnt' is not known; did you mean 'cowagent'?"),
         (f"max_steps = 0x{'f' * 5_000}", 1, "max_steps: must be a whole number from 1 to 1,000,000, or 0 for none, "
-         "not a number without end"),
+         "not a number of thousands of digits"),
         ("approve = 3", 1, "approve: must be on or off (true or false in a file), not 3"),
         ("tools = ['reed']", 1, "tools: 'reed' is not known; did you mean 'read'?"),
         ("system = 'x.md'", 1, "system: there is no file HOME/x.md; check the path"),

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.apps.cli.main import main
 from holdfast.apps.settings.schema import SETTING_DECLARATIONS
+from tests.cli.conftest import run
 
 Captured = pytest.CaptureFixture[str]
 
@@ -20,12 +21,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path / "project")
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
-
-
-def run(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
-    code = main(arguments)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def rows(out: str) -> dict[str, list[str]]:
@@ -168,12 +163,12 @@ def test_models_are_listed_with_their_lines(capsys: Captured) -> None:
 
     table = rows(out)
     assert code == 0
-    assert table["MODEL"] == ["MODEL", "WINDOW", "OUTPUT", "COMPRESSED AT", "WITHIN A RUN AT"]
+    assert table["MODEL"] == ["MODEL", "WINDOW", "OUTPUT", "COMPACTED AT", "COMPACTED IN A RUN AT"]
     assert table["gpt-4o-mini"] == ["gpt-4o-mini", "128,000", "16,384", "64,000", "106,240"]
     assert [(one["name"], one["max_input_tokens"]) for one in listed] == [("embedded", 8_192)]
     assert listed[0]["lines"] == [
-        {"what": "summary begun", "at": 4_915, "unit": "tokens"},
-        {"what": "waited for", "at": 5_836, "unit": "tokens"},
+        {"what": "summary starts", "at": 4_915, "unit": "tokens"},
+        {"what": "request waits", "at": 5_836, "unit": "tokens"},
         {"what": "truncated", "at": 5_836, "unit": "tokens"},
     ]
 

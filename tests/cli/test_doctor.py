@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.apps.cli.main import main
-from holdfast.session.session import Session, now_ms
+from holdfast.session.log.event_log import now_ms
+from holdfast.session.session import Session
 from holdfast.testing.chat import user_message
 from holdfast.testing.endpoint import ScriptedEndpoint, sse_event, stream_response, text_chunk
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from holdfast import Session
-from holdfast.apps.cli.main import main
 from holdfast.session.memory.board_file import board_key, repository_of
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, user_message
+from tests.cli.conftest import run
 
 Captured = pytest.CaptureFixture[str]
 
@@ -26,12 +26,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "2026-11-15.md").write_text("# 2026-11-15\n\n## Ideas\n\na boat\n")
     (folder / "notes.txt").write_text("no day")
     return tmp_path / "home"
-
-
-def run(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
-    code = main(arguments)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_the_days_are_listed_the_newest_first(capsys: Captured) -> None:

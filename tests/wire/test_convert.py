@@ -57,7 +57,7 @@ def test_chat_becomes_anthropic() -> None:
         (
             f"renamed a repeated, empty or unusable call id to {first!r}",
             "renamed its call id accordingly",
-            "gathered the results of one batch before anything else",
+            "moved the results of one batch to the start of one message",
         ),
     )
 

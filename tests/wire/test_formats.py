@@ -7,10 +7,11 @@ import pytest
 from holdfast import MalformedInputError, Media, Opaque, SettingsError, Text, Thinking, ToolCall, ToolResult
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.shorten import clip_arguments, clip_outputs, drop_media
-from holdfast.wire.anthropic import drop_excess_cache_marks
+from holdfast.wire.anthropic import AnthropicMessages, drop_excess_cache_marks
 from holdfast.wire.formats import format_named
+from holdfast.wire.openai_chat import OpenAIChat
 
-CHAT, ANTHROPIC = format_named("openai"), format_named("anthropic")
+CHAT, ANTHROPIC = OpenAIChat(), AnthropicMessages()
 LONG = "x" * 900
 
 

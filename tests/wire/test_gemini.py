@@ -22,10 +22,10 @@ from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.shorten import clip_arguments, clip_outputs, drop_media
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.gemini import function_call_part, function_response_part, model_turn, text_part, user_turn
-from holdfast.wire.formats import format_named
+from holdfast.wire.gemini import Gemini
 
 GEMINI, UNSIGNED = "gemini", "gemini-2"
-WIRE = format_named(GEMINI)
+WIRE = Gemini()
 LONG = "x" * 900
 GO = user_turn(text_part("go"))
 SIGNED = Opaque("thoughtSignature", "", "model", tokens=1)

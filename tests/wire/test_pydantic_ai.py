@@ -43,10 +43,9 @@ from holdfast.testing.pydantic_ai import (
     user_prompt_part,
 )
 from holdfast.testing.strategies.pydantic_ai import AGENT_BINARY, AGENT_IMAGE, pydantic_ai_histories
-from holdfast.wire.formats import format_named
-from holdfast.wire.pydantic_ai import split_messages
+from holdfast.wire.pydantic_ai import PydanticAI, split_messages
 
-WIRE = format_named("pydantic-ai")
+WIRE = PydanticAI()
 LONG = "x" * 900
 MARK = {"kind": "cache-point", "ttl": "5m"}
 

@@ -34,10 +34,10 @@ from holdfast.testing.responses import (
     output_message_item,
     reasoning_item,
 )
-from holdfast.wire.formats import format_named
+from holdfast.wire.responses import OpenAIResponses
 
 ITEMS, STATELESS = "openai-responses", "openai-responses-stateless"
-WIRE = format_named(ITEMS)
+WIRE = OpenAIResponses()
 LONG = "x" * 900
 
 

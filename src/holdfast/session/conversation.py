@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.shorten import RECALL_TOOL
+from holdfast.core.conversation.transcript import MessageFormat
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.planning.changes import add_effect
@@ -50,7 +51,7 @@ from holdfast.session.request import Request
 from holdfast.session.sync import with_read_notes
 from holdfast.session.tools import COMPACT_CONTEXT, COMPACT_DESCRIPTION, COMPACT_PARAMETERS, ModelTool
 from holdfast.stores.base import Store
-from holdfast.wire.formats import MessageFormat, format_named
+from holdfast.wire.formats import format_named
 
 MAX_ALLOWANCE_FACTOR = 4
 """A model may ask for this many times its token budget at most."""
@@ -96,13 +97,9 @@ class Conversation:
         self._log = engine.log
         self._compactor = engine.compactor
         self._builder = engine.builder
-        self._scope = scope
-        self._agent = agent
-
-    @property
-    def scope(self) -> str:
+        self.scope = scope
         """The name of this conversation in the log."""
-        return self._scope
+        self._agent = agent
 
     @property
     def model(self) -> str | None:
@@ -395,7 +392,7 @@ class Conversation:
         return self.scope if isinstance(scope, OwnScope) else check_scope(scope)
 
     async def _find_scope(self, scope: str | OwnScope) -> str:
-        return await self._log.find_scope(self._resolve_scope(scope))
+        return self.scope if isinstance(scope, OwnScope) else await self._log.find_scope(check_scope(scope))
 
     @locked
     async def _append_change(self, event: log.Event) -> None:

@@ -28,7 +28,6 @@ from holdfast.session.conversation import Conversation, SessionEngine
 from holdfast.session.inputs import check_text
 from holdfast.session.log.event_log import SessionLog, locked, retried
 from holdfast.session.log.leases import HELD_HERE, has_owner_exited, new_owner_id
-from holdfast.wire.formats import format_named
 
 MAX_FAILURE_CHARS = 500
 _POSITION_SOURCE = re.compile(r"#\d")
@@ -164,7 +163,7 @@ class Delegate(DelegatingConversation):
         found_sources = dict.fromkeys(source for finding in checked for source in finding.sources)
         names = await self._check_sources(sources or tuple(found_sources))
         if not self._is_last_message(text):
-            native = format_named(self.history.message_format).encode(assistant(text))
+            native = self.history.message_format.encode(assistant(text))
             await self.record([native])
         recorded = tuple(finding.to_json() for finding in checked)
         await self.end(log.DelegationFinished(scope=self.scope, answer=text, sources=names, findings=recorded))
@@ -186,7 +185,7 @@ class Delegate(DelegatingConversation):
 
     @property
     def _default_format(self) -> str:
-        return self.history.message_format
+        return self.history.message_format.name
 
     def _check_running(self) -> None:
         if self._finished is not None:
@@ -294,7 +293,7 @@ class DelegateContext:
         try:
             await self._log.append(started)
             if spec.adds_task_message and (prompt := _opening_prompt(started)):
-                message_format = format_named(self._log.history.message_format)
+                message_format = self._log.history.message_format
                 native = message_format.encode(user(prompt))
                 event = log.MessageAppended(
                     format=message_format.name, native=native, scope=started.scope, agent=started.agent

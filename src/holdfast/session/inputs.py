@@ -5,9 +5,10 @@ from typing import cast
 
 from holdfast.core.conversation.json_values import dump_json, is_sendable_json, replace_surrogates
 from holdfast.core.conversation.messages import Message
+from holdfast.core.conversation.transcript import MessageFormat
 from holdfast.core.schema import is_integer, short_repr
 from holdfast.errors import MalformedInputError, SettingsError
-from holdfast.wire.formats import MessageFormat, split_elements
+from holdfast.wire.formats import split_elements
 from holdfast.wire.json_reader import InputPath
 
 
@@ -79,5 +80,5 @@ def extras_json(name: str, value: object) -> str:
     """Return system content or tools as JSON; raises if a provider could not read it."""
     InputPath(name).json_text(value, "")
     if not is_sendable_json(value):
-        raise MalformedInputError(name, "holds lone surrogates, NaN or infinity; mend it first")
+        raise MalformedInputError(name, "contains lone surrogates, NaN or infinity; remove them first")
     return dump_json(value)

@@ -7,7 +7,6 @@ once, and the request includes them.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from holdfast.core.conversation.batching import ONE_RESULT_PER_MESSAGE
 from holdfast.core.conversation.json_values import dump_json
 from holdfast.core.conversation.tokens import Calibration, Counter
 from holdfast.core.history import events as log
@@ -16,7 +15,6 @@ from holdfast.core.history.session_state import RequestExtras
 from holdfast.core.planning.changes import compaction_completed_event, step_event
 from holdfast.core.planning.fit.receipt import View
 from holdfast.core.planning.plan import MAX_PLAN_ROUNDS, make_plan, plan_input_of, usage_measured_event, view_of
-from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import (
     AwaitSummary,
@@ -37,7 +35,6 @@ from holdfast.session.compaction.summarizer import SentRequest
 from holdfast.session.inputs import extras_json
 from holdfast.session.log.event_log import SessionLog
 from holdfast.session.request import Request, policy_hash, request_of, request_prepared_event
-from holdfast.wire.formats import format_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,10 +135,6 @@ class RequestBuilder:
         """By scope and model, the budget of the last request."""
         self._extras_counter = ExtrasCounter()
 
-    @property
-    def _policy(self) -> Policy:
-        return self._compactor.policy
-
     async def prepare(self, options: RequestOptions) -> Request:
         """Return the next request, recorded, and within the limit that the provider has reported before."""
         original = options
@@ -192,7 +185,6 @@ class RequestBuilder:
     def situation(self, options: RequestOptions, calibration: Calibration | None = None) -> Situation:
         """Return the situation of a request, from the history and from the model table."""
         history, state, model = self._log.history, self._log.history.session_state, find_model(options.model)
-        message_format = format_named(history.format) if history.format else None
         counter = counter_for(options.model)
         system_tokens, tools_tokens = self._extras_counter.tokens(
             options.scope, state.extras_for(options.scope), counter
@@ -210,9 +202,9 @@ class RequestBuilder:
             system_tokens=system_tokens,
             tools_tokens=tools_tokens,
             pins=state.pins,
-            batching=message_format.batching if message_format else ONE_RESULT_PER_MESSAGE,
-            max_text_chars=message_format.max_text_chars if message_format else None,
-            max_images=message_format.max_images if message_format else None,
+            batching=history.message_format.batching,
+            max_text_chars=history.message_format.max_text_chars,
+            max_images=history.message_format.max_images,
             scope=options.scope,
             # A budget that a user or a provider names is the window to fill.
             window=budget.tokens
@@ -233,11 +225,11 @@ class RequestBuilder:
 
     def plan_input(self, options: RequestOptions, calibration: Calibration | None = None) -> PlanInput:
         """Return the input of the planning rules."""
-        return plan_input_of(self._log.history, self._policy, self.situation(options, calibration))
+        return plan_input_of(self._log.history, self._compactor.policy, self.situation(options, calibration))
 
     async def _attempt(self, options: RequestOptions, reasons: list[str], *, may_wait: bool) -> Request | None:
         """Return the request, or None if it must first wait for a summary. Caller must hold the lock."""
-        policy = self._policy
+        policy = self._compactor.policy
         if changes := _changed_options(self._log.history, options):
             await self._log.append(*changes)
         if self._log.history.session_state.running_compaction is not None:
@@ -267,7 +259,7 @@ class RequestBuilder:
 
     async def _apply_step(self, step: Step, plan_input: PlanInput, reason: str, *, may_wait: bool) -> bool:
         """Carry out a step, and return whether the request must first wait for a summary."""
-        situation, rule = plan_input.situation, self._policy.compaction or self._policy.emergency
+        situation, rule = plan_input.situation, self._compactor.policy.compaction or self._compactor.policy.emergency
         if isinstance(step, OffloadOutputs | ReduceTurnsToText):
             await self._log.append(step_event(step, plan_input, reason))
         elif isinstance(step, AwaitSummary):
@@ -288,11 +280,9 @@ class RequestBuilder:
     ) -> Request:
         """Return the recorded request of a view; starts the steps that the plan leaves to the background."""
         situation, scope = plan_input.situation, options.scope
-        message_format = format_named(self._log.history.message_format)
         request = request_of(
             view,
             plan_input,
-            message_format,
             self._log.message_hashes,
             reasons=reasons,
             system=options.system,
@@ -301,7 +291,7 @@ class RequestBuilder:
         self._budgets[scope, options.model] = situation.budget
         self._last_requests[scope] = SentRequest(
             prefix=CachedPrefix(
-                format=message_format.name,
+                format=self._log.history.message_format.name,
                 messages=request.messages,
                 system=options.system,
                 tools=options.tools,
@@ -322,7 +312,7 @@ class RequestBuilder:
         await self._log.append(
             usage_measured_event(view, request.tokens, situation),
             *(() if view.truncated is None else (view.truncated,)),
-            request_prepared_event(request, view, plan_input, policy_hash(self._policy)),
+            request_prepared_event(request, view, plan_input, policy_hash(self._compactor.policy)),
         )
         if view.is_emergency:
             self._compactor.observers.start_memory_update()

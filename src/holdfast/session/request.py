@@ -2,19 +2,17 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
-from holdfast.core.conversation.messages import Entry, Message
-from holdfast.core.conversation.shorten import count_media
+from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.spans import ranges_without
 from holdfast.core.conversation.tokens import TokenCount
-from holdfast.core.conversation.transcript import Transcript
+from holdfast.core.conversation.transcript import MessageFormat, Transcript
 from holdfast.core.history import events as log
-from holdfast.core.history.fingerprints import message_hash, payload_hash
 from holdfast.core.history.history import History
 from holdfast.core.memory.evictions import EMERGENCY_VIEW_KEY
 from holdfast.core.planning.fit.receipt import Receipt, View, receipt_of
@@ -22,17 +20,6 @@ from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.steps import PlanInput
 from holdfast.session.log.records import engine_version
 from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks
-
-
-class Encoder(Protocol):
-    """Encodes messages as a provider's JSON."""
-
-    max_cache_marks: int | None
-    """The most cache marks that a request may carry; None if the format has no such marks."""
-
-    def encode(self, message: Message) -> Mapping[str, object]:
-        """Return a message as JSON."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,34 +42,48 @@ class Request:
     """What the next call of `govern` can reuse, if it gets this request as `previous`."""
 
 
-def encode_entry(entry: Entry, encoder: Encoder) -> Mapping[str, object]:
+def message_hash(native: Mapping[str, object]) -> str:
+    """Return the hash of a message in our canonical encoding: sorted keys, no spaces, ASCII."""
+    text = json.dumps(native, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def payload_hash(message_hashes: Iterable[str], *, system: object = None, tools: object = None) -> str:
+    """Return the hash of a request; it combines the hashes of its messages, so only new messages are hashed."""
+    extras = json.dumps([system, tools], sort_keys=True, separators=(",", ":"), default=str)
+    whole = hashlib.sha256(extras.encode())
+    for one in message_hashes:
+        whole.update(bytes.fromhex(one))
+    return whole.hexdigest()
+
+
+def encode_entry(entry: Entry, message_format: MessageFormat) -> Mapping[str, object]:
     """Return an entry as JSON; for an unedited message, the same object that came in."""
     message = entry.message
     if message.is_unedited and message.native is not None and not message.repair_notes:
         return message.native
-    return encoder.encode(message)
+    return message_format.encode(message)
 
 
 def limit_cache_marks(
-    messages: list[Mapping[str, object]], encoder: Encoder, *, system: object = None, tools: object = None
+    messages: list[Mapping[str, object]], message_format: MessageFormat, *, system: object = None, tools: object = None
 ) -> list[Mapping[str, object]]:
     """Return the messages of a request without the oldest cache marks, if they have more than the provider allows.
 
     Clients mark the newest message of each request, so the marks accumulate in a recorded conversation.
     """
-    if encoder.max_cache_marks is None:
+    if message_format.max_cache_marks is None:
         return messages
     with suppress(ValueError, RecursionError):
         system = json.loads(system) if isinstance(system, str) else system
     return drop_excess_cache_marks(
-        messages, encoder.max_cache_marks - count_cache_marks(system) - count_cache_marks(tools)
+        messages, message_format.max_cache_marks - count_cache_marks(system) - count_cache_marks(tools)
     )
 
 
 def request_of(
     view: View,
     plan_input: PlanInput,
-    encoder: Encoder,
     hashes: dict[int, str],
     *,
     reasons: tuple[str, ...],
@@ -92,7 +93,9 @@ def request_of(
     """Return the request of a session's view; `hashes` caches those of recorded messages by position."""
     history, situation = plan_input.history, plan_input.situation
     extras = recorded_extras(history, situation.scope)
-    messages = limit_cache_marks([encode_entry(entry, encoder) for entry in view.entries], encoder, **extras)
+    message_format = history.message_format
+    messages = [encode_entry(entry, message_format) for entry in view.entries]
+    messages = limit_cache_marks(messages, message_format, **extras)
     message_hashes: list[str] = []
     positions: list[int | None] = []
     kept: list[int] = []
@@ -113,7 +116,7 @@ def request_of(
             continue
         if recorded.results:
             clipped.append(position)
-        if count_media(message) < count_media(recorded):
+        if message.media_count < recorded.media_count:
             elided.append(position)
     compacted: list[range] = []
     for compaction in history.version.state_of(situation.scope).compactions:
@@ -175,9 +178,7 @@ def request_prepared_event(
     )
 
 
-def rebuild_request(
-    event: log.RequestPrepared, history: History, encoder: Encoder
-) -> tuple[list[Mapping[str, object]], str]:
+def rebuild_request(event: log.RequestPrepared, history: History) -> tuple[list[Mapping[str, object]], str]:
     """Return the messages of a recorded request and their hash, from the history at that time."""
     visible = history.context(event.scope).visible_entries()
     messages: list[Mapping[str, object]] = []
@@ -188,9 +189,9 @@ def rebuild_request(
             continue
         first, last = piece.get("from"), piece.get("to")
         if isinstance(first, int) and isinstance(last, int):
-            messages += [encode_entry(entry, encoder) for entry in visible[first:last]]
+            messages += [encode_entry(entry, history.message_format) for entry in visible[first:last]]
     extras = recorded_extras(history, event.scope)
-    messages = limit_cache_marks(messages, encoder, **extras)
+    messages = limit_cache_marks(messages, history.message_format, **extras)
     return messages, payload_hash(map(message_hash, messages), **extras)
 
 

@@ -5,7 +5,6 @@ is durable before it takes effect, so it can be undone. If another process has w
 its events first.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,7 +14,6 @@ from typing import TypeAlias, get_args
 
 from holdfast.core.conversation.messages import user
 from holdfast.core.history import events as log
-from holdfast.core.history.fingerprints import sync_diff
 from holdfast.core.history.scopes import DelegationRecord, delegation_records
 from holdfast.core.planning.change_receipt import ChangeReceipt, change_receipts, with_messages_restored
 from holdfast.core.planning.changes import with_measured_effect
@@ -36,22 +34,22 @@ from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.conversation import SessionEngine
 from holdfast.session.delegation import DelegatingConversation, end_abandoned_delegations
 from holdfast.session.inputs import check_count, check_model, check_position, check_text, decode_messages
-from holdfast.session.log.event_log import Clock, locked, retried
+from holdfast.session.log.event_log import Clock, locked, now_ms, retried
 from holdfast.session.manual import compact_above_memory_limit, switch_model_and_fit
 from holdfast.session.prepare import RequestOptions
-from holdfast.session.sync import last_sent_fingerprints, message_fingerprint, recorded_fingerprints, with_read_notes
+from holdfast.session.sync import (
+    last_sent_fingerprints,
+    message_fingerprint,
+    recorded_fingerprints,
+    sync_diff,
+    with_read_notes,
+)
 from holdfast.stores.base import Store, check_session_id, delete_expired_sessions
 from holdfast.stores.open import open_store
-from holdfast.wire.formats import format_named
 
 StateEvent: TypeAlias = log.PlanChanged | log.TodosChanged | log.SkillInvoked | log.AgentChanged | log.ProviderSignalled
 """What a caller may record other than messages."""
 HANDOVER_TEXT = "[The conversation was handed over to {agent}, with this message from the agent before:]\n{message}"
-
-
-def now_ms() -> int:
-    """Return the time in milliseconds since 1970."""
-    return int(time.time() * 1000)
 
 
 class Session(DelegatingConversation):
@@ -193,7 +191,7 @@ class Session(DelegatingConversation):
         known = self.history.session_state.agent
         await self._log.append(log.AgentChanged(name=name, summary=summary, previous=known.name if known else ""))
         if summary:
-            message_format = format_named(self.history.message_format)
+            message_format = self.history.message_format
             text = HANDOVER_TEXT.format(agent=name or "the main agent", message=summary)
             native = message_format.encode(user(text))
             event = log.MessageAppended(format=message_format.name, native=native, trust="memory")

@@ -1,5 +1,6 @@
 """A store in memory, for tests and for programs that want no file. `Store` documents each method."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,24 +17,15 @@ from holdfast.stores.base import (
     check_storable_text,
     is_session_value_key,
 )
-from holdfast.stores.encoding import (
-    compress,
-    decode_record,
-    decompress,
-    encode_record,
-    pack_record,
-    sha256_hex,
-    unpack_records,
-)
+from holdfast.stores.encoding import sha256_hex
 from holdfast.stores.search_terms import SearchTerm, index_words, rarity_weight, search_terms
-
-MEMORY_LABEL = "memory"
 
 
 @dataclass(slots=True)
 class _Log:
     info: SessionInfo
-    records: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
+    records: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    """The time and the JSON of each record: a caller that changes a value it passed or got changes nothing here."""
     words: dict[int, Counter[str]] = field(default_factory=dict[int, Counter[str]])
     blobs: set[str] = field(default_factory=set[str])
     snapshot: Snapshot | None = None
@@ -45,7 +37,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._logs: dict[str, _Log] = {}
         self._blobs: dict[str, bytes] = {}
-        self._values: dict[str, bytes] = {}
+        self._values: dict[str, str] = {}
 
     async def append(
         self,
@@ -57,9 +49,8 @@ class MemoryStore:
         index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
     ) -> int:
-        check_session_id(session)
-        lines = [(time_ms, pack_record(record)) for record in records]
-        log = self._logs.get(session)
+        log = self._find_log(session)
+        lines = [(time_ms, json.dumps(record)) for record in records]
         length = len(log.records) if log else 0
         if length != after:
             raise SequenceConflictError(session, expected=after, actual=length)
@@ -86,7 +77,7 @@ class MemoryStore:
         dropped: Sequence[str] = (),
     ) -> int:
         check_session_id(session)
-        lines = {position: pack_record(record) for position, record in records.items()}
+        lines = {position: json.dumps(record) for position, record in records.items()}
         length = await self.append(session, [tombstone], after=after, time_ms=time_ms, index=index, blobs=blobs)
         log = self._logs[session]
         for position, line in lines.items():
@@ -97,33 +88,29 @@ class MemoryStore:
         return length
 
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
-        check_session_id(session)
-        log = self._logs.get(session)
+        log = self._find_log(session)
         lines = log.records[start : None if limit is None else start + limit] if log else []
-        return unpack_records(((position, *line) for position, line in enumerate(lines, start)), MEMORY_LABEL)
+        return [StoredRecord(at, time_ms, json.loads(text)) for at, (time_ms, text) in enumerate(lines, start)]
 
     async def read_at(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
-        check_session_id(session)
-        log = self._logs.get(session)
+        log = self._find_log(session)
         lines = log.records if log else []
         known = sorted({position for position in positions if 0 <= position < len(lines)})
-        return unpack_records(((position, *lines[position]) for position in known), MEMORY_LABEL)
+        return [StoredRecord(at, lines[at][0], json.loads(lines[at][1])) for at in known]
 
     async def length(self, session: str) -> int:
-        check_session_id(session)
-        log = self._logs.get(session)
+        log = self._find_log(session)
         return len(log.records) if log else 0
 
     async def put_blob(self, content: bytes) -> str:
         digest = sha256_hex(content)
-        if digest not in self._blobs:
-            self._blobs[digest] = compress(content)
+        self._blobs[digest] = content
         return digest
 
     async def get_blob(self, digest: str) -> bytes:
         if digest not in self._blobs:
             raise MissingBlobError(digest)
-        return decompress(self._blobs[digest], MEMORY_LABEL)
+        return self._blobs[digest]
 
     async def search(
         self, words: str, *, session: str | None = None, limit: int = 20, start: int = 0, stop: int | None = None
@@ -153,11 +140,10 @@ class MemoryStore:
         return sorted(later, key=lambda info: (info.updated_ms, info.id), reverse=True)[:limit]
 
     async def rename(self, session: str, name: str) -> None:
-        check_session_id(session)
+        log = self._find_log(session)
         check_storable_text("name", name)
-        if session not in self._logs:
+        if log is None:
             raise UnknownSessionError(session)
-        log = self._logs[session]
         log.info = replace(log.info, name=name)
 
     async def delete(self, session: str) -> bool:
@@ -170,26 +156,28 @@ class MemoryStore:
         return True
 
     async def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:
-        check_session_id(session)
-        log = self._logs.get(session)
+        log = self._find_log(session)
         if log is None or len(log.records) != snapshot.length:
             return False
         log.snapshot = snapshot
         return True
 
     async def get_snapshot(self, session: str) -> Snapshot | None:
-        check_session_id(session)
-        log = self._logs.get(session)
+        log = self._find_log(session)
         return log.snapshot if log else None
 
     async def put_value(self, key: str, value: JsonRecord) -> None:
-        self._values[key] = encode_record(value)
+        self._values[key] = json.dumps(value)
 
     async def get_value(self, key: str) -> JsonRecord | None:
-        return decode_record(self._values[key], MEMORY_LABEL) if key in self._values else None
+        return json.loads(self._values[key]) if key in self._values else None
 
     async def close(self) -> None:
         """Do nothing: the store holds nothing open."""
+
+    def _find_log(self, session: str) -> _Log | None:
+        """Return the log of a session, if there is one; the id of a session that has one was checked before."""
+        return self._logs.get(session) or self._logs.get(check_session_id(session))
 
     def _delete_unused_blobs(self, digests: Iterable[str]) -> None:
         used = {digest for log in self._logs.values() for digest in log.blobs}

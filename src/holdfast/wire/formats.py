@@ -1,11 +1,9 @@
 """The message formats, by name."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from holdfast.core.conversation.batching import Batching
-from holdfast.core.conversation.messages import Message
-from holdfast.core.conversation.transcript import FormatReader
+from holdfast.core.conversation.transcript import MessageFormat
 from holdfast.errors import SettingsError
 from holdfast.wire.anthropic import AnthropicMessages, strip_cache_marks
 from holdfast.wire.gemini import Gemini
@@ -13,26 +11,6 @@ from holdfast.wire.openai_chat import OpenAIChat
 from holdfast.wire.pydantic_ai import PYDANTIC_AI_FORMAT_NAME as PYDANTIC_AI
 from holdfast.wire.pydantic_ai import PydanticAI, canonical_form, split_messages
 from holdfast.wire.responses import OpenAIResponses
-
-
-class MessageFormat(FormatReader, Protocol):
-    """How a provider represents messages."""
-
-    name: str
-    batching: Batching
-    """How the format carries a batch of tool calls and their results."""
-    has_separate_system: bool
-    """Whether system text can be sent outside the messages."""
-    max_cache_marks: int | None
-    """The most cache marks a request may carry; None if the format has none."""
-    max_text_chars: int | None
-    """The longest text that the provider accepts in one string."""
-    max_images: int
-
-    def encode(self, message: Message) -> Mapping[str, Any]:
-        """Return a message as JSON: its original JSON, changed only where it was edited."""
-        ...
-
 
 FORMATS: Mapping[str, MessageFormat] = {
     message_format.name: message_format

@@ -132,7 +132,7 @@ async def test_a_model_that_fails_leaves_it_to_the_rule_and_says_so(tmp_path: Pa
     store = MemoryStore()
     await held(store, "s1", RULE)
 
-    done = await agent(tmp_path, store, writer=FailingModel("unauthorised")).run()
+    done = await agent(tmp_path, store, writer=FailingModel("unauthorized")).run()
 
     assert [one.text for one in done.proposals] == [RULE]
     assert done.notes[0].startswith("s1: the model failed, so a rule made the proposals: ")

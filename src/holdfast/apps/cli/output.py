@@ -11,7 +11,7 @@ from pathlib import Path
 from holdfast.core.conversation.messages import Message
 from holdfast.errors import SettingsError
 from holdfast.redaction import redact_text
-from holdfast.session.session import now_ms
+from holdfast.session.log.event_log import now_ms
 from holdfast.stores.base import SessionInfo
 
 AGE_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))

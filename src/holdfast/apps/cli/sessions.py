@@ -22,6 +22,7 @@ from holdfast.apps.cli.output import (
 )
 from holdfast.apps.settings.build import session_files
 from holdfast.errors import SettingsError, StoreUnavailableError
+from holdfast.session.log.event_log import now_ms
 from holdfast.session.maintenance.scrub import scrub, scrub_files
 from holdfast.session.maintenance.transfer import (
     ImportResult,
@@ -32,14 +33,13 @@ from holdfast.session.maintenance.transfer import (
 )
 from holdfast.session.maintenance.verify import RebuiltRequest, rebuilt_requests
 from holdfast.session.request import encode_entry
-from holdfast.session.session import Session, now_ms
+from holdfast.session.session import Session
 from holdfast.stores.base import Store, StoredRecord, expired_sessions, iter_sessions, resolve_session_id
 from holdfast.stores.files import write_private_lines
 from holdfast.stores.jsonl import export_lines, load_file
 from holdfast.stores.sqlite.recover import recover_store
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.text import pluralize
-from holdfast.wire.formats import format_named
 
 CommandFunction: TypeAlias = Callable[[argparse.Namespace, Store], Coroutine[object, object, int]]
 
@@ -96,7 +96,7 @@ async def show_session(args: argparse.Namespace, store: Store) -> int:
     holdfast show report-2024 --at 3 --json
     """
     session = await _open_session(store, args.id)
-    message_format = format_named(session.history.message_format)
+    message_format = session.history.message_format
     if args.at is None:
         state = session.history.session_state
         entries = await session.visible_messages()

@@ -18,14 +18,15 @@ from holdfast.core.history import events as log
 from holdfast.core.history.codec import from_record
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import HoldfastError, MalformedInputError, UnknownSessionError
+from holdfast.session.log.event_log import now_ms
 from holdfast.session.maintenance.transfer import export_records, import_session, records_from_file
-from holdfast.session.session import now_ms
 from holdfast.stores.base import Store, resolve_session_id
 from holdfast.stores.jsonl import LoadedConversation, load_file
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import JsonMessage, system_message
 from holdfast.wire.convert import as_chat_messages, plain_system_text
 from holdfast.wire.formats import format_named
+from holdfast.wire.json_reader import is_mapping
 
 ANTHROPIC_FORMAT, ANTHROPIC_BLOCKS = "anthropic-messages", frozenset({"tool_use", "tool_result"})
 SOURCE_MISSING = "there is no such file, and no such session"
@@ -75,15 +76,11 @@ def _read_lines(path: Path) -> tuple[list[Recording], list[str]] | None:
         if line.strip():
             try:
                 record: object = json.loads(line)
-                has_conversation |= _is_conversation(record)
+                has_conversation |= is_mapping(record) and "messages" in record
                 found.append(_check_playable(_to_chat_format(read_recording(record, f"{path.stem}:{number}"))))
             except (ValueError, MalformedInputError) as error:
                 problems.append(f"{path}, line {number}: {error}")
     return (found, problems) if has_conversation else None
-
-
-def _is_conversation(record: object) -> bool:
-    return isinstance(record, dict) and "messages" in record
 
 
 def _check_playable(recording: Recording) -> Recording:

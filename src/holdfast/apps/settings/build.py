@@ -18,11 +18,11 @@ from holdfast.models.base import Summarizer
 from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
 from holdfast.session.compaction.checkpoints import Checkpoints
 from holdfast.session.compaction.compactor import Approval, CompactionOptions
-from holdfast.session.log.event_log import Clock
+from holdfast.session.log.event_log import Clock, now_ms
 from holdfast.session.memory.board_file import ContextBoard, repository_of
 from holdfast.session.memory.consolidation import RemAgent
 from holdfast.session.memory.daily import DailyMemory
-from holdfast.session.session import Session, SessionOpener, now_ms
+from holdfast.session.session import Session, SessionOpener
 from holdfast.stores.base import Store
 
 NO_SUMMARIZER = "none"

@@ -197,6 +197,15 @@ class Message:
         return "\n".join(part.text for part in self.parts if isinstance(part, Text))
 
     @property
+    def media_count(self) -> int:
+        """The number of media in the message, including those inside tool results."""
+        return sum(
+            isinstance(part, Media)
+            + (sum(isinstance(inner, Media) for inner in part.content) if isinstance(part, ToolResult) else 0)
+            for part in self.parts
+        )
+
+    @property
     def is_prompt(self) -> bool:
         """Whether this is a user message with content besides tool results and generated text."""
         return self.role == "user" and any(

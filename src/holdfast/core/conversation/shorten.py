@@ -165,7 +165,7 @@ def drop_media(message: Message, *, results_only: bool = False, position: int | 
 
     `position` is the position of the message if the model can recall the media, otherwise None.
     """
-    if not count_media(message):
+    if not message.media_count:
         return message
     places = part_handles(message, position)
     return message.with_parts(
@@ -176,18 +176,9 @@ def drop_media(message: Message, *, results_only: bool = False, position: int | 
     )
 
 
-def count_media(message: Message) -> int:
-    """Return the number of media in a message, including those inside tool results."""
-    return sum(
-        isinstance(part, Media)
-        + (sum(isinstance(inner, Media) for inner in part.content) if isinstance(part, ToolResult) else 0)
-        for part in message.parts
-    )
-
-
 def count_all_media(entries: Iterable[Entry]) -> int:
     """Return the number of media in a view."""
-    return sum(count_media(entry.message) for entry in entries)
+    return sum(entry.message.media_count for entry in entries)
 
 
 def _drop_part_media(part: Part, handle: str) -> Part:

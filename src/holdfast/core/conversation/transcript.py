@@ -6,10 +6,11 @@ list grows, a continuation of the transcript reuses the measures and decoded mes
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
+from holdfast.core.conversation.batching import Batching
 from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, Counter, message_bytes, message_tokens
 
@@ -24,8 +25,19 @@ class MessageMeasures(NamedTuple):
     systems: list[int]
 
 
-class FormatReader(Protocol):
-    """The functions of a wire format that a transcript needs."""
+class MessageFormat(Protocol):
+    """How a provider represents messages."""
+
+    name: str
+    batching: Batching
+    """How the format carries a batch of tool calls and their results."""
+    has_separate_system: bool
+    """Whether system text can be sent outside the messages."""
+    max_cache_marks: int | None
+    """The most cache marks that a request may carry; None if the format has no such marks."""
+    max_text_chars: int | None
+    """The longest text that the provider accepts in one string."""
+    max_images: int
 
     def measure(self, natives: Sequence[object], start: int) -> "MessageMeasures":
         """Return the sizes and roles of messages, the first of which has the index `start`."""
@@ -33,6 +45,10 @@ class FormatReader(Protocol):
 
     def decode(self, native: object, index: int) -> Message:
         """Return a decoded message; `index` names its place in an error."""
+        ...
+
+    def encode(self, message: Message) -> Mapping[str, object]:
+        """Return a message as JSON: its original JSON, changed only where it was edited."""
         ...
 
     def json_bytes(self, message: Message) -> int:
@@ -46,7 +62,7 @@ class Transcript:
     def __init__(
         self,
         natives: Sequence[object],
-        reader: FormatReader,
+        reader: MessageFormat,
         counter: Counter,
         positions: Sequence[int | None] | None = None,
     ) -> None:
@@ -69,7 +85,7 @@ class Transcript:
         self._grow(self.reader.measure(natives, 0), natives)
 
     @classmethod
-    def of_entries(cls, entries: Sequence[Entry], reader: FormatReader, counter: Counter) -> "Transcript":
+    def of_entries(cls, entries: Sequence[Entry], reader: MessageFormat, counter: Counter) -> "Transcript":
         """Return a transcript of decoded messages, numbered by their index in `entries`."""
         transcript = cls((), reader, counter, [entry.position for entry in entries])
         transcript._entries = {index: Entry(entry.message, index) for index, entry in enumerate(entries)}

@@ -134,7 +134,7 @@ def _with_compaction(
 
 def _check_cut(event: log.OutputsOffloaded | log.TurnsReducedToText, length: int) -> None:
     if isinstance(event, log.OutputsOffloaded) and event.max_chars < 0:
-        raise MalformedInputError(event.KIND, f"{event.max_chars} is no number of characters")
+        raise MalformedInputError(event.KIND, f"max_chars must not be negative, but is {event.max_chars}")
     if not 0 <= event.line <= length:
         raise MalformedInputError(event.KIND, f"there is no message {event.line}")
 
@@ -142,13 +142,13 @@ def _check_cut(event: log.OutputsOffloaded | log.TurnsReducedToText, length: int
 def _check_span(event: log.CompactionCompleted, length: int, compactions: tuple[log.CompactionCompleted, ...]) -> None:
     span = event.span
     if not 0 <= span.start <= span.stop <= length:
-        raise MalformedInputError(event.KIND, f"{span.start}–{span.stop} is no span of {length} messages")
+        raise MalformedInputError(event.KIND, f"{span.start}–{span.stop} is not a span of the {length} messages")
     if any(position not in span.positions for position in span.kept):
-        raise MalformedInputError(event.KIND, f"{span.kept} are not all inside {span.start}–{span.stop}")
+        raise MalformedInputError(event.KIND, f"kept {span.kept} are not all inside {span.start}–{span.stop}")
     for other in (one.span for one in compactions):
         if span.overlaps(other) and not span.contains(other):
             cut = f"{span.start}–{span.stop} cuts through {other.start}–{other.stop}"
-            raise MalformedInputError(event.KIND, f"{cut}, which was folded before")
+            raise MalformedInputError(event.KIND, f"{cut}, which an earlier compaction replaced")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,15 @@ class Context:
 
     def is_visible(self, position: int) -> bool:
         """Return whether this scope may see a message that no rewind hides and that its own scope has not cleared."""
-        return not self.version.is_hidden(position) and self._is_in_scope(position)
+        if self.version.is_hidden(position):
+            return False
+        scope = self.message_scopes[position]
+        if scope == self.scope:
+            return True
+        if position < self.version.state_of(scope).cleared_at:
+            return False
+        is_visible = self.scopes.is_message_visible(self.scope, scope, position)
+        return is_answer_message(self.entries[position].message) if is_visible is None else is_visible
 
     def is_recallable(self, position: int) -> bool:
         """Return whether a message may be recalled: it is visible and this scope has not cleared it."""
@@ -242,13 +250,6 @@ class Context:
         if scope == self.scope or scope not in self.scopes.attributed_scopes or not entry.message.is_task:
             return entry
         return entry.with_message(_prepend_text(entry.message, f"[Told to the agent {scope}, and not by the user:]\n"))
-
-    def _is_in_scope(self, position: int) -> bool:
-        scope = self.message_scopes[position]
-        if scope != self.scope and position < self.version.state_of(scope).cleared_at:
-            return False
-        is_visible = self.scopes.is_message_visible(self.scope, scope, position)
-        return is_answer_message(self.entries[position].message) if is_visible is None else is_visible
 
     def may_be_visible(self, position: int) -> bool:
         """Return whether a message may be visible, without reading it."""

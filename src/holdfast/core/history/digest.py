@@ -14,8 +14,8 @@ from holdfast.core.conversation.packing import Section, first_then_newest, pack_
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.ledger.actions import call_outcome
 from holdfast.core.ledger.identifiers import argument_value
-from holdfast.core.ledger.tool_calls import ObservedCall, clip_to_line, describe_call
-from holdfast.text import pluralize
+from holdfast.core.ledger.tool_calls import ObservedCall, describe_call
+from holdfast.text import clip_to_line, pluralize
 
 QUOTE_CHARS = 300
 SIZE_CHARS = 60

@@ -15,7 +15,7 @@ from typing import Self
 
 from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.tokens import Counter, message_tokens
-from holdfast.core.conversation.transcript import FormatReader
+from holdfast.core.conversation.transcript import MessageFormat
 from holdfast.core.history import events as log
 from holdfast.core.history.context import Context, ContextState, ContextVersion
 from holdfast.core.history.message_cache import MessageCache
@@ -28,8 +28,9 @@ from holdfast.core.history.snapshot import (
     KEPT_VERSIONS,
     HistorySnapshot,
     LedgerLineage,
-    OpenLedger,
+    PackedLedger,
     pack_positions,
+    to_snapshot_json,
     unpack_positions,
 )
 from holdfast.core.ledger.ledger import Ledger
@@ -37,11 +38,32 @@ from holdfast.errors import MalformedInputError, NotInMemoryError
 
 
 @dataclass(slots=True)
+class _OpenLedger:
+    """A ledger of the messages before `stop`, to be extended with later messages."""
+
+    lineage: LedgerLineage
+    stop: int
+    ledger: Ledger | PackedLedger
+
+    def unpacked(self) -> Ledger:
+        """Return the ledger for reading and extending; parse it if it is packed."""
+        if isinstance(self.ledger, PackedLedger):
+            self.ledger = self.ledger.unpack()
+        return self.ledger
+
+    def pack(self) -> PackedLedger:
+        """Return the ledger in packed form."""
+        if isinstance(self.ledger, PackedLedger):
+            return self.ledger
+        return PackedLedger(self.lineage, self.stop, to_snapshot_json(self.ledger))
+
+
+@dataclass(slots=True)
 class History:
     """All messages and state of a session; only one owner appends to it."""
 
-    readers: Callable[[str], FormatReader]
-    """Returns the reader of a message format."""
+    formats: Callable[[str], MessageFormat]
+    """Returns a message format by its name."""
     scopes: Scopes = field(default_factory=Scopes)
     entries: MessageCache = field(default_factory=MessageCache)
     """All messages."""
@@ -50,7 +72,9 @@ class History:
     message_counts: dict[str, int] = field(default_factory=dict[str, int])
     """The number of messages by scope."""
     format: str | None = None
-    """The format of the newest message."""
+    """The name of the format of the newest message."""
+    message_format: MessageFormat = field(init=False)
+    """The format of requests: that of the newest message, or OpenAI chat if there is no message yet."""
     system_positions: list[int] = field(default_factory=list[int])
     """Positions of system messages."""
     prompt_positions: "array[int]" = field(default_factory=lambda: array("q"))
@@ -67,19 +91,22 @@ class History:
     _projections: dict[tuple[str, str], Projection] = field(default_factory=dict[tuple[str, str], Projection])
     _tokens: dict[str, dict[int, int]] = field(default_factory=dict[str, dict[int, int]])
     """The tokens of each message, by counter name and position."""
-    _ledgers: dict[str, OpenLedger] = field(default_factory=dict[str, OpenLedger])
+    _ledgers: dict[str, _OpenLedger] = field(default_factory=dict[str, _OpenLedger])
     _compacted_reads: dict[str, CompactedReads] = field(default_factory=dict[str, CompactedReads])
+
+    def __post_init__(self) -> None:
+        self.message_format = self.formats(self.format or "openai-chat")
 
     @classmethod
     def replay(
         cls,
         events: Iterable[log.Event],
-        readers: Callable[[str], FormatReader],
+        formats: Callable[[str], MessageFormat],
         *,
         main_sees: MainVisibility = "everything",
     ) -> Self:
         """Return the history of a log."""
-        history = cls(readers, Scopes(main_sees=main_sees))
+        history = cls(formats, Scopes(main_sees=main_sees))
         for event in events:
             history.append(event)
         return history
@@ -91,16 +118,6 @@ class History:
     def version(self) -> ContextVersion:
         """The version of the context in force."""
         return self._versions[self._current]
-
-    @property
-    def message_format(self) -> str:
-        """The format of requests: that of the newest message, or OpenAI chat if there is no message yet."""
-        return self.format or "openai-chat"
-
-    @property
-    def reader(self) -> FormatReader:
-        """The reader of `message_format`."""
-        return self.readers(self.message_format)
 
     @property
     def is_interrupted(self) -> bool:
@@ -172,7 +189,7 @@ class History:
         lineage = LedgerLineage(context.version.hidden, cleared_at)
         kept = self._ledgers.get(scope)
         if kept is None or kept.lineage != lineage or kept.stop > stop:
-            kept = self._ledgers[scope] = OpenLedger(lineage, cleared_at, Ledger())
+            kept = self._ledgers[scope] = _OpenLedger(lineage, cleared_at, Ledger())
         own = self.scopes.lineage(scope)
         self.entries.require(filter(context.may_be_visible, range(kept.stop, min(stop, len(self.entries)))))
         ledger = kept.unpacked()
@@ -245,7 +262,10 @@ class History:
             before = self.version
         else:
             changed = self.version.after(event, len(self.entries))
-            self._apply_side_effects(event)
+            if isinstance(event, log.Pinned | log.Unpinned):
+                self._check_pin(event)
+            elif isinstance(event, log.DelegationFinished):
+                self._drop_caches_of(event.scope)
             if changed is not None:
                 self._versions[self._current + 1 :] = [changed]
                 self._current += 1
@@ -263,28 +283,23 @@ class History:
 
     def load_message(self, position: int, event: log.MessageAppended) -> None:
         """Load an earlier message that is not in memory."""
-        message = self.recall_marks.mark(self.readers(event.format).decode(event.native, position), position)
+        message = self.recall_marks.mark(self.formats(event.format).decode(event.native, position), position)
         message = _apply_event_labels(message, event)
         self.entries.load(Entry(message, position), event)
 
     def _append_message(self, event: log.MessageAppended, message: Message | None) -> None:
         position = len(self.entries)
-        message = message or self.readers(event.format).decode(event.native, position)
+        message_format = self.message_format if event.format == self.format else self.formats(event.format)
+        message = message or message_format.decode(event.native, position)
         message = _apply_event_labels(self.recall_marks.observe(message, position, event.scope), event)
         self.entries.append(Entry(message, position), event)
         self.message_scopes.append(event.scope)
         self.message_counts[event.scope] = self.message_counts.get(event.scope, 0) + 1
-        self.format = event.format
+        self.format, self.message_format = event.format, message_format
         if message.role == "system":
             self.system_positions.append(position)
         elif message.is_prompt:
             self.prompt_positions.append(position)
-
-    def _apply_side_effects(self, event: log.Event) -> None:
-        if isinstance(event, log.Pinned | log.Unpinned):
-            self._check_pin(event)
-        elif isinstance(event, log.DelegationFinished):
-            self._drop_caches_of(event.scope)
 
     def _start_delegation(self, event: log.DelegationStarted) -> None:
         """Add a delegate; its context starts as its parent's, or as the selection made for it."""
@@ -383,7 +398,7 @@ class History:
         )
 
     @classmethod
-    def from_snapshot(cls, snapshot: HistorySnapshot, readers: Callable[[str], FormatReader]) -> "History":
+    def from_snapshot(cls, snapshot: HistorySnapshot, formats: Callable[[str], MessageFormat]) -> "History":
         """Return the history of a snapshot; messages are loaded on demand."""
         scopes = Scopes(
             dict(snapshot.parents),
@@ -392,10 +407,9 @@ class History:
             dict(snapshot.visible_spans),
             set(snapshot.attributed_scopes),
         )
-        history = cls(readers, scopes, MessageCache(snapshot.length))
+        history = cls(formats, scopes, MessageCache(snapshot.length), format=snapshot.format)
         history.message_scopes = [scope for scope, count in snapshot.scope_runs for _ in range(count)]
         history.message_counts = dict(Counts(history.message_scopes))
-        history.format = snapshot.format
         history.system_positions, history.prompt_positions = (
             list(snapshot.system_positions),
             unpack_positions(snapshot.packed_prompts),
@@ -405,7 +419,7 @@ class History:
         history.change_count = snapshot.change_count
         history._has_forgotten_versions, history.session_state = snapshot.has_forgotten_versions, snapshot.session_state
         history._ledgers = {
-            scope: OpenLedger(kept.lineage, kept.stop, kept) for scope, kept in snapshot.ledgers.items()
+            scope: _OpenLedger(kept.lineage, kept.stop, kept) for scope, kept in snapshot.ledgers.items()
         }
         return history
 

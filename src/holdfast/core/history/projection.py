@@ -11,7 +11,6 @@ from itertools import pairwise
 from holdfast.core.conversation.batching import Batching
 from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.repair import is_valid_history
-from holdfast.core.conversation.shorten import count_media
 from holdfast.core.conversation.tokens import message_bytes
 from holdfast.core.history.context import Context
 
@@ -134,7 +133,7 @@ class Projection:
             self.newest_prompt = len(self.entries)
         if entry.position is not None and self.context.message_scopes[entry.position] != self.context.scope:
             self.has_other_scopes = True
-        self.media_count += count_media(message)
+        self.media_count += message.media_count
         self.largest_bytes = max(self.largest_bytes, message_bytes(message))
         self.entries.append(entry)
         self.cumulative_tokens.append(self.cumulative_tokens[-1] + self._tokens_of(entry))

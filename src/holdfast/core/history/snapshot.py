@@ -41,7 +41,7 @@ def _encode_value(value: object) -> object:
         return dict(cast("Mapping[str, object]", value))
     if is_dataclass(value):
         return [getattr(value, item.name) for item in fields(value)]
-    raise TypeError(f"{type(value).__name__} has no place here")
+    raise TypeError(f"a snapshot cannot hold a value of type {type(value).__name__}")
 
 
 def from_snapshot_json(kind: type[SnapshotT], text: str | bytes) -> SnapshotT:
@@ -49,7 +49,7 @@ def from_snapshot_json(kind: type[SnapshotT], text: str | bytes) -> SnapshotT:
     try:
         return cast("SnapshotT", _reader_for(kind)(json.loads(text)))
     except (TypeError, KeyError, IndexError, AttributeError) as error:
-        raise ValueError(f"this is no {kind}") from error
+        raise ValueError(f"the text is not a snapshot of {kind}") from error
 
 
 def pack_positions(positions: Sequence[int]) -> str:
@@ -141,34 +141,9 @@ class PackedLedger:
     stop: int
     text: str
 
-    @classmethod
-    def pack(cls, lineage: LedgerLineage, stop: int, ledger: Ledger) -> "PackedLedger":
-        """Return a ledger in packed form."""
-        return cls(lineage, stop, to_snapshot_json(ledger))
-
     def unpack(self) -> Ledger:
         """Return the ledger."""
         return from_snapshot_json(Ledger, self.text)
-
-
-@dataclass(slots=True)
-class OpenLedger:
-    """A ledger of the messages before `stop`, to be extended with later messages."""
-
-    lineage: LedgerLineage
-    stop: int
-    ledger: Ledger | PackedLedger
-
-    def unpacked(self) -> Ledger:
-        """Return the ledger for reading and extending; parse it if it is packed."""
-        if isinstance(self.ledger, PackedLedger):
-            self.ledger = self.ledger.unpack()
-        return self.ledger
-
-    def pack(self) -> PackedLedger:
-        """Return the ledger in packed form."""
-        known = self.ledger
-        return known if isinstance(known, PackedLedger) else PackedLedger.pack(self.lineage, self.stop, known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

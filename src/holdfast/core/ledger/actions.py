@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
 from holdfast.core.conversation.messages import ToolResult
-from holdfast.core.ledger.tool_calls import CallKind, ObservedCall, clip_to_line
+from holdfast.core.ledger.tool_calls import CallKind, ObservedCall
+from holdfast.text import clip_to_line
 
 MAX_ACTION_RECORDS = 500
 """The limit for each kind; the oldest records are evicted first."""

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.core.ledger.actions import add_source
-from holdfast.core.ledger.tool_calls import clip_to_line
+from holdfast.text import clip_to_line
 
 
 def _any_pattern(*patterns: str) -> str:
@@ -289,7 +289,7 @@ def conflicting_constraints(constraints: Iterable[Constraint]) -> Iterator[str]:
     for settled in (constraint for constraint in active if constraint.speaker == "assistant"):
         for asked in own:
             if _contradicts(settled.text.lower(), asked.text.lower()):
-                yield f"the model settled {settled}, the user asked for {asked}"
+                yield f"the model decided {settled}, the user asked for {asked}"
 
 
 def _kind(lower: str, speaker: ConstraintSpeaker) -> ConstraintKind | None:

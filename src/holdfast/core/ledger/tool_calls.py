@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 from holdfast.core.conversation.json_values import Json
 from holdfast.core.conversation.messages import ToolCall
 from holdfast.core.ledger.identifiers import identifiers
+from holdfast.text import clip_to_line
 
 CallKind: TypeAlias = Literal["file", "search", "command"]
 LineRange: TypeAlias = tuple[int, int]
@@ -31,7 +32,6 @@ _WRITING = r"write|edit|creat|replace|patch|insert|append|delete|remove|rename|m
 _URL = r"\b\w++://\S+"
 _HEAD_CHARS = 2_000
 """How much of a command to search for paths."""
-_LINE_CHARS = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +100,6 @@ def paths_in(text: str) -> Iterator[str]:
         steps = name.count("/")
         if steps > 1 or (steps and "." in name.rpartition("/")[2]):
             yield name
-
-
-def clip_to_line(text: str, max_chars: int = _LINE_CHARS) -> str:
-    """Return the beginning of a text as one line."""
-    line = " ".join(text[: 4 * max_chars].split())
-    return line if len(line) <= max_chars else line[: max_chars - 1] + "…"
 
 
 def _first_text(fields: Mapping[str, Json], keys: tuple[str, ...]) -> str:

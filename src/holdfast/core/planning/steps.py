@@ -109,7 +109,7 @@ class PlanInput:
         if budget.turns:
             shares.append(sum(entry.message.is_prompt for entry in projection.entries) / budget.turns)
         if budget.bytes:
-            sizes = (self.history.reader.json_bytes(entry.message) for entry in projection.entries)
+            sizes = (self.history.message_format.json_bytes(entry.message) for entry in projection.entries)
             shares.append(sum(sizes) / budget.bytes)
         return max(shares)
 

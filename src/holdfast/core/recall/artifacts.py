@@ -16,8 +16,9 @@ from holdfast.core.conversation.shorten import clip_text
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.ledger.actions import call_outcome
 from holdfast.core.ledger.identifiers import argument_value, identifiers
-from holdfast.core.ledger.tool_calls import clip_to_line, describe_call
+from holdfast.core.ledger.tool_calls import describe_call
 from holdfast.core.recall.references import line_count
+from holdfast.text import clip_to_line
 
 ARTIFACT_PREFIX = "compress_"
 DEFAULT_ARTIFACT_TOKENS = 2_000

@@ -18,7 +18,7 @@ from holdfast.core.recall.references import (
     parse_references,
     parse_span,
 )
-from holdfast.core.schema import is_integer, short_repr
+from holdfast.core.schema import HUGE_NUMBER, is_integer, short_repr
 from holdfast.errors import MalformedInputError
 
 DEFAULT_RECALL_TOKENS, MIN_RECALL_TOKENS, MAX_RECALL_TOKENS = 1_000, 100, 100_000
@@ -31,7 +31,6 @@ SHORT_QUERY_CHARS = 160
 """A question up to this length is not shortened."""
 INTERNAL_FIELDS = frozenset({"is_unseen_first", "least_share"})
 """Fields that a model cannot set."""
-HUGE_NUMBER = "a number of thousands of digits"
 EMPTY_QUERY = "say what to look for: a ref such as #12, a query, a text, or last"
 ARGUMENT_ALIASES = {"ref": "refs", "reference": "refs", "queries": "query", "q": "query", "literal": "text"}
 """Other names that models use for the arguments."""
@@ -84,12 +83,13 @@ class RecallQuery:
         for name in ("text", "refs", "role", "tool", "file", "since", "until", "lines", "chars"):
             _check_text(name, getattr(self, name))
         if not isinstance(self.query, str | tuple):
-            raise MalformedInputError("recall.query", f"must be a text or several, not {_preview(self.query)}")
+            raise MalformedInputError("recall.query", f"must be a text or several, not {short_repr(self.query)}")
         for question in self.questions:
             _check_text("query", question)
         if self.role and self.role not in RECALL_ROLES:
-            problem = f"must be one of {', '.join(RECALL_ROLES)}, not {_preview(self.role)}"
-            raise MalformedInputError("recall.role", problem)
+            raise MalformedInputError(
+                "recall.role", f"must be one of {', '.join(RECALL_ROLES)}, not {short_repr(self.role)}"
+            )
         if (self.lines or self.chars) and not self.refs:
             raise MalformedInputError("recall.lines", "says which part of a message: give its ref too, such as #12")
         if self.lines and self.chars:
@@ -118,7 +118,7 @@ class RecallQuery:
     def from_arguments(cls, arguments: object, *, max_tokens: int = DEFAULT_RECALL_TOKENS) -> "RecallQuery":
         """Return the query for the arguments of a model, which may be anything."""
         if not isinstance(arguments, Mapping):
-            raise MalformedInputError("recall", f"the arguments must be an object, not {_preview(arguments)}")
+            raise MalformedInputError("recall", f"the arguments must be an object, not {short_repr(arguments)}")
         known = {item.name for item in fields(cls)} - INTERNAL_FIELDS
         values: dict[str, object] = {"max_tokens": max_tokens}
         for key, value in cast("Mapping[object, object]", arguments).items():
@@ -177,13 +177,14 @@ class RecallQuery:
 
 def _check_number(name: str, value: object, least: int, most: int) -> None:
     if not is_integer(value) or not least <= value <= most:
-        problem = f"must be a whole number from {least} to {most:,}, not {_preview(value)}"
-        raise MalformedInputError(f"recall.{name}", problem)
+        raise MalformedInputError(
+            f"recall.{name}", f"must be a whole number from {least} to {most:,}, not {short_repr(value)}"
+        )
 
 
 def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str):
-        raise MalformedInputError(f"recall.{name}", f"must be a text, not {_preview(value)}")
+        raise MalformedInputError(f"recall.{name}", f"must be a text, not {short_repr(value)}")
     if len(value) > MAX_RECALL_TEXT_CHARS:
         raise MalformedInputError(f"recall.{name}", f"must have at most {MAX_RECALL_TEXT_CHARS:,} characters")
 
@@ -218,10 +219,6 @@ def _value_as_text(value: object) -> str:
         return str(value)
     except ValueError as error:
         raise MalformedInputError("recall", f"{HUGE_NUMBER} is in it; give a smaller one") from error
-
-
-def _preview(value: object) -> str:
-    return short_repr(value, huge_number=HUGE_NUMBER)
 
 
 RECALL_DESCRIPTION = (

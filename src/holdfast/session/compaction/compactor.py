@@ -106,11 +106,9 @@ class Compactor:
 
     def __init__(self, session_log: SessionLog, policy: Policy, options: CompactionOptions) -> None:
         self._log = session_log
-        self.policy = policy
-        """The policy in force; every part of the session reads it from here."""
-        self.options = options
         self._task: asyncio.Task[None] | None = None
         self.observers = ObserverRunner(session_log, options, self._memory_writer)
+        self.set_policy(policy, options)
         self._running_owner = ""
         self._opened_summarizers: dict[str, Summarizer] = {}
         """The summarizers that the compactor opened by name, and therefore closes."""
@@ -122,8 +120,10 @@ class Compactor:
     def set_policy(self, policy: Policy, options: CompactionOptions | None = None) -> None:
         """Use another policy from now on, and other options if there are any."""
         self.policy = policy
+        """The policy in force; every part of the session reads it from here."""
         if options is not None:
             self.options = options
+            self.has_summarizer = options.manual is not None or options.automatic is not None
             self.observers.set_observers(options)
 
     def _memory_writer(self, daily: DailyMemory) -> MemoryWriter:
@@ -133,11 +133,6 @@ class Compactor:
             has_summarizer=lambda: self.has_summarizer,
             get_summarizer=lambda: self.summarizer_for("manual"),
         )
-
-    @property
-    def has_summarizer(self) -> bool:
-        """Whether a summarizer is configured."""
-        return self.options.manual is not None or self.options.automatic is not None
 
     @property
     def is_running(self) -> bool:

@@ -198,7 +198,7 @@ class MemoryWriter:
 def _decode_event(stored: StoredRecord) -> log.Event:
     """Return the event of a record; messages come without their content."""
     if stored.record.get("type") == log.MessageAppended.KIND:
-        return log.MessageAppended(format="", native={})
+        return log.MessageAppended(format="openai-chat", native={})
     try:
         return from_record(stored.record)
     except MalformedInputError:

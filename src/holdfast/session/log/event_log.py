@@ -6,6 +6,7 @@ when it needs messages that are not in memory, or when another writer appended f
 """
 
 import asyncio
+import time
 from array import array
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -39,7 +40,7 @@ from holdfast.wire.formats import format_named
 
 T = TypeVar("T")
 Clock: TypeAlias = Callable[[], int]
-MakeEvents: TypeAlias = Callable[[], tuple[Sequence[log.Event], Sequence[IndexEntry]]]
+"""Returns the time in milliseconds since 1970."""
 MAX_CONFLICTS = 1_000
 """How many sequence conflicts a writer tolerates before it gives up."""
 FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.002, 0.1
@@ -49,6 +50,11 @@ FIRST_LOAD_MESSAGES, LOAD_BEFORE_MESSAGES = 256, 16
 """How many messages are read around a missing one; the first number doubles each time."""
 MAX_EXTRA_CACHED = 256
 """How many messages outside the view are cached before all but the newest of them are evicted."""
+
+
+def now_ms() -> int:
+    """Return the time in milliseconds since 1970."""
+    return int(time.time() * 1000)
 
 
 class _UnconfirmedAppend(NamedTuple):
@@ -102,10 +108,10 @@ class SessionLog:
 
     async def find_scope(self, scope: str) -> str:
         """Return a scope as `require_scope` does; refreshes first if the scope is unknown. Acquires the lock itself."""
-        if not self._has_scope(scope):
-            async with self.lock:
-                await self.refresh()
-        return self.require_scope(scope)
+        with suppress(UnknownScopeError):
+            return self.require_scope(scope)
+        async with self.locked():
+            return self.require_scope(scope)
 
     def reset(self) -> None:
         """Discard everything that is in memory."""
@@ -147,12 +153,9 @@ class SessionLog:
 
     def require_scope(self, scope: str) -> str:
         """Return a scope that an agent uses or has used; raises `UnknownScopeError` for any other."""
-        if not self._has_scope(scope):
+        if scope != log.MAIN and scope not in self.history.scopes.parents and scope not in self.history.message_counts:
             raise UnknownScopeError(scope, sorted(self.history.scopes.parents))
         return scope
-
-    def _has_scope(self, scope: str) -> bool:
-        return scope == log.MAIN or scope in self.history.scopes.parents or scope in self.history.message_counts
 
     async def refresh(self) -> int:
         """Apply what other writers have appended since, and return the number of events."""
@@ -232,7 +235,8 @@ class SessionLog:
 
     async def append(self, *events: log.Event) -> None:
         """Record events that were decided on the current history; raises `ConcurrentWriteError` if it has changed."""
-        await self.write(lambda: (events, ()), must_be_current=True)
+        if not await self._try_append(events, must_be_current=True):
+            raise ConcurrentWriteError(self.session)
 
     async def append_messages(
         self, events: Sequence[log.MessageAppended], messages: Sequence[Message], *, must_be_current: bool = False
@@ -243,25 +247,31 @@ class SessionLog:
         """
         if (known := await self._already_appended(events)) is not None:
             return known
-        start = len(self.history)
-
-        def make_events() -> tuple[Sequence[log.Event], Sequence[IndexEntry]]:
-            nonlocal start
+        if not events:
+            return range(len(self.history), len(self.history))
+        for conflicts in range(MAX_CONFLICTS):
             start, marks = len(self.history), self.history.recall_marks.for_unrecorded()
-            numbered = enumerate(zip(events, messages, strict=True), start)
-            return events, index_entries(
-                (position, marks.observe(message, position, event.scope)) for position, (event, message) in numbered
+            index = index_entries(
+                (position, marks.observe(message, position, event.scope))
+                for position, (event, message) in enumerate(zip(events, messages, strict=True), start)
             )
-
-        if events:
             try:
-                await self.write(make_events, messages, must_be_current=must_be_current)
+                is_appended = await self._try_append(
+                    events, messages, index, must_be_current=must_be_current, conflicts=conflicts
+                )
             except (StoreUnavailableError, asyncio.CancelledError):
                 self._unconfirmed = _UnconfirmedAppend(self.stored.length, tuple(events))
                 raise
-            if self.stored.length - self._snapshot_length >= max(SNAPSHOT_EVERY, self.stored.length // SNAPSHOT_SHARE):
-                await self.save_snapshot()
-        return range(start, start + len(events))
+            if is_appended:
+                if self.stored.length - self._snapshot_length >= max(
+                    SNAPSHOT_EVERY, self.stored.length // SNAPSHOT_SHARE
+                ):
+                    await self.save_snapshot()
+                return range(start, start + len(events))
+            if must_be_current:
+                raise ConcurrentWriteError(self.session)
+        actual = await self.store.length(self.session)
+        raise SequenceConflictError(self.session, expected=self.stored.length, actual=actual)
 
     async def _already_appended(self, events: Sequence[log.MessageAppended]) -> range | None:
         """Return the positions of messages whose append failed although the store has them."""
@@ -279,38 +289,38 @@ class SessionLog:
         start = self._log_positions.index(unconfirmed.log_position)
         return range(start, start + len(events))
 
-    async def write(
-        self, make_events: MakeEvents, messages: Sequence[Message] = (), *, must_be_current: bool = False
-    ) -> None:
-        """Append events to the store, then apply them; after a conflict, refresh and try again.
+    async def _try_append(
+        self,
+        events: Sequence[log.Event],
+        messages: Sequence[Message] = (),
+        index: Sequence[IndexEntry] = (),
+        *,
+        must_be_current: bool = False,
+        conflicts: int = 0,
+    ) -> bool:
+        """Append events to the store, then apply them; after a conflict, refresh and return False.
 
         `messages` are the decoded messages of the events. With `must_be_current` the events were decided on the
-        current history, so a conflict raises `ConcurrentWriteError` instead.
+        current history, so the history checks them first.
         """
-        for conflicts in range(MAX_CONFLICTS):
-            events, words = make_events()
-            records = [encode_event(event) for event in events]
-            for event in events if must_be_current else ():
-                self.history.check(event)
-            place, time_ms = self.stored.length, self.clock()
-            try:
-                await self.stored.append(records, time_ms, words)
-            except SequenceConflictError:
-                # Back off with jitter so that conflicting writers do not retry in lockstep.
-                seconds = min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2 ** min(conflicts, 6))
-                await asyncio.sleep(random() * seconds)  # noqa: S311 - jitter needs no cryptography
-                if await self.store.length(self.session) < place:
-                    raise UnknownSessionError(self.session) from None
-                await self.refresh()
-                if must_be_current:
-                    raise ConcurrentWriteError(self.session) from None
-                continue
-            for number, (event, message) in enumerate(zip_longest(events, messages), place):
-                self._apply(event, time_ms, number, message)
-            self._evict()
-            return
-        actual = await self.store.length(self.session)
-        raise SequenceConflictError(self.session, expected=self.stored.length, actual=actual)
+        records = [encode_event(event) for event in events]
+        for event in events if must_be_current else ():
+            self.history.check(event)
+        place, time_ms = self.stored.length, self.clock()
+        try:
+            await self.stored.append(records, time_ms, index)
+        except SequenceConflictError:
+            # Back off with jitter so that conflicting writers do not retry in lockstep.
+            seconds = min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2 ** min(conflicts, 6))
+            await asyncio.sleep(random() * seconds)  # noqa: S311 - jitter needs no cryptography
+            if await self.store.length(self.session) < place:
+                raise UnknownSessionError(self.session) from None
+            await self.refresh()
+            return False
+        for number, (event, message) in enumerate(zip_longest(events, messages), place):
+            self._apply(event, time_ms, number, message)
+        self._evict()
+        return True
 
     def _evict(self) -> None:
         """Evict messages outside the view. Only writes call this: a read would evict what it has just loaded."""
@@ -328,7 +338,10 @@ class SessionLog:
             raise MalformedInputError(log.Forked.KIND, f"there is no message {at}")
         past, history = _events_before(await self.stored.events(), stop)
         words = index_entries((entry.position or 0, entry.message) for entry in history.entries)
-        await other.write(lambda: ([*past, log.Forked(parent=self.session, at=stop)], words))
+        if not await other._try_append(  # noqa: SLF001 - one log to another
+            [*past, log.Forked(parent=self.session, at=stop)], index=words
+        ):
+            raise ConcurrentWriteError(other.session)
 
     async def close(self) -> None:
         """Save a snapshot if worthwhile, and mark the session closed."""

@@ -183,7 +183,8 @@ class StoredLog:
 def encode_event(event: log.Event) -> JsonRecord:
     """Return an event as a record; raises `MalformedInputError` if the record could not be read back."""
     record = to_record(event)
-    if not isinstance(event, log.UnknownEvent):
+    if not isinstance(event, log.UsageMeasured | log.RequestPrepared | log.UnknownEvent):
+        # Callers may have passed some of its values; those of a request are all made here.
         from_record(record)
     return record
 

@@ -36,7 +36,7 @@ def rebuilt_requests(events: list[log.Event]) -> Iterator[RebuiltRequest]:
         if isinstance(event, log.RequestPrepared):
             known = history.session_state.extras_for(event.scope)
             extras = known.system or None, list(known.tools) or None
-            messages, digest = rebuild_request(event, history, format_named(history.message_format))
+            messages, digest = rebuild_request(event, history)
             is_same = digest == event.payload_hash
             is_scrubbed = has_scrubs and not is_same and TOMBSTONE in json.dumps([messages, *extras], default=str)
             yield RebuiltRequest(number, messages, *extras, is_same, is_scrubbed)

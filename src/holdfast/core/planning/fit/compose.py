@@ -17,7 +17,6 @@ from holdfast.core.conversation.shorten import (
     clip_arguments,
     clip_outputs,
     count_all_media,
-    count_media,
     drop_media,
     recall_range_hint,
 )
@@ -223,16 +222,17 @@ class ViewComposer:
         """Yield why a view does not contain all messages unchanged."""
         if cut.compact_before or cut.clip_before or cut.max_output_chars:
             free = self.situation.margin
-            margin = f", {free:.0%} of it kept free for the error of the count" if free else ""
+            margin = f"; {free:.0%} of the budget stays free because token counts may be wrong" if free else ""
             yield f"the conversation is longer than its budget{margin}"
         if compacted:
-            yield f"lines move in steps: everything before #{cut.compact_before} that is not protected was folded"
+            yield f"a digest replaces the first {cut.compact_before:,} messages, except protected ones"
         if dropped:
-            yield f"{position_count(dropped):,} messages left without a digest: there was no room for one"
+            yield f"{position_count(dropped):,} messages were dropped: there was no room for a digest of them"
         if is_media_limited:
-            yield f"providers take {self.policy.max_media} images for certain, so the oldest were elided"
+            yield f"at most {self.policy.max_media} images are sent, so a notice replaces each of the oldest"
         if cut.max_output_chars is not None:
-            yield f"the last exchange alone is too long: its outputs were cut to {cut.max_output_chars:,} characters"
+            chars = cut.max_output_chars
+            yield f"the last exchange alone is too long, so its outputs were clipped to {chars:,} characters"
 
     def _count(self, entries: list[Entry]) -> tuple[int, int]:
         tokens_of = self.transcript.tokens_of
@@ -303,7 +303,7 @@ class ViewComposer:
 
     def _limit_media(self, entries: list[Entry]) -> list[Entry]:
         """Drop the oldest media above the limit, in batches of half the limit so that the prefix changes rarely."""
-        counts = {index: count for index, entry in enumerate(entries) if (count := count_media(entry.message))}
+        counts = {index: count for index, entry in enumerate(entries) if (count := entry.message.media_count)}
         excess = sum(counts.values()) - self.policy.max_media
         if excess <= 0:
             return entries
@@ -340,7 +340,7 @@ class ViewComposer:
     def _raise_too_many_images(self, entries: list[Entry], most: int) -> NoReturn:
         held: dict[str, int] = {}
         for entry in entries:
-            if entry.position is not None and (count := count_media(entry.message)):
+            if entry.position is not None and (count := entry.message.media_count):
                 name = self.protection.part_name(entry.position)
                 held[name] = held.get(name, 0) + count
         part = max(held, key=lambda name: held[name])

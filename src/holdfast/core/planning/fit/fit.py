@@ -15,13 +15,14 @@ from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.pairing import Repair
 from holdfast.core.conversation.repair import repair_entries
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
-from holdfast.core.conversation.transcript import FormatReader, Transcript
+from holdfast.core.conversation.transcript import MessageFormat, Transcript
 from holdfast.core.planning.fit.compose import CLIP_CHARS_PER_TOKEN, CutGrid, ViewComposer, ViewCut
 from holdfast.core.planning.fit.protection import LAST_EXCHANGE_PART, PINS_PART, PROMPT_PART, SYSTEM_PART, TOOLS_PART
 from holdfast.core.planning.fit.receipt import View
 from holdfast.core.planning.policy import FitSettings
 from holdfast.core.planning.situation import Situation
 from holdfast.errors import CannotFitError
+from holdfast.text import pluralize
 
 MIN_CLIP_CHARS = 64
 
@@ -197,7 +198,7 @@ def _cannot_fit_error(sizes: Mapping[str, int], limit: int, unit: str) -> Cannot
     return CannotFitError(part, needed=sum(sizes.values()), limit=limit, unit=unit, breakdown=sizes)
 
 
-def fit_view(view: View, reader: FormatReader, settings: FitSettings, situation: Situation) -> View:
+def fit_view(view: View, reader: MessageFormat, settings: FitSettings, situation: Situation) -> View:
     """Return a session's view, repaired and shortened to fit; raise `CannotFitError` if it cannot shrink enough.
 
     The fitter numbers messages by their index in the view; the result has the positions of the history again.
@@ -226,9 +227,9 @@ def fit_view(view: View, reader: FormatReader, settings: FitSettings, situation:
     if are_same_messages(fitted_entries, entries):
         return view
     repairs = tuple(Repair(position(repair.position), repair.description) for repair in fitted.repairs)
-    reasons = [f"floor: {reason}" for reason in fitted.reasons]
+    reasons = list(fitted.reasons)
     if repairs:
-        reasons.append(f"floor: mended {len(repairs):,} places so that a provider accepts them")
+        reasons.append(f"{pluralize(len(repairs), 'place')} repaired so that the provider accepts the request")
     return replace(
         view,
         entries=fitted_entries,

@@ -26,9 +26,9 @@ from holdfast.core.conversation.messages import (
 )
 from holdfast.core.conversation.shorten import clip_text
 from holdfast.core.conversation.tokens import Counter, utf8_length
-from holdfast.core.ledger.tool_calls import clip_to_line
 from holdfast.core.planning.summary.framing import quote_message_starts
 from holdfast.errors import SettingsError
+from holdfast.text import clip_to_line
 
 MIN_CHUNK_TOKENS, MIN_CHUNK_BYTES = 200, 600
 """Room for the longest label and some text after it."""
@@ -71,7 +71,7 @@ class _ChunkLimits:
     def __post_init__(self) -> None:
         for name, least in (("max_tokens", MIN_CHUNK_TOKENS), ("max_bytes", MIN_CHUNK_BYTES)):
             if getattr(self, name) < least:
-                problem = f"a piece of a conversation needs at least {least}, not {getattr(self, name)}"
+                problem = f"must be at least {least} to hold part of a conversation, not {getattr(self, name)}"
                 raise SettingsError(f"summary.{name}", problem)
 
     def excess(self, text: str) -> float:

@@ -17,7 +17,7 @@ from holdfast.core.ledger.actions import ACTION_CLIP_CHARS
 from holdfast.core.ledger.constraints import NEGATION_CUE, matches_cue, subject_words
 from holdfast.core.ledger.ledger import Ledger
 from holdfast.core.ledger.names import is_name_in
-from holdfast.core.ledger.tool_calls import clip_to_line
+from holdfast.text import clip_to_line
 
 MustKeepKind: TypeAlias = Literal["constraint", "undone", "error", "decision", "file", "name"]
 
