@@ -1,11 +1,11 @@
-"""Lists the tests that prove the behaviors of the four systems behind the presets.
+"""Lists the tests that prove each required behavior of the four systems that the presets follow.
 
 python -m scripts.checklist
 
 tests/checklist.toml has the behaviors, one line for each id. A test that proves one carries its id as a mark, so the
-command collects the suite and runs no test. It writes the tables of docs/checklist.md from both, and keeps the prose
-around them. It fails if no test carries an id, if a mark is not an id, or if the page of a documented id does not have
-the heading.
+command only collects the suite and runs no test. It writes the tables of docs/checklist.md from both and leaves the
+rest of the page. It fails for an id that no test carries, a mark that is no id, and a documented id whose page does not
+have the named heading.
 """
 
 import contextlib
@@ -30,29 +30,29 @@ Proofs = Mapping[str, list[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checklist:
-    """The behaviors, and those that no test can prove."""
+    """The required behaviors, and those that no test can prove."""
 
     systems: Mapping[str, str]
-    """The name of the system behind each letter."""
+    """The name of the system for each letter."""
     requirements: Mapping[str, str]
     """The behavior of each id, in one line."""
     documented: Mapping[str, Mapping[str, str]]
-    """The page, with its heading, and the reason for each id that no test can prove."""
+    """The page with its heading and the reason, for each id that no test can prove."""
 
 
 class Collector:
-    """Keeps what pytest has collected."""
+    """Stores what pytest has collected."""
 
     def __init__(self) -> None:
         self.items: list[pytest.Item] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Keep the items before any is deselected."""
+        """Store the items before any is deselected."""
         self.items = list(items)
 
 
 def read_checklist() -> Checklist:
-    """Return the content of tests/checklist.toml."""
+    """Return the required behaviors from the file."""
     return Checklist(**tomllib.loads(SOURCE.read_text(encoding="utf-8")))
 
 
@@ -78,12 +78,12 @@ def find_problems(listed: Checklist, proofs: Proofs) -> list[str]:
         *(f"{one}: no test carries it: {listed.requirements[one]}" for one in unproved),
         *(f"{one}: is no id, but {proofs[one][0]} carries it" for one in unknown),
         *(f"{one}: is documented, but is no id" for one in unlisted),
-        *(f"{one}: {page} is not there" for one, page in unwritten),
+        *(f"{one}: {page} does not exist" for one, page in unwritten),
     ]
 
 
 def heading_exists(place: str) -> bool:
-    """Return whether a page has the heading it is named with."""
+    """Return whether a page has the named heading."""
     path, _, anchor = place.partition("#")
     page = ROOT / path
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE) if page.exists() else []
@@ -125,7 +125,7 @@ def collect_proofs() -> dict[str, list[str]]:
 
 
 def main() -> None:
-    """Print every id with its tests, write the page, and fail if an id has no proof."""
+    """Print every id with its tests, write the page, and fail if an id is not proved."""
     listed, proofs = read_checklist(), collect_proofs()
     for one, text in listed.requirements.items():
         print(f"{one}\t{text}".expandtabs(8))
