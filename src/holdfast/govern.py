@@ -166,7 +166,7 @@ def _extras_tokens(value: object, name: str, counter: Counter) -> int:
         return counter.count(value)
     text = InputPath(name).json_text(value, "")
     if not is_sendable_json(value):
-        raise MalformedInputError(name, "holds lone surrogates, NaN or infinity; mend it first")
+        raise MalformedInputError(name, "holds lone surrogates, NaN or infinity; remove them first")
     return counter.count(text)
 
 

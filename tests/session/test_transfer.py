@@ -87,7 +87,7 @@ async def test_what_a_newer_program_wrote_is_kept_and_only_read(store: Store) ->
 async def test_a_session_that_is_there_is_not_written_over_and_nothing_is_nothing(store: Store) -> None:
     await import_session(store, "c1", [(1, NOW_MS, message("one"))])
 
-    with pytest.raises(SettingsError, match="already there"):
+    with pytest.raises(SettingsError, match="already exists"):
         await import_session(store, "c1", [(1, NOW_MS, message("two"))])
     with pytest.raises(MalformedInputError):
         await import_session(store, "c2", [])

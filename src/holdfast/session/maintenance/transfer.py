@@ -98,7 +98,7 @@ async def import_session(
 ) -> ImportResult:
     """Write records, each with its place and time, as a new session; a failure leaves no session."""
     if await store.length(session):
-        raise SettingsError("session", f"{session!r} is already there; choose another name")
+        raise SettingsError("session", f"{session!r} already exists; choose another name")
     result = ImportResult(session)
     history = History(format_named)
     readable = [(time_ms, _readable_record(place, record, history, result)) for place, time_ms, record in records]
