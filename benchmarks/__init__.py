@@ -1,1 +1,1 @@
-"""Measurements, side by side with peers in one run, as ratios."""
+"""Measurements of Holdfast and its peers in one run, as ratios."""

@@ -1,9 +1,9 @@
-"""Holdfast beside its peers, all in one run: speed, what a summariser sees, a long tool loop, disk, loading.
+"""Compares Holdfast with its peers in one run: speed, input of the summarizer, a long tool loop, disk, imports.
 
     python -m benchmarks.beside [PEER …] [--only prepare,needles,loop,size,imports] [--json FILE]
 
-Makes an environment for each peer under `.peers`, once, and asks its worker there. With everybody and everything it
-writes `benchmarks/TOOL_RETURN_PARTS.md`; a part of it goes to standard output only.
+Creates an environment for each peer under `.peers`, once, and runs its worker there. A run of all parts with all peers
+writes `benchmarks/RESULTS.md`; any other run prints to standard output only.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from benchmarks.store import size
 
 RESULTS = ROOT / "benchmarks/RESULTS.md"
 SIZES, BUDGET, REPEATS, SECONDS = [100, 1_000, 4_000], 16_000, 7, 4.0
-SAME_RUN_NOTE = "Figures stand beside others of the same run, not of another: the machine's own speed changes."
+SAME_RUN_NOTE = "Compare figures only within one run: the speed of the machine changes from run to run."
 INTERRUPTED_EXIT = 130
 
 
@@ -46,7 +46,7 @@ async def measure_size(peers: Sequence[Peer]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One thing to measure, how to say it, and what to know about it."""
+    """A measurement: its title, its table, and an explanation."""
 
     title: str
     measure: Callable[[Sequence[Peer]], Awaitable[Any]]
@@ -56,7 +56,7 @@ class Part:
 
 PARTS = {
     "prepare": Part("Preparing the next request", measure_prepare, render_prepare, prepare.EXPLANATION),
-    "needles": Part("What reaches the summariser", needles.measure, needles.render_table, needles.EXPLANATION),
+    "needles": Part("What reaches the summarizer", needles.measure, needles.render_table, needles.EXPLANATION),
     "loop": Part("One prompt, many tool calls", loop.measure, loop.render_table, loop.EXPLANATION),
     "size": Part("Bytes on disk", measure_size, size.render_markdown, size.EXPLANATION),
     "imports": Part("Loading", imports.measure, imports.render_table, imports.EXPLANATION),
@@ -64,7 +64,7 @@ PARTS = {
 
 
 def describe_machine() -> str:
-    """Return what this was measured on."""
+    """Describe the machine."""
     names = [line.partition(":")[2].strip() for line in _cpu_lines() if line.startswith("model name")]
     facts = [
         names[0] if names else platform.machine(),
@@ -86,7 +86,7 @@ def render_document(figures: dict[str, Any], peers: Sequence[Peer], machine_text
     versions = [f"Holdfast {version('holdfast')}", *(", ".join(peer.packages) for peer in peers if peer.packages)]
     day = f"{datetime.now(UTC):%Y-%m-%d}"
     pieces = [
-        "# Beside the peers",
+        "# Comparison with peers",
         f"Written by `make bench-peers` on {day}, and never by hand.\n{machine_text}.\n{SAME_RUN_NOTE}",
         "\n".join(f"- {line}" for line in versions),
     ]
@@ -103,8 +103,8 @@ async def measure_parts(peers: Sequence[Peer], parts: Sequence[str]) -> dict[str
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("peers", nargs="*", help="whom to measure beside; everybody if nobody is named")
-    parser.add_argument("--only", default=",".join(PARTS), help="which parts to measure")
+    parser.add_argument("peers", nargs="*", help="the peers to compare with (default: all)")
+    parser.add_argument("--only", default=",".join(PARTS), help="the parts to measure (default: all)")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     parts = options.only.split(",")

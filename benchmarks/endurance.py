@@ -1,12 +1,12 @@
-"""A simulated agent at work for tens of thousands of turns: whether it gets slower, larger or wrong.
+"""Runs a simulated agent for tens of thousands of turns and checks that it gets neither slower, nor larger, nor wrong.
 
     python -m benchmarks.endurance [--turns 50000] [--seconds 600] [--budget 16000] [--json FILE]
 
-One session of the default policy in SQLite. A turn is a prompt, a tool's result and an answer, with a request before
-each answer of the model. Every request is held against OpenAI's rules and counted anew; every thousand turns the
-session is closed, opened from the disk, and has to make the request again that it has just made. Every fifty turns a
-fact is planted in a prompt, an answer or a result; in the end each has to be in view, or in one answer of the recall
-tool. Times and sizes are those of the last thousand turns beside the first: all that counts is whether they grow.
+The agent uses one session with the default policy in SQLite. A turn is a prompt, a tool's result and an answer, with a
+request before each answer of the model. Every request is checked against OpenAI's rules and counted again. After every
+thousand turns the session is closed and opened from the disk, and must prepare the same request again. Every fifty
+turns a fact is planted in a prompt, an answer or a result; at the end each fact must be in view or in one answer of the
+recall tool. Times and sizes of the last thousand turns are compared with those of the first.
 """
 
 import argparse
@@ -35,13 +35,13 @@ FACT_PLACES: tuple[str, ...] = ("prompt", "answer", "result")
 PLANT_EVERY, STRETCH_TURNS = 50, 1_000
 ANSWER_TOKENS = 1_000
 MAX_GROWTH = 1.5
-"""How much more the last stretch may take than the first: the machine's own speed swings by as much."""
+"""The largest ratio of the last stretch to the first; the speed of the machine itself varies by as much."""
 COLORS = ("amber", "cobalt", "crimson", "indigo", "ochre", "teal", "umber", "violet")
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Something that was said once."""
+    """A planted fact."""
 
     number: int
     place: str
@@ -64,14 +64,14 @@ class Stretch:
 
     turns: int = 0
     milliseconds: float = 0.0
-    """Half of the requests took no longer."""
+    """The median time of a request."""
     log_bytes: int = 0
     memory_bytes: int = 0
 
 
 @dataclass(slots=True)
 class EnduranceResult:
-    """What a run has shown."""
+    """The result of a run."""
 
     turns: int = 0
     requests: int = 0
@@ -87,12 +87,12 @@ class EnduranceResult:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing was wrong, whatever it took."""
+        """Whether every request was valid and every fact was found, however long it took."""
         wrong = self.invalid + self.oversized + self.differing
         return not wrong and self.in_view + self.recalled == self.facts
 
     def growth(self) -> dict[str, float]:
-        """Return what the last stretch took beside the first: time for a request, bytes of log, memory."""
+        """Return the ratios of the last stretch to the first: time for a request, bytes of log, memory."""
         first, last = self.stretches[0], self.stretches[-1]
         return {
             "time": last.milliseconds / first.milliseconds,
@@ -102,7 +102,7 @@ class EnduranceResult:
 
 
 class SimulatedAgent:
-    """One conversation that goes on and on."""
+    """One long conversation."""
 
     def __init__(self, path: Path, budget: int, seed: int = 1) -> None:
         self.path, self.budget = path, budget
@@ -117,7 +117,7 @@ class SimulatedAgent:
         self.now_ms = 1_700_000_000_000
 
     async def run(self, turns: int, seconds: float, stretch: int = STRETCH_TURNS) -> EnduranceResult:
-        """Work for so many turns, or so long, and return what was found."""
+        """Run for a number of turns or seconds, and return the result."""
         began, session = time.monotonic(), await self._open()
         while self.result.turns < turns and time.monotonic() - began < seconds:
             await self._turn(session)
@@ -162,7 +162,7 @@ class SimulatedAgent:
         return " ".join(self.rng.choices(SAMPLE_PROSE.split(), k=words))
 
     async def _check_request(self, session: Session) -> Request:
-        """Make a request, and hold it against what must hold."""
+        """Prepare a request and check it."""
         started = time.perf_counter()
         request = await session.prepare(self.budget, system=SYSTEM, has_recall=True)
         self.request_ms.append(1_000 * (time.perf_counter() - started))
@@ -172,7 +172,7 @@ class SimulatedAgent:
         return request
 
     def _tokens(self, request: Request) -> int:
-        """Return what a request costs, counted anew; what was counted once is known by its hash."""
+        """Return the tokens of a request, counted independently; messages are cached by their hash."""
         sizes: dict[str, int] = {}
         for index, (name, native) in enumerate(zip(request.hashes, request.messages, strict=True)):
             if (known := self.counted.get(name)) is None:
@@ -182,7 +182,7 @@ class SimulatedAgent:
         return sum(sizes[name] for name in request.hashes) + self.counter.count(SYSTEM) + REPLY_OVERHEAD
 
     async def _resume(self, session: Session) -> Session:
-        """Return the session opened from the disk; it has to go on with the request that comes next."""
+        """Close the session, open it from the disk, and check that it prepares the same request."""
         await session.record([user_message(f"Where were we at {self.result.turns}?")])
         before = await self._check_request(session)
         await session.close()
@@ -209,7 +209,7 @@ class SimulatedAgent:
         self.stretch, self.request_ms = Stretch(), []
 
     async def _count_reachable(self, session: Session, request: Request) -> None:
-        """Look for every fact in view, and else ask for it once."""
+        """Look for every fact in view, and recall each one that is not there."""
         view = "\n".join(str(native.get("content")) for native in request.messages)
         tool = session.recall_tool(max_tokens=ANSWER_TOKENS)
         self.result.facts = len(self.facts)
@@ -235,15 +235,17 @@ def report_lines(result: EnduranceResult) -> Iterator[str]:
         f"{verdict(is_met=reached == result.facts)}"
     )
     for name, ratio in growth.items():
-        yield f"{name}, last stretch beside the first: ×{ratio:.2f}: {verdict(is_met=ratio <= MAX_GROWTH)}"
+        yield f"{name}, last stretch compared with the first: ×{ratio:.2f}: {verdict(is_met=ratio <= MAX_GROWTH)}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.endurance", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--turns", type=int, default=50_000)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="as many turns as can be had meanwhile")
-    parser.add_argument("--budget", type=int, default=16_000)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--turns", type=int, default=50_000, help="stop after this many turns (default: 50000)")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="stop after this many seconds (default: no limit)"
+    )
+    parser.add_argument("--budget", type=int, default=16_000, help="the largest request in tokens (default: 16000)")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         agent = SimulatedAgent(Path(folder) / "agent.db", chosen.budget)

@@ -1,4 +1,4 @@
-"""What it costs to load a library: a fresh interpreter that imports it, less a bare one, and the modules it brings."""
+"""Measures the time to import a library, less that of a bare interpreter, and the number of modules it loads."""
 
 import statistics
 import subprocess
@@ -19,14 +19,14 @@ EXPLANATION = (
 
 
 def time_statement(python: Path | str, statement: str, environ: Mapping[str, str]) -> float:
-    """Return how long an interpreter takes for a statement, from its start to its end."""
+    """Return how long a new interpreter takes to run a statement."""
     began = time.perf_counter()
     subprocess.run([python, "-c", statement], check=True, env=environ, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began
 
 
 async def measure(peers: Sequence[Peer]) -> list[dict[str, Any]]:
-    """Return a row for each thing to import, in the environment of its peer; all in turns, so that all wait alike."""
+    """Return a row for each import in the environment of its peer; they alternate, so that load affects all alike."""
     rows: list[dict[str, Any]] = []
     timed: list[tuple[dict[str, Any], Peer, str]] = []
     for peer, (name, statement) in chain.from_iterable(product([peer], peer.imports.items()) for peer in peers):
@@ -45,7 +45,7 @@ async def measure(peers: Sequence[Peer]) -> list[dict[str, Any]]:
 
 
 async def count_modules(peer: Peer, statement: str) -> int:
-    """Return how many modules an import brings; bytecode is there after it."""
+    """Return how many modules an import loads; it also writes their bytecode."""
     counting = f"import sys; before = set(sys.modules); {statement}; print(len(set(sys.modules) - before))"
     return int((await run_program([str(peer.python), "-c", counting], environ=peer.environ)).split()[-1])
 
@@ -58,7 +58,7 @@ def row_medians(row: dict[str, Any]) -> dict[str, Any]:
 
 def render_table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the table of this part."""
-    head = ["", "import", "beside Holdfast", "beside a bare interpreter", "modules"]
+    head = ["", "import", "beside Holdfast", "compared with a bare interpreter", "modules"]
     ours = next((row["seconds"] for row in rows if "seconds" in row), None)
 
     def cells(row: Mapping[str, Any]) -> list[str]:

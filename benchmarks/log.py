@@ -1,11 +1,11 @@
-"""What it costs to keep a conversation: appends, bytes on disk, opening, and several writers.
+"""Measures storage: durable appends, bytes on disk, opening a session, and several writers.
 
     python -m benchmarks.log [--json FILE] [--quick] [--no-peers] [--only appends,size] [--folder FOLDER]
 
-Durable appends stand beside raw SQLite, bytes on disk beside LangGraph's SqliteSaver in a virtual environment of
-its own, opening 100,000 messages beside opening 1,000, ten writers on PostgreSQL beside one. All in one run and on
-one disk: that of the folder, which should not be in memory. Each part says in `benchmarks.store` how it measures.
-The exit code is 1 if a writer's message was lost, doubled or out of order.
+Durable appends are compared with raw SQLite, bytes on disk with LangGraph's SqliteSaver in its own virtual
+environment, opening 100,000 messages with opening 1,000, and ten writers on PostgreSQL with one. Everything runs on the
+disk of the folder, which should not be in memory. Each module of `benchmarks.store` explains how it measures. The exit
+code is 1 if a writer's message was lost, doubled or out of order.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from holdfast.testing.sessions import generate_session
 
 
 def measurements(options: argparse.Namespace) -> dict[str, Callable[[Path], dict[str, Any]]]:
-    """Return what measures, by its name; each has a folder for itself."""
+    """Return the measurements by name; each gets its own folder."""
     sizes = opening.SIZES[:-1] if options.quick else opening.SIZES
     return {
         "appends": lambda folder: asyncio.run(appends.measure(folder)),
@@ -39,11 +39,11 @@ REPORTS = {"appends": appends.report, "size": size.report, "opening": opening.re
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--quick", action="store_true", help="leave the longest session out")
+    parser.add_argument("--quick", action="store_true", help="skip the longest session")
     parser.add_argument("--no-peers", action="store_true", help="measure only holdfast")
-    parser.add_argument("--only", default=",".join(REPORTS), help="which parts to measure")
+    parser.add_argument("--only", default=",".join(REPORTS), help="the parts to measure (default: all)")
     parser.add_argument(
-        "--folder", type=Path, help="where to write; the system's folder for temporary files if not said"
+        "--folder", type=Path, help="the folder to write to (default: the system's folder for temporary files)"
     )
     options = parser.parse_args()
     wanted = options.only.split(",")

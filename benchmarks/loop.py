@@ -1,11 +1,11 @@
-"""One prompt, many tool calls, a small window: whether the run comes to its end, and the task stays in sight.
+"""One prompt, many tool calls, a small window: checks that the run ends and that the task stays in view.
 
     python -m benchmarks.loop [PEER …]
 
-Each peer runs its own agent against an endpoint on this machine that answers from a script: a tool call after the
-other, then the answer. It refuses what is larger than the window, counted with the model's own vocabulary, and what
-OpenAI would refuse: a call without its result, a result without its call. It tells each answer's usage. The tool
-gives back log lines, which have more tokens than four characters each would make.
+Each peer runs its own agent against an endpoint on this machine that follows a script: one tool call after the other,
+then the answer. The endpoint rejects a request that is larger than the window, counted with the model's own vocabulary,
+and a request that OpenAI would reject: a call without its result, or a result without its call. It reports the usage
+of each answer. The tool returns log lines, which have more tokens than an estimate of four characters each.
 """
 
 import json
@@ -31,17 +31,17 @@ MAX_REQUESTS_PER_STEP = 4
 """How many requests for each step are answered before the script ends the run."""
 EXPLANATION = (
     f"Each library's own agent in a window of {WINDOW:,} tokens: {STEPS} tool calls with results of "
-    f"{PART_TOKENS:,} tokens of log lines, against an endpoint on this machine that refuses what is too long and "
+    f"{PART_TOKENS:,} tokens of log lines, against an endpoint on this machine that rejects what is too long and "
     'what has broken pairs; it counts with the vocabulary of gpt-5, which Holdfast does too. "Task in" is the share '
-    "of requests that hold the prompt to the letter. All tokens are those of requests and summaries, beside "
-    "Holdfast's where the run was finished. Libraries compact at 75 % of the window and keep 25 %, sliding ones 50 %; "
-    "deepagents sets itself up; Holdfast is told the window."
+    "of requests that contain the prompt verbatim. Tokens are those of all requests and summaries, relative to "
+    "Holdfast's if the run was finished. Libraries compact at 75 % of the window and keep 25 %, sliding ones 50 %; "
+    "deepagents configures itself; Holdfast receives the window."
 )
 
 
 @dataclass(slots=True)
 class Tally:
-    """What one run has sent."""
+    """The requests of one run, counted."""
 
     requests: int = 0
     answered: int = 0
@@ -58,14 +58,14 @@ class Tally:
 
 @dataclass(slots=True)
 class Script:
-    """Answers every run by its path, and keeps its tally."""
+    """Answers every run, identified by its path, and counts its requests."""
 
     window: int = WINDOW
     steps: int = STEPS
     tallies: dict[str, Tally] = field(default_factory=dict[str, Tally])
 
     def reply(self, received: ReceivedRequest) -> list[ResponsePiece]:
-        """Return the answer to a request, or a refusal."""
+        """Return the answer to a request, or an error."""
         path, body = received.line.split("/")[2], received.body
         tally = self.tallies.setdefault(path, Tally())
         messages: Any = body["messages"]
@@ -78,7 +78,7 @@ class Script:
         tally.with_task += tally.has_task
         if broken := count_orphans(messages):
             tally.invalid += 1
-            return refusal_reply(f"{broken} tool calls or results stand without the other", "invalid_value")
+            return refusal_reply(f"{broken} tool calls or results have no counterpart", "invalid_value")
         if tokens > self.window:
             tally.over += 1
             return overflow_reply(self.window, tokens)
@@ -102,7 +102,7 @@ def message_text(message: Mapping[str, Any]) -> str:
 
 
 def count_orphans(messages: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many calls stand without a result right behind them, and results without a call right before."""
+    """Return how many calls have no result right after them, and how many results have no call right before them."""
     broken, waiting = 0, set[str]()
     for message in messages:
         if message["role"] == "tool":
@@ -115,7 +115,7 @@ def count_orphans(messages: Sequence[Mapping[str, Any]]) -> int:
 
 
 def request_tokens(messages: Sequence[Mapping[str, Any]], tools: Any) -> int:
-    """Return what a request takes: its texts, the calls in it, four tokens for each message, and the tools as JSON."""
+    """Return the tokens of a request: its texts, its calls, four tokens for each message, and the tools as JSON."""
     count = counter_for(MODEL).count
     total = count(json.dumps(tools)) if tools else 0
     for message in messages:
@@ -125,14 +125,14 @@ def request_tokens(messages: Sequence[Mapping[str, Any]], tools: Any) -> int:
 
 
 def refusal_reply(message: str, code: str) -> list[ResponsePiece]:
-    """Return a refusal as OpenAI writes it."""
+    """Return an error in OpenAI's format."""
     return http_response(
         400, {"error": {"message": message, "type": "invalid_request_error", "param": "messages", "code": code}}
     )
 
 
 def overflow_reply(window: int, tokens: int) -> list[ResponsePiece]:
-    """Return the refusal of a request that does not fit."""
+    """Return the error for a request that does not fit."""
     text = (
         f"This model's maximum context length is {window} tokens. However, your messages resulted in {tokens} tokens."
     )
@@ -140,7 +140,7 @@ def overflow_reply(window: int, tokens: int) -> list[ResponsePiece]:
 
 
 def completion_reply(text: str | None, number: int, tokens: int) -> list[ResponsePiece]:
-    """Return an answer, or without a text the next call of the tool; with its usage."""
+    """Return an answer with its usage; without a text, the next tool call."""
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if text is None:
         function = {"name": "read_part", "arguments": json.dumps({"number": number})}
@@ -153,7 +153,7 @@ def completion_reply(text: str | None, number: int, tokens: int) -> list[Respons
 
 
 def log_parts(number: int = STEPS, tokens: int = PART_TOKENS, seed: int = 3) -> list[str]:
-    """Return texts of about so many tokens, as a log has them."""
+    """Return log lines of about a number of tokens."""
     chance, count = random.Random(seed), counter_for(MODEL).count
     parts: list[str] = []
     for _ in range(number):
@@ -176,14 +176,14 @@ def _log_line(chance: random.Random) -> str:
 
 
 def run_figures(row: dict[str, Any], tally: Tally) -> dict[str, Any]:
-    """Return how a run went."""
+    """Return the result of a run as a row."""
     figures = {name: getattr(tally, name) for name in Tally.__slots__}
     reason = row.get("failed") or (None if row["answer"] == ANSWER else f"the answer {row['answer']!r:.80}")
     return {**figures, "name": row["name"], "is_finished": reason is None, "reason": reason}
 
 
 def render_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the table of this part; tokens beside those that Holdfast sent."""
+    """Return the table of this part; tokens are relative to those that Holdfast sent."""
     head = [
         "",
         "finished",

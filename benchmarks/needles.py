@@ -1,10 +1,10 @@
-"""What reaches the summariser, and what can be reached after: facts planted through a long conversation.
+"""Plants facts in a long conversation and measures which reach the summarizer and which can be recalled.
 
     python -m benchmarks.needles [PEER …]
 
-A third of the facts stand in what the user said, a third in answers, a third somewhere inside tool results of a
-thousand characters or more. The conversation grows turn by turn, a request for each, and every summary is the same
-text without any of them, so what is in view was kept to the letter.
+A third of the facts is in prompts, a third in answers, and a third inside tool results of a thousand characters or
+more. The conversation grows turn by turn, with a request for each. Every summary is the same text without any of the
+facts, so a fact that is in view was kept verbatim.
 """
 
 import json
@@ -32,15 +32,15 @@ ONSETS, ENDS = (
 EXPLANATION = (
     f"{3 * NEEDLES_PER_KIND} facts in {MESSAGES:,} messages, a third each in prompts, answers and large tool results. "
     "The "
-    f"conversation grows step by step at {BUDGET:,} tokens, and no summary repeats a fact. The last column asks "
-    "the tool that the library itself gives a model, by the fact's name; where it gives none, with a star, only "
+    f"conversation grows step by step at {BUDGET:,} tokens, and no summary repeats a fact. The last column queries "
+    "the library's own tool by the name of the fact; if there is none (marked with a star), only "
     "what is in view counts."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Needle:
-    """A fact that can be asked for by name, and told by its value."""
+    """A fact with a name to query and a value to recognize."""
 
     name: str
     value: str
@@ -77,14 +77,14 @@ def plant_needles(
 
 
 def _insert_needle(text: str, needle: str, chance: random.Random) -> str:
-    """Return a text with a sentence at a place between two of its words."""
+    """Return a text with a sentence inserted between two of its words."""
     words = text.split(" ")
     at = chance.randint(1, len(words))
     return " ".join([*words[:at], needle, *words[at:]])
 
 
 def split_turns(messages: Sequence[JsonMessage]) -> list[list[JsonMessage]]:
-    """Return the conversation in pieces that each end where a model is asked: behind a prompt or a step's results."""
+    """Return the conversation in pieces that each end where a model is called: after a prompt or a step's results."""
     turns: list[list[JsonMessage]] = [[]]
     for message, following in zip(messages, [*messages[1:], None], strict=True):
         turns[-1].append(message)
@@ -94,7 +94,7 @@ def split_turns(messages: Sequence[JsonMessage]) -> list[list[JsonMessage]]:
 
 
 def count_needles(row: dict[str, Any], needles: Sequence[Needle]) -> dict[str, Any]:
-    """Return how many needles are in view, of those that are not how many a summariser saw, and what can be reached."""
+    """Return how many needles are in view, how many others the summarizer received, and how many can be reached."""
     view = json.dumps(row["messages"], ensure_ascii=False)
     shown: list[str] | None = row["shown"]
     gone = [needle for needle in needles if needle.value not in view]
@@ -118,7 +118,7 @@ def render_table(rows: Sequence[dict[str, Any]]) -> str:
     head = [
         "",
         "in view",
-        "of the others: the summariser saw",
+        "of the others: the summarizer received",
         "calls",
         "largest call, tokens",
         "in view or by its own tool",

@@ -1,7 +1,7 @@
-"""Peers, each in a virtual environment of its own under `.peers`, with the versions that `peers.toml` pins.
+"""Runs peers, each in its own virtual environment under `.peers`, with the versions that `peers.toml` pins.
 
-A task goes to a peer's worker as JSON and comes back as rows. A peer that cannot be installed, or whose worker fails,
-is one row that says why; nothing else stops. After the installation nobody reaches a network: proxies lead nowhere,
+A worker receives a task as JSON and returns rows. A peer that cannot be installed, or whose worker fails, gets one row
+with the reason, and the others continue. After the installation no worker has network access: proxies lead nowhere,
 and telemetry is off.
 """
 
@@ -38,12 +38,12 @@ OFFLINE = {
 
 
 class PeerError(Exception):
-    """A peer that cannot be asked. Its row says why."""
+    """Raised when a peer cannot be measured. Its row shows the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A worker script and what it needs; one without packages runs where we run."""
+    """A worker script and its packages; without packages, it runs in the environment of this process."""
 
     name: str
     worker: str
@@ -57,18 +57,18 @@ class Peer:
 
     @property
     def environ(self) -> dict[str, str]:
-        """What its processes see: nothing that leads outside, and of ours no more than a path and a home."""
+        """The environment variables of its processes: no network, and only the path and home folder of this process."""
         ours = ("PATH", "HOME", "TMPDIR", "LANG", *(() if self.packages else ("PYTHONPATH",)))
         return {**{name: os.environ[name] for name in ours if name in os.environ}, **OFFLINE}
 
 
 def all_peers(path: Path = PINS) -> dict[str, Peer]:
-    """Return everybody by name, Holdfast first."""
+    """Return all peers by name, Holdfast first."""
     return {name: Peer(name, **settings) for name, settings in tomllib.loads(path.read_text()).items()}
 
 
 def choose_peers(names: Sequence[str]) -> list[Peer]:
-    """Return Holdfast and the peers of those names; all of them where none is named."""
+    """Return Holdfast and the named peers; all peers if none is named."""
     everybody = all_peers()
     if unknown := [name for name in names if name not in everybody]:
         raise PeerError(f"{', '.join(unknown)}: no such peer; there are {', '.join(list(everybody)[1:])}")
@@ -76,7 +76,7 @@ def choose_peers(names: Sequence[str]) -> list[Peer]:
 
 
 async def install(peer: Peer) -> None:
-    """Make a peer's environment, unless it stands as it should; raise `PeerError` where that is not possible."""
+    """Create the environment of a peer unless it is up to date; raise `PeerError` if that fails."""
     folder = ENVIRONMENTS / peer.name
     stamp, wanted = folder / "installed", "\n".join(peer.packages)
     if not peer.packages or (stamp.exists() and stamp.read_text() == wanted):
@@ -100,7 +100,7 @@ async def _run_checked(command: list[str]) -> None:
 
 
 async def run_task(peer: Peer, task: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what a peer made of a task: a row for each of its ways, or one that says why there is none."""
+    """Return the rows of a peer for a task: one for each of its methods, or one with the reason of a failure."""
     try:
         await install(peer)
         answer = await run_program([str(peer.python), str(WORKERS / peer.worker)], json.dumps(task), peer.environ)
@@ -114,19 +114,19 @@ def measure_from_command_line(
     measure: Callable[[Sequence[Peer]], Coroutine[Any, Any, list[dict[str, Any]]]],
     table: Callable[[list[dict[str, Any]]], str],
 ) -> None:
-    """Measure the peers that the command line names, all where it names none, and print the table of it."""
+    """Measure the peers that the command line names, by default all, and print the table."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("peers", nargs="*")
     print(table(asyncio.run(measure(choose_peers(parser.parse_args().peers)))))
 
 
 def failed_row(name: str, reason: str) -> dict[str, Any]:
-    """Return the row of somebody who could not be measured."""
+    """Return the row of a peer that could not be measured."""
     return {"name": name, "failed": reason}
 
 
 async def run_program(command: list[str], stdin_text: str = "", environ: Mapping[str, str] | None = None) -> str:
-    """Return what a program printed; it ends when we do, and `PeerError` says what it last complained about."""
+    """Return the output of a program, which ends with this process; `PeerError` has its last error message."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, env=environ)
     try:
@@ -143,7 +143,7 @@ async def run_program(command: list[str], stdin_text: str = "", environ: Mapping
 
 
 def _last_error_line(text: str) -> str:
-    """Return the last line that says what is wrong."""
+    """Return the last line of an error message."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR") or "Error" in line]
     return (errors or lines or [""])[-1][:300]

@@ -1,12 +1,12 @@
-"""How long the next request takes to prepare, beside the peers, and whether it could be sent.
+"""Compares with peers how long the next request takes to prepare, and checks whether it could be sent.
 
     python -m benchmarks.prepare [--json FILE] [--sizes 200,1000] [--budgets 16000] [--peers langchain,harness]
 
 Tool-heavy generated histories, newest prompt last and mid-loop (30 tool steps after the prompt). "First" is a list
 never seen before, "next" the request after one message more, with whatever state a library carries. "History" is the
-default policy on a log that is held in memory; "Holdfast" alone is a whole session, which records what it prepares.
-Times are the fastest of several runs, because whatever else the machine does only adds to them; conversions between
-formats are outside the timer. "Valid" is by OpenAI's rules, "fits" by the real tokenizer, "prompt" whether the newest
+default policy on a log in memory; "Holdfast" alone is a whole session, which records what it prepares.
+Times are the fastest of several runs, because other load only adds to them; conversions between formats are not
+timed. "Valid" is by OpenAI's rules, "fits" by the real tokenizer, "prompt" whether the newest
 prompt is still there: all three of the first request.
 """
 
@@ -39,16 +39,16 @@ from holdfast.wire.formats import format_named
 
 MODEL = "gpt-5"
 SHAPES = {"prompt last": 0, "mid-loop": 30}
-"""How a history ends, and how many tool steps stand behind its newest prompt."""
+"""How a history ends, and how many tool steps come after its newest prompt."""
 BASELINE = "trim_messages"
 LIST_NAME, HISTORY_NAME = "Holdfast, a list", "Holdfast, a history in memory"
 EXPLANATION = (
     "A generated, tool-heavy conversation at 16,000 tokens: medians with the newest prompt last, in brackets "
-    'beside Holdfast with the same list. "First" is a list never seen before, "next" a message later, with the '
+    'relative to Holdfast with the same list. "First" is a list never seen before, "next" a message later, with the '
     "state that a library carries. The claims are about all sizes, by OpenAI's rules and the real tokenizer: once "
-    'with the newest prompt last, once with 30 tool steps behind it. "Holdfast" alone is a whole session, which '
-    "records each request too. Those that summarise do so at 75 % and keep 25 %, windows slide from 75 % to 50 %, "
-    "deepagents sets itself up (85 % and 10 %), and others are told the budget. Who writes summaries answers at once."
+    'with the newest prompt last, once with 30 tool steps after it. "Holdfast" alone is a whole session, which '
+    "records each request too. Libraries that summarize do so at 75 % and keep 25 %, windows slide from 75 % to 50 %, "
+    "deepagents configures itself (85 % and 10 %), and the others receive the budget. Summarizers answer at once."
 )
 
 
@@ -71,7 +71,7 @@ def govern_fresh(messages: list[Any], budget: int) -> Request:
 
 
 def plan_request(history: History, messages: list[Any], budget: int) -> list[Any]:
-    """Append what is new to a history, carry out what the default policy proposes, and return what would be sent."""
+    """Append new messages to a history, apply the default policy, and return the view that would be sent."""
     policy, message_format = PRESETS["default"], format_named("openai-chat")
     for native in messages[len(history) :]:
         history.append(log.MessageAppended(format=message_format.name, native=native))
@@ -93,7 +93,7 @@ def plan_request(history: History, messages: list[Any], budget: int) -> list[Any
 
 
 def measure_history(case: dict[str, Any], budget: int, repeats: int, seconds: float) -> dict[str, Any]:
-    """Measure a history that is new, and one more message through one whose older part was folded long ago."""
+    """Measure a new history, and one more message in a history that was compacted long ago."""
     messages = list(case["messages"])
     first, sent = time_action(lambda: plan_request(History(format_named), messages, budget), repeats, seconds)
     history = History(format_named)
@@ -148,7 +148,7 @@ def row_figures(row: dict[str, Any], prompts: dict[str, str], budget: int) -> di
 
 
 def render_table(rows: list[dict[str, Any]]) -> str:
-    """Return the rows in lines, each beside the baseline of its case."""
+    """Return a line for each row, compared with the baseline of its case."""
     baselines = {row["case"]: row for row in rows if row["name"] == BASELINE and "failed" not in row}
     head = f"{'case':>16}  {'who':40}{'first ms':>10}{'× faster':>10}{'next ms':>10}{'× faster':>10}"
     lines = [f"{head}{'messages':>10}{'tokens':>9}  valid fits prompt"]
@@ -201,7 +201,7 @@ def _size_cells(own: list[dict[str, Any]], rows: list[dict[str, Any]], sizes: li
 async def measure(
     cases: list[dict[str, Any]], budget: int, names: list[str], *, repeats: int, seconds: float
 ) -> list[dict[str, Any]]:
-    """Return a row for each way and case, ours measured before the peers and once more behind them."""
+    """Return a row for each method and case; Holdfast is measured before the peers and again after them."""
 
     def all_of_ours() -> list[dict[str, Any]]:
         return [how(case, budget, repeats, seconds) for how in (measure_list, measure_history) for case in cases]
@@ -241,8 +241,8 @@ def main() -> None:
     parser.add_argument("--sizes", default="200,1000,10000", help="numbers of messages (100000 takes many minutes)")
     parser.add_argument("--budgets", default="16000", help="largest inputs in tokens")
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=6.0, help="the most to spend on one measurement")
-    parser.add_argument("--peers", default="langchain,harness", help="whom to measure beside; nobody if empty")
+    parser.add_argument("--seconds", type=float, default=6.0, help="the most seconds for one measurement")
+    parser.add_argument("--peers", default="langchain,harness", help="the peers to compare with; none if empty")
     options = parser.parse_args()
     cases = make_cases([int(size) for size in options.sizes.split(",")])
     names = [name for name in options.peers.split(",") if name]

@@ -1,20 +1,20 @@
-"""What a model can still reach of a long conversation: in view, or after one recall; and how fast a search is.
+"""Measures what a model can reach of a long conversation, in view or by one recall, and how fast a search is.
 
     python -m benchmarks.recall [--chats FILE.jsonl …] [--work FILE.jsonl …] [--long FILE.jsonl … --messages 100000]
         [--json FILE]
 
 `--chats` are conversations with `probes`: questions, each with the ids (`x_id`) of the turns that answer it. A
-question counts when all of these stand, to the letter, in the request or in one answer of the recall tool to it.
-The request and the answer have 8,000 tokens together, 1,000 of them the answer's. Beside what the default policy shows:
-the newest messages alone, and with plain BM25 in the place of the tool.
+question counts if all of these are verbatim in the request or in one answer of the recall tool. The request and the
+answer share 8,000 tokens, 1,000 of them for the answer. The default policy is compared with the newest messages alone,
+and with plain BM25 instead of the tool.
 
 `--work` are recorded tool sessions: of the identifiers in the arguments of a call that were last seen more than 20
-messages before, the share that stands in the request at 50,000 tokens, or in one recall whose query is the last text
-that anybody said.
+messages before, the share in the request at 50,000 tokens, or in one recall whose query is the last text of the
+conversation.
 
-The conversations of the files behind `--long`, over and over in random order, are one session of so many messages in
-SQLite. Timed are searches, and whole recalls with reading and packing, beside FTS5's own ranking of every message that
-holds one of the words.
+The conversations of the files after `--long`, repeated in random order, make one session of `--messages` messages in
+SQLite. It times searches and whole recalls, and compares them with FTS5's own ranking of every message that contains
+one of the words.
 """
 
 import argparse
@@ -73,12 +73,12 @@ def message_token_count(native: Mapping[str, object]) -> int:
 
 @dataclass(slots=True)
 class RecordedClock:
-    """The time of a recorded chat: that of the heading of each of its sittings, and a minute for each message."""
+    """The time of a recorded chat: that in the heading of each of its parts, and one minute for each message."""
 
     now: int = 1_700_000_000_000
 
     def advance_to(self, text: str) -> None:
-        """Go on to when something was said."""
+        """Advance to the time of a message."""
         if found := re.match(r"\[Session \d+, ([^\]]+)\]", text):
             told = datetime.strptime(found[1], "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC)
             self.now = max(self.now + 60_000, int(told.timestamp() * 1000))
@@ -92,13 +92,13 @@ class RecordedClock:
 
 @dataclass(slots=True)
 class QuestionScore:
-    """How a way of keeping a conversation did on questions."""
+    """The results of one method on the questions."""
 
     hits: list[bool] = field(default_factory=list[bool])
     multi_hop_hits: list[bool] = field(default_factory=list[bool])
 
     def add(self, *, is_hit: bool, category: int) -> None:
-        """Take in how one question went."""
+        """Add the result of one question."""
         self.hits.append(is_hit)
         if category == MULTI_HOP:
             self.multi_hop_hits.append(is_hit)
@@ -178,7 +178,7 @@ def fitting_positions(
 
 
 def plain_bm25(texts: Sequence[str]) -> Callable[[str], list[int]]:
-    """Return what ranks texts for a question: BM25 with every word as it stands."""
+    """Return a function that ranks texts for a question: BM25 over unchanged words."""
     counts = [Tally(index_words(text)) for text in texts]
     usual = sum(count.total() for count in counts) / max(1, len(counts))
     held = Tally(word for count in counts for word in count)
@@ -321,7 +321,7 @@ async def measure_speed(paths: Sequence[Path], messages: int, folder: Path) -> d
 
 
 async def best_of_three_ms(ask: Callable[[], Awaitable[object]]) -> float:
-    """Return the best of three, in milliseconds: what else runs on a machine is no matter of ours."""
+    """Return the best of three times in milliseconds, because other load only adds to them."""
     best = math.inf
     for _ in range(3):
         start = time.perf_counter()
@@ -349,7 +349,7 @@ def main() -> None:
     parser.add_argument("--chats", nargs="+", type=Path, default=[])
     parser.add_argument("--work", nargs="+", type=Path, default=[])
     parser.add_argument("--long", nargs="+", type=Path, default=[])
-    parser.add_argument("--messages", type=int, default=100_000, help="how many the long session has")
+    parser.add_argument("--messages", type=int, default=100_000, help="the number of messages of the long session")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     figures: dict[str, Any] = {}

@@ -1,8 +1,8 @@
-"""A laboratory report with plots, on recorded sessions or on generated ones.
+"""Writes a lab report with plots, on recorded sessions or on generated ones.
 
     python -m benchmarks.report [FILE.jsonl …] [-o lab-report.html]
 
-Without files it plays two generated sessions of 200 messages: a look at the report, and no evidence of anything.
+Without files it replays two generated sessions of 200 messages, which show the report and prove nothing.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def write_generated_sessions(folder: Path) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", help="sessions in OpenAI chat format, one a line")
+    parser.add_argument("files", nargs="*", help="sessions in OpenAI chat format, one per line")
     parser.add_argument("-o", "--output", default="lab-report.html", metavar="FILE")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""What the benchmarks have in common when they say what they found."""
+"""How the benchmarks report figures and progress."""
 
 import json
 import sys
@@ -7,16 +7,16 @@ from typing import Any
 
 
 def save_figures(figures: Any, path: Path | None) -> None:
-    """Write figures as JSON, where a file was asked for."""
+    """Write figures as JSON if a file is given."""
     if path:
         path.write_text(json.dumps(figures, indent=1))
 
 
 def print_progress(text: str) -> None:
-    """Say what is going on, beside the figures."""
+    """Print progress to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def verdict(*, is_met: bool) -> str:
-    """Return how an aim stands."""
+    """Return whether a target is met, as a word."""
     return "yes" if is_met else "NO"

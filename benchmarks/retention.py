@@ -3,12 +3,11 @@
     python -m benchmarks.retention FILE.jsonl … [--budget 50000] [--ledger 2000] [--json FILE]
 
 At every tool call of a recording: of the identifiers in its arguments that occurred before, those last seen
-more than 20 messages ago are far demands; the share of them that stands verbatim in the request is printed,
-and the same for the first far use of each. The request is threshold compaction's, with the ledger in place of
-the summary: its identifiers alone (names), and all of it, files, commands and wishes included (whole); beside
-them ledgers of random identifiers, of the most recent and of the most frequent ones. None repeats what stands
-in the part that stays.
-`default` is the request that the default policy makes, at the same budget, whatever its ledger has room for.
+more than 20 messages ago are far demands; it prints the share of them that is verbatim in the request, and the
+same for the first far use of each. The request is that of threshold compaction, with the ledger in place of the
+summary: only its identifiers (names), or all of it, including files, commands and constraints (whole). It is compared
+with ledgers of random identifiers, of the most recent ones and of the most frequent ones. No ledger repeats what is in
+the part that stays. `default` is the request of the default policy at the same budget, with its own ledger.
 """
 
 import argparse
@@ -44,7 +43,7 @@ LEDGER_KINDS = (*LEDGERS, "default")
 
 @dataclass(slots=True)
 class Tally:
-    """Demands, and those that were met."""
+    """How many demands there were, and how many were met."""
 
     far: int = 0
     far_kept: int = 0
@@ -56,7 +55,7 @@ class Tally:
 def render_ledgers(
     ledger: Ledger, counts: dict[str, int], allowance: int, counter: Counter, tail: str
 ) -> dict[str, str]:
-    """Return what stands for the folded messages, by kind."""
+    """Return the replacements of the compacted messages, by kind."""
     # By name, so that the draw does not depend on how the ledger ranks.
     items = sorted(ledger.ranked_identifiers(), key=lambda item: item.text)
 
@@ -153,7 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--budget", type=int, default=50_000)
-    parser.add_argument("--ledger", type=int, default=2_000, help="tokens the ledger may take")
+    parser.add_argument("--ledger", type=int, default=2_000, help="the largest ledger in tokens")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     sessions = [read_recording(json.loads(line)) for path in options.files for line in path.read_text().splitlines()]

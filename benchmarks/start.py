@@ -1,9 +1,9 @@
-"""How long a person waits for the first line of the chat, beside a bare interpreter in the same run.
+"""Measures the time until the chat shows its first input line, compared with a bare interpreter in the same run.
 
     python -m benchmarks.start --json start.json
 
-Each start is a real process in a pseudo-terminal with an empty home; the clock stops when the line to type on is there.
-Bytecode is kept from one start to the next, as where the program is used; one start before the first is not timed.
+Each start is a real process in a pseudo-terminal with an empty home folder; the clock stops when the input line shows.
+Bytecode is reused from start to start, as in normal use; the first start is not timed.
 """
 
 import argparse
@@ -21,12 +21,12 @@ from benchmarks.imports import time_statement
 
 PROMPT_MARK = "›".encode()
 UNREACHABLE_MODEL = "http://127.0.0.1:9/v1#nobody"
-"""Whoever answers is loaded behind the line; one that starts a server would still be at it at the next start."""
+"""The chat loads the model in the background; a model with a server would still be starting at the next start."""
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
 
 
 def first_line_seconds(env: dict[str, str]) -> float:
-    """Return the seconds until the line is there."""
+    """Return the seconds until the input line appears."""
     began = time.perf_counter()
     child = pexpect.spawn(HOLDFAST, ["chat", "--model", UNREACHABLE_MODEL], env=env, timeout=30, dimensions=(24, 80))
     seen = b""

@@ -13,7 +13,7 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def failed_cells(row: Mapping[str, Any], columns: int) -> list[str]:
-    """Return the cells of somebody who could not be measured: the reason, and then nothing."""
+    """Return the cells of a failed row: the reason, then empty cells."""
     reason = str(row["failed"]).replace("|", "\\|")
     return [str(row["name"]), f"**failed:** {reason}", *[""] * (columns - 2)]
 
@@ -21,12 +21,12 @@ def failed_cells(row: Mapping[str, Any], columns: int) -> list[str]:
 def table_with_failures(
     head: Sequence[str], rows: Sequence[Mapping[str, Any]], cells: Callable[[Mapping[str, Any]], list[str]]
 ) -> str:
-    """Return a table with the cells of each row, or why it has none."""
+    """Return a table with the cells of each row, or the reason of its failure."""
     return markdown_table(head, [failed_cells(row, len(head)) if "failed" in row else cells(row) for row in rows])
 
 
 def render_ratio(value: float, baseline: float | None) -> str:
-    """Return how many times the baseline a value is."""
+    """Return the ratio of a value to the baseline."""
     if not baseline:
         return DASH
     ratio = value / baseline
@@ -34,16 +34,16 @@ def render_ratio(value: float, baseline: float | None) -> str:
 
 
 def render_share(part: int, whole: int) -> str:
-    """Return a share in per cent."""
+    """Return a share in percent."""
     return f"{part / whole:.0%}" if whole else DASH
 
 
 def render_claim(is_so: bool) -> str:  # noqa: FBT001 - a word for a claim
-    """Return a claim as a word that can be seen when it is not so."""
+    """Return yes, or a no that stands out."""
     return "yes" if is_so else "**no**"
 
 
 def render_milliseconds(seconds: float) -> str:
-    """Return a time with as many digits as mean something."""
+    """Return a time with its significant digits."""
     value = seconds * 1000
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"

@@ -1,12 +1,11 @@
-"""Whether every request of recorded sessions would be valid and fit, at five budgets.
+"""Checks whether every request of recorded sessions would be valid and fit, at five budgets.
 
     python -m benchmarks.validity FILE.jsonl … [--budgets 4000,8000] [--json FILE] [--sample N]
 
-A request point is each place where the recording has an assistant turn. For each, the request is
-prepared from everything before it and held against our rules for five providers (after encoding), against
-the validator of mistral-common (version 11 of its protocol, serving mode, after encoding for Mistral),
-and against its budget. Nothing in the recordings is repaired first; keys that begin with `x_` are
-annotations and are left out.
+For each assistant turn of a recording, the request is prepared from all messages before it. It is checked
+against Holdfast's rules for five providers (after encoding), against the validator of mistral-common (version 11
+of its protocol, serving mode, after encoding for Mistral), and against its budget. The recordings are not
+repaired first; keys that begin with `x_` are annotations and are removed.
 """
 
 import argparse
@@ -39,7 +38,7 @@ TOOLS = [{"type": "function", "function": {"name": "tool"}}]
 
 @dataclass(slots=True)
 class Tally:
-    """What was found in one session at one budget."""
+    """The findings of one session at one budget."""
 
     session: str
     budget: int
@@ -101,10 +100,10 @@ def check_session(job: tuple[str, list[dict[str, Any]], int, int]) -> Tally:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", type=Path, help="sessions in OpenAI chat format, one a line")
+    parser.add_argument("files", nargs="+", type=Path, help="sessions in OpenAI chat format, one per line")
     parser.add_argument("--budgets", default=BUDGETS)
-    parser.add_argument("--sample", type=int, default=1, help="judge only every Nth request")
-    parser.add_argument("--json", type=Path, help="write one object for each session and budget")
+    parser.add_argument("--sample", type=int, default=1, help="check only every Nth request")
+    parser.add_argument("--json", type=Path, help="write a JSON object for each session and budget to this file")
     options = parser.parse_args()
     budgets = [int(budget) for budget in options.budgets.split(",")]
     jobs = [

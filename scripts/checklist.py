@@ -94,9 +94,9 @@ def render_tables(listed: Checklist, proofs: Proofs) -> str:
     """Return the tables of the page, one for each system."""
     shown = sum(one in proofs for one in listed.requirements)
     said = sum(one not in proofs for one in listed.documented)
-    lines = [f"\n{len(listed.requirements)} behaviours: {shown} shown by tests, {said} documented.\n"]
+    lines = [f"\n{len(listed.requirements)} behaviors: {shown} proven by tests, {said} documented.\n"]
     for letter, system in listed.systems.items():
-        lines.append(f"\n## {system}\n\n| id | what is asked | shown by |\n|---|---|---|\n")
+        lines.append(f"\n## {system}\n\n| id | behavior | proven by |\n|---|---|---|\n")
         lines += [
             f"| {one} | {text} | {'<br>'.join(evidence_links(one, listed, proofs))} |\n"
             for one, text in listed.requirements.items()
@@ -136,7 +136,7 @@ def main() -> None:
     if found := find_problems(listed, proofs):
         sys.exit("\n".join(found))
     print(
-        f"\n{len(listed.requirements)} ids: {len(proofs)} shown by tests, "
+        f"\n{len(listed.requirements)} ids: {len(proofs)} proven by tests, "
         f"{len(listed.requirements) - len(proofs)} documented"
     )
 

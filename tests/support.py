@@ -13,12 +13,14 @@ from holdfast.core.history.history import History
 from holdfast.core.planning.fit.receipt import View
 from holdfast.core.planning.plan import make_plan, plan_input_of, view_of
 from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.situation import Situation
+from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import Step
+from holdfast.counters.vocabularies import counter_for
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import ScriptedModel
+from holdfast.wire.formats import format_named
 
 
 @dataclass
@@ -54,6 +56,18 @@ def appended(native: JsonMessage, scope: str = log.MAIN) -> log.MessageAppended:
     return log.MessageAppended(format="openai-chat", native=native, scope=scope)
 
 
+def history_of(messages: list[JsonMessage], *events: log.Event, format_name: str = "openai-chat") -> RecordedHistory:
+    """Return the history of some messages, followed by other events."""
+    said = [log.MessageAppended(format=format_name, native=native) for native in messages]
+    return RecordedHistory.replay([*said, *events], format_named)
+
+
+def situation(budget: int = 16_000, **fields: Any) -> Situation:
+    """Return a situation of gpt-5 in which no tool is running any more."""
+    settings: dict[str, Any] = {"window": budget, "is_interrupted": True, **fields}
+    return Situation(budget=Budget(budget), counter=counter_for("gpt-5"), **settings)
+
+
 def tool_turn(number: int, output: str = "ok") -> list[JsonMessage]:
     """Return a turn with one tool call and an answer."""
     return [
@@ -68,16 +82,16 @@ WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
 SUMMARY = "The user counts in Greek letters [#0]. Done: alpha to kappa [#1]. Next: go on."
 
 
-def open_session(store: Store | None = None, session_id: str = "c1", **settings: Any) -> Any:
+def open_session(store: str | Store | None = None, session_id: str = "c1", **settings: Any) -> Any:
     """Open a session of gpt-5, in memory unless a store is given; tests reach into it, so it is typed as anything."""
     return Session.open(session_id, store=store or MemoryStore(), model="gpt-5", **settings)
 
 
-async def record_turns(session: Session, turns: int, start: int = 0) -> None:
+async def record_turns(session: Session, turns: int, start: int = 0, words: str = WORDS) -> None:
     """Record numbered questions, each with its answer."""
     for number in range(start, start + turns):
         await session.record(
-            [user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}")]
+            [user_message(f"question {number}: {words}"), assistant_message(f"answer {number}: {words}")]
         )
 
 

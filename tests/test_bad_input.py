@@ -11,7 +11,7 @@ from holdfast import Budget, CannotFitError, HoldfastError, MalformedInputError,
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 
 MALFORMED: list[tuple[Any, str]] = [
-    ("hello", r"messages: must be a list of messages, not a string; read the JSON first"),
+    ("hello", r"messages: must be a list of messages, not a string; parse the JSON first"),
     (None, r"messages: must be a list of messages, not null"),
     ({"role": "user"}, r"messages: must be a list of messages, not an object"),
     (5, r"messages: must be a list of messages, not a number"),
@@ -23,7 +23,7 @@ MALFORMED: list[tuple[Any, str]] = [
     ),
     ([{"role": "function", "content": "x"}], r"messages\[0\]\.role: 'function' is not a role"),
     ([{"role": ["user"], "content": "x"}], r"messages\[0\]\.role"),
-    ([{"role": "user", "content": 5}], r"messages\[0\]\.content: must be a string, a list of parts or null, not int"),
+    ([{"role": "user", "content": 5}], r"messages\[0\]\.content: must be a string or a list of blocks, not a number"),
     ([{"role": "user", "content": ["x"]}], r"messages\[0\]\.content\[0\]: must be an object with a type, not a string"),
     ([{"role": "user", "content": [{"text": "x"}]}], r"messages\[0\]\.content\[0\]\.type: must be a string, not null"),
     (
@@ -60,7 +60,7 @@ def test_a_malformed_message_is_found_among_thousands_that_will_be_folded(messag
 
 ANTHROPIC_MALFORMED: list[tuple[Any, str]] = [
     ([{"role": "system", "content": "x"}], r"'system' is not a role; use 'user' or 'assistant'; system text goes into"),
-    ([{"role": "user", "content": 5}], r"messages\[0\]\.content: must be a string or a list of blocks, not int"),
+    ([{"role": "user", "content": 5}], r"messages\[0\]\.content: must be a string or a list of blocks, not a number"),
     (
         [{"role": "user", "content": [{"type": "tool_result", "content": 5}]}],
         r"content\[0\]\.content: must be a string",

@@ -19,6 +19,7 @@ from holdfast.stores.base import Store
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.sessions import generate_session
+from tests.cli.conftest import run
 
 CORPUS = Path(__file__).parent / "corpus"
 DAY_MS = 86_400_000
@@ -63,12 +64,6 @@ def talked(path: Path, name: str = "report-1", *, age_days: int = 0) -> None:
         await session.prepare(16_000, system="Be brief.")
 
     on(path, talk)
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = main(arguments)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_sessions_are_listed_for_people_and_for_programs(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,7 +151,7 @@ def test_a_scrubbed_secret_is_gone_and_is_not_called_damage(chats: Path, capsys:
     code, out, problems = run(capsys, "scrub", "report-1", "sk-secret12345")
 
     assert (code, out) == (0, "replaced 1 time in 1 record\n")
-    assert problems == "holdfast: it also stands in session other; scrub that one too\n"
+    assert problems == "holdfast: session other also contains it; scrub that session too\n"
     assert "[scrubbed] found" in run(capsys, "show", "report-1")[1]
     assert run(capsys, "replay", "report-1", "--verify")[:2] == (
         0,
@@ -314,7 +309,7 @@ def test_a_file_with_nothing_to_save_is_called_so(
     [
         (["show", "nobody"], "session 'nobody' is not known; `holdfast sessions` lists what is there"),
         (["show", ""], "session '' is not known; `holdfast sessions` lists what is there"),
-        (["show", "report"], "session 'report' could be any of report-2, report-1; give more of it"),
+        (["show", "report"], "session 'report' could be any of report-2, report-1; give a longer prefix"),
         (["import", "/nowhere/x.jsonl"], "/nowhere/x.jsonl: No such file or directory; check the path"),
         (["sessions", "--store", "mysql://u:hunter2@h/d"], "--store: must be one of memory://, sqlite:///file"),
         (["scrub", "report-1", "ab"], "text: give at least 4 characters of the secret"),

@@ -67,12 +67,11 @@ from holdfast.errors import ModelAccessError, SettingsError
 from holdfast.govern import govern
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.compaction.hooks import HookCall, hook_payload
-from holdfast.session.memory.board import ContextBoard
-from holdfast.session.memory.board import board_key as board_fact
+from holdfast.session.memory.board_file import ContextBoard, Repository, repository_of
+from holdfast.session.memory.board_file import board_key as board_fact
 from holdfast.session.memory.consolidation import RemAgent
 from holdfast.session.memory.daily import DailyMemory
-from holdfast.session.memory.files import Repository, repository_of
-from holdfast.session.memory.search import MemorySearchTool
+from holdfast.session.memory.search_tool import MemorySearchTool
 from holdfast.session.session import Session
 from holdfast.session.tools import ModelTool
 from holdfast.stores.memory import MemoryStore

@@ -1,6 +1,7 @@
 """What users of systems like this one have reported, one test a report, with the symptom in its name."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
 from tests.chat import room
-from tests.support import compactions, open_session
+from tests.support import compactions, open_session, record_turns
 
 CORPUS = Path(__file__).parent / "corpus"
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 6
@@ -34,11 +35,7 @@ def endless(text: str = SUMMARY) -> ScriptedModel:
     return ScriptedModel(iter(lambda: text, None))
 
 
-async def talked(session: Session, turns: int, start: int = 0) -> None:
-    for number in range(start, start + turns):
-        await session.record(
-            [user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}")]
-        )
+talked = partial(record_turns, words=WORDS)
 
 
 async def settled(session: Session) -> None:

@@ -1,1 +1,1 @@
-"""The parts of `benchmarks.log`: each measures one thing about a kept conversation, and says it in lines."""
+"""The parts of `benchmarks.log`: each measures one property of a stored conversation and renders it as lines."""

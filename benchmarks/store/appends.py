@@ -1,9 +1,9 @@
-"""Durable appends: `Session.record` of one message each, beside raw inserts of the same bytes.
+"""Durable appends: `Session.record` of one message at a time, compared with raw inserts of the same bytes.
 
-The two take turns on the same disk, and take turns at going first, so that whatever else the machine does hits
-both alike; the ratio is the median of the ratios of the rounds. How quickly the disk says that something is on
-it decides what there is to compare with: on one that takes milliseconds both wait for it most of the time, on one
-that answers from its cache the processor's time is all that counts. So both are told as well.
+The two alternate on the same disk, and alternate in going first, so that other load affects both alike; the ratio is
+the median of the ratios of the rounds. The latency of a flush decides what is compared: on a disk that takes
+milliseconds both mostly wait for it, and on one that answers from its cache only processor time counts. So the report
+has the latency and the processor time too.
 """
 
 import os
@@ -25,19 +25,19 @@ ROUNDS = 40
 APPENDS = 50
 """In one round."""
 MIN_RATIO = 0.5
-"""How many of ours there should be for one raw insert."""
+"""The target: appends of Holdfast per raw insert."""
 FLUSH_COUNT, PAGE_BYTES = 200, 4_096
 
 
 class Round(NamedTuple):
-    """What one round took for each append, in seconds: by the clock, and of the processor."""
+    """The seconds of one append in a round: wall-clock and processor time."""
 
     clock: float
     processor: float
 
 
 async def measure(folder: Path) -> dict[str, Any]:
-    """Return appends a second, ours and raw; a first round is not counted."""
+    """Return appends per second, of Holdfast and raw; the first round does not count."""
     messages = generate_session((ROUNDS + 1) * APPENDS)
     rounds = [messages[start : start + APPENDS] for start in range(0, (ROUNDS + 1) * APPENDS, APPENDS)]
     ours: list[Round] = []
@@ -67,7 +67,7 @@ async def measure(folder: Path) -> dict[str, Any]:
 
 
 def open_raw_database(path: Path) -> sqlite3.Connection:
-    """Return a database that promises as much as ours: every insert is a commit, and every commit is flushed."""
+    """Return a database with the same guarantees: every insert is a commit, and every commit is flushed."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
@@ -76,7 +76,7 @@ def open_raw_database(path: Path) -> sqlite3.Connection:
 
 
 def time_inserts(connection: sqlite3.Connection, messages: Sequence[JsonMessage]) -> Round:
-    """Insert messages one at a time; writing JSON is outside the timer."""
+    """Insert messages one at a time; writing JSON is not timed."""
     lines = [message_bytes(message) for message in messages]
     started, worked = time.perf_counter(), time.process_time()
     for line in lines:
@@ -93,7 +93,7 @@ async def time_records(session: Session, messages: Sequence[JsonMessage]) -> Rou
 
 
 def flush_milliseconds(path: Path) -> float:
-    """Return how many milliseconds the disk takes to say that a page is on it."""
+    """Return how many milliseconds the disk takes to flush a page."""
     times: list[float] = []
     with path.open("wb", buffering=0) as file:
         for _ in range(FLUSH_COUNT):

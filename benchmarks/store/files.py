@@ -1,4 +1,4 @@
-"""Conversations, and the files they are kept in."""
+"""Generated messages, and the files that store them."""
 
 import json
 from collections.abc import Mapping
@@ -19,5 +19,5 @@ def sqlite_url(path: Path) -> str:
 
 
 def database_bytes(database: Path) -> int:
-    """Return what a database takes, with whatever it has left beside it."""
+    """Return the size of a database with its additional files."""
     return sum(path.stat().st_size for path in database.parent.glob(f"{database.name}*"))

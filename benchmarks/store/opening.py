@@ -1,9 +1,9 @@
-"""From opening a session to its first prepared request, whatever its length.
+"""The time from opening a session to its first prepared request, for sessions of several lengths.
 
-Each session is built once, in batches that end with a prompt, with a request prepared after each, and closed.
-It is then opened afresh in this process, as often as time allows: with the shortcut that the store holds, and with
-that deleted, if there is one. The first request that has to fold is measured apart, on a copy: to fold, a session must
-know what it has read, and one that is opened after its prompt cache has expired may have to do so at once.
+Each session is built once, in batches that end with a prompt, with a request after each, and closed. It is then opened
+in this process as often as time allows: with the snapshot in the store, and without it, if there is one. The first
+request that compacts is measured separately, on a copy: to compact, a session must load what it has read, and a session
+that is opened after its prompt cache has expired may have to compact at once.
 """
 
 import gc
@@ -25,12 +25,12 @@ from holdfast.testing.sessions import generate_session
 
 SIZES = (1_000, 10_000, 100_000)
 REQUEST_EVERY = 50
-"""How many messages are recorded before the next request, at the least."""
+"""The fewest messages that are recorded before the next request."""
 NEW_MESSAGES = 150
-"""How many messages make a fold certain."""
+"""How many messages make a compaction certain."""
 REPEATS = 7
 SECONDS = 10.0
-"""The most to spend on one measurement, once it was made."""
+"""The most seconds for repetitions of one measurement."""
 MAX_OPEN_MS = 150
 MAX_GROWTH = 10
 SESSION_ID = "opening"
@@ -47,7 +47,7 @@ async def measure(folder: Path, sizes: Sequence[int]) -> dict[str, Any]:
 
 
 async def measure_size(path: Path, size: int) -> dict[str, Any]:
-    """Return what opening a session of a size takes."""
+    """Return how long opening a session of a size takes."""
     started = time.perf_counter()
     row: dict[str, Any] = {
         "messages": await build_session(path, size),
@@ -67,7 +67,7 @@ async def measure_size(path: Path, size: int) -> dict[str, Any]:
 
 
 async def build_session(path: Path, size: int) -> int:
-    """Record a session of about a size, with requests now and then, close it, and return its size."""
+    """Record a session of about a size, with a request after each batch, close it, and return its size."""
     messages = generate_session(size)
     async with Session.open(SESSION_ID, store=sqlite_url(path), model=MODEL) as session:
         for batch in request_batches(messages):
@@ -80,7 +80,7 @@ async def build_session(path: Path, size: int) -> int:
 
 
 def request_batches(messages: Sequence[JsonMessage]) -> Iterator[list[JsonMessage]]:
-    """Yield messages in batches after which there is something to ask a model."""
+    """Yield messages in batches that end where a model is called."""
     batch: list[JsonMessage] = []
     for message in messages:
         batch.append(message)
@@ -92,7 +92,7 @@ def request_batches(messages: Sequence[JsonMessage]) -> Iterator[list[JsonMessag
 
 
 async def stored_sizes(path: Path) -> dict[str, Any]:
-    """Return how many events a session has, and how large its file and its shortcut are; 0 where there is none."""
+    """Return how many events a session has, and how large its file and its snapshot are; 0 if there is none."""
     store = SqliteStore(path)
     snapshot = await store.get_snapshot(SESSION_ID)
     events = await store.length(SESSION_ID)
@@ -116,7 +116,7 @@ async def time_opening(path: Path, *, has_snapshot: bool = True) -> tuple[float,
 
 
 async def time_compaction(path: Path) -> float:
-    """Return how long the first request takes that has to fold, in a copy of a session that was just opened."""
+    """Return how long the first request that compacts takes, in a copy of a session that was just opened."""
     copy = path.with_suffix(".copy")
     shutil.copy(path, copy)
     session = await Session.open(SESSION_ID, store=sqlite_url(copy), model=MODEL)
@@ -128,12 +128,12 @@ async def time_compaction(path: Path) -> float:
     await session.close()
     copy.unlink()
     if request.receipt.compacted[-1].stop <= before:
-        raise AssertionError(f"{NEW_MESSAGES} messages did not make a fold at {BUDGET:,} tokens")
+        raise AssertionError(f"{NEW_MESSAGES} messages did not make a compaction at {BUDGET:,} tokens")
     return ended - started
 
 
 async def repeat(action: Callable[[], Awaitable[Any]]) -> list[Any]:
-    """Return what an action gave, several times, each time with nothing left over from the time before."""
+    """Return the results of several runs of an action, each without garbage of the run before."""
     results: list[Any] = []
     begun = time.perf_counter()
     while len(results) < REPEATS and (not results or time.perf_counter() - begun < SECONDS):
@@ -153,7 +153,7 @@ def report(figures: dict[str, Any]) -> str:
     head = f"  {'messages':>9}{'events':>9}{'MB':>7}{'snapshot':>10}{'open':>10}{'prepare':>9}{'both':>10}{'ratio':>7}"
     lines = [
         f"opening a session to its first prepared request (budget {figures['budget']:,}, medians in ms)",
-        f"{head}{'no snapshot':>13}{'ratio':>7}{'first fold':>12}{'ratio':>7}{'runs':>6}",
+        f"{head}{'no snapshot':>13}{'ratio':>7}{'compacts':>12}{'ratio':>7}{'runs':>6}",
     ]
     for row in rows:
         snapshot = f"{row['snapshot_bytes'] / 1000:,.0f} kB" if row["snapshot_bytes"] else "none"
@@ -174,7 +174,7 @@ def report(figures: dict[str, Any]) -> str:
 
 
 def render_time(row: dict[str, Any], first: dict[str, Any], name: str, width: int) -> str:
-    """Return a time and its ratio to that of the shortest session, where both were taken."""
+    """Return a time and its ratio to that of the shortest session, if both were measured."""
     if name not in row:
         return f"{'–':>{width}}{'–':>7}"
     ratio = f"{row[name] / first[name]:.1f}" if name in first else "–"

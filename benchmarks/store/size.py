@@ -1,8 +1,8 @@
 """Bytes on disk for each byte of conversation, after an agent's run of 200 tool steps.
 
-Ours is recorded as an agent does it, a request prepared before every step, so that the requests and the folds
-are in the file as well; and as its export in lines. Beside it what peers keep of the same run, each in its own way:
-LangGraph's SqliteSaver a checkpoint a step.
+Holdfast records the run like an agent, with a request before every step, so that the file has the requests and the
+compactions too; its export as JSON lines is measured as well. Both are compared with what peers store of the same run,
+such as a checkpoint for each step in LangGraph's SqliteSaver.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,13 +23,13 @@ from holdfast.testing.sessions import generate_session
 STEPS = 200
 MAX_RATIO = 1.5
 EXPLANATION = (
-    "One run of 200 tool steps, kept as each library keeps it. Haystack and litellm keep nothing; deepagents has "
+    "One run of 200 tool steps, as each library stores it. Haystack and litellm store nothing; deepagents uses "
     "LangGraph's checkpointers, which stand here already."
 )
 
 
 async def measure(folder: Path, peers: Sequence[str]) -> dict[str, Any]:
-    """Return what the same run takes on disk, ours first."""
+    """Return the bytes on disk of the same run, Holdfast first."""
     steps = split_steps(generate_session(2, loop_steps=STEPS))
     said = sum(len(message_bytes(message)) for step in steps for message in step)
     rows = await measure_holdfast(folder, steps)
@@ -44,7 +44,7 @@ async def measure(folder: Path, peers: Sequence[str]) -> dict[str, Any]:
 
 
 def split_steps(messages: Sequence[JsonMessage]) -> list[list[JsonMessage]]:
-    """Return what comes before the first step, and then each step: a call and its results."""
+    """Return the messages before the first step, then each step: a call and its results."""
     steps: list[list[JsonMessage]] = [[]]
     for message in messages:
         if message["role"] == "assistant":
@@ -54,7 +54,7 @@ def split_steps(messages: Sequence[JsonMessage]) -> list[list[JsonMessage]]:
 
 
 async def measure_holdfast(folder: Path, steps: list[list[JsonMessage]]) -> list[dict[str, Any]]:
-    """Keep the run, and return how large its file is and how many messages come back out of it."""
+    """Store the run, and return the size of its file and how many messages can be read from it."""
     path, lines = folder / "chats.db", folder / "run.jsonl"
     url = sqlite_url(path)
     async with Session.open("run", store=url, model=MODEL) as session:
@@ -97,7 +97,7 @@ def report(figures: dict[str, Any]) -> str:
 
 def render_markdown(figures: dict[str, Any]) -> str:
     """Return the table of this part."""
-    head = ["", "bytes on disk", "for each byte of content", "beside Holdfast", "messages that come back"]
+    head = ["", "bytes on disk", "for each byte of content", "relative to Holdfast", "messages read back"]
 
     def cells(row: Mapping[str, Any]) -> list[str]:
         sizes = [f"{row['bytes']:,}", f"{row['ratio']:.2f}", render_ratio(row["times_ours"], 1)]

@@ -1,8 +1,7 @@
 """Ten processes that record at once on one PostgreSQL server: into one session, and into one each.
 
-Every writer opens its session first and waits for the others; the clock runs from the first that starts to the
-last that is done. Afterwards everything is read back: each message must be there once, and each writer's own
-in the order in which it said them.
+Every writer opens its session first and waits for the others; the clock runs from the first start to the last end.
+Afterwards everything is read back: each message must be there once, and those of each writer in their order.
 """
 
 import asyncio
@@ -33,7 +32,7 @@ WRITER_TIMEOUT_SECONDS = 120
 
 
 def measure(folder: Path) -> dict[str, Any]:
-    """Return messages a second and what was lost, or why there is nothing to tell."""
+    """Return messages per second and what was lost, or the reason why nothing was measured."""
     missing = [name for name in REQUIRED_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         return {"skipped": f"{' and '.join(missing)} not installed"}
@@ -50,7 +49,7 @@ def measure(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def run_server(folder: Path) -> Generator[tuple[str, dict[str, str]]]:
-    """Start a server in a folder of its own; give its URL and how durable it is, and stop it in the end."""
+    """Start a server in its own folder, yield its URL and its durability settings, and stop it at the end."""
     place = Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir=folder))
     os.environ.setdefault("XDG_RUNTIME_DIR", str(place))
     with warnings.catch_warnings():
@@ -72,7 +71,7 @@ def run_server(folder: Path) -> Generator[tuple[str, dict[str, str]]]:
 
 
 def run_writers(url: str, sessions: Sequence[str]) -> dict[str, Any]:
-    """Let one writer for each name record at once, and return how fast they were and what became of it."""
+    """Let one writer for each name record at once, and return their speed and their losses."""
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager, context.Pool(len(sessions)) as pool:
         gate = manager.Barrier(len(sessions))
@@ -90,7 +89,7 @@ def run_writers(url: str, sessions: Sequence[str]) -> dict[str, Any]:
 
 
 def run_writer(job: tuple[str, str, int, Barrier]) -> tuple[float, float, float]:
-    """Record one writer's messages, and return when it began, when it was done, and what the slowest took."""
+    """Record one writer's messages, and return its start, its end, and its slowest append."""
     return asyncio.run(record_messages(*job))
 
 
@@ -109,7 +108,7 @@ def writer_message(writer: int, number: int) -> str:
 
 
 async def check_messages(url: str, sessions: Sequence[str]) -> dict[str, int]:
-    """Return how many messages were lost or doubled, and how many writers' own order was not kept."""
+    """Return how many messages were lost or doubled, and how many writers have messages out of order."""
     lost = doubled = disordered = 0
     for name in dict.fromkeys(sessions):
         async with Session.open(name, store=url) as session:
@@ -135,7 +134,7 @@ def is_sound(figures: dict[str, Any]) -> bool:
 def report(figures: dict[str, Any]) -> str:
     """Return the figures in lines."""
     if "skipped" in figures:
-        return f"writers on PostgreSQL: left out, {figures['skipped']}"
+        return f"writers on PostgreSQL: skipped, {figures['skipped']}"
     durable = f"fsync {figures['fsync']}, synchronous_commit {figures['synchronous_commit']}"
     lines = [
         f"writers on PostgreSQL {figures['server_version']} ({durable}, {figures['messages_each']} messages each)",

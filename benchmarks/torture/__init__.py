@@ -1,1 +1,1 @@
-"""Made-up cases by the thousand against what must hold for all of them."""
+"""Thousands of generated cases, each checked against properties that must always hold."""

@@ -1,9 +1,9 @@
-"""Tortures on every core until the time is over, and keeps what fails.
+"""Runs generated cases on every core until the time is over, and stores those that fail.
 
     python -m benchmarks.torture [ROUND…] [--seconds 120 | --cases 1000000] [--seed N] [--cores N]
 
-Each round says its seed and its rate. Ctrl-C ends it after the batches that are being tried; a failure is made
-small and kept under tests/corpus/found, where the suite looks at it again. Exits with 1 if there was one.
+Each round prints its seed and its rate. Ctrl-C stops it after the running batches. A failure is shrunk and stored under
+tests/corpus/found, where the test suite checks it again. The exit code is 1 if there was a failure.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from benchmarks.torture.batches import Batch, Failure, run_batch
 from benchmarks.torture.rounds import ROUNDS
 
 EXAMPLES, MIN_EXAMPLES = 100, 8
-"""Cases in a batch, about a second; of slow rounds fewer, and not so few that all of them are small."""
+"""Cases in a batch, which takes about a second; slow rounds have fewer, but enough to include large cases."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Tally:
-    """What a round has come to."""
+    """The results of a round so far."""
 
     name: str
     seed: int
@@ -54,7 +54,7 @@ class Tally:
         return f"{self.name}: {self.cases:,} cases in {self.seconds:,.0f} s, {rate:,.0f}/s, {found} (seed {self.seed})"
 
     def add_batch(self, batch: Batch) -> None:
-        """Count a batch, and keep what failed in it."""
+        """Count a batch, and store its failure."""
         self.cases += batch.cases
         if batch.failure:
             self.failures.append(batch.failure)
@@ -62,7 +62,7 @@ class Tally:
 
 
 def run_round(pool: ProcessPoolExecutor, cores: int, tally: Tally, limits: Limits) -> None:
-    """Give batches to every core until the round is over."""
+    """Run batches on every core until the round is over."""
     waiting: set[Future[Batch]] = set()
     weight = ROUNDS[tally.name].weight
     cases = None if limits.cases is None else max(1, limits.cases // weight)
@@ -85,17 +85,17 @@ def run_round(pool: ProcessPoolExecutor, cores: int, tally: Tally, limits: Limit
 
 
 def _ignore_interrupts() -> None:
-    """Leave Ctrl-C to the process that began it."""
+    """Ignore Ctrl-C, which the parent process handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.torture", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("rounds", nargs="*", help=f"of: {', '.join(ROUNDS)}; all where none is named")
-    parser.add_argument("--seconds", type=float, default=120, help="for all rounds together")
-    parser.add_argument("--cases", type=int, help="so many for each round, fewer of slow ones, however long that takes")
-    parser.add_argument("--seed", type=int, help="of the first batch; one by chance where none is given")
-    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("rounds", nargs="*", help=f"of: {', '.join(ROUNDS)} (default: all)")
+    parser.add_argument("--seconds", type=float, default=120, help="for all rounds together (default: 120)")
+    parser.add_argument("--cases", type=int, help="cases for each round, fewer for slow ones; no time limit")
+    parser.add_argument("--seed", type=int, help="seed of the first batch (default: random)")
+    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
     chosen = parser.parse_args(argv)
     if unknown := set(chosen.rounds) - set(ROUNDS):
         parser.error(f"no round is called {', '.join(sorted(unknown))}; there are: {', '.join(ROUNDS)}")
@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def stop(*_: object) -> None:
         limits.is_interrupted = True
-        print("  ending after the batches that are being tried", flush=True)
+        print("  stopping after the running batches", flush=True)
 
     before = signal.signal(signal.SIGINT, stop)
     tallies: list[Tally] = []

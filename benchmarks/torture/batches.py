@@ -1,4 +1,4 @@
-"""A batch of one round: drawn from a seed, tried until one fails, and the failure made as small as it gets."""
+"""A batch of one round: cases drawn from a seed, run until one fails, and the failure shrunk."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from benchmarks.torture.rounds import ROUNDS, Case
 
 FOUND_FOLDER = Path(__file__).parent.parent.parent / "tests" / "corpus" / "found"
-"""Where failures are kept; the suite looks at each of them again."""
+"""Where failures are stored; the test suite checks each of them again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A case that shows that something does not hold."""
+    """A case that violates a property."""
 
     round: str
     seed: int
@@ -24,7 +24,7 @@ class Failure:
     case: Case
 
     def save(self, folder: Path = FOUND_FOLDER) -> Path:
-        """Write it down where the suite finds it, once for each case."""
+        """Store the case where the test suite finds it, once for each case."""
         name = sha256(json.dumps(self.case, sort_keys=True).encode()).hexdigest()[:12]
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.round}-{name}.json"
@@ -34,7 +34,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """How many cases were tried, and the failure that ended it, if there was one."""
+    """How many cases ran, and the failure that stopped the batch, if any."""
 
     round: str
     cases: int
@@ -42,7 +42,7 @@ class Batch:
 
 
 def run_batch(name: str, number: int, first_seed: int, examples: int) -> Batch:
-    """Try so many cases of a round; the same numbers give the same cases."""
+    """Run a number of cases of a round; the same seed gives the same cases."""
     torture, chosen = ROUNDS[name], first_seed + number
     tried = 0
     failed: list[tuple[Case, Exception]] = []

@@ -1,9 +1,9 @@
 """A task that is cancelled at any of its awaits leaves nothing half done.
 
-One thing is asked of a session again and again, each time of the same file: first it is cancelled where it waits for
-the first time, then where it waits for the second time, until it is through. Once it is cancelled before what it waits
-for is done, and once when that is done and nobody was told. Afterwards the session agrees with its log, nothing is
-there in part or twice, and the next request can be made.
+One action runs again and again on copies of one file: it is cancelled at its first await, then at its second, until it
+runs to the end. Each await is cancelled once before the awaited work is done, and once when it is done but not yet
+reported. Afterwards the session agrees with its log, nothing is recorded in part or twice, and the next request can be
+made.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from unittest import mock
 
 from hypothesis import strategies as st
 
-from benchmarks.torture.standing import differing_requests, messages_of, observed_state, wait_for_summaries
+from benchmarks.torture.observed import differing_requests, messages_of, observed_state, wait_for_summaries
 from holdfast import HoldfastError, Session
 from holdfast.errors import ConcurrentWriteError, NotInMemoryError, SequenceConflictError
 from holdfast.models.base import SummaryPrompt
@@ -33,13 +33,13 @@ from holdfast.testing.models import ScriptedModel
 T = TypeVar("T")
 NAME, BUDGET = "s", 1_200
 PAGE = 7
-"""Records that are read at a time here: what another has written takes several pages."""
+"""How many records are read at a time; small, so that reading takes several pages."""
 MAX_AWAITS = 300
 NEW = [assistant_message("ok"), user_message("And what is next? " + "word " * 40)]
 LARGE = [assistant_message("out " * 6_000), user_message("And?")]
 ANOTHER = [user_message("Something else."), *NEW]
 CANCEL_TIMES = ["before", "after"]
-"""When a task is cancelled: before what it waits for is done, or when it is done and nobody was told."""
+"""When a task is cancelled: before the awaited work is done, or when it is done but not yet reported."""
 
 
 async def _delegate(session: Session) -> object:
@@ -76,9 +76,9 @@ OPERATIONS: Mapping[str, Callable[[Session], Awaitable[object]]] = {
     "catch up": lambda session: session.refresh(),
 }
 ADDED = {"record": NEW, "record what is large": LARGE, "sync": ANOTHER}
-"""What is said by each, and said once though it is said again."""
+"""The message of each action, which is recorded once even if the action is repeated."""
 INTERNAL = (NotInMemoryError, ConcurrentWriteError, SequenceConflictError)
-"""What nobody but the session itself is to see."""
+"""Errors that may not leave the session."""
 CASES = st.fixed_dictionaries(
     {
         "operation": st.sampled_from(list(OPERATIONS)),
@@ -94,7 +94,7 @@ STRATEGIES = (CASES,)
 
 @dataclass(slots=True)
 class CancellingAwaits:
-    """Counts where a task waits, and cancels it at one of them."""
+    """Counts the awaits of a task, and cancels it at one of them."""
 
     stop_at: int
     way: str
@@ -102,12 +102,12 @@ class CancellingAwaits:
 
     @property
     def was_reached(self) -> bool:
-        """Whether there was such a place at all."""
+        """Whether there was such an await."""
         return self.count >= self.stop_at
 
     @coroutine
     def run(self, action: Awaitable[T]) -> Generator[Any, Any, T]:
-        """Do something, and be cancelled on the way."""
+        """Run an action, and cancel it at the await."""
         steps: Any = action.__await__()
         error: BaseException | None = None
         while True:
@@ -129,7 +129,7 @@ class CancellingAwaits:
 
 
 def check(case: Mapping[str, Any]) -> None:
-    """Cancel what a case names, wherever it waits."""
+    """Cancel the action of a case at each of its awaits."""
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(session_log, "RECORDS_PER_PAGE", PAGE):
         asyncio.run(_cancel_everywhere(Path(folder), case))
 
@@ -142,7 +142,7 @@ async def _cancel_everywhere(folder: Path, case: Mapping[str, Any]) -> None:
         shutil.copy(begun, path)
         if not await _cancel_at(path, case, number):
             return
-    raise AssertionError("it never comes to an end")
+    raise AssertionError("it never ends")
 
 
 def _open_session(store: SqliteStore, case: Mapping[str, Any]) -> SessionOpener:
@@ -151,7 +151,7 @@ def _open_session(store: SqliteStore, case: Mapping[str, Any]) -> SessionOpener:
 
 
 async def _write_session(path: Path, case: Mapping[str, Any]) -> None:
-    """Write the file that everything begins with: some turns, a fold, and a change that was taken back."""
+    """Write the file that every run starts from: some turns, a compaction, and an undone change."""
     store = SqliteStore(path)
     async with Session.open(NAME, store=store, model="gpt-5") as session:
         for number in range(case["turns"]):
@@ -169,7 +169,7 @@ async def _write_session(path: Path, case: Mapping[str, Any]) -> None:
 
 
 async def _cancel_at(path: Path, case: Mapping[str, Any], number: int) -> bool:
-    """Cancel at one place, hold everything against what must hold, and say whether there was such a place."""
+    """Cancel at one await, check all properties, and return whether there was such an await."""
     store = SqliteStore(path)
     name, live = str(case["operation"]), set(HELD_HERE)
     async with _open_session(store, case) as session:
@@ -179,7 +179,7 @@ async def _cancel_at(path: Path, case: Mapping[str, Any], number: int) -> bool:
         outcome = await _outcome(awaits, OPERATIONS[name](session))
         await wait_for_summaries(session)
 
-        assert not (awaits.was_reached and outcome is None), "it goes on though it was cancelled"
+        assert not (awaits.was_reached and outcome is None), "it continued although it was cancelled"
         added = messages_of(await session.events())[len(before) :]
         assert name == "delegate" or added in ([], ADDED.get(name, [])), "half of it was recorded"
         await _check_agreement(session, store)
@@ -188,13 +188,13 @@ async def _cancel_at(path: Path, case: Mapping[str, Any], number: int) -> bool:
             assert messages_of(await session.events()) == [*before, *ADDED[name]], "lost or doubled"
         await _check_continues(session)
         await _check_agreement(session, store)
-    assert live >= HELD_HERE, "somebody is still said to be at work"
+    assert live >= HELD_HERE, "a compaction is still marked as running"
     await store.close()
     return awaits.was_reached
 
 
 async def _outcome(awaits: CancellingAwaits, action: Awaitable[object]) -> BaseException | None:
-    """Return what ended an action before its time."""
+    """Return the error that ended an action early."""
 
     async def act() -> object:
         return await awaits.run(action)
@@ -210,15 +210,15 @@ async def _outcome(awaits: CancellingAwaits, action: Awaitable[object]) -> BaseE
 
 
 async def _write_meanwhile(store: SqliteStore, count: int) -> None:
-    """Let another write to the session meanwhile."""
+    """Let another writer append to the session meanwhile."""
     async with Session.open(NAME, store=store) as other:
         for number in range(count):
             await other.record([(assistant_message if number % 2 else user_message)(f"another's {number}")])
 
 
 async def _check_agreement(session: Session, store: SqliteStore) -> None:
-    async with Session.open(NAME, store=store) as anew:
-        fresh, live = await observed_state(anew), await observed_state(session)
+    async with Session.open(NAME, store=store) as reopened:
+        fresh, live = await observed_state(reopened), await observed_state(session)
 
     assert live == fresh, "memory and log do not agree"
     assert live["damage"] == []

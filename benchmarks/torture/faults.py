@@ -1,8 +1,8 @@
 """A disk that is full, a file that is locked or gone, a lease that is lost, a clock that jumps: nothing is lost.
 
-A session works on a real file while one thing after another goes wrong with it. Whatever it is asked meanwhile, it
-does or refuses with an error of ours; what was acknowledged is there in its order, what was not is there once or not at
-all, a session that is opened anew agrees, and the same session goes on.
+A session works on a real file while one fault follows another. Each call succeeds or raises an error of Holdfast. What
+was acknowledged is recorded in its order; what was not is recorded once or not at all. A newly opened session agrees,
+and the same session continues.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from unittest import mock
 
 from hypothesis import strategies as st
 
-from benchmarks.torture.standing import (
+from benchmarks.torture.observed import (
     POLL_SECONDS,
     STUCK_SECONDS,
     differing_requests,
@@ -37,15 +37,15 @@ from holdfast.testing.chat import JsonMessage, assistant_message, user_message
 from holdfast.testing.models import ScriptedModel
 
 INTERNAL = (NotInMemoryError, ConcurrentWriteError, SequenceConflictError)
-"""What nobody but the session itself is to see."""
+"""Errors that may not leave the session."""
 UNAVAILABLE = {"full", "locked", "gone"}
-"""When the store may say that it cannot."""
+"""The faults during which the store may raise."""
 BUDGET, NAME = 1_200, "s"
 HOUR_MS = 3_600_000
 BUSY_MS = 30
-"""How long a writer waits here for one that holds the file."""
+"""How long a writer waits here for a locked file."""
 LARGE = 4_000
-"""Words of a message that is kept apart."""
+"""Words of a message that is large enough to be stored as a blob."""
 LOOP_TICKS = 200
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa "
 STEPS = ["record", "large", "prepare", "compact", "recall", "undo", "clear", "rewind", "pin"]
@@ -71,7 +71,7 @@ STRATEGIES = (CASES,)
 
 
 def check(case: Mapping[str, Any]) -> None:
-    """Let everything go wrong that a case says."""
+    """Inject the faults of a case."""
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(sqlite_database, "BUSY_MS", BUSY_MS):
         asyncio.run(_converse(Path(folder) / "chats.db", case))
 
@@ -85,7 +85,7 @@ async def _converse(path: Path, case: Mapping[str, Any]) -> None:
 
 
 class FaultyConversation:
-    """A session, what it has acknowledged, and what it was told when something was wrong."""
+    """A session, what it has acknowledged, and the errors that it raised."""
 
     def __init__(self, store: SqliteStore, policy: str) -> None:
         self.store = store
@@ -93,15 +93,15 @@ class FaultyConversation:
         self.now_ms = 40 * HOUR_MS
         self.acknowledged: list[JsonMessage] = []
         self.open_ended: list[JsonMessage] = []
-        """What was said last, if nobody knows whether it arrived."""
+        """The last message, if it is unknown whether it was recorded."""
         self.numbers = count()
         self.gate = asyncio.Event()
-        """Shut while nobody is to write a summary."""
+        """Cleared while the summarizer must not answer."""
         self.gate.set()
 
     @asynccontextmanager
     async def open_session(self) -> AsyncGenerator[None]:
-        """Have the session open, and something said in it."""
+        """Open the session and record some messages."""
         model = ScriptedModel(iter(lambda: _summary, None), sleep=self._wait, seconds=1)
         opening = Session.open(
             NAME, store=self.store, policy=self.policy, model="gpt-5", summarizer=model, clock=lambda: self.now_ms
@@ -116,7 +116,7 @@ class FaultyConversation:
         await self.gate.wait()
 
     async def run_moment(self, moment: Mapping[str, Any]) -> None:
-        """Take some steps while something is wrong; a step does what it says, or raises an error for who asked."""
+        """Take some steps during a fault; a step succeeds or raises an error to its caller."""
         async with getattr(self, f"_{moment['fault']}")(moment):
             for name in moment["steps"]:
                 try:
@@ -156,17 +156,17 @@ class FaultyConversation:
             # What is large is an answer: a prompt that is larger than the budget cannot be sent at all.
             said_now = user_message if number % 2 == 0 and words < LARGE else assistant_message
             self.open_ended = [said_now(f"message {number}: " + (WORDS * words)[: words * 6])]
-        # What nobody could acknowledge is said again, until somebody does.
+        # A message without acknowledgement is recorded again until it is acknowledged.
         positions = await self.session.record(self.open_ended)
-        assert positions == range(len(self.acknowledged), len(self.acknowledged) + 1), "another place than was next"
+        assert positions == range(len(self.acknowledged), len(self.acknowledged) + 1), "not the next position"
         self.acknowledged += self.open_ended
         self.open_ended = []
 
     async def check_agreement(self) -> None:
-        """Hold the session against one that is opened anew, and both against what was acknowledged; then go on."""
+        """Compare the session with a newly opened one, and both with what was acknowledged; then continue."""
         await wait_for_summaries(self.session)
-        async with Session.open(NAME, store=self.store, clock=lambda: self.now_ms) as anew:
-            fresh, live = await observed_state(anew), await observed_state(self.session)
+        async with Session.open(NAME, store=self.store, clock=lambda: self.now_ms) as reopened:
+            fresh, live = await observed_state(reopened), await observed_state(self.session)
         events = await self.session.events()
 
         assert live == fresh, "memory and log do not agree"
@@ -186,7 +186,7 @@ class FaultyConversation:
 
     @asynccontextmanager
     async def _full(self, moment: Mapping[str, Any]) -> AsyncGenerator[None]:
-        """Let no file grow by more than a little: the kernel refuses the rest."""
+        """Let no file grow by more than a little: the kernel rejects the rest."""
         files = self.store.path.parent.iterdir()
         largest = max(file.stat().st_size for file in files)
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -198,7 +198,7 @@ class FaultyConversation:
 
     @asynccontextmanager
     async def _locked(self, _: Mapping[str, Any]) -> AsyncGenerator[None]:
-        """Let another hold the file for longer than anybody waits."""
+        """Let another process lock the file for longer than a writer waits."""
         with closing(sqlite3.connect(self.store.path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             try:
@@ -208,7 +208,7 @@ class FaultyConversation:
 
     @asynccontextmanager
     async def _held(self, _: Mapping[str, Any]) -> AsyncGenerator[None]:
-        """Let another hold the file for a moment: whoever writes waits for it, and is not refused."""
+        """Let another process lock the file for a moment: a writer waits for it and succeeds."""
         with (
             mock.patch.object(sqlite_database, "BUSY_MS", 20_000),
             closing(sqlite3.connect(self.store.path, isolation_level=None)) as other,
@@ -226,7 +226,7 @@ class FaultyConversation:
 
     @asynccontextmanager
     async def _gone(self, _: Mapping[str, Any]) -> AsyncGenerator[None]:
-        """Take the file away and bring it back, as when a disk is mounted again."""
+        """Move the file away and back, as when a disk is mounted again."""
         await self.store.length(NAME)
         away = self.store.path.with_name("away.db")
         self.store.path.rename(away)
@@ -242,7 +242,7 @@ class FaultyConversation:
 
     @asynccontextmanager
     async def _lease(self, moment: Mapping[str, Any]) -> AsyncGenerator[None]:
-        """Let a compaction of another host seem abandoned while it is not, and be finished after all."""
+        """Let a compaction of another host seem abandoned and then finish."""
         self.gate.clear()
         with mock.patch.object(owners.socket, "gethostname", return_value="elsewhere"):
             preparing = await self._start_summary()
@@ -251,7 +251,7 @@ class FaultyConversation:
         self.now_ms += moment["hours"] * HOUR_MS
         async with Session.open(NAME, store=self.store, policy=self.policy, clock=lambda: self.now_ms) as other:
             run = other.history.session_state.running_compaction
-            assert run is None or run.owner not in mine, "nobody may compact for want of a lease that is over"
+            assert run is None or run.owner not in mine, "an expired lease still prevents compaction"
             with suppress(HoldfastError):
                 await other.compact(budget=BUDGET)
         self.gate.set()
@@ -259,11 +259,11 @@ class FaultyConversation:
         yield
 
     async def _start_summary(self) -> asyncio.Future[Request]:
-        """Talk until a summary is begun, and return the last request, which may wait for it."""
+        """Record messages until a summary starts, and return the last request, which may wait for it."""
         for left in reversed(range(8)):
             await self.say(80)
             preparing = asyncio.ensure_future(self.session.prepare(BUDGET))
-            while not preparing.done() and self.session.history.session_state.running_compaction is None:  # noqa: ASYNC110 - it tells nobody
+            while not preparing.done() and self.session.history.session_state.running_compaction is None:  # noqa: ASYNC110 - it emits no event
                 await asyncio.sleep(POLL_SECONDS)
             if not left or self.session.history.session_state.running_compaction is not None:
                 return preparing
@@ -271,5 +271,5 @@ class FaultyConversation:
 
 
 def _summary(ask: SummaryPrompt) -> str:
-    """Return a summary that names what it was given."""
+    """Return a summary that quotes its input."""
     return f"The user counts in Greek letters. Said: {ask.text[:60]!r}. Next: go on."

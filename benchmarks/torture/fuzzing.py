@@ -1,7 +1,7 @@
-"""Input that nobody meant: whatever comes in, there is a value or an error with a type, and nothing else.
+"""Malformed input: every input gives a value or an error of a known type.
 
-Valid input is changed in a few places, because what is only noise is refused at the first gate; bytes of all kinds go
-to whatever reads files.
+Valid input is changed in a few places, because the first check rejects pure noise. Functions that read files receive
+all kinds of bytes.
 """
 
 import copy
@@ -57,7 +57,7 @@ def _container_slots(value: Any) -> list[tuple[Any, Any]]:
 
 @st.composite
 def mutate_json(draw: st.DrawFn, valid: st.SearchStrategy[Any]) -> Any:
-    """Draw a valid value, with a few things in it replaced, taken away or there twice."""
+    """Draw a valid value with a few parts replaced, removed or duplicated."""
     value = copy.deepcopy(draw(valid))
     for _ in range(draw(st.integers(1, 3))):
         places = _container_slots(value)
@@ -76,7 +76,7 @@ def mutate_json(draw: st.DrawFn, valid: st.SearchStrategy[Any]) -> Any:
 
 @st.composite
 def spoil_bytes(draw: st.DrawFn, valid: Sequence[bytes]) -> str:
-    """Draw bytes, as Latin-1: a valid file cut, joined and overwritten, or nothing but noise."""
+    """Draw bytes, as Latin-1: a valid file that is cut, joined and overwritten, or noise."""
     content = bytearray(draw(st.sampled_from([*valid, b""])))
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(content)))
@@ -86,7 +86,7 @@ def spoil_bytes(draw: st.DrawFn, valid: Sequence[bytes]) -> str:
 
 
 def _run_all(*actions: Callable[[], object]) -> None:
-    """Do each of some things; an error of ours is an answer."""
+    """Call each function; an error of Holdfast is a valid result."""
     for action in actions:
         with suppress(HoldfastError):
             action()
@@ -106,7 +106,7 @@ def check_decoding(case: Mapping[str, Any]) -> None:
 
 
 def check_import(case: Mapping[str, Any]) -> None:
-    """Import a file, and take its lines for recordings."""
+    """Import a file, and read its lines as recordings."""
     content = str(case["content"]).encode("latin-1")
     _run_all(lambda: load_bytes(content))
     for line in content.splitlines():
@@ -116,7 +116,7 @@ def check_import(case: Mapping[str, Any]) -> None:
 
 
 def check_refusal(case: Mapping[str, Any]) -> None:
-    """Take an answer for a refusal: as JSON, as a text, as bytes, and as a stream."""
+    """Classify an answer as a provider's error: as JSON, as a text, as bytes, and as a stream."""
     body, status = case["body"], case["status"]
     text = body if isinstance(body, str) else json.dumps(body)
     raw = text.encode("utf-8", "replace")

@@ -1,7 +1,7 @@
-"""Broken histories: whatever was said, what goes out is valid everywhere, within its budget, and the same twice.
+"""Broken histories: every request is valid for every provider, within its budget, and reproducible.
 
-A session grows in three steps, with a request after each, so that compactions build on each other. It is played
-under every preset and in every format that can be read; what goes out is held against the rules of every provider.
+A session grows in three steps, with a request after each, so that compactions build on each other. It runs under every
+preset and in every format that can be read; each request is checked against the rules of every provider.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"
 MODEL = "gpt-5"
 SUMMARY = "[Summary of the conversation so far.]"
 EXPECTED_ERRORS = (CannotFitError, EmptyConversationError, MalformedInputError)
-"""What may be said instead of a request."""
+"""The errors that may be raised instead of a request."""
 
 
 def make_cases(source: str, preset: str) -> st.SearchStrategy[dict[str, Any]]:
@@ -47,7 +47,7 @@ STRATEGIES = tuple(make_cases(source, preset) for source in HISTORIES_BY_FORMAT 
 
 
 def check(case: dict[str, Any]) -> None:
-    """Play a case twice, and hold every request against what must hold."""
+    """Run a case twice, and check every request."""
     source, budget = str(case["format"]), int(case["budget"])
     once = play_case(case)
     again = play_case(json.loads(json.dumps(case)))
@@ -62,7 +62,7 @@ def check(case: dict[str, Any]) -> None:
 
 
 def play_case(case: Mapping[str, Any]) -> list[list[Any] | str]:
-    """Return what would be sent after each step; the name of an error where nothing could be."""
+    """Return the request after each step, or the name of the error."""
     return asyncio.run(_play_session(case))
 
 
@@ -82,12 +82,12 @@ async def _play_session(case: Mapping[str, Any]) -> list[list[Any] | str]:
 
 
 def broken_rules(sent: Sequence[Mapping[str, Any]], source: str) -> list[str]:
-    """Return what a request breaks of its own provider's rules."""
+    """Return the rules of its own provider that a request breaks."""
     return [str(violation) for violation in validate(sent, source)]
 
 
 def broken_elsewhere(sent: Sequence[Mapping[str, Any]], source: str) -> dict[str, list[str]]:
-    """Return what a request breaks, by provider, when it is turned into the format of each of the others."""
+    """Return the broken rules by provider, after converting a request to the format of each other provider."""
     found: dict[str, list[str]] = {}
     for provider in PROVIDER_VALIDATION_RULES:
         if provider != source:
@@ -98,6 +98,6 @@ def broken_elsewhere(sent: Sequence[Mapping[str, Any]], source: str) -> dict[str
 
 
 def count_tokens(sent: Sequence[Mapping[str, Any]], source: str) -> int:
-    """Return what a request costs, read and counted anew."""
+    """Return the tokens of a request, counted independently."""
     reader = format_named(source)
     return request_tokens([reader.decode(native, index) for index, native in enumerate(sent)], counter_for(MODEL))

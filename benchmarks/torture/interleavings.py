@@ -1,9 +1,9 @@
-"""Whatever is done to a session, in whatever order and by whichever of two programs, all agree on how it stands.
+"""Interleaved actions of two programs on the same sessions: both always agree on the state.
 
-A case is a list of things to do to sessions in one SQLite file, through two stores that are open at once, as two
-programs have them. After each step the session that acted is held against one that is opened anew, and what can
-be recalled against what was said. In the end both programs are closed, the shortcuts that a store may keep are
-deleted, and every request has to be proved from the file alone, by the command that people use for it.
+A case is a list of actions on sessions in one SQLite file, through two stores that are open at once, like those of two
+programs. After each step the session that acted is compared with a newly opened one, and what can be recalled with what
+was recorded. At the end both programs are closed, the snapshots are deleted, and every request must be rebuilt from the
+file alone by `holdfast replay --verify`.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-from benchmarks.torture.standing import observed_state, query_history
+from benchmarks.torture.observed import observed_state, query_history
 from holdfast import CannotFitError, EmptyConversationError, PendingToolCallsError, Session
 from holdfast.apps.cli.main import main
 from holdfast.errors import CompactionError, ModelAccessError
@@ -30,7 +30,7 @@ T = TypeVar("T")
 STEPS = 30
 POLICIES = ["default", "co-cli", "inkeep", "copilot", "cowagent"]
 PROGRAM, SHARE, WORDS = st.sampled_from([0, 1]), st.floats(0, 1, width=16), st.sampled_from([1, 30, 90, 400])
-"""Who does something, where in a conversation, and how much is said."""
+"""The program that acts, the place in the conversation, and the length of a text."""
 KINDS: Mapping[str, Mapping[str, st.SearchStrategy[Any]]] = {
     "say": {"turns": st.integers(1, 5), "words": WORDS},
     "work": {"words": WORDS, "is_answered": st.booleans()},
@@ -49,7 +49,7 @@ KINDS: Mapping[str, Mapping[str, st.SearchStrategy[Any]]] = {
     "lose_the_shortcuts": {},
     "prove": {"number": SHARE},
 }
-"""What can be done, and with what."""
+"""The actions and their arguments."""
 
 
 def _step(kind: str) -> st.SearchStrategy[dict[str, Any]]:
@@ -60,7 +60,7 @@ def _step(kind: str) -> st.SearchStrategy[dict[str, Any]]:
 
 @st.composite
 def cases(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw a beginning and what is done then: of some kinds only, so that each is done often in some cases."""
+    """Draw a beginning and actions of a few kinds, so that each kind is frequent in some cases."""
     kinds = draw(st.lists(st.sampled_from(list(KINDS)), min_size=3, unique=True))
     step = st.one_of(*map(_step, kinds))
     steps = draw(st.one_of(st.lists(step, max_size=STEPS), st.lists(step, min_size=10, max_size=STEPS)))
@@ -71,7 +71,7 @@ STRATEGIES = (cases(),)
 
 
 def check(case: Mapping[str, Any]) -> None:
-    """Do what a case says."""
+    """Run the actions of a case."""
     with tempfile.TemporaryDirectory() as folder:
         programs = Programs(Path(folder), case["policy"])
         try:
@@ -85,7 +85,7 @@ def check(case: Mapping[str, Any]) -> None:
 
 
 class Programs:
-    """Two programs, the sessions they have open, and what was said in each session."""
+    """Two programs, their open sessions, and the messages of each session."""
 
     def __init__(self, folder: Path, policy: str) -> None:
         self.path = folder / "chats.db"
@@ -105,7 +105,7 @@ class Programs:
         return self.runner.run(act())
 
     def session(self, program: int, share: float) -> Session:
-        """Return one of the sessions as a program has it; it stays open from then on."""
+        """Return a session of a program; it stays open from then on."""
         name = sorted(self.said)[int(share * (len(self.said) - 1))]
         if name not in self.open[program]:
             self.open[program][name] = self.do(Session.open(name, store=self.stores[program], policy=self.policy))
@@ -116,7 +116,7 @@ class Programs:
         return user_message(f"question {self.number} " + "word " * words)
 
     def check_agreement(self, session: Session) -> None:
-        """Hold a session against what was said in it, and against one that is opened anew."""
+        """Compare a session with its messages and with a newly opened one."""
         live = self.do(observed_state(session))
         start, messages = live["recalled"]
 
@@ -260,7 +260,7 @@ class Programs:
         self.check_agreement(fork)
 
     def close(self, program: int) -> None:
-        """End a program: a long session leaves a shortcut, and is opened again when it is needed."""
+        """Close a program: a long session saves a snapshot, and is opened again when it is needed."""
         for session in self.open[program].values():
             self.do(session.close())
         self.open[program] = {}
@@ -271,7 +271,7 @@ class Programs:
             database.execute("DELETE FROM snapshots")
 
     def prove(self, where: float, number: float) -> None:
-        """Rebuild every request of a session from the file alone, and look at one of them as it was sent."""
+        """Rebuild every request of a session from the file alone, and show one of them as it was sent."""
         name = sorted(self.said)[int(where * (len(self.said) - 1))]
         sent = self.sent[name]
 
@@ -290,7 +290,7 @@ class Programs:
         return json.loads(out.getvalue())
 
     def end(self) -> None:
-        """Close both programs, and hold what is left against what they knew, with the shortcuts and without."""
+        """Close both programs, and compare the file with their state, with and without snapshots."""
         live = {name: self.do(observed_state(session)) for name, session in self.open[0].items()}
         for program in (0, 1):
             self.close(program)
@@ -305,7 +305,7 @@ class Programs:
             self.prove(number / max(1, len(self.said) - 1), 1)
 
     def leave(self) -> None:
-        """Let go of the file, however it went."""
+        """Close the file in any case."""
         for store in self.stores:
             self.do(store.close())
         self.runner.close()

@@ -1,8 +1,8 @@
-"""Whatever a provider does over a real connection: an overflow recovers, the rest is an error with advice.
+"""Faulty providers over a real connection: an overflow is recovered, and every other fault is an error with a remedy.
 
-A conversation goes to an endpoint on this machine that refuses in every wording we know, cuts what it is sent without
-a word, says 200 with an error in it, cuts its stream, never ends it, sends it byte by byte or falls silent. After each
-the log is sound, the key is nowhere, and the next turn is made.
+An endpoint on this machine rejects requests in every known wording, truncates them silently, answers 200 with an error
+in it, cuts its stream, never ends it, sends it byte by byte, or stops answering. After each fault the log is valid, the
+key is nowhere, and the next turn succeeds.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from benchmarks.torture.standing import STUCK_SECONDS, differing_requests, messages_of
+from benchmarks.torture.observed import STUCK_SECONDS, differing_requests, messages_of
 from holdfast import Session, classify, counter_for, validate
 from holdfast.core.conversation.tokens import request_tokens
 from holdfast.errors import CannotFitError, ModelError, ModelOverflowError
@@ -87,7 +87,7 @@ STRATEGIES = (st.fixed_dictionaries({"turns": st.lists(st.lists(STEP, max_size=3
 
 
 def check(case: Mapping[str, Any]) -> None:
-    """Converse with such a provider."""
+    """Run a conversation with such a provider."""
     asyncio.run(_converse(case))
 
 
@@ -112,7 +112,7 @@ async def _converse(case: Mapping[str, Any]) -> None:
             await session.record(talk[-1:])
             steps[:] = turn
             if answer := await _ask_until_answered(session, writer, turn):
-                # As long as the question, so that there is something to fold soon.
+                # As long as the question, so that there is something to compact soon.
                 talk.append(assistant_message(f"{answer.text or '-'} {WORDS * 60}"))
                 used = answer.usage.input_tokens if answer.usage else 0
                 await session.record(talk[-1:], usage={"input_tokens": used} if used else None)
@@ -126,7 +126,7 @@ async def _converse(case: Mapping[str, Any]) -> None:
 async def _ask_until_answered(
     session: Session, writer: ChatSummarizer, turn: Sequence[Mapping[str, Any]]
 ) -> ModelReply | None:
-    """Ask until there is an answer, or an error that no smaller request can help."""
+    """Send requests until there is an answer, or an error that a smaller request cannot avoid."""
     async with asyncio.timeout(STUCK_SECONDS):
         try:
             request = await session.prepare(BUDGET)
@@ -146,12 +146,12 @@ async def _ask_until_answered(
             except (ModelError, CannotFitError) as error:
                 _check_error(error)
                 if isinstance(error, ModelOverflowError):
-                    assert not _has_room(request, turn), "it gave up though there was something to leave out"
+                    assert not _has_room(request, turn), "it gave up although there was something to drop"
                 return None
-            assert isinstance(problem, ModelOverflowError), "made smaller though nobody said it was too long"
+            assert isinstance(problem, ModelOverflowError), "made smaller although it was not too long"
             assert smaller.tokens.counted < request.tokens.counted, "no smaller than before"
             request = smaller
-    raise AssertionError("it climbs for ever")
+    raise AssertionError("it retries without end")
 
 
 def _make_prompt(request: Request) -> SummaryPrompt:
@@ -168,7 +168,7 @@ def _check_request(request: Request) -> None:
 
 
 def _check_error(error: Exception) -> None:
-    """Hold an error to what every error is: words with advice behind them, and no key."""
+    """Check that an error has a message with a remedy, and no key."""
     text = str(error)
 
     assert "; " in text, f"no advice: {text}"
@@ -177,7 +177,7 @@ def _check_error(error: Exception) -> None:
 
 
 def _has_room(request: Request, turn: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether only one refusal was for its length, and there was more than a prompt to send."""
+    """Return whether exactly one request was rejected for its length and had more than a prompt."""
     told = [step for step in turn if step["does"] == "refuse" and _is_overflow(step)]
     return len(told) == 1 and request.tokens.counted > BUDGET // 2
 

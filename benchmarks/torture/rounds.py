@@ -1,7 +1,7 @@
-"""What can be tortured: each round draws cases and says what must hold for every one of them.
+"""The rounds: each draws cases and checks a property of every case.
 
-A case is plain JSON, so one that fails can be kept in a file and looked at again by `check` alone, without the
-dice that found it.
+A case is plain JSON, so a failing one can be stored in a file and checked again by `check` alone, without random
+numbers.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,22 +10,22 @@ from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
-from benchmarks.torture import cancelled, faults, fuzzing, histories, interleavings, providers, summarisers, writers
+from benchmarks.torture import cancelled, faults, fuzzing, histories, interleavings, providers, summarizers, writers
 
 Case: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One kind of torture."""
+    """One kind of test."""
 
     title: str
     strategies: tuple[st.SearchStrategy[Case], ...]
-    """Cases, by what they are about: batches take one after another, so that none comes short."""
+    """The kinds of cases; batches take one kind after another, so that each gets its share."""
     check: Callable[[Case], None]
-    """Raises where a case shows that something does not hold."""
+    """Raises if a case violates the property."""
     weight: int = 1
-    """How many cases of the others one of these takes as long as: so many fewer are tried."""
+    """How many times longer a case takes than usual; that many times fewer run."""
 
 
 ROUNDS: Mapping[str, Round] = {
@@ -45,13 +45,13 @@ ROUNDS: Mapping[str, Round] = {
         "spoiled settings: a value or an error with a type", fuzzing.SETTINGS_CASES, fuzzing.check_settings
     ),
     "interleavings": Round(
-        "two programs do everything to the same sessions: live, stored and replayed are one",
+        "two programs act on the same sessions: live, stored and replayed state agree",
         interleavings.STRATEGIES,
         interleavings.check,
         weight=50,
     ),
     "faults": Round(
-        "a full disk, a locked or missing file, lost leases, clocks that jump: nothing is lost, and it goes on",
+        "a full disk, a locked or missing file, lost leases, jumping clocks: nothing is lost, the session continues",
         faults.STRATEGIES,
         faults.check,
         weight=50,
@@ -68,14 +68,14 @@ ROUNDS: Mapping[str, Round] = {
         writers.check,
         weight=1_000,
     ),
-    "summarisers": Round(
-        "summarisers that hang, lie, inflate, echo, call tools or fail: sound requests, and nobody waits for ever",
-        summarisers.STRATEGIES,
-        summarisers.check,
+    "summarizers": Round(
+        "summarizers that hang, lie, inflate, echo, call tools or fail: valid requests, and no endless wait",
+        summarizers.STRATEGIES,
+        summarizers.check,
         weight=50,
     ),
     "providers": Round(
-        "providers that refuse, truncate, cut, never end and fall silent: it recovers, or says what to do",
+        "providers that reject, truncate, cut, never end or stop: recovery, or an error with a remedy",
         providers.STRATEGIES,
         providers.check,
         weight=50,

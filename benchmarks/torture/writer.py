@@ -27,7 +27,7 @@ def session_of(case: Mapping[str, Any], process: int, task: int) -> str:
 
 
 async def write(session: Session, name: str, case: Mapping[str, Any]) -> None:
-    """Say numbered messages, and ask for requests and folds in between, which are refused by name or made."""
+    """Record numbered messages, and request compactions and requests in between, which succeed or fail by name."""
     for number in range(case["each"]):
         text = f"{name} {number} " + "word " * case["words"][number % len(case["words"])]
         positions = await session.record([(user_message if number % 2 == 0 else assistant_message)(text)])

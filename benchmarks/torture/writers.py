@@ -1,4 +1,4 @@
-"""Many write at once: whatever was acknowledged is there, once and in its order, whoever else was at it.
+"""Many writers at once: what was acknowledged is recorded once and in its order.
 
 Up to ten processes with up to ten tasks each write to one file: to sessions of their own, or to the same ones. One of
 them may be killed on the way.
@@ -16,7 +16,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from benchmarks.torture.standing import differing_requests, messages_of
+from benchmarks.torture.observed import differing_requests, messages_of
 from benchmarks.torture.writer import session_of
 from holdfast import Session
 from holdfast.testing.chat import assistant_message
@@ -68,7 +68,7 @@ async def _check_store(url: str, case: Mapping[str, Any], told: Sequence[Mapping
     acknowledged: dict[str, dict[int, tuple[str, int]]] = defaultdict(dict)
     for line in told:
         places = acknowledged[line["session"]]
-        assert line["position"] not in places, "two were told of one place"
+        assert line["position"] not in places, "two messages have one position"
         places[line["position"]] = line["writer"], line["number"]
     _check_complete(case, told)
     for name, places in acknowledged.items():
@@ -80,7 +80,7 @@ async def _check_store(url: str, case: Mapping[str, Any], told: Sequence[Mapping
             assert await session.record([assistant_message("after")]) == range(len(found), len(found) + 1)
         unknown = {at: said for at, said in found.items() if at not in places}
         assert {at: found[at] for at in places} == places, "acknowledged, and not there"
-        assert all(_is_of_killed(case, writer) for writer, _ in unknown.values()), "there, and acknowledged by nobody"
+        assert all(_is_of_killed(case, writer) for writer, _ in unknown.values()), "recorded, but not acknowledged"
         assert len(set(found.values())) == len(found), "doubled"
         for writer in {writer for writer, _ in found.values()}:
             numbers = [number for who, number in found.values() if who == writer]
@@ -88,7 +88,7 @@ async def _check_store(url: str, case: Mapping[str, Any], told: Sequence[Mapping
 
 
 def _check_complete(case: Mapping[str, Any], acknowledged: Sequence[Mapping[str, Any]]) -> None:
-    """Hold what was told against what was to be written."""
+    """Compare what was acknowledged with what was to be written."""
     counts: dict[tuple[str, str], int] = defaultdict(int)
     for line in acknowledged:
         counts[line["session"], line["writer"]] += 1

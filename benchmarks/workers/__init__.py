@@ -1,1 +1,1 @@
-"""One script a peer, each run by the Python of its own virtual environment; what they share is in `serving`."""
+"""One script for each peer, run by the Python of its own virtual environment; `serving` has what they share."""

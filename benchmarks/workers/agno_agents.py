@@ -17,7 +17,7 @@ from serving import AGENT, KEEP, SUMMARISER, SUMMARY, SYSTEM, TRIGGER, Json, Loo
 
 
 class Scripted(Model):
-    """Answers from a script, and notes what it was shown."""
+    """Answers from a script, and stores what it received."""
 
     def __init__(self, replies: Iterator[ModelResponse]) -> None:
         super().__init__(id="scripted")
@@ -69,7 +69,7 @@ def compaction(size: int, model: Any) -> Compaction:
 
 
 class Compacting(Way):
-    """Compaction between the runs of an agent: a record beside the whole list, and a view made of both."""
+    """Compaction between the runs of an agent: a record next to the whole list, and a view made of both."""
 
     def __init__(self, budget: int) -> None:
         writer = Scripted(summaries())

@@ -1,4 +1,4 @@
-"""deepagents: its SummarizationMiddleware, which keeps what it folds in files that the agent can search."""
+"""deepagents: its SummarizationMiddleware, which stores what it compacts in files that the agent can search."""
 
 import tempfile
 from typing import Any
@@ -19,7 +19,7 @@ def backend() -> FilesystemBackend:
 
 
 class Summarising(RecordingWay):
-    """The middleware as deepagents sets it up: at 85 % of the window, keeping 10 %."""
+    """The middleware as deepagents configures it: it compacts at 85 % of the window and keeps 10 %."""
 
     def __init__(self, budget: int) -> None:
         super().__init__()

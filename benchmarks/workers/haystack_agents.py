@@ -1,4 +1,4 @@
-"""Haystack: its compactors, by themselves and as a hook of its agent. It keeps no conversations on disk."""
+"""Haystack: its compactors, by themselves and as a hook of its agent. It stores no conversations on disk."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ PARAMETERS = {"type": "object", "properties": {"number": {"type": "integer"}}, "
 
 @component
 class Recording:
-    """Writes the same summary whatever it is asked, and notes what that was."""
+    """Writes the same summary for every prompt, and stores the prompt."""
 
     def __init__(self) -> None:
         self.shown: list[str] = []
@@ -29,7 +29,7 @@ class Recording:
 
 
 class Compacting(Way):
-    """A compactor as the hook calls it; what it leaves is the list from then on."""
+    """A compactor as the hook calls it; its output replaces the list."""
 
     def __init__(self, budget: int, *, summarises: bool) -> None:
         writer = Recording()

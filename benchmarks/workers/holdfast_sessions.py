@@ -1,4 +1,4 @@
-"""Holdfast itself, asked in the same way as its peers; and an agent with nothing at all, which is the baseline."""
+"""Holdfast itself, measured like its peers, and an agent without any library as the baseline."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ UNLIMITED = UsageLimits(request_limit=None)
 
 
 class Recording:
-    """Writes the same summary whatever it is asked, and notes what that was."""
+    """Writes the same summary for every prompt, and stores the prompt."""
 
     name, window = SUMMARISER, 200_000
 
@@ -33,7 +33,7 @@ class Recording:
 
 
 class Keeping(Way):
-    """A session with the default policy and somebody who writes summaries."""
+    """A session with the default policy and a summarizer."""
 
     def __init__(self, budget: int) -> None:
         writer = Recording()

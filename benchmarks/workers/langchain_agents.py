@@ -56,7 +56,7 @@ class Trimming(RecordingWay):
 
 
 class Summarising(RecordingWay):
-    """SummarizationMiddleware: what it leaves is the list from then on."""
+    """SummarizationMiddleware: its output replaces the list."""
 
     def __init__(self, budget: int, **settings: Any) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ def joined(messages: list[AnyMessage], additions: list[list[AnyMessage]]) -> lis
 
 
 class DeltaState(TypedDict):
-    """Messages of which a checkpoint keeps what was added, and all of them now and then."""
+    """Messages of which a checkpoint stores the additions, and sometimes all of them."""
 
     messages: Annotated[list[AnyMessage], DeltaChannel(joined)]
 

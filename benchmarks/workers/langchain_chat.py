@@ -1,4 +1,4 @@
-"""What LangChain's worker and deepagents' have in common: their messages, a fake model, and one on the loopback."""
+"""What the workers of LangChain and deepagents share: messages, a fake model, and a model on the loopback."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from serving import AGENT, SUMMARISER, SUMMARY, Json, Loop, Way, text_of
 
 
 class Recording(BaseChatModel):
-    """Writes the same summary whatever it is asked, and notes what that was."""
+    """Writes the same summary for every prompt, and stores the prompt."""
 
     shown: Any
 
@@ -25,7 +25,7 @@ class Recording(BaseChatModel):
 
 
 class RecordingWay(Way):
-    """A way over LangChain's messages."""
+    """A method over LangChain's messages."""
 
     def __init__(self) -> None:
         self.shown = []

@@ -1,4 +1,4 @@
-"""litellm: trim_messages and compress, and a loop of its own calls. It has no agent and keeps nothing on disk."""
+"""litellm: trim_messages and compress, and a loop of its own calls. It has no agent and stores nothing on disk."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,7 @@ TOOL = {
 
 
 class Calling(Way):
-    """Both have no state: the whole list each time."""
+    """Both are stateless: they receive the whole list each time."""
 
     has_state = False
 
@@ -48,7 +48,7 @@ class Trimming(Calling):
 
 
 class Compressing(Calling):
-    """Compress: stubs in the place of what seems least relevant, and a tool that gives it back by its key."""
+    """Compress: stubs replace what seems least relevant, and a tool returns it by its key."""
 
     def __init__(self, budget: int) -> None:
         super().__init__()

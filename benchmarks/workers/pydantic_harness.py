@@ -84,7 +84,7 @@ def to_chat(messages: list[ModelMessage]) -> list[Json]:
 
 
 def strategies(budget: int, model: Any) -> dict[str, Any]:
-    """Return the three, with the same sizes as everybody."""
+    """Return the three strategies, with the same sizes as the other peers."""
     trigger, keep = int(budget * TRIGGER), int(budget * KEEP)
     summarising = SummarizingCompaction(model=model, max_tokens=trigger, keep_tokens=keep)
     last = SummarizingCompaction(model=model, max_messages=1, keep_tokens=keep)
@@ -96,7 +96,7 @@ def strategies(budget: int, model: Any) -> dict[str, Any]:
 
 
 class Compacting(Way):
-    """A strategy as an agent's run calls it before each request; what it leaves is the list from then on."""
+    """A strategy as an agent's run calls it before each request; its output replaces the list."""
 
     def __init__(self, budget: int, name: str) -> None:
         self.shown = None if name.endswith("Window") else []
@@ -121,7 +121,7 @@ class Compacting(Way):
         self.messages = self._runner.run(self._prepared())
 
     async def _prepared(self) -> list[ModelMessage]:
-        """Return what an agent's run would send: the strategy decides by itself whether it is time."""
+        """Return what an agent's run would send; the strategy itself decides when to compact."""
         model, messages = self._model, self.messages
         run = RunContext(deps=None, model=model, usage=RunUsage(), tracer=NoOpTracer(), messages=messages)
         request = ModelRequestContext(
@@ -147,7 +147,7 @@ def run_with(name: str, loop: Loop) -> str:
 
 
 async def kept(steps: list[list[Json]], folder: str) -> Json:
-    """Run an agent through the steps, each written down as it is made."""
+    """Run an agent through the steps, each stored as it is made."""
     store = SqliteStepStore(database=f"{folder}/steps.db")
     (system, prompt), *rest = steps
     replies, results = iter(rest), {m["tool_call_id"]: m["content"] for step in rest for m in step[1:]}

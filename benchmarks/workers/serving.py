@@ -1,7 +1,7 @@
-"""What a worker does with a task, whichever library it is for: a task as JSON comes in, rows as JSON go out.
+"""How every worker carries out a task: it reads a task as JSON and writes rows as JSON.
 
-Runs in the environments of all peers, so it needs the standard library only. A way that fails is a row that says why;
-the others go on. Whatever a library prints goes where errors go.
+It runs in the environments of all peers, so it needs only the standard library. A method that fails gets a row with the
+reason, and the others continue. What a library prints goes to standard error.
 """
 
 import json
@@ -19,29 +19,29 @@ SUMMARY = (
     "Done: src/billing/model.py, src/auth/views.py and src/search/tasks.py were read, what was wrong in them was "
     "fixed, and the tests passed. Next: go on with the newest task."
 )
-"""What every fake summariser writes."""
+"""What every fake summarizer writes."""
 AGENT, SUMMARISER = "gpt-5", "gpt-5-mini"
-"""By these names the endpoint tells who is asked."""
+"""The endpoint tells models apart by these names."""
 SYSTEM = "You read a document part by part with the tool `read_part`, and answer when you have read all of it."
 TRIGGER, KEEP, SLIDE_TO = 0.75, 0.25, 0.5
-"""When everybody begins, and how much those that summarise and those that only slide keep, in shares of the budget."""
+"""When compaction starts, and how much a summarizing and a sliding library keeps, as shares of the budget."""
 LIMIT_SECONDS = 120
-"""The most that one measurement may take."""
+"""The most seconds for one measurement."""
 
 Json: TypeAlias = dict[str, Any]
 
 
 class Way(ABC):
-    """One way of keeping a conversation within a budget; it carries its own state from one request to the next."""
+    """One method to keep a conversation within a budget, with its own state between requests."""
 
     shown: list[str] | None = None
-    """What its summariser was given, text by text; None where there is no summariser."""
+    """The inputs of its summarizer; None if there is no summarizer."""
     has_state = True
     """Whether a request depends on those before it."""
 
     @abstractmethod
     def take(self, messages: list[Json]) -> None:
-        """Add what was said since, in the library's own form."""
+        """Add the new messages, in the library's own format."""
 
     @abstractmethod
     def prepare(self) -> None:
@@ -52,12 +52,12 @@ class Way(ABC):
         """Return that request in OpenAI chat format."""
 
     def found(self, query: str) -> str | None:  # noqa: ARG002 - most cannot
-        """Return what the library's own tool gives a model that looks for something; None where it has none."""
+        """Return what the library's own tool returns for a query; None if it has no tool."""
         return None
 
 
 Ways: TypeAlias = Mapping[str, Callable[[int], Way]]
-"""Each makes a way for a budget."""
+"""Each makes a method for a budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Loop:
 
     @property
     def keep(self) -> int:
-        """How many tokens stay as they are."""
+        """How many tokens stay unchanged."""
         return int(self.window * KEEP)
 
     def read_part(self, number: int) -> str:
@@ -87,11 +87,11 @@ class Loop:
 Runs: TypeAlias = Mapping[str, Callable[[Loop], str]]
 """Each runs an agent to its end and returns its answer."""
 Keeps: TypeAlias = Mapping[str, Callable[[list[list[Json]], str], Json]]
-"""Each keeps an agent's steps in a folder, and returns how many bytes that takes and how many messages come back."""
+"""Each stores an agent's steps in a folder, and returns their bytes and how many messages can be read back."""
 
 
 def serve(*, ways: Ways | None = None, runs: Runs | None = None, keeps: Keeps | None = None) -> None:
-    """Do the task on standard input; nothing where this library has nothing to offer for it."""
+    """Carry out the task on standard input; do nothing if this library has no method for it."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     task = json.load(sys.stdin)
@@ -115,7 +115,7 @@ def _prepared(ways: Ways, task: Json) -> Iterator[Json]:
 
 
 def _timed(make: Callable[[int], Way], case: Json, task: Json) -> Json:
-    """Return how long a list never seen before takes, and how long the next request, a message later."""
+    """Return how long a new list takes, and how long the next request takes, one message later."""
     first: list[float] = []
     following: list[float] = []
     sent: list[Json] = []
@@ -141,7 +141,7 @@ def _searched(ways: Ways, task: Json) -> Iterator[Json]:
 
 
 def _looked(way: Way, task: Json) -> Json:
-    """Let a conversation grow turn by turn, a request for each; where there is no state the last one is enough."""
+    """Let a conversation grow turn by turn, with a request for each; without state, only the last one is made."""
     turns = task["turns"] if way.has_state else [list(chain.from_iterable(task["turns"]))]
     for turn in turns:
         way.take(turn)
@@ -175,7 +175,7 @@ def _row(named: Json, measure: Callable[[], Json]) -> Json:
 
 
 class _TooSlowError(BaseException):
-    """No library's own business, so that none takes it for an error of its own and goes on."""
+    """Not an `Exception`, so that no library handles it as its own error and continues."""
 
 
 def _give_up(*_: object) -> None:
@@ -183,12 +183,12 @@ def _give_up(*_: object) -> None:
 
 
 def bytes_in(folder: str) -> int:
-    """Return what the files of a folder take."""
+    """Return the size of the files in a folder."""
     return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
 
 
 def text_of(content: Any) -> str:
-    """Return the text of a message's content, whatever holds it."""
+    """Return the text of a message's content in any shape."""
     if isinstance(content, list):
         return "\n".join(text_of(part) for part in content)
     if isinstance(content, dict):

@@ -21,7 +21,7 @@ HoldfastError
 │   └── ArtifactTooLargeError      the artifact is too large to be returned whole; ask for a part
 ├── DelegationEndedError       a delegate was used after it had answered or was stopped
 ├── NotInMemoryError           the requested messages are in the store and not in memory
-├── ConcurrentWriteError       another writer changed what a decision was based on; decide again
+├── ConcurrentWriteError       another writer changed what a decision was based on; plan again
 ├── ModelError                 a call to a model failed; names the model
 │   ├── ModelAccessError       no key, no permission, no credit, or no library for the provider
 │   ├── ModelUnreachableError  a network or DNS failure, a lost connection, or a timeout
@@ -109,7 +109,7 @@ class UnknownScopeError(SettingsError):
     def __init__(self, scope: str, known: Sequence[str] = ()) -> None:
         others = ", ".join(repr(one) for one in known[:5])
         super().__init__(
-            "scope", f"{scope!r:.60} is no agent's here; give 'main'{f' or one of {others}' * bool(others)}"
+            "scope", f"no agent has the scope {scope!r:.60}; pass 'main'{f' or one of {others}' * bool(others)}"
         )
         self.scope = scope
 
@@ -159,7 +159,7 @@ class CompactionRunningError(CompactionError):
     """Raised when another compaction of this session is running. Wait for it, or cancel it."""
 
     def __init__(self, session: str) -> None:
-        super().__init__(f"session {session!r} is being compacted already: wait for that, or cancel it")
+        super().__init__(f"session {session!r} is already being compacted: wait for it, or cancel it")
 
 
 class NoContextError(CompactionError):
@@ -188,7 +188,7 @@ class NothingToCompactError(CompactionError):
     """Raised when no message can be compacted. Nothing has changed, and nothing needs to be done."""
 
     def __init__(self, messages: int) -> None:
-        super().__init__(f"nothing to compact: of {messages:,} messages none can be folded")
+        super().__init__(f"nothing to compact: none of the {messages:,} messages can be compacted")
         self.messages = messages
 
 
@@ -216,7 +216,7 @@ class UnknownArtifactError(ArtifactError):
     """Raised when no artifact with that name is visible to this agent. `session.artifacts()` lists those that are."""
 
     def __init__(self, reference: str) -> None:
-        super().__init__(f"there is no artifact {reference!r:.80}; session.artifacts() lists those that there are")
+        super().__init__(f"there is no artifact {reference!r:.80}; session.artifacts() lists all of them")
         self.reference = reference
 
 
@@ -225,7 +225,7 @@ class ArtifactTooLargeError(ArtifactError):
 
     def __init__(self, artifact_id: str, *, tokens: int, limit: int) -> None:
         super().__init__(
-            f"{artifact_id!r} has {tokens:,} tokens, and at most {limit:,} may be had at once; ask for a part of it"
+            f"{artifact_id!r} has {tokens:,} tokens, and at most {limit:,} are returned at once; ask for a part of it"
         )
         self.artifact_id = artifact_id
         self.tokens = tokens
@@ -251,10 +251,10 @@ class NotInMemoryError(HoldfastError):
 
 
 class ConcurrentWriteError(HoldfastError):
-    """Raised when another writer has changed what a decision was based on. Decide again; sessions do so themselves."""
+    """Raised when another writer has changed what a decision was based on. Plan again; sessions do so themselves."""
 
     def __init__(self, session: str) -> None:
-        super().__init__(f"session {session!r} was changed by another writer meanwhile; decide again")
+        super().__init__(f"session {session!r} was changed by another writer meanwhile; plan again")
 
 
 class ModelError(HoldfastError):
@@ -350,7 +350,10 @@ class SequenceConflictError(StoreError):
     """Raised when another writer appended first. Reload the session and retry."""
 
     def __init__(self, session: str, *, expected: int, actual: int) -> None:
-        super().__init__(f"session {session!r} has {actual:,} events, not {expected:,}: another writer was faster")
+        super().__init__(
+            f"session {session!r} has {actual:,} events, not {expected:,}: another writer appended first; "
+            "reload the session and retry"
+        )
         self.session = session
         self.expected = expected
         self.actual = actual
@@ -362,7 +365,7 @@ class UnknownSessionError(StoreError):
     def __init__(self, prefix: str, candidates: Sequence[str] = ()) -> None:
         listed = ", ".join(candidates[:5])
         unknown = "is not known; `holdfast sessions` lists what is there"
-        problem = f"could be any of {listed}; give more of it" if candidates else unknown
+        problem = f"could be any of {listed}; give a longer prefix" if candidates else unknown
         super().__init__(f"session {prefix!r:.80} {problem}")
         self.prefix = prefix
         self.candidates = tuple(candidates)

@@ -65,7 +65,9 @@ def govern(
         system = replace_surrogates(system)
     marks, max_marks = count_cache_marks(system) + count_cache_marks(tools), message_format.max_cache_marks
     if max_marks is not None and marks > max_marks:
-        raise SettingsError("system", f"with the tools it carries {marks} cache marks; {max_marks} are the most")
+        raise SettingsError(
+            "system", f"system text and tools have {marks} cache marks; the provider accepts at most {max_marks}"
+        )
     situation = Situation(
         budget=budget_for(model, budget),
         counter=counter,
@@ -143,7 +145,7 @@ def _receipt(view: View, transcript: Transcript, situation: Situation, repairs: 
         if is_clipped:
             clipped.append(position)
         if not is_elided and not is_clipped and position not in explained:
-            repaired.append(Repair(position, "rewritten to stand with its neighbours"))
+            repaired.append(Repair(position, "rewritten so that the provider accepts it between its neighbors"))
     return receipt_of(
         view,
         situation,
@@ -166,7 +168,7 @@ def _extras_tokens(value: object, name: str, counter: Counter) -> int:
         return counter.count(value)
     text = InputPath(name).json_text(value, "")
     if not is_sendable_json(value):
-        raise MalformedInputError(name, "holds lone surrogates, NaN or infinity; remove them first")
+        raise MalformedInputError(name, "contains lone surrogates, NaN or infinity; remove them first")
     return counter.count(text)
 
 

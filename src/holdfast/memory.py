@@ -5,11 +5,10 @@ A session with `CompactionOptions(memory=DailyMemory(folder))` writes a note whe
 
 from holdfast.core.memory.board import Board, BoardNote
 from holdfast.core.memory.notes import DailySection
-from holdfast.session.memory.board import ContextBoard
+from holdfast.session.memory.board_file import ContextBoard, Repository, repository_of
 from holdfast.session.memory.consolidation import ConsolidationResult, RemAgent
 from holdfast.session.memory.daily import DailyMemory, MemorySearchResult
-from holdfast.session.memory.files import Repository, repository_of
-from holdfast.session.memory.search import MemorySearchTool
+from holdfast.session.memory.search_tool import MemorySearchTool
 
 __all__ = [
     "Board",

@@ -70,9 +70,9 @@ def redact_and_count(text: str) -> tuple[str, dict[SecretKind, int]]:
     counts["key"] = tokens + keys
     text, counts["bearer token"] = _BEARER.subn(rf"\1{REDACTED_MARK}", text)
     text, assigned = _ASSIGNED.subn(rf"\1{REDACTED_MARK}", text)
-    text, told = _SPOKEN_PASSWORD.subn(rf"\1{REDACTED_MARK}", text)
+    text, spoken = _SPOKEN_PASSWORD.subn(rf"\1{REDACTED_MARK}", text)
     text, in_urls = _PASSWORD_IN_URL.subn(rf"\1{REDACTED_MARK}@", text)
-    counts["named secret"], counts["password in a URL"] = assigned + told, in_urls
+    counts["named secret"], counts["password in a URL"] = assigned + spoken, in_urls
     return text, {kind: count for kind, count in counts.items() if count}
 
 

@@ -23,12 +23,9 @@ from holdfast.core.history import events as log
 from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.testing.agents import ScriptedAgentModel, tool_call_response
 from holdfast.testing.models import ScriptedModel
+from tests.adapters.conftest import is_return, kinds
 
 OUTPUT = "line of output\n" * 80
-
-
-def is_return(message: ModelMessage) -> bool:
-    return any(isinstance(part, ToolReturnPart) for part in message.parts)
 
 
 def looking(messages: list[ModelMessage]) -> str | ModelResponse:
@@ -44,10 +41,6 @@ def agent_with(governed: Holdfast, model: ScriptedAgentModel, **settings: Any) -
         return OUTPUT * n
 
     return agent
-
-
-def kinds(messages: list[ModelMessage]) -> list[list[str]]:
-    return [[part.part_kind for part in message.parts] for message in messages]
 
 
 async def kept(session: Session) -> list[ModelMessage]:
@@ -296,7 +289,7 @@ async def test_a_compaction_on_the_users_word_shows_in_the_next_request() -> Non
 
 async def test_settings_that_an_open_session_has_are_refused_beside_it() -> None:
     async with Session.open("mine") as session:
-        with pytest.raises(SettingsError, match="policy: is the open session's own"):
+        with pytest.raises(SettingsError, match="policy: cannot be combined with an open session"):
             Holdfast(session=session, policy="copilot")
 
 
@@ -304,10 +297,10 @@ async def test_a_session_of_another_format_is_refused_by_name() -> None:
     async with Session.open("chat") as session:
         await session.record([{"role": "user", "content": "hello"}])
 
-        with pytest.raises(SettingsError, match="session 'chat' speaks openai-chat"):
+        with pytest.raises(SettingsError, match="session 'chat' has the format openai-chat"):
             Holdfast(session=session)
         agent = Agent(ScriptedAgentModel(["hi"]), capabilities=[Holdfast(store=session.store)])
-        with pytest.raises(SettingsError, match="session 'chat' speaks openai-chat"):
+        with pytest.raises(SettingsError, match="session 'chat' has the format openai-chat"):
             await agent.run("hello", conversation_id="chat")
 
 

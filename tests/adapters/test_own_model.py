@@ -13,17 +13,12 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from holdfast.adapters.pydantic_ai import Holdfast, SubAgent, delegation_toolset
 from holdfast.models.base import INTERACTION_HEADER
 from holdfast.testing.endpoint import ReceivedRequest, ResponsePiece, ScriptedEndpoint, http_response
+from tests.adapters.conftest import twice
+from tests.support import SUMMARY, WORDS
 
-WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
-SUMMARY = "The user counts in Greek letters [#0]. Done: alpha to kappa [#1]. Next: go on."
 KEY = "a-key-that-has-no-known-shape"
 FIRST_MESSAGES = 2
 """Of the first request: the instructions and the question."""
-
-
-def twice(number: int) -> int:
-    """Return a number twice."""
-    return 2 * number
 
 
 def is_summary(request: ReceivedRequest) -> bool:

@@ -34,6 +34,7 @@ from holdfast.adapters.pydantic_ai import (
 )
 from holdfast.adapters.pydantic_ai.processors import SUMMARY_INSTRUCTIONS, SUMMARY_PROMPT
 from holdfast.testing.agents import ScriptedAgentModel, tool_call_response
+from tests.adapters.conftest import is_return
 
 
 def asked(text: str) -> ModelRequest:
@@ -375,10 +376,6 @@ async def test_both_processors_run_in_order_before_every_request_and_what_they_l
         [*first, marker.format(3), "done ", "turn 2", None, "x" * 450],
     ]
     assert contents(message_history) == [*first, marker.format(3), "done ", "turn 2", None, "x" * 450, "done "]
-
-
-def is_return(message: ModelMessage) -> bool:
-    return any(isinstance(part, ToolReturnPart) for part in message.parts)
 
 
 def look(n: int) -> str:

@@ -36,10 +36,7 @@ from holdfast.core.history import events as log
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.agents import ScriptedAgentModel, tool_call_response
-
-
-def kinds(messages: list[ModelMessage]) -> list[list[str]]:
-    return [[part.part_kind for part in message.parts] for message in messages]
+from tests.adapters.conftest import kinds, twice
 
 
 async def kept(governed: Holdfast, conversation_id: str | None = None) -> list[ModelMessage]:
@@ -52,11 +49,6 @@ async def counted(session: Session, kind: type[log.Event]) -> int:
 
 def fine(_messages: list[ModelMessage]) -> str:
     return "fine"
-
-
-def twice(number: int) -> int:
-    """Return a number twice."""
-    return 2 * number
 
 
 # Ways to drive a run.
@@ -425,7 +417,7 @@ async def test_a_store_that_is_gone_when_a_run_fails_does_not_hide_why_it_failed
     with pytest.raises(OSError, match="the disk is gone") as failed:
         await agent.run("one")
 
-    assert "Holdfast could not record what was said last: " in failed.value.__notes__[0]
+    assert "Holdfast could not record the last messages: " in failed.value.__notes__[0]
 
 
 # Beside other capabilities.

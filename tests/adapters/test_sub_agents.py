@@ -187,11 +187,11 @@ async def test_an_agent_nobody_knows_and_a_task_that_says_nothing_are_answered_i
 
 
 async def test_delegation_needs_somebody_to_ask_and_a_session() -> None:
-    with pytest.raises(SettingsError, match="nobody to delegate to"):
+    with pytest.raises(SettingsError, match="is empty; pass at least one agent"):
         delegation_toolset({})
     toolset = delegation_toolset({"sub": SubAgent(agent=Agent(ScriptedAgentModel([])))})
     bare = Agent(ScriptedAgentModel([asking(("sub", "x"))]), toolsets=[toolset])
-    with pytest.raises(SettingsError, match="that Holdfast governs"):
+    with pytest.raises(SettingsError, match="needs an agent with Holdfast"):
         await bare.run("Go.")
 
 

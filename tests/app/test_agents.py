@@ -69,8 +69,8 @@ def test_an_agent_sees_everything_unless_something_is_chosen(tmp_path: Path, tex
         ("[agents.a]\ntools = ['write']", "agents.a.tools: 'write' is not known"),
         ("[agents.a]\nsees = 3", "agents.a.sees: must be a list of words, not 3"),
         ("[agents.a]\nsees = ['pin']", "agents.a.sees: 'pin' is not known; did you mean 'pins'?"),
-        ("[agents.a]\nturns = -1", "agents.a.turns: must be a whole number from 0 on, not -1"),
-        ("[agents.a]\nmax_steps = true", "agents.a.max_steps: must be a whole number from 1 on, not True"),
+        ("[agents.a]\nturns = -1", "agents.a.turns: must be a whole number, 0 or more, not -1"),
+        ("[agents.a]\nmax_steps = true", "agents.a.max_steps: must be a whole number, 1 or more, not True"),
         ("[agents.a]\nmain_sees = 'some'", "agents.a.main_sees: 'some' is not known"),
         ("[agents.a]\nmodel = ''", "agents.a.model: must be a text, not ''"),
         ("agents = 3", "agents: must be a table, not 3"),
@@ -92,7 +92,7 @@ def test_a_project_that_is_not_trusted_sends_nothing_to_its_agents(tmp_path: Pat
     found = load_settings(flags={}, cwd=project, environ={"HOLDFAST_HOME": str(home)})
 
     assert dict(found.agents) == {}
-    assert "agents is left out, because an untrusted project may not set it" in found.notes[0]
+    assert "agents is ignored, because an untrusted project may not set it" in found.notes[0]
 
 
 def test_what_is_wrong_with_one_agent_leaves_the_others(tmp_path: Path) -> None:

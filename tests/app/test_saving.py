@@ -157,8 +157,8 @@ def test_paths_are_kept_as_their_file_would_name_them(settings: Setup, home: Pat
     ("key", "text", "scope", "problem"),
     [
         ("max_steps", "many", "user", "max_steps: must be a whole number"),
-        ("model", "x sk-abcdefgh12345", "user", "model: looks like it holds a key or a password"),
-        ("trust", "/", "project", "trust: is the user's own business"),
+        ("model", "x sk-abcdefgh12345", "user", "model: looks like a key or a password"),
+        ("trust", "/", "project", "trust: cannot be set by a project"),
         ("mcp", "x", "user", "mcp: is a table"),
     ],
 )
@@ -180,7 +180,7 @@ def test_a_wrong_value_can_be_put_right_and_a_broken_file_is_not_touched(setting
     assert settings().max_steps == 3
 
     broken = settings("max_steps = ", is_tolerant=True)
-    with pytest.raises(SettingsError, match="is not TOML"):
+    with pytest.raises(SettingsError, match="cannot be read as TOML"):
         save_setting(broken, "max_steps", "3")
     assert (home / "holdfast.toml").read_text() == "max_steps = "
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.apps.settings.policies import POLICY_LINKS
-from holdfast.apps.settings.schema import SETTING_DECLARATIONS, setting_choices, setting_name, setting_names
+from holdfast.apps.settings.schema import SETTING_DECLARATIONS, setting_name, setting_names
 from holdfast.apps.settings.settings import Settings
 from holdfast.core.planning.policy import PRESETS
 from holdfast.core.planning.rules.co_cli import CoCliCompaction
@@ -164,7 +164,7 @@ def test_what_people_type_is_read_as_they_mean_it(key: str, text: str, shown: st
     ("key", "text", "problem"),
     [
         ("presett", "x", "presett: is not a setting; did you mean 'preset'?"),
-        ("zzzz", "x", "zzzz: is not a setting; holdfast config lists what there is"),
+        ("zzzz", "x", "zzzz: is not a setting; holdfast config lists them"),
         ("preset", "x", "preset: 'x' is not known; choose one of: default, co-cli, inkeep, copilot, cowagent"),
         ("max_steps", "-1", "max_steps: must be a whole number from 1 to 1,000,000, or 0 for none, not -1"),
         ("n_ctx", "5", "n_ctx: must be a whole number from 512 to 1,000,000, not 5"),
@@ -176,7 +176,7 @@ def test_what_people_type_is_read_as_they_mean_it(key: str, text: str, shown: st
         ("tools", "[", "tools: '[' is not known; choose one of: read, run"),
         ("mcp", "x", "mcp: is a table; write [mcp.NAME] with command = … or url = … into holdfast.toml, not 'x'"),
         ("store", "sqlite:///", "store: sqlite:/// needs the path of a file, such as sqlite:///chats.db"),
-        ("system", "~no/x", "system: '~no/x' names a home folder that is not known; write the whole path"),
+        ("system", "~no/x", "system: '~no/x' names an unknown home folder; write the whole path"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_with_what_would_do(key: str, text: str, problem: str, settings: Setup) -> None:
@@ -196,5 +196,5 @@ def test_a_change_that_is_refused_changes_nothing_even_where_something_else_is_w
 
 def test_names_are_found_for_completion() -> None:
     assert setting_name("AGENT_MAX_STEPS") == "max_steps"
-    assert setting_choices("colour") == ("auto", "always", "never")
-    assert setting_choices("model") == ()
+    assert SETTING_DECLARATIONS["colour"].value_type.choices == ("auto", "always", "never")
+    assert SETTING_DECLARATIONS["model"].value_type.choices == ()

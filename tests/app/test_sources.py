@@ -127,7 +127,7 @@ def test_copilots_thresholds_come_from_its_own_variables(settings: Setup) -> Non
         ("max_steps = 'x'", 1, "max_steps: must be a whole number from 1 to 1,000,000, or 0 for none, not 'x'"),
         ("preset = 'cowagnt'", 1, "preset: 'cowagnt' is not known; did you mean 'cowagent'?"),
         (f"max_steps = 0x{'f' * 5_000}", 1, "max_steps: must be a whole number from 1 to 1,000,000, or 0 for none, "
-         "not a number without end"),
+         "not a number of thousands of digits"),
         ("approve = 3", 1, "approve: must be on or off (true or false in a file), not 3"),
         ("tools = ['reed']", 1, "tools: 'reed' is not known; did you mean 'read'?"),
         ("system = 'x.md'", 1, "system: there is no file HOME/x.md; check the path"),
@@ -170,7 +170,7 @@ def test_a_file_that_is_no_toml_is_named_by_its_line(text: str, line: int, setti
     with pytest.raises(SettingsError) as wrong:
         settings(text)
 
-    assert str(wrong.value).startswith(f"{home}/holdfast.toml:{line}: the file: is not TOML that can be read: ")
+    assert str(wrong.value).startswith(f"{home}/holdfast.toml:{line}: the file: cannot be read as TOML: ")
     assert "(at " not in str(wrong.value)
 
 
@@ -222,7 +222,7 @@ def test_what_looks_like_a_key_in_a_file_is_warned_of_and_not_shown(settings: Se
     found = settings("[mcp.web]\nurl = 'https://x'\nheaders.Authorization = 'Bearer abcdefgh12345'")
 
     assert found.notes == (
-        f"{home}/holdfast.toml:1: mcp.web.headers.Authorization looks like it holds a key or a password; "
+        f"{home}/holdfast.toml:1: mcp.web.headers.Authorization looks like a key or a password; "
         "keep it in the environment, and write ${NAME} here",
     )
     assert "abcdefgh12345" not in repr([row.text for row in found.rows()])
@@ -285,7 +285,7 @@ def test_a_project_that_is_not_trusted_deletes_nothing_by_its_preset_or_rules(se
         30,
     ]
     assert by_preset.notes == (
-        f"{project}/holdfast.toml:1: preset is left out, because an untrusted project may not set it; "
+        f"{project}/holdfast.toml:1: preset is ignored, because an untrusted project may not set it; "
         f"to trust this project: holdfast config trust +{project} --user",
     )
 

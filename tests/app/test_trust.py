@@ -93,7 +93,7 @@ MODELS = [
 
 def left_out(project: Path, name: str, *, line: int = 1, file: str = "holdfast.toml") -> str:
     return (
-        f"{project}/{file}:{line}: {name} is left out, because an untrusted project may not set it; "
+        f"{project}/{file}:{line}: {name} is ignored, because an untrusted project may not set it; "
         f"to trust this project: holdfast config trust +{project} --user"
     )
 

@@ -27,7 +27,7 @@ def test_a_report_says_what_has_grown_and_what_was_lost() -> None:
         "invalid 0, oversized 0: yes",
         "resumed 0 times, 0 with another request: yes",
         "facts 3: 1 in view, 1 after one recall: NO",
-        "time, last stretch beside the first: ×2.00: NO",
-        "log, last stretch beside the first: ×1.00: yes",
-        "memory, last stretch beside the first: ×1.00: yes",
+        "time, last stretch compared with the first: ×2.00: NO",
+        "log, last stretch compared with the first: ×1.00: yes",
+        "memory, last stretch compared with the first: ×1.00: yes",
     ]

@@ -54,7 +54,7 @@ def test_the_report_names_versions_machine_and_only_the_parts_that_were_measured
     written = render_document(figures, [Peer("agno", "agno_agents.py", ("agno==3.1.10",))], "two cores")
 
     headings = [line for line in written.splitlines() if line.startswith("#")]
-    assert headings == ["# Beside the peers", "## Loading"]
+    assert headings == ["# Comparison with peers", "## Loading"]
     assert "two cores.\n" in written
     assert "- agno==3.1.10\n" in written
     assert written.endswith("| holdfast | 200 ms | ×1.0 | ×10.0 | 7 |\n")

@@ -82,16 +82,14 @@ async def test_an_agent_that_fails_does_not_end_the_turn(tmp_path: Path, served:
     (ended,) = [one.result for one in room.happened if isinstance(one, ToolCallFinished)]
     assert ended.startswith("looker has not answered: Model")
     assert "1 | looker | failed | x | nothing" in await told(chat, room, "/agents")
-    assert "Without an answer: Model" in await told(chat, room, "/agents 1")
+    assert "No answer: Model" in await told(chat, room, "/agents 1")
     await chat.close()
 
 
 async def test_without_agents_there_is_nobody_to_ask(tmp_path: Path, served: Served) -> None:
     chat, room = await chatting(tmp_path, served.model, "")
 
-    assert await told(chat, room, "/agents") == (
-        "there are no agents to ask; name them in the settings, as [agents.NAME]"
-    )
+    assert await told(chat, room, "/agents") == "there are no agents; define them in the settings, as [agents.NAME]"
     assert await told(chat, room, "/agents 3") == "/agents: there is no task 3; /agents lists them"
     await chat.close()
 

@@ -65,10 +65,10 @@ def test_every_command_is_there_and_says_what_it_does() -> None:
 async def test_an_unknown_command_suggests_the_nearest(tmp_path: Path) -> None:
     chat, room = await entered(tmp_path)
 
-    assert await told(chat, room, "/compcat") == "/compcat: is no command; did you mean /compact or /recompact?"
-    assert await told(chat, room, "/xyzzy") == "/xyzzy: is no command; /help lists all"
+    assert await told(chat, room, "/compcat") == "/compcat: is not a command; did you mean /compact or /recompact?"
+    assert await told(chat, room, "/xyzzy") == "/xyzzy: is not a command; /help lists all"
     assert await told(chat, room, "/re") == (
-        "/re: is no command; did you mean "
+        "/re: is not a command; did you mean "
         "/recall or /receipts or /recompact or /redo or /restore or /resume or /retry or /rewind?"
     )
     assert (await told(chat, room, "/his")).startswith("0 turns")
@@ -104,7 +104,7 @@ async def test_a_command_with_a_fault_is_told_in_a_line_and_the_conversation_goe
 
     assert is_done == [False, True]
     first, second = (happening for happening in room.happened if isinstance(happening, ChatNotice))
-    what = "that failed (TypeError: no room for a table), which is a fault of the program; the conversation goes on"
+    what = "that failed (TypeError: no room for a table), which is a bug in Holdfast; the conversation continues"
     assert first == ChatNotice(what, "error")
     assert second.text.endswith("Use tabs")
 
@@ -129,12 +129,9 @@ async def test_help_is_the_docstring(tmp_path: Path) -> None:
     chat, room = await entered(tmp_path)
 
     every = await told(chat, room, "/help")
-    assert (
-        "/compact [FOCUS] | Replace older messages by a summary, now; FOCUS is what it is to be about above all."
-        in every
-    )
+    assert "/compact [FOCUS] | Replace older messages by a summary now; FOCUS says what matters most in it." in every
     assert await told(chat, room, "/help undo") == (
-        "**/undo **\n\nTake back the last change of context: a compaction, a clear, a rewind."
+        "**/undo **\n\nUndo the last change of context: a compaction, a clear, a rewind."
     )
 
 
@@ -143,11 +140,11 @@ async def test_clear_empties_the_context_and_undo_brings_it_back(tmp_path: Path)
     chat, room = await entered(tmp_path)
     await said(chat, 2)
 
-    assert await told(chat, room, "/clear") == "the context is empty; /undo brings it back"
+    assert await told(chat, room, "/clear") == "the context is empty; /undo restores it"
     assert await told(chat, room, "/history") == "0 turns, 0 messages; 4 are in the log"
-    assert await told(chat, room, "/undo") == "undone; /redo brings it back"
+    assert await told(chat, room, "/undo") == "undone; /redo applies it again"
     assert await told(chat, room, "/history") == "2 turns, 4 messages; 4 are in the log"
-    assert await told(chat, room, "/redo") == "done again"
+    assert await told(chat, room, "/redo") == "applied again"
     assert await told(chat, room, "/redo") == "there is nothing to redo"
 
 
@@ -200,7 +197,7 @@ async def test_context_shows_counts_roles_characters_and_the_next_fold(tmp_path:
 
     assert "PART | TOKENS | SHARE" in shown
     assert "6 messages (3 assistant, 3 user), 900 characters" in shown
-    assert "next fold at " in shown
+    assert "next compaction at " in shown
     assert "turns at this pace" in shown
 
 
@@ -210,7 +207,7 @@ async def test_context_says_that_a_fold_comes_with_the_next_turn(tmp_path: Path)
 
     shown = await told(chat, room, "/context")
 
-    assert "next fold at 560 tokens; there are 483, likely within the next turn" in shown
+    assert "next compaction at 560 tokens; there are 483, likely within the next turn" in shown
 
 
 @pytest.mark.parametrize(
@@ -231,14 +228,14 @@ async def test_context_says_that_a_fold_comes_with_the_next_turn(tmp_path: Path)
                 summary_dollars=0.001,
                 rewrite_dollars=0.02,
             ),
-            "it will cost up to $0.02: a summary of 8,000 tokens read from the cache and up to 70 written ($0.001), "
+            "it will cost up to $0.02: 8,000 tokens read from the cache and up to 70 written for the summary ($0.001), "
             "up to 90 tokens sent as new ($0.02)",
         ),
         (
             CostForecast(
                 tokens_before=9_000, tokens_after=90, read_tokens=8_000, written_tokens=70, rewrite_dollars=0.02
             ),
-            "it will cost: a summary of 8,000 tokens read and up to 70 written, up to 90 tokens sent as new ($0.02)",
+            "it will cost: 8,000 tokens read and up to 70 written for the summary, up to 90 tokens sent as new ($0.02)",
         ),
     ],
 )
@@ -257,8 +254,8 @@ async def test_compact_says_how_many_messages_and_tokens_went(tmp_path: Path) ->
     done = await told(chat, room, "/compact the tides")
     receipts = await told(chat, room, "/receipts")
 
-    assert "messages would be folded into 1" in preview
-    assert "messages folded into 1" in done
+    assert "messages would be compacted into 1" in preview
+    assert "messages compacted into 1" in done
     assert "freed), by rule" in done
     assert room.was_busy == ["Compacting conversation history", ""]
     assert "undo with /undo" in receipts
@@ -274,7 +271,7 @@ async def test_a_preview_lists_the_facts_that_would_not_be_in_view_any_more(tmp_
     wrong = await told(chat, room, "/preview all")
 
     would = await chat.session.preview(budget=chat.budget)
-    assert "\n\nNot in view any more, but one /show away:\n- " in preview
+    assert "\n\nNo longer in view; /show displays each:\n- " in preview
     assert all(f"\n- {fact}" in preview for fact in would.summary.left_out[:MAX_LISTED_FACTS])
     assert preview.endswith(f"\n- and {len(would.summary.left_out) - MAX_LISTED_FACTS} more")
     assert draft == preview, "nobody is there to write one"
@@ -296,8 +293,8 @@ async def test_a_person_who_is_to_approve_a_summary_sees_what_it_loses(tmp_path:
     assert answers == [True, False]
     assert room.happened == [
         ChatNotice(
-            "The summary had lost, and was given back:\n- Decided: “tides first” [#3]\n\n"
-            "Not in view any more, but one /show away:\n- lunar_table [#4]"
+            "Lost by the summary, and restored:\n- Decided: “tides first” [#3]\n\n"
+            "No longer in view; /show displays each:\n- lunar_table [#4]"
         )
     ]
 
@@ -320,9 +317,9 @@ async def test_one_number_of_messages_is_told_wherever_a_compaction_is_told_of(t
     (fold,) = chat.session.history.version.state_of(MAIN).compactions
     many, freed = fold.span.message_count, fold.tokens_removed
     assert f"Summary of {many} earlier messages" in fold.replacement[0]
-    assert preview.startswith(f"{many} messages would be folded into 1: ")
-    assert done.startswith(f"{many} messages folded into 1: ")
-    assert f"messages  {many} folded into 1, {len(fold.span.kept)} kept whole" in receipts
+    assert preview.startswith(f"{many} messages would be compacted into 1: ")
+    assert done.startswith(f"{many} messages compacted into 1: ")
+    assert f"messages  {many} replaced by 1, {len(fold.span.kept)} kept whole" in receipts
     assert f"tokens; a compaction would free {freed:,}\n" in context
     assert f"({freed:,} freed)" in preview
 
@@ -336,7 +333,7 @@ async def test_the_next_fold_is_told_in_the_tokens_that_the_context_is_told_in(t
     held = (await chat.session.context_breakdown(budget=chat.budget)).total
     assert f"- {held:,} ± 6 % of 6,144 tokens; nothing to compact yet\n" in context
     assert f" tokens; there are {held:,}, in about " in context
-    assert re.search(r"\n- it will cost up to \$[\d.]+: a summary of [\d,]+ tokens read", context)
+    assert re.search(r"\n- it will cost up to \$[\d.]+: [\d,]+ tokens read", context)
     assert preview.startswith("nothing to compact")
 
 
@@ -349,9 +346,9 @@ async def test_a_compaction_is_made_anew_and_messages_of_it_are_brought_back(tmp
     again = await told(chat, room, "/recompact the tides")
     back = await told(chat, room, "/restore #2-#4")
 
-    assert none == "nothing to compact: of 24 messages none can be folded"
-    assert "messages folded into 1" in again
-    assert back == "3 messages brought back; /undo takes that back"
+    assert none == "nothing to compact: none of the 24 messages can be compacted"
+    assert "messages compacted into 1" in again
+    assert back == "3 messages restored; /undo reverts it"
     assert {2, 3, 4} <= {entry.position for entry in await chat.session.visible_messages()}
     await told(chat, room, "/undo")
     assert 3 not in {entry.position for entry in await chat.session.visible_messages()}
@@ -363,12 +360,12 @@ async def test_compact_on_nothing_says_so(tmp_path: Path) -> None:
     chat, room = await entered(tmp_path)
 
     assert "nothing" in await told(chat, room, "/compact")
-    assert await told(chat, room, "/receipts") == "nothing was compacted yet"
+    assert await told(chat, room, "/receipts") == "nothing has been compacted yet"
 
 
 async def test_rewind_lists_prompts_and_goes_back_to_one(tmp_path: Path) -> None:
     chat, room = await entered(tmp_path)
-    assert await told(chat, room, "/rewind") == "nothing was said yet"
+    assert await told(chat, room, "/rewind") == "there are no messages yet"
     await said(chat, 3)
 
     listed = await told(chat, room, "/rewind")
@@ -376,7 +373,7 @@ async def test_rewind_lists_prompts_and_goes_back_to_one(tmp_path: Path) -> None
         "MESSAGE | PROMPT", "0 | question 0", "2 | question 1", "4 | question 2",
     ]  # fmt: skip
     assert "is not the number of a prompt" in await told(chat, room, "/rewind 1")
-    assert await told(chat, room, "/rewind 2") == "back before message 2; /undo takes it back"
+    assert await told(chat, room, "/rewind 2") == "back before message 2; /undo reverts it"
     assert len(await chat.session.visible_messages()) == 2
 
 
@@ -385,7 +382,7 @@ async def test_a_fork_goes_on_in_a_copy_and_resume_goes_back(tmp_path: Path) -> 
     await said(chat, 2)
     first = chat.session.id
 
-    assert (await told(chat, room, "/fork 2")).endswith(f"/resume {first} goes back")
+    assert (await told(chat, room, "/fork 2")).endswith(f"/resume {first} returns to the original")
     assert chat.session.id != first
     assert len(await chat.session.visible_messages()) == 2
     assert await told(chat, room, f"/resume {first}") == f"{first}: 4 messages"
@@ -395,11 +392,11 @@ async def test_a_fork_goes_on_in_a_copy_and_resume_goes_back(tmp_path: Path) -> 
 @pytest.mark.seed("A-44")
 async def test_new_begins_another_conversation_and_sessions_lists_them(tmp_path: Path) -> None:
     chat, room = await entered(tmp_path)
-    assert await told(chat, room, "/sessions") == "no conversations are kept yet"
+    assert await told(chat, room, "/sessions") == "there are no saved conversations yet"
     await said(chat, 1)
     first = chat.session.id
 
-    assert await told(chat, room, "/new") == f"a new conversation; /resume {first} goes back"
+    assert await told(chat, room, "/new") == f"a new conversation; /resume {first} returns to the old one"
     assert chat.session.id != first
     assert f" | {first} | now | " in await told(chat, room, "/sessions")
     assert await told(chat, room, "/resume") == f"{first}: 2 messages"
@@ -419,7 +416,7 @@ async def test_pins_stay_whole(tmp_path: Path) -> None:
     assert await told(chat, room, "/pin") == "message 2 stays whole"
     assert await told(chat, room, "/pin 0") == "message 0 stays whole"
     assert chat.session.history.session_state.pins == {0, 2}
-    assert await told(chat, room, "/unpin 2") == "message 2 is not pinned any more"
+    assert await told(chat, room, "/unpin 2") == "message 2 is no longer pinned"
     assert "takes the number of a message" in await told(chat, room, "/pin x")
 
 
@@ -443,7 +440,7 @@ async def test_config_keeps_a_setting_on_request(tmp_path: Path) -> None:
 
     shown = await told(chat, room, "/config max_steps 7 --save")
 
-    assert shown.startswith("max_steps = 7, kept in ")
+    assert shown.startswith("max_steps = 7, saved in ")
     assert (tmp_path / "holdfast.toml").read_text() == "max_steps = 7\n"
 
 
@@ -460,9 +457,9 @@ async def test_a_smaller_model_is_asked_about_and_the_conversation_compacted_fir
     switched = await told(chat, room, "/model openai:gpt-4")
 
     assert unknown.startswith("nobody:knows: ")
-    assert refused == "gpt-5 goes on answering"
+    assert refused == "not switched; the model is still gpt-5"
     assert room.asked[0].endswith("Compact first, and switch?")
-    assert switched == "openai:gpt-4 answers from now on"
+    assert switched == "switched to openai:gpt-4"
     assert (await chat.session.context_breakdown(budget=chat.budget)).total < chat.budget.tokens
 
 
@@ -470,7 +467,7 @@ async def test_a_preset_takes_effect_at_once(tmp_path: Path) -> None:
     chat, room = await entered(tmp_path)
 
     assert await told(chat, room, "/preset") == "default; there are: default, co-cli, inkeep, copilot, cowagent"
-    assert (await told(chat, room, "/preset co-cli")).startswith("preset co-cli from now on")
+    assert (await told(chat, room, "/preset co-cli")).startswith("switched to preset co-cli")
     assert chat.session.policy.name == "co-cli"
     assert "is not known" in await told(chat, room, "/preset nope")
 
@@ -481,7 +478,7 @@ async def test_export_writes_markdown_or_a_log_and_overwrites_nothing(tmp_path: 
 
     assert await told(chat, room, f"/export {tmp_path}/talk.md") == f"wrote {tmp_path}/talk.md"
     assert (tmp_path / "talk.md").read_text().startswith("**user**\n\nquestion 0 why")
-    assert "already there" in await told(chat, room, f"/export {tmp_path}/talk.md")
+    assert "already exists" in await told(chat, room, f"/export {tmp_path}/talk.md")
     assert await told(chat, room, f"/export {tmp_path}/talk.jsonl") == f"wrote {tmp_path}/talk.jsonl"
     assert "holdfast.export" in (tmp_path / "talk.jsonl").read_text().splitlines()[0]
     assert (await told(chat, room, "/export")).startswith("**user**")
@@ -503,7 +500,7 @@ async def test_a_session_of_another_format_is_not_gone_on_with(tmp_path: Path) -
 
     shown = await told(chat, room, "/resume other")
 
-    assert shown == "session: 'other' holds openai-chat messages; the chat goes on with sessions of its own only"
+    assert shown == "session: 'other' holds openai-chat messages; the chat can continue only its own sessions"
     assert len(chat.session) == 0
 
 
@@ -533,7 +530,7 @@ async def test_show_compares_two_readings_of_a_file(tmp_path: Path) -> None:
     assert "\n one\n-two\n+2\n```" in both
     assert re.fullmatch(r"\*\*nothing changed in a\.py from #3 .* to #5 .*\.\*\*", same)
     assert "b.py was not read twice here" in none
-    assert re.search(r"[\d,]+ more lines of it are not shown", long)
+    assert re.search(r"[\d,]+ more lines are not shown", long)
     assert alone == "/show diff: takes two references such as #12 #40, or one, or a file"
 
 
@@ -596,7 +593,7 @@ async def test_what_was_cleared_is_not_found_any_more(tmp_path: Path) -> None:
     await told(chat, room, "/clear")
 
     assert await told(chat, room, "/recall flower pot") == (
-        "nothing was found since the clear; /memory search looks further"
+        "nothing was found since the clear; /memory search finds notes of earlier messages"
     )
     assert (await told(chat, room, "/show #0")).startswith("there is no message #0 here")
 

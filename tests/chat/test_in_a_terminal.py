@@ -22,7 +22,7 @@ def test_a_conversation_from_the_first_line_to_the_last(sit: Sit, served: Served
     person.types(CTRL_D)
 
     assert person.leaves() == 0
-    assert "kept; go on with: holdfast chat --resume" in person.text
+    assert "saved; continue with: holdfast chat --resume" in person.text
     assert served.prompts == ["Why does the parser fail?"]
 
 
@@ -133,7 +133,7 @@ def test_a_chat_that_is_told_to_end_leaves_the_terminal_as_it_was(sit: Sit, serv
 
     assert person.leaves() == 0
     assert not person.has_child("sleep 303")
-    assert "kept; go on with" in person.text
+    assert "saved; continue with" in person.text
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_chat_that_is_told_to_end_leaves_the_terminal_as_it_was(sit: Sit, serv
             "key",
         ),
         (http_response(404, {"error": {"message": "The model does not exist"}}), "check the model's name"),
-        (stream_response(text_chunk("half an ans"), is_cut=True), "/retry asks again"),
+        (stream_response(text_chunk("half an ans"), is_cut=True), "/retry sends the prompt again"),
         (text_stream(""), EMPTY),
     ],
     ids=["wrong key", "unknown model", "cut in mid-stream", "an empty answer"],

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import Session
-from holdfast.session.memory.board import ContextBoard, board_key
+from holdfast.session.memory.board_file import ContextBoard, board_key, repository_of
 from holdfast.session.memory.daily import DailyMemory
-from holdfast.session.memory.files import repository_of
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.endpoint import text_stream, tool_call_stream
 from tests.chat.conftest import Served, Sit
@@ -43,12 +42,12 @@ async def test_memory_says_what_it_takes_and_where_it_is(tmp_path: Path) -> None
     await chat.close()
 
     assert answers == [
-        f"nothing was noted yet; notes go to {tmp_path / 'memory'}",
-        "/memory search: needs words to look for",
+        f"there are no notes yet; notes are written to {tmp_path / 'memory'}",
+        "/memory search: needs a text to search for",
         "day: 'tomorrow' is no day; write it as YYYY-MM-DD",
     ]
     assert nothing == [answers[0], answers[0]]
-    assert off == "memory: is off; /config memory FOLDER names a folder for it"
+    assert off == "memory: is off; choose a folder for it: /config memory FOLDER"
 
 
 async def test_memory_is_shown_to_a_person_as_it_was_noted_and_without_what_is_for_models(tmp_path: Path) -> None:
@@ -70,7 +69,7 @@ async def test_memory_is_shown_to_a_person_as_it_was_noted_and_without_what_is_f
     )
     assert text == "The user asked:\n- (#0) “question 0 why”\n\nThe assistant said:\n- (#1) “answer 0 so”"
     assert shown == found
-    assert other == ["nothing was noted on 2020-01-01", "nothing was found"]
+    assert other == ["there are no notes for 2020-01-01", "nothing was found"]
 
 
 async def test_a_folder_for_memory_that_cannot_be_written_is_told_on_the_screen(tmp_path: Path) -> None:
@@ -120,12 +119,12 @@ async def test_the_board_is_shown_added_to_and_pruned(tmp_path: Path) -> None:
     unknown = await told(chat, room, "/board prune zzzz")
     pruned = await told(chat, room, f"/board prune {entry}")
 
-    assert empty == f"the board of {tmp_path}, branch main is empty; /board add TEXT puts something on it"
+    assert empty == f"the board of {tmp_path}, branch main is empty; /board add TEXT adds an entry"
     assert added == f"[{entry}] Use tabs, never spaces"
     assert f"{entry} | Use tabs, never spaces | 2" in shown
     assert {*wrong} == {"/board: takes nothing, `add TEXT` or `prune ID`"}
-    assert unknown == f"board: there is no one entry 'zzzz'; there are: {entry}"
-    assert pruned == "taken off: Use tabs, never spaces"
+    assert unknown == f"board: 'zzzz' names no single entry; the ids are: {entry}"
+    assert pruned == "removed: Use tabs, never spaces"
 
 
 async def test_lines_of_a_board_that_cannot_be_read_are_told_and_a_board_can_be_off(tmp_path: Path) -> None:
@@ -138,8 +137,8 @@ async def test_lines_of_a_board_that_cannot_be_read_are_told_and_a_board_can_be_
     shown = await told(chat, room, "/board")
     await told(chat, room, "/config boards off")
 
-    assert f"{path}: line 6: scribbled: is no entry; it is kept as it is" in shown
-    assert await told(chat, room, "/board") == "boards: are off; /config boards FOLDER names a folder for them"
+    assert f"{path}: line 6: scribbled: is not an entry; it stays unchanged" in shown
+    assert await told(chat, room, "/board") == "boards: are off; choose a folder for them: /config boards FOLDER"
 
 
 @pytest.mark.seed("C-55")
@@ -204,13 +203,13 @@ async def test_subconscious_run_proposes_and_changes_the_board_only_on_a_yes(tmp
     again = await told(chat, room, "/subconscious run")
     wrong = await told(chat, room, "/subconscious")
 
-    assert refused == f" | ENTRY | FROM\nadd | {RULE} | earlier #0\nthe board stays as it is"
+    assert refused == f" | ENTRY | FROM\nadd | {RULE} | earlier #0\nthe board is unchanged"
     assert "is empty" in empty
     assert agreed.endswith("done; /board shows it")
     assert RULE in board
     assert again == "nothing to propose; 0 finished conversations read"
     assert wrong == "/subconscious: takes `run` or `run now`"
-    assert room.asked[0] == "Make 1 change of the board?"
+    assert room.asked[0] == "Make 1 change to the board?"
     assert await store.length("earlier") == length
 
 
@@ -227,7 +226,7 @@ def test_a_conversation_that_ends_with_nobody_there_leaves_what_it_settled_where
     _, out, _ = ran(served, {**env, **NOBODY}, folder, said="How do I test?\n")
 
     assert silent == ""
-    assert told_of == "rem-agent: 1 change of the board; /board shows it\n"
+    assert told_of == "rem-agent: 1 change to the board; /board shows it\n"
     assert out == "you said: How do I test?\n"
     assert f"- {RULE}" in str(served.asked[-1])
 
@@ -249,7 +248,7 @@ async def test_subconscious_run_now_reads_this_conversation_too(tmp_path: Path) 
 
     assert without == (
         "nothing to propose; 0 finished conversations read; 1 was changed less than 10 minutes ago, "
-        "/subconscious run now reads such ones"
+        "/subconscious run now includes them"
     )
     assert now == f" | ENTRY | FROM\nadd | {RULE} | {chat.session.id} #0\ndone; /board shows it"
 

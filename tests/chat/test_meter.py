@@ -10,7 +10,8 @@ STATUS = ChatStatus(model="gpt-5", budget=100_000, tokens=12_345, provenance="ca
 
 def test_the_meter_says_tokens_share_model_folds_provenance_and_cost() -> None:
     assert (
-        render_status_line(STATUS, width=100) == "≈12,345/100,000 tokens (12%) · gpt-5 · 2 folds · calibrated · $0.0421"
+        render_status_line(STATUS, width=100)
+        == "≈12,345/100,000 tokens (12%) · gpt-5 · 2 compactions · calibrated · $0.0421"
     )
 
 

@@ -68,7 +68,8 @@ async def test_nobody_can_be_asked_behind_a_pipe_so_nothing_is_allowed(capsys: p
     assert await screen.ask_consent("Run: rm -rf /") == "no"
     assert await screen.edit_text("This summary", "text") is None
     assert capsys.readouterr().err == (
-        "not allowed, because nobody can be asked: Run: rm -rf /\nrefused, because nobody can be asked: This summary\n"
+        "not allowed, because there is no user to ask: Run: rm -rf /\n"
+        "rejected, because there is no user to ask: This summary\n"
     )
 
 

@@ -13,7 +13,7 @@ from holdfast.counters.vocabularies import counter_for
     [
         ("  hello \n", CleanPrompt("hello")),
         ("a\tb\nc", CleanPrompt("a\tb\nc")),
-        ("a\x1b[31mb", CleanPrompt("a[31mb", note="control characters were left out")),
+        ("a\x1b[31mb", CleanPrompt("a[31mb", note="control characters were removed")),
         ("lone \ud800 surrogate", CleanPrompt("lone \ufffd surrogate")),
         ("", CleanPrompt("")),
     ],

@@ -34,4 +34,4 @@ async def test_a_transcript_tells_what_was_said_and_what_became_of_it() -> None:
 
 
 def test_an_empty_conversation_says_so() -> None:
-    assert render_transcript([]) == "nothing was said yet"
+    assert render_transcript([]) == "there are no messages yet"

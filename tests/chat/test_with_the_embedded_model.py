@@ -27,7 +27,7 @@ def test_a_conversation_in_a_small_window_folds_and_goes_on(weights: Path, sit: 
         person.says("/history")
         person.sees(f"{2 * number + 2} are in the log")
     person.says("/context")
-    person.sees("in place; /receipts", "next fold at")
+    person.sees("in effect; /receipts", "next compaction at")
     person.types(CTRL_D)
 
     assert person.leaves() == 0

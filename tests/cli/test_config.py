@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.apps.cli.main import main
 from holdfast.apps.settings.schema import SETTING_DECLARATIONS
+from tests.cli.conftest import run
 
 Captured = pytest.CaptureFixture[str]
 
@@ -20,12 +21,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path / "project")
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
-
-
-def run(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
-    code = main(arguments)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def rows(out: str) -> dict[str, list[str]]:
@@ -63,7 +58,7 @@ def test_programs_get_every_setting_as_json(capsys: Captured) -> None:
         "value": 50,
         "text": "50",
         "source": {"kind": "preset", "name": "default", "line": None, "text": "preset default"},
-        "help": "How many steps an agent may take in a turn; 0 is any number",
+        "help": "The most steps of an agent in a turn; 0 means no limit",
         "note": "",
         "also": ["agent_max_steps"],
         "variables": ["HOLDFAST_MAX_STEPS"],
@@ -80,8 +75,9 @@ def test_one_setting_is_explained(home: Path, capsys: Captured) -> None:
 
     assert steps[:2] == (
         0,
-        "max_steps = 50\n  from preset default\n  How many steps an agent may take in a turn; 0 is any number\n"
-        "  takes a whole number from 1 to 1,000,000, or 0 for none\n  also agent_max_steps, $HOLDFAST_MAX_STEPS\n",
+        "max_steps = 50\n  from preset default\n  The most steps of an agent in a turn; 0 means no limit\n"
+        "  expects a whole number from 1 to 1,000,000, or 0 for none\n"
+        "  other names: agent_max_steps, $HOLDFAST_MAX_STEPS\n",
     )
     assert f"  web: https://x  ({home}/holdfast.toml:1)\n" in servers[1]
     assert "abcdefgh1234" not in "".join(servers[1:])
@@ -90,16 +86,16 @@ def test_one_setting_is_explained(home: Path, capsys: Captured) -> None:
 
 def test_a_setting_is_kept_and_forgotten(home: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_TRUST", str(Path.cwd()))
-    assert run(capsys, "config", "max_steps", "30") == (0, f"max_steps = 30, kept in {home}/holdfast.toml\n", "")
+    assert run(capsys, "config", "max_steps", "30") == (0, f"max_steps = 30, saved in {home}/holdfast.toml\n", "")
     assert run(capsys, "config", "max_steps", "40", "--project")[0] == 0
     assert tomllib.loads((home / "holdfast.toml").read_text()) == {"max_steps": 30}
     assert tomllib.loads(Path("holdfast.toml").read_text()) == {"max_steps": 40}
 
     code, out, problems = run(capsys, "config", "max_steps", "50", "--user")
-    assert (code, out) == (0, f"max_steps = 40, kept in {home}/holdfast.toml\n")
-    assert problems.endswith("holdfast.toml:1 counts more than this file, so max_steps stays 40\n")
+    assert (code, out) == (0, f"max_steps = 40, saved in {home}/holdfast.toml\n")
+    assert problems.endswith("holdfast.toml:1 overrides this file, so max_steps stays 40\n")
     run(capsys, "config", "max_steps", "--unset", "--project")
-    assert run(capsys, "config", "max_steps", "--unset")[1] == f"max_steps = 50, forgotten in {home}/holdfast.toml\n"
+    assert run(capsys, "config", "max_steps", "--unset")[1] == f"max_steps = 50, removed from {home}/holdfast.toml\n"
 
 
 def test_a_setting_kept_in_an_untrusted_project_is_said_to_be_left_out_and_why(home: Path, capsys: Captured) -> None:
@@ -107,9 +103,9 @@ def test_a_setting_kept_in_an_untrusted_project_is_said_to_be_left_out_and_why(h
 
     project = Path.cwd()
     assert not home.exists()
-    assert (code, out) == (0, f"tools = read, kept in {project}/holdfast.toml\n")
+    assert (code, out) == (0, f"tools = read, saved in {project}/holdfast.toml\n")
     assert problems == (
-        f"holdfast: {project}/holdfast.toml:1: tools is left out, because an untrusted project may not set it; "
+        f"holdfast: {project}/holdfast.toml:1: tools is ignored, because an untrusted project may not set it; "
         f"to trust this project: holdfast config trust +{project} --user\n"
     )
 
@@ -119,9 +115,9 @@ def test_a_setting_kept_in_an_untrusted_project_is_said_to_be_left_out_and_why(h
     [
         (["config", "max_stepz"], "max_stepz: is not a setting; did you mean 'max_steps'?"),
         (["config", "max_steps", "many"], "max_steps: must be a whole number"),
-        (["config", "--preset", "x"], "left out: --preset: 'x' is not known"),
+        (["config", "--preset", "x"], "ignored: --preset: 'x' is not known"),
         (["models", "--preset", "x"], "--preset: 'x' is not known; choose one of: default, co-cli"),
-        (["models", "no-such-model"], "models: no model's name has 'no-such-model' in it"),
+        (["models", "no-such-model"], "models: no model name contains 'no-such-model'"),
         (["config", "--unset"], ": is not a setting"),
     ],
 )
@@ -140,7 +136,7 @@ def test_a_file_with_a_typo_is_shown_around_and_named(home: Path, capsys: Captur
 
     assert code == 1
     assert rows(out)["max_steps"][1] == "3"
-    assert problems == f"holdfast: left out: {home}/holdfast.toml:1: modle: is not a setting; did you mean 'model'?\n"
+    assert problems == f"holdfast: ignored: {home}/holdfast.toml:1: modle: is not a setting; did you mean 'model'?\n"
     assert run(capsys, "sessions") == (
         2,
         "",
@@ -167,12 +163,12 @@ def test_models_are_listed_with_their_lines(capsys: Captured) -> None:
 
     table = rows(out)
     assert code == 0
-    assert table["MODEL"] == ["MODEL", "WINDOW", "OUTPUT", "COMPRESSED AT", "WITHIN A RUN AT"]
+    assert table["MODEL"] == ["MODEL", "WINDOW", "OUTPUT", "COMPACTED AT", "COMPACTED IN A RUN AT"]
     assert table["gpt-4o-mini"] == ["gpt-4o-mini", "128,000", "16,384", "64,000", "106,240"]
     assert [(one["name"], one["max_input_tokens"]) for one in listed] == [("embedded", 8_192)]
     assert listed[0]["lines"] == [
-        {"what": "summary begun", "at": 4_915, "unit": "tokens"},
-        {"what": "waited for", "at": 5_836, "unit": "tokens"},
+        {"what": "summary starts", "at": 4_915, "unit": "tokens"},
+        {"what": "request waits", "at": 5_836, "unit": "tokens"},
         {"what": "truncated", "at": 5_836, "unit": "tokens"},
     ]
 
@@ -194,8 +190,8 @@ def test_holdfast_alone_says_what_it_is_and_what_to_try(home: Path, capsys: Capt
     code, out, problems = run(capsys)
 
     assert (code, problems) == (0, "")
-    assert out.startswith("Holdfast: long conversations that fit, and lose nothing.\n")
-    assert f"Conversations are kept in sqlite:///{home}/chats.db.\n" in out
+    assert out.startswith("Holdfast: long conversations that fit the context window and lose nothing.\n")
+    assert f"Sessions are stored in sqlite:///{home}/chats.db.\n" in out
     assert sum(line.startswith("  holdfast ") for line in out.splitlines()) == 3
     assert not home.exists()
 

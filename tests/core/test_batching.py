@@ -101,7 +101,7 @@ def test_reasoning_without_an_item_behind_it_is_removed() -> None:
     broken = mended(CALLS_AS_ITEMS, user("go"), HM, user("and?"), HM, call("a"), result("a", "1"), HM)
 
     assert said(broken) == [user("go"), user("and?"), HM, call("a"), result("a", "1")]
-    assert what(broken) == ["removed reasoning that led to nothing"] * 2
+    assert what(broken) == ["removed reasoning without an answer after it"] * 2
 
 
 def test_reasoning_goes_with_the_empty_item_behind_it() -> None:
@@ -142,7 +142,7 @@ def test_a_result_without_an_id_goes_by_the_name_of_the_tool() -> None:
         "gave a result the id 'x' of its call",
         "gave a result the id 'y' of its call",
         "gave a result the id 'z' of its call",
-        "gathered the results of one batch before anything else",
+        "moved the results of one batch to the start of one message",
     }
 
 

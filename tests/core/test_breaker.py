@@ -75,8 +75,8 @@ def test_an_agent_that_does_the_same_again_after_a_fold_is_told_of_and_not_folde
 
     assert (plan.now, plan.later) == ((), ())
     assert plan.reasons[0].startswith(
-        "the agent got nowhere since the last compaction: 12 calls gave what they had given before, and nothing was "
-        "said or decided; folding again would only let it begin anew (of "
+        "the agent made no progress since the last compaction: 12 calls returned the same results as before, without "
+        "a new prompt or decision; another compaction would only restart the loop (of "
     )
     assert plan.view.tokens <= how.message_budget, "what is sent fits all the same"
     assert context_report(plan_input_of(history, DEFAULT, how), DEFAULT).loop_reason == plan.reasons[0]
@@ -167,7 +167,7 @@ def test_the_presets_of_other_systems_keep_no_marks(name: str) -> None:
             {"tools_tokens": 700},
             "shorten the system text",
         ),
-        ([user_message("word " * 3_000)], {"tools_tokens": 700}, "say less at once, or put it into a file"),
+        ([user_message("word " * 3_000)], {"tools_tokens": 700}, "shorten the newest prompt, or put it into a file"),
     ],
 )
 def test_where_no_fold_can_help_the_reason_names_the_parts_and_what_to_do(
@@ -180,7 +180,7 @@ def test_where_no_fold_can_help_the_reason_names_the_parts_and_what_to_do(
     (reason, *_) = decide(history, PRESETS["copilot"], how).reasons
 
     outlook = plan_input_of(history, PRESETS["copilot"], how)
-    assert reason.startswith("system text, tools, pins and the newest prompt alone are over the line: ")
+    assert reason.startswith("system text, tools, pins and the newest prompt alone exceed 80% of the window: ")
     assert reason.endswith(f"compaction cannot help ({describe_breakdown(outlook)}; {remedy})")
     assert describe_breakdown(outlook).startswith(f"of {outlook.tokens:,} tokens: ")
 
@@ -199,7 +199,7 @@ def test_the_default_names_the_parts_too() -> None:
 
     assert plan.now == ()
     assert plan.reasons[0].startswith(
-        "system text, pins and the newest prompt alone fill the room: folding cannot help"
+        "system text, pins and the newest prompt alone exceed 80% of the budget: a compaction cannot help"
     )
     assert "(of 3,8" in plan.reasons[0]
     assert "newest prompt 3,8" in plan.reasons[0]

@@ -28,10 +28,10 @@ def test_what_was_taken_back_and_stands_again_can_be_taken_back_again() -> None:
 @pytest.mark.parametrize(
     ("event", "told"),
     [
-        (log.OutputsOffloaded(line=2, max_chars=1_000), "tool outputs before #2 are shown as previews of 1,000 char"),
-        (log.TurnsReducedToText(line=2), "of the turns before #2 only the words are shown"),
-        (log.ContextCleared(), "the conversation begins anew"),
-        (log.Rewound(to=1), "the conversation goes on from before #1"),
+        (log.OutputsOffloaded(line=2, max_chars=1_000), "tool outputs before #2 replaced by previews of 1,000 char"),
+        (log.TurnsReducedToText(line=2), "turns before #2 reduced to their text"),
+        (log.ContextCleared(), "context cleared"),
+        (log.Rewound(to=1), "rewound to before #1"),
     ],
 )
 def test_each_kind_of_change_is_told_in_a_line(event: log.Event, told: str) -> None:

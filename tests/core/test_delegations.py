@@ -212,5 +212,5 @@ def test_what_a_delegate_saw_is_told_in_words() -> None:
 
     found = delegation_records([(1, begun), (2, nothing), (3, log.DelegationFinished(scope="a", answer="so"))])
 
-    assert [one.description for one in found] == ["4 messages (#0–#2, #7) and what it was told of the rest", "nothing"]
+    assert [one.description for one in found] == ["4 messages (#0–#2, #7) and a briefing about the rest", "nothing"]
     assert [(one.state, one.started_ms, one.ended_ms) for one in found] == [("answered", 1, 3), ("running", 2, None)]

@@ -169,7 +169,7 @@ def test_reasoning_that_led_to_nothing_is_removed() -> None:
     )
 
     assert sent(result) == [user_message("go"), user_message("next")]
-    assert what(result) == [(1, "removed a turn of reasoning that led to nothing")]
+    assert what(result) == [(1, "removed a turn that holds only reasoning")]
 
 
 def test_a_conversation_begins_with_a_user_and_ends_with_one() -> None:

@@ -35,19 +35,10 @@ from holdfast.testing.chat import (
 from holdfast.testing.sessions import generate_session
 from holdfast.testing.strategies.chat import chat_histories, valid_chat_histories
 from holdfast.wire.formats import format_named
-from tests.support import RecordedHistory, appended, decide
+from tests.support import RecordedHistory, appended, decide, history_of, situation
 
 COUNTER, CHAT = counter_for("gpt-5"), format_named("openai-chat")
 DEFAULT = PRESETS["default"]
-
-
-def heard(messages: list[JsonMessage], *events: log.Event) -> RecordedHistory:
-    return RecordedHistory.replay([*map(appended, messages), *events], format_named)
-
-
-def situation(budget: int = 16_000, **fields: Any) -> Situation:
-    settings: dict[str, Any] = {"is_interrupted": True, **fields}
-    return Situation(budget=Budget(budget), window=budget, counter=COUNTER, **settings)
 
 
 def settle(history: RecordedHistory, policy: Policy, how: Situation) -> View:
@@ -75,7 +66,7 @@ def test_every_view_is_valid_and_fits_whatever_came_before(
     budget: int,
     has_summarizer: bool,  # noqa: FBT001
 ) -> None:
-    history, how = heard(messages), situation(budget, has_summarizer=has_summarizer)
+    history, how = history_of(messages), situation(budget, has_summarizer=has_summarizer)
     try:
         plan = decide(history, PRESETS[name], how)
     except (EmptyConversationError, CannotFitError):
@@ -87,7 +78,7 @@ def test_every_view_is_valid_and_fits_whatever_came_before(
 
 @given(chat_histories(), st.sampled_from(sorted(PRESETS)), st.sampled_from([700, 3_000]))
 def test_the_same_log_gives_the_same_plan(messages: list[JsonMessage], name: str, budget: int) -> None:
-    history, how = heard(messages), situation(budget, has_summarizer=True)
+    history, how = history_of(messages), situation(budget, has_summarizer=True)
     try:
         plan = decide(history, PRESETS[name], how)
     except (EmptyConversationError, CannotFitError):
@@ -99,7 +90,7 @@ def test_the_same_log_gives_the_same_plan(messages: list[JsonMessage], name: str
 
 @given(valid_chat_histories(), st.sampled_from(sorted(PRESETS)))
 def test_the_floor_leaves_alone_what_a_preset_gives_for_a_sound_history(messages: list[JsonMessage], name: str) -> None:
-    view = decide(heard(messages), PRESETS[name], situation(1_000_000, has_summarizer=True)).view
+    view = decide(history_of(messages), PRESETS[name], situation(1_000_000, has_summarizer=True)).view
 
     assert not view.is_fitted
     assert sent(view) == messages
@@ -109,7 +100,7 @@ def test_the_floor_leaves_alone_what_a_preset_gives_for_a_sound_history(messages
 def test_the_newest_prompt_and_system_text_are_sent_to_the_letter(
     messages: list[JsonMessage], name: str, budget: int
 ) -> None:
-    history, how = heard(messages), situation(budget)
+    history, how = history_of(messages), situation(budget)
     try:
         view = settle(history, PRESETS[name], how) if name == "default" else decide(history, PRESETS[name], how).view
     except CannotFitError:
@@ -155,7 +146,7 @@ def test_a_history_in_which_nothing_was_said_cannot_be_sent() -> None:
 def test_nothing_is_touched_below_the_lines() -> None:
     messages = generate_session(60)
 
-    plan = decide(heard(messages), DEFAULT, situation(100_000))
+    plan = decide(history_of(messages), DEFAULT, situation(100_000))
 
     assert (plan.now, plan.later, plan.reasons) == ((), (), ())
     assert sent(plan.view) == [*messages]
@@ -163,7 +154,7 @@ def test_nothing_is_touched_below_the_lines() -> None:
 
 @pytest.mark.seed("A-45")
 def test_at_the_hard_line_everything_but_a_short_tail_is_folded_at_once() -> None:
-    history, how = heard(generate_session(300)), situation(16_000)
+    history, how = history_of(generate_session(300)), situation(16_000)
 
     view = settle(history, DEFAULT, how)
 
@@ -177,9 +168,9 @@ def test_at_the_hard_line_everything_but_a_short_tail_is_folded_at_once() -> Non
 
 
 def test_the_reason_says_how_full_it_was_and_when_the_fold_pays() -> None:
-    plan = decide(heard(generate_session(300)), DEFAULT, situation(16_000, prices=PROVIDER_PRICES["gpt-4o"]))
+    plan = decide(history_of(generate_session(300)), DEFAULT, situation(16_000, prices=PROVIDER_PRICES["gpt-4o"]))
 
-    assert "of what may be sent; folding to about" in plan.reasons[0]
+    assert "of the budget (threshold 95%); compacting to about" in plan.reasons[0]
     assert "requests (gpt-4o prices)" in plan.reasons[0]
 
 
@@ -197,7 +188,7 @@ def grown_to(share: float, how: Situation) -> RecordedHistory:
 def test_between_the_lines_a_fold_waits_until_the_prefix_was_read_often_enough() -> None:
     how = situation(16_000)
     often = grown_to(0.85, how)
-    seldom = heard(
+    seldom = history_of(
         [
             user_message("word " * 13_000),
             assistant_message("b"),
@@ -209,12 +200,12 @@ def test_between_the_lines_a_fold_waits_until_the_prefix_was_read_often_enough()
 
     assert 0.8 < seldom.projection(COUNTER).tokens / how.message_budget < 0.95
     assert decide(often, DEFAULT, how).now != ()
-    assert "its prefix was read" in decide(often, DEFAULT, how).reasons[0]
+    assert "the cached prefix was read" in decide(often, DEFAULT, how).reasons[0]
     assert decide(seldom, DEFAULT, how).now == ()
 
 
 def test_where_reading_a_prefix_is_no_cheaper_a_fold_does_not_wait() -> None:
-    few = heard(
+    few = history_of(
         [*({"role": "user", "content": "w " * 2_000} for _ in range(5)), assistant_message("x"), user_message("now")]
     )
 
@@ -263,7 +254,7 @@ def test_a_fold_in_the_middle_of_a_tool_loop_keeps_the_prompt_that_is_being_answ
         user_message("Find all callers, never edit."),
         *steps,
     ]
-    history = heard(messages)
+    history = history_of(messages)
 
     out = sent(settle(history, DEFAULT, situation(16_000)))
 
@@ -285,7 +276,7 @@ def test_a_fold_keeps_the_users_words_and_the_names_that_were_used() -> None:
             tool_result_message(f"c{number}", "out " * 60),
             assistant_message("done"),
         ]
-    history = heard([*talk, user_message("now")])
+    history = history_of([*talk, user_message("now")])
 
     summary = sent(settle(history, DEFAULT, situation(16_000)))[0]["content"]
 
@@ -303,7 +294,7 @@ def test_a_fold_in_a_small_window_still_holds_what_the_user_laid_down(budget: in
             user_message(f"Question {number}: what of the tide?"),
             assistant_message(f"Answer {number}: " + "it ebbs " * budget),
         ]
-    history = heard([*turns[: budget // 100], user_message("And now?")])
+    history = history_of([*turns[: budget // 100], user_message("And now?")])
 
     view = settle(history, DEFAULT, situation(budget))
 
@@ -330,7 +321,7 @@ def test_a_fold_that_would_free_too_little_is_not_made() -> None:
         user_message("word " * 14_000),
         *(one for n in range(6) for one in (assistant_message(f"a{n}"), user_message(f"q{n}"))),
     ]
-    history = heard(messages, log.Pinned(position=0))
+    history = history_of(messages, log.Pinned(position=0))
 
     plan = decide(history, DEFAULT, situation(16_000, pins=frozenset({0})))
 
@@ -339,7 +330,7 @@ def test_a_fold_that_would_free_too_little_is_not_made() -> None:
 
 @pytest.mark.seed("A-45")
 def test_a_replacement_that_is_no_smaller_is_a_failure_and_changes_nothing() -> None:
-    history = heard(
+    history = history_of(
         [user_message("a"), assistant_message("b"), user_message("c"), assistant_message("d"), user_message("e")]
     )
     outlook = plan_input_of(history, PRESETS["co-cli"], situation())
@@ -381,13 +372,13 @@ def test_large_settled_outputs_are_shown_as_previews_when_they_hold_nearly_every
     ]
     talk += [tool_call_message("b"), tool_result_message("b", "data"), assistant_message("ok"), user_message("go on")]
 
-    plan = decide(heard(talk), DEFAULT, situation(16_000))
+    plan = decide(history_of(talk), DEFAULT, situation(16_000))
 
     assert plan.now == (OffloadOutputs(before=3, max_chars=2_000),)
 
 
 def test_other_limits_of_a_budget_call_for_a_fold_too() -> None:
-    history = heard([one for n in range(30) for one in (user_message(f"q{n}"), assistant_message(f"a{n}"))][:-1])
+    history = history_of([one for n in range(30) for one in (user_message(f"q{n}"), assistant_message(f"a{n}"))][:-1])
     how = Situation(budget=Budget(100_000, messages=60), counter=COUNTER)
 
     assert [type(step) for step in decide(history, DEFAULT, how).now] == [CompactSpan]
@@ -407,17 +398,17 @@ def test_a_conversation_is_as_full_as_the_limit_that_is_nearest(budget: Budget, 
     talk = [user_message("one " * 8), assistant_message("1"), user_message("two " * 8), assistant_message("2")]
     how = Situation(budget=budget, window=16_000, counter=COUNTER)
 
-    assert plan_input_of(heard(talk), DEFAULT, how).fill == pytest.approx(share)
+    assert plan_input_of(history_of(talk), DEFAULT, how).fill == pytest.approx(share)
 
 
 def test_a_damaged_history_is_mended_in_every_view() -> None:
-    history = heard([user_message("a"), tool_call_message("x"), user_message("b")])
+    history = history_of([user_message("a"), tool_call_message("x"), user_message("b")])
 
     view = decide(history, DEFAULT, situation(16_000)).view
 
     assert view.is_fitted
     assert [repair.description for repair in view.repairs] == ["made up a result for call 'x'"]
-    assert "floor: mended 1" in view.reasons[0]
+    assert "1 place repaired" in view.reasons[0]
 
 
 MOVES = st.sampled_from(["say", "answer", "undo", "redo", "clear", "rewind", "pin", "plan"])
@@ -456,7 +447,7 @@ def test_any_interleaving_of_events_leaves_something_that_can_be_sent(moves: lis
 
 def test_settings_of_the_default_can_be_changed_in_words() -> None:
     policy = read_policy("[compaction]\nhard_share = 0.9\nsoft_share = 0.9\ntail_share = 0.3")
-    history, how = heard(generate_session(300)), situation(16_000)
+    history, how = history_of(generate_session(300)), situation(16_000)
 
     view = settle(history, policy, how)
 

@@ -2,7 +2,6 @@
 
 import pickle
 from itertools import repeat
-from typing import Any
 
 import pytest
 
@@ -28,19 +27,9 @@ from holdfast.testing.chat import (
 from holdfast.testing.models import ScriptedModel
 from holdfast.testing.responses import function_call_item, function_output_item, output_message_item
 from holdfast.wire.formats import format_named
-from tests.support import RecordedHistory, decide
+from tests.support import RecordedHistory, decide, history_of, situation
 
 COUNTER = counter_for("gpt-5")
-
-
-def heard(messages: list[JsonMessage], *events: log.Event, format_name: str = "openai-chat") -> RecordedHistory:
-    said_so = [log.MessageAppended(format=format_name, native=native) for native in messages]
-    return RecordedHistory.replay([*said_so, *events], format_named)
-
-
-def situation(budget: int = 16_000, **fields: Any) -> Situation:
-    settings: dict[str, Any] = {"window": budget, "is_interrupted": True, **fields}
-    return Situation(budget=Budget(budget), counter=COUNTER, **settings)
 
 
 def loop(steps: int) -> list[JsonMessage]:
@@ -80,7 +69,7 @@ async def test_one_large_output_does_not_take_the_users_words_and_the_ledger_out
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("has_summarizer", [False, True])
 def test_a_pin_is_sent_to_the_letter_whatever_the_preset(name: str, has_summarizer: bool) -> None:  # noqa: FBT001
-    history = heard(
+    history = history_of(
         [user_message("PIN: never deploy"), assistant_message("ok"), *LONG, user_message("now")], log.Pinned(position=0)
     )
 
@@ -100,7 +89,7 @@ def test_a_pinned_result_is_not_cut(name: str, length: int) -> None:
         assistant_message("d"),
         user_message("e"),
     ]
-    history = heard(messages, log.Pinned(position=2))
+    history = history_of(messages, log.Pinned(position=2))
 
     view = decide(history, PRESETS[name], situation(100_000)).view
 
@@ -134,7 +123,7 @@ def test_a_run_of_items_with_another_call_in_it_is_one_batch() -> None:
 
 def test_inkeeps_limits_hold_when_a_single_message_has_to_go() -> None:
     view = decide(
-        heard([user_message("word " * 60_000), user_message("now")]), PRESETS["inkeep"], situation(1_000_000)
+        history_of([user_message("word " * 60_000), user_message("now")]), PRESETS["inkeep"], situation(1_000_000)
     ).view
 
     assert [entry.message.text for entry in view.entries] == [
@@ -144,7 +133,7 @@ def test_inkeeps_limits_hold_when_a_single_message_has_to_go() -> None:
 
 
 def test_nothing_is_offloaded_when_it_is_messages_that_there_are_too_many_of() -> None:
-    history = heard([one for n in range(30) for one in (user_message(f"q{n}"), assistant_message(f"a{n}"))][:-1])
+    history = history_of([one for n in range(30) for one in (user_message(f"q{n}"), assistant_message(f"a{n}"))][:-1])
     how = Situation(budget=Budget(100_000, messages=40), counter=COUNTER)
 
     steps = decide(history, PRESETS["default"], how).now
@@ -153,7 +142,7 @@ def test_nothing_is_offloaded_when_it_is_messages_that_there_are_too_many_of() -
 
 
 def test_compaction_stops_where_tools_alone_are_over_the_line_and_says_so() -> None:
-    history = heard([one for n in range(9) for one in (user_message(f"q{n}"), assistant_message(f"a{n}"))][:-1])
+    history = history_of([one for n in range(9) for one in (user_message(f"q{n}"), assistant_message(f"a{n}"))][:-1])
 
     plan = decide(history, PRESETS["copilot"], situation(10_000, tools_tokens=8_200, has_summarizer=True))
 
@@ -166,7 +155,7 @@ def test_after_three_failures_no_summary_is_asked_for_until_more_was_said() -> N
     failure = log.CompactionCompleted(success=False, span=Span(stop=1), error="timeout")
     how = situation(6_000, has_summarizer=True)
 
-    resting = heard([*talk, user_message("now")], failure, failure, failure)
+    resting = history_of([*talk, user_message("now")], failure, failure, failure)
     assert decide(resting, PRESETS["inkeep"], how).now == ()
     for number in range(20):
         resting.append(log.MessageAppended(format="openai-chat", native=user_message(f"more {number}")))
@@ -177,7 +166,7 @@ def test_after_three_failures_no_summary_is_asked_for_until_more_was_said() -> N
 @pytest.mark.parametrize("summary", [None, Summary(""), Summary(" \n")])
 @pytest.mark.seed("C-58")
 def test_an_empty_summary_is_a_failure(summary: Summary | None) -> None:
-    history = heard([*LONG, user_message("now")])
+    history = history_of([*LONG, user_message("now")])
     for name in ("copilot", "inkeep"):
         rule = PRESETS[name].compaction
         assert rule is not None
@@ -189,7 +178,7 @@ def test_an_empty_summary_is_a_failure(summary: Summary | None) -> None:
 
 def test_a_summary_of_a_span_that_was_trimmed_further_meanwhile_is_thrown_away() -> None:
     trimmed = log.CompactionCompleted(success=True, span=Span(start=0, stop=34))
-    history = heard([*LONG, user_message("now")], trimmed)
+    history = history_of([*LONG, user_message("now")], trimmed)
     rule = PRESETS["cowagent"].compaction
     assert rule is not None
     late = CompactSpan(span=Span(start=0, stop=20, count=10, is_merged=True), by="summary")
@@ -205,7 +194,7 @@ def test_a_summary_of_a_span_that_was_trimmed_further_meanwhile_is_thrown_away()
 
 
 def test_a_fold_always_leaves_a_word_in_its_place() -> None:
-    history, how = heard([*LONG, user_message("now")]), situation(400)
+    history, how = history_of([*LONG, user_message("now")]), situation(400)
     step = decide(history, PRESETS["default"], how).now[0]
     rule = PRESETS["default"].compaction
     assert isinstance(step, CompactSpan)
@@ -218,7 +207,7 @@ def test_a_fold_always_leaves_a_word_in_its_place() -> None:
 
 
 def delegated() -> RecordedHistory:
-    history = heard([user_message("THE TASK"), tool_call_message("m1")])
+    history = history_of([user_message("THE TASK"), tool_call_message("m1")])
     history.append(log.DelegationStarted(scope="d1", agent="worker"))
     for native in (user_message("Always delete tmp files."), assistant_message("working")):
         history.append(log.MessageAppended(format="openai-chat", native=native, scope="d1"))
@@ -251,7 +240,7 @@ def test_a_delegate_is_not_told_that_its_own_delegation_was_interrupted() -> Non
 
 
 def test_an_interrupt_of_one_agent_does_not_stop_another() -> None:
-    history = heard([user_message("go"), tool_call_message("m1")], log.TurnInterrupted(scope="d1"))
+    history = history_of([user_message("go"), tool_call_message("m1")], log.TurnInterrupted(scope="d1"))
 
     with pytest.raises(PendingToolCallsError):
         decide(history, PRESETS["default"], situation(is_interrupted=False))
@@ -270,7 +259,7 @@ def test_errors_travel_between_processes_with_their_facts() -> None:
 
 def test_a_merged_summary_moves_into_the_prompt_that_comes_live_as_in_a_replay() -> None:
     fold = log.CompactionCompleted(success=True, span=Span(start=0, stop=4, is_merged=True), replacement=("S: ",))
-    history = heard(
+    history = history_of(
         [user_message("PIN"), assistant_message("x"), user_message("q"), assistant_message("a")],
         log.Pinned(position=0),
         fold,
@@ -284,7 +273,7 @@ def test_a_merged_summary_moves_into_the_prompt_that_comes_live_as_in_a_replay()
 
 
 def test_many_rewinds_are_all_in_force() -> None:
-    history = heard([system_message("be")])
+    history = history_of([system_message("be")])
     for number in range(300):
         history.append(log.MessageAppended(format="openai-chat", native=user_message(f"q{number}")))
         history.append(log.MessageAppended(format="openai-chat", native=assistant_message(f"a{number}")))

@@ -31,9 +31,9 @@ def test_a_receipt_reads_well() -> None:
         "budget             –       4,000  (user)\n"
         "kept               5  #0–#2, #4–#5\n"
         "clipped            1  #3\n"
-        "mended             1\n"
+        "repaired           1\n"
         "            #4: made up a result for call 'b'\n"
-        "because the conversation is longer than its budget"
+        "because   the conversation is longer than its budget"
     )
 
 

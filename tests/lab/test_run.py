@@ -169,8 +169,8 @@ def test_a_session_of_the_store_is_played_too(
         ),
         (["--policy", "default+what"], "--policy: 'what' is not known; write default+summary"),
         (["--policy", "my.toml"], "--policy: my.toml cannot be read: No such file"),
-        (["--budget", "many"], "--budget: 'many' is no list of tokens above 3,000"),
-        (["--budget", "9" * 5_000], "is no list of tokens above 3,000"),
+        (["--budget", "many"], "--budget: 'many' is not a list of budgets above 3,000 tokens"),
+        (["--budget", "9" * 5_000], "is not a list of budgets above 3,000 tokens"),
         (["--prices", "acme"], "--prices: 'acme' is not known; choose from anthropic"),
         (["--prices", "prices.toml"], "--prices: prices.toml: [mine] needs output"),
     ],
@@ -218,7 +218,7 @@ def test_a_figure_that_has_to_be_nothing_and_is_not_is_told(tmp_path: Path, caps
     code, _, problems = ran(capsys, str(path), "--budget", "9000", "--policy", "full", "--baselines", "")
 
     assert code == 1
-    assert "holdfast: torn, full at 9,000: M8.invalid is 2 and has to be 0" in problems
+    assert "holdfast: torn, full at 9,000: M8.invalid is 2 and must be 0" in problems
 
 
 def test_prices_have_names_models_have_prices_and_so_do_files(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_prices_have_names_models_have_prices_and_so_do_files(tmp_path: Path) ->
         Prices(name="mine", read=0.2, write=1.0, output=3.0, ttl_seconds=60.0),
     ]
     assert [one.name for one in found[3:]] == ["gpt-4o-mini"]
-    with pytest.raises(SettingsError, match="names nothing"):
+    with pytest.raises(SettingsError, match="names no price list"):
         prices_for(" , ")
 
 
@@ -314,7 +314,8 @@ def test_an_interrupt_keeps_what_is_done_and_says_how_much_that_is(tmp_path: Pat
         out, problems = process.communicate(timeout=60)
 
     assert process.returncode == 130
-    assert " of 22 replays were played" in problems.splitlines()[-1]
+    assert problems.splitlines()[-1].startswith("holdfast: interrupted after ")
+    assert " of 22 replays" in problems.splitlines()[-1]
     assert "Traceback" not in problems
     assert all(row["is_partial"] for row in json.loads(out))
 
@@ -326,5 +327,5 @@ def test_a_run_that_is_terminated_leaves_nothing_behind(tmp_path: Path) -> None:
         _, problems = process.communicate(timeout=60)
 
     assert process.returncode == 128 + signal.SIGTERM
-    assert "interrupted: " in problems
+    assert "interrupted after " in problems
     assert "semaphore" not in problems

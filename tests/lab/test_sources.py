@@ -206,11 +206,11 @@ async def test_what_cannot_be_played_is_told_once_with_file_line_and_session_and
 
     assert [one.name for one in found] == ["good"]
     assert problems == [
-        f"{path}, line 2: session 'odd': messages[1].content: must be a string, a list of parts or null, not int",
-        f"{path}, line 3: session 'none': there is no assistant turn to play",
+        f"{path}, line 2: session 'odd': messages[1].content: must be a string or a list of blocks, not a number",
+        f"{path}, line 3: session 'none': there is no assistant turn to replay",
         f"{path}, line 4: session 'text': must be an object with a list of messages",
         f"{torn}: nothing in it can be read as JSON",
-        f"{bare}: line 2: session 'bare': messages[1].content: must be a string, a list of parts or null, not int",
+        f"{bare}: line 2: session 'bare': messages[1].content: must be a string or a list of blocks, not a number",
         "tlaks.jsonl: there is no such file, and no such session",
     ]
 

@@ -65,7 +65,7 @@ def test_versions_are_all_combinations_beside_the_policy_as_it_is() -> None:
         ({"compaction.tail_share": 0.1, "compaction.hard_share": 0.9}, False),
     ]
     assert left_out.startswith(
-        "2 of 4 combinations cannot work and were left out: policy.compaction.hard_share: must be at "
+        "2 of 4 combinations are invalid and were skipped: policy.compaction.hard_share: must be at "
     )
 
 
@@ -78,7 +78,7 @@ def test_a_preset_has_numbers_to_vary_where_nobody_says_which(name: str) -> None
 
 
 def test_a_policy_without_numbers_wants_to_be_told_what_to_vary() -> None:
-    with pytest.raises(SettingsError, match="how copilot folds has no numbers; say what to vary, SETTING=VALUES"):
+    with pytest.raises(SettingsError, match="the compaction rule of copilot has no numbers; name a setting"):
         parse_variations([], PRESETS["copilot"])
 
 
@@ -97,7 +97,7 @@ def test_the_default_is_varied_where_it_folds_and_in_what_it_keeps() -> None:
         ("compaction.tial_share=1", "--vary: policy.compaction.tial_share: is not a setting; did you mean"),
         (
             "compaction.tail_share",
-            "--vary: 'compaction.tail_share' says no values; write such as compaction.tail_share=0.05,0.1",
+            "--vary: 'compaction.tail_share' has no values; write them as in compaction.tail_share=0.05,0.1",
         ),
         ("compaction.tail_share=3", "--vary: policy.compaction.tail_share: must lie between 0.001 and 1, not 3"),
         (f"compaction.min_messages={','.join(map(str, range(1, 66)))}", "--vary: 65 combinations are more than 64;"),
@@ -151,4 +151,4 @@ def test_tuning_wants_one_budget(talk: Path, capsys: Captured) -> None:
     code, out, problems = tuned(capsys, str(talk), "--budget", "5000,6000")
 
     assert (code, out) == (2, "")
-    assert "--budget: '5000,6000' is more than one; give the one to tune for" in problems
+    assert "--budget: '5000,6000' is more than one budget; give the one to tune for" in problems

@@ -31,7 +31,7 @@ async def test_a_script_is_read_line_by_line() -> None:
     ]
     with pytest.raises(ModelAccessError):
         await model.write(ASK)
-    with pytest.raises(ModelRefusedError, match="the script ended before ask 5"):
+    with pytest.raises(ModelRefusedError, match="the script has no line for prompt 5"):
         await model.write(ASK)
     assert (model.prompts, model.window) == ([ASK] * 5, 9)
 
@@ -56,7 +56,7 @@ async def outcome(model: FailingModel, clock: SimulatedClock) -> tuple[str, bool
         ("hanging", "ModelUnreachableError", 2, 181),
         ("stubborn", ("abcdef", False), 1, 60),
         ("flaky", ("abcdef", False), 2, 1),
-        ("unauthorised", "ModelAccessError", 1, 0),
+        ("unauthorized", "ModelAccessError", 1, 0),
         ("unreachable", "ModelUnreachableError", 2, 1),
         ("busy", "ModelBusyError", 2, 5),
         ("overflow", "ModelOverflowError", 1, 0),

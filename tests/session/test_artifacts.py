@@ -74,7 +74,7 @@ async def test_an_unknown_reference_is_named(reference: str) -> None:
     async with Session.open("c1", model="gpt-5") as session:
         await session.record(TALK)
 
-        with pytest.raises(UnknownArtifactError, match="lists those"):
+        with pytest.raises(UnknownArtifactError, match="lists all of them"):
             await session.artifact(reference)
 
 

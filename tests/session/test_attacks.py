@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,17 @@ from holdfast.core.history import events as log
 from holdfast.errors import CompactionCancelledError, HoldfastError, SettingsError
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.maintenance.verify import rebuilt_requests
-from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
+from tests.support import open_session
 
 WORDS = "word " * 200
 GOOD = "Intent: find the lost file [#0]. Next: look in docs/."
 
 
-def opened(store: Store | None = None, **settings: Any) -> Any:
-    return Session.open("c", store=store or MemoryStore(), model="gpt-5", **settings)
+opened = partial(open_session, session_id="c")
 
 
 async def talked(session: Session, turns: int = 6) -> None:
@@ -186,7 +186,7 @@ async def test_recompacting_takes_back_a_compaction_and_nothing_else() -> None:
     other = await opened(summarizer=ScriptedModel([GOOD]))
     await talked(other)
     await other.compact()
-    other._compactor.options = CompactionOptions(automatic=FailingModel("unauthorised"))
+    other._compactor.options = CompactionOptions(automatic=FailingModel("unauthorized"))
     with pytest.raises(HoldfastError):
         await other.recompact()
     assert len(other.history.version.state_of(log.MAIN).compactions) == 1

@@ -1,6 +1,6 @@
 """Bad luck is normal too: a clock that jumps, a result of a hundred megabytes, a program from the future."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,20 +8,11 @@ import pytest
 from holdfast import Session
 from holdfast.errors import StoreUnavailableError, UnknownSessionError
 from holdfast.stores.base import JsonRecord, Store, expired_sessions
-from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.store_contract import NOW_MS
 
 DAY_MS = 86_400_000
 TALK = [user_message("one"), assistant_message("1"), user_message("two")]
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    made: Store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "chats.db")
-    yield made
-    await made.close()
 
 
 async def test_a_clock_that_goes_backwards_changes_nothing_but_the_times(store: Store) -> None:

@@ -15,19 +15,16 @@ from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.compaction.hooks import HookCall, Hooks
 from holdfast.session.requested_compaction import resident_bytes
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import assistant_message, user_message
+from holdfast.testing.chat import user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
+from tests.support import record_turns
 
-WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
 SUMMARY = "# Greek letters\nThe user counts in Greek letters [#0]. Next: go on."
 
 
 async def talked(policy: str = "default", turns: int = 6, **settings: Any) -> Session:
     session: Session = await Session.open("c1", store=MemoryStore(), policy=policy, model="gpt-5", **settings)
-    for number in range(turns):
-        await session.record(
-            [user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}")]
-        )
+    await record_turns(session, turns)
     return session
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,16 +15,7 @@ from holdfast.session.log.leases import HELD_HERE
 from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
-from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    made: Store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "chats.db")
-    yield made
-    await made.close()
 
 
 @pytest.fixture

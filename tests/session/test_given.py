@@ -79,7 +79,7 @@ SAID: list[tuple[str, Call, Any, str]] = [
     ("at", CALLS["fork at"], "x", "fork.at: must be the position of a message, a whole number, not 'x'"),
     ("tools", CALLS["prepare with tools"], 5, "tools: must be a list of objects, not 5"),
     ("a tool", CALLS["prepare with a tool"], "read", "tools[0]: must be an object, not 'read'"),
-    ("NaN", CALLS["prepare with a tool"], {"a": float("nan")}, "tools: holds lone surrogates, NaN or infinity; "
+    ("NaN", CALLS["prepare with a tool"], {"a": float("nan")}, "tools: contains lone surrogates, NaN or infinity; "
      "remove them first"),
     ("scope", CALLS["prepare for a scope"], [], "scope: must be the name of an agent's scope, such as 'main', not []"),
     ("shown", CALLS["shown"], None, "scope: must be the name of an agent's scope, such as 'main', not None"),

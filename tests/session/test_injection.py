@@ -17,7 +17,8 @@ import pytest
 from holdfast import Session
 from holdfast.core.history import events as log
 from holdfast.core.memory.board import Board, parse_board
-from holdfast.core.memory.notes import MemoryNote, append_note, parse_sections
+from holdfast.core.memory.evictions import Eviction
+from holdfast.core.memory.notes import append_section, eviction_section, parse_sections
 from holdfast.core.planning.summary.board_prompt import BoardDraft, propose_by_rule
 from holdfast.core.planning.summary.framing import inbox_frame
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
@@ -159,11 +160,10 @@ async def test_no_attack_is_promoted_wherever_it_is_planted(plant: Callable[[str
 def test_no_attack_becomes_a_section_of_a_days_notes() -> None:
     for text in ATTACKS.values():
         said = f"Said:\n{text}"
-        note = MemoryNote(
-            session="s", log_index=3, time_ms=0, cause="trimmed", time="10:00", messages=(range(4),), text=said
-        )
+        eviction = Eviction(log_index=3, time_ms=0, cause="trimmed", ranges=(range(4),))
+        note = eviction_section("s", eviction, said, day="2026-11-15", time="10:00")
 
-        (section,) = parse_sections(append_note("", "2026-11-15", note), "2026-11-15")
+        (section,) = parse_sections(append_section("", note), "2026-11-15")
 
         assert (section.session, section.place, section.messages) == ("s", 3, "#0-3")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.torture.batches import run_batch
-from benchmarks.torture.standing import observed_state
+from benchmarks.torture.observed import observed_state
 from holdfast import Session
 from holdfast.stores.base import Snapshot
 from holdfast.stores.sqlite.store import SqliteStore

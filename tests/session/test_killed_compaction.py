@@ -16,12 +16,11 @@ from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.session.session import Session
 from holdfast.testing.chat import JsonMessage, assistant_message, user_message
 from holdfast.testing.models import ScriptedModel
+from tests.session.compaction_writer import SUMMARY, WORDS
 
 WRITER = Path(__file__).parent / "compaction_writer.py"
 KILLS = int(os.environ.get("HOLDFAST_KILLS", "6"))
 """A short run; `make crash` asks for a thousand."""
-WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 6
-SUMMARY = "The user counts in Greek letters [#0]. Done: alpha to kappa [#1]. Next: go on."
 BUDGET = 2_000
 STUCK_SECONDS = 30.0
 FOLLOWS = {

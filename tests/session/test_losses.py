@@ -80,7 +80,7 @@ async def test_whoever_approves_a_summary_is_told_what_it_leaves_out_and_the_rec
     (receipt,) = await session.receipts()
     assert (drafts[0].summary.put_back, drafts[0].summary.left_out) == (fold.summary.put_back, fold.summary.left_out)
     assert (receipt.summary.put_back, receipt.summary.left_out) == (fold.summary.put_back, fold.summary.left_out)
-    assert f", {len(fold.summary.put_back)} put back, {len(fold.summary.left_out)} one recall away" in str(receipt)
+    assert f", {len(fold.summary.put_back)} restored, {len(fold.summary.left_out)} left to recall" in str(receipt)
     (noted,) = [event for event in await session.events() if isinstance(event, log.SummaryWritten)]
     assert (noted.summary.put_back, noted.summary.left_out) == (fold.summary.put_back, fold.summary.left_out)
 

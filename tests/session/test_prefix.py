@@ -20,9 +20,8 @@ from holdfast.testing.chat import (
     user_message,
 )
 from holdfast.testing.models import ScriptedModel, ScriptLine
+from tests.support import SUMMARY, WORDS, record_turns
 
-WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
-SUMMARY = "The user counts in Greek letters [#0]. Done: alpha to kappa [#1]. Next: go on."
 TOOLS = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]
 BUDGET = 8_000
 
@@ -134,10 +133,7 @@ async def test_only_the_own_model_with_room_left_is_asked_so(settings: dict[str,
 async def test_a_conversation_that_nothing_was_sent_of_is_data() -> None:
     model = writer()
     session = await opened(model)
-    for number in range(4):
-        await session.record(
-            [user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}")]
-        )
+    await record_turns(session, 4)
 
     await session.compact()
 

@@ -3,6 +3,7 @@
 import re
 import sqlite3
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,13 @@ from holdfast.recall import RecallQuery
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
+from tests.support import open_session
 
 DAY_MS = 86_400_000
 LINES = "\n".join(f"line {number}: {'x' * (number % 7)}" for number in range(1, 2_001))
 
 
-def opened(store: str | Store | None = None, **settings: Any) -> Any:
-    return Session.open("r1", store=store or MemoryStore(), model="gpt-5", **settings)
+opened = partial(open_session, session_id="r1")
 
 
 async def worked(session: Session) -> None:

@@ -47,7 +47,9 @@ async def test_a_scope_that_nobody_works_under_is_refused_by_name() -> None:
         async with session.delegate("scout", task="look") as scout:
             await scout.record([assistant_message("found it")])
 
-        with pytest.raises(UnknownScopeError, match=r"'nosuch' is no agent's here; give 'main' or one of") as refused:
+        with pytest.raises(
+            UnknownScopeError, match=r"no agent has the scope 'nosuch'; pass 'main' or one of"
+        ) as refused:
             await session.recall("key", scope="nosuch")
         retry = partial(session.retry, "too long", status=400)
         for asked in (session.prepare, session.visible_messages, session.artifacts, session.compact, retry):

@@ -15,19 +15,15 @@ from holdfast.models.base import ModelReply
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
+from tests.support import SUMMARY, WORDS, record_turns
 
-WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
-SUMMARY = "The user counts in Greek letters [#0]. Done: alpha to kappa [#1]. Next: go on."
 USAGE = log.Usage(input_tokens=1_000, output_tokens=100, cache_read_tokens=9_000)
 NOW = 1_700_000_000_000
 
 
 async def opened(**settings: Any) -> Session:
     session = await Session.open("r1", store=MemoryStore(), model="gpt-5", clock=lambda: NOW, **settings)
-    for number in range(6):
-        await session.record(
-            [user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}")]
-        )
+    await record_turns(session, 6)
     return session
 
 
@@ -36,10 +32,7 @@ async def test_a_compaction_keeps_what_the_provider_calls_the_call_that_wrote_it
     store = MemoryStore()
     answer = ModelReply(text=SUMMARY, model="gpt-5", usage=USAGE, request_id="chatcmpl-7")
     session = await Session.open("r1", store=store, model="gpt-5", summarizer=ScriptedModel([answer]))
-    for number in range(6):
-        await session.record(
-            [user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}")]
-        )
+    await record_turns(session, 6)
 
     fold = await session.compact()
 
@@ -73,11 +66,12 @@ async def test_the_receipt_of_a_compaction_tells_everything_and_reads_well() -> 
     assert str(receipt).splitlines() == [
         "compacted (manual) #0–#11 by gpt-5",
         f"tokens    {receipt.tokens_before:,} → {receipt.tokens_after:,} (counted)",
-        "messages  12 folded into 1, 0 kept whole; all are in the log",
-        f"cache     {receipt.effect.prefix_lost:,} tokens of the prefix lost, {receipt.effect.rewritten:,} sent as new",
-        "survival  100% of what must not be forgotten",
+        "messages  12 replaced by 1, 0 kept whole; all stay in the log",
+        f"cache     {receipt.effect.prefix_lost:,} tokens of the cached prefix lost, "
+        f"{receipt.effect.rewritten:,} sent uncached",
+        "facts     100% of the facts that must be kept",
         "spent     10,000 tokens in (9,000 from the cache), 100 out",
-        f"cost      $0.003375 for the summary, ${receipt.effect.rewrite_dollars:.4g} for what is sent as new",
+        f"cost      $0.003375 for the summary, ${receipt.effect.rewrite_dollars:.4g} for uncached input",
         f"took      {(receipt.summary.duration_ms or 0) / 1000:.1f} s",
         "undo with session.undo()",
     ]
@@ -94,7 +88,7 @@ async def test_the_reason_is_on_the_receipt_and_so_is_why_nothing_was_done() -> 
 
     (made,), (failed,) = await session.receipts(), await other.receipts()
 
-    assert "% of what may be sent; folding to about" in made.reason
+    assert "% of the budget (threshold 95%); compacting to about" in made.reason
     assert (made.summary.by_model, made.summary.usage, made.summary.dollars, made.summary.duration_ms) == (
         None,
         None,
@@ -147,8 +141,8 @@ async def test_every_other_change_leaves_one_too() -> None:
         (2, "undo with session.undo(), 2 times"),
         (1, "undo with session.undo()"),
     ]
-    assert str(cleared).splitlines()[0] == "the conversation begins anew"
-    assert "dropped   #8–#11; all are in the log" in str(rewound)
+    assert str(cleared).splitlines()[0] == "context cleared"
+    assert "dropped   #8–#11; all stay in the log" in str(rewound)
 
 
 async def test_outputs_that_are_shown_as_previews_are_told_with_what_that_frees() -> None:
@@ -166,10 +160,10 @@ async def test_outputs_that_are_shown_as_previews_are_told_with_what_that_frees(
 
     (receipt,) = await session.receipts()
 
-    assert str(receipt).splitlines()[0] == "tool outputs before #3 are shown as previews of 2,000 characters"
+    assert str(receipt).splitlines()[0] == "tool outputs before #3 replaced by previews of 2,000 characters"
     assert (receipt.tokens_after < 1_000, receipt.tokens_before > 12_000) == (True, True)
     assert receipt.tokens_before - 1_000 < receipt.effect.prefix_lost < receipt.tokens_before
-    assert "they are shown as previews from now on" in receipt.reason
+    assert "previews replace them from now on" in receipt.reason
 
 
 def test_a_change_that_was_taken_back_says_so_and_the_steps_of_the_others_are_counted() -> None:
@@ -186,7 +180,7 @@ def test_a_change_that_was_taken_back_says_so_and_the_steps_of_the_others_are_co
         (log.ContextCleared(), 0, True),
     ]
     assert (found[2].compacted, found[2].dropped) == (range(0), (range(1), range(2, 3)))
-    assert str(ChangeReceipt(log.Rewound(to=1), is_undone=True)) == "the conversation goes on from before #1\nundone"
+    assert str(ChangeReceipt(log.Rewound(to=1), is_undone=True)) == "rewound to before #1\nundone"
 
 
 def test_what_a_change_does_is_read_again_and_a_wrong_one_is_named() -> None:

@@ -14,9 +14,9 @@ from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import ScriptedModel
+from tests.support import WORDS
 
 KEY = "sk-proj-a1b2c3d4e5f6g7h8"
-WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 12
 
 
 def everything_in(ask: SummaryPrompt) -> str:
@@ -77,7 +77,7 @@ async def test_the_receipt_says_how_many_keys_were_kept_from_the_summariser_and_
     (receipt,) = await session.receipts()
     # Plan, focus and system text; the first prompt, the result, four answers, and the last one, which stays behind.
     assert receipt.summary.redacted == (("key", 10),)
-    assert "redacted  10 keys kept from the summariser" in str(receipt)
+    assert "redacted  10 keys hidden from the summarizer" in str(receipt)
     (written,) = [event for event in await session.events() if isinstance(event, log.SummaryWritten)]
     assert (written.summary.redacted, KEY in repr(written), KEY in str(receipt)) == ((("key", 10),), False, False)
 
@@ -97,6 +97,6 @@ def test_secrets_of_every_kind_are_told_in_words() -> None:
     )
 
     assert from_record(to_record(fold)) == fold
-    assert "redacted  1 bearer token, 1,200 keys, 1 password in URLs kept from the summariser" in str(
+    assert "redacted  1 bearer token, 1,200 keys, 1 password in URLs hidden from the summarizer" in str(
         ChangeReceipt(fold)
     )

@@ -83,7 +83,7 @@ async def test_a_decision_against_what_the_user_asked_for_is_on_the_receipt() ->
 
     assert before.receipt.conflicts == ()
     assert after.receipt.conflicts == (
-        "the model settled “I decided to use tabs in the source files.” #3,"
+        "the model decided “I decided to use tabs in the source files.” #3,"
         " the user asked for “Never use tabs in the source files.” #0",
     )
-    assert "conflict  the model settled" in str(after.receipt)
+    assert "conflict  the model decided" in str(after.receipt)

@@ -1,8 +1,7 @@
 """A session keeps what was said, sends what fits, and gives everything back."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,31 +16,19 @@ from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.sessions import generate_session
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    made: Store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "chats.db")
-    yield made
-    await made.close()
-
-
-def opened(store: Store, name: str = "c1", **settings: Any) -> Any:
-    return Session.open(name, store=store, model="gpt-5", **settings)
-
+from tests.support import open_session
 
 TALK = [user_message("one"), assistant_message("1"), user_message("two"), assistant_message("2"), user_message("three")]
 
 
 async def test_what_was_recorded_is_there_for_whoever_opens_the_session_next(store: Store) -> None:
-    first = await opened(store)
+    first = await open_session(store)
     assert await first.record(TALK) == range(5)
     request = await first.prepare(16_000)
 
-    again = await opened(store)
+    again = await open_session(store)
 
     assert request.messages == TALK
     assert (await again.prepare(16_000)).hash == request.hash
@@ -49,7 +36,7 @@ async def test_what_was_recorded_is_there_for_whoever_opens_the_session_next(sto
 
 
 async def test_two_sessions_on_one_log_take_turns_and_lose_nothing(store: Store) -> None:
-    one, other = await opened(store), await opened(store)
+    one, other = await open_session(store), await open_session(store)
 
     assert await one.record([user_message("a")]) == range(1)
     assert await other.record([assistant_message("b")]) == range(1, 2)
@@ -59,7 +46,7 @@ async def test_two_sessions_on_one_log_take_turns_and_lose_nothing(store: Store)
 
 
 async def test_a_long_session_stays_within_its_budget_and_every_request_can_be_proved(store: Store) -> None:
-    session = await opened(store)
+    session = await open_session(store)
     for message in generate_session(240):
         await session.record([message])
         if message["role"] == "user":
@@ -67,7 +54,7 @@ async def test_a_long_session_stays_within_its_budget_and_every_request_can_be_p
             assert validate(request.messages, "openai-chat") == []
             assert request.tokens.total <= 6_000
 
-    again = await opened(store)
+    again = await open_session(store)
     proofs = list(rebuilt_requests(await again.events()))
 
     assert len(proofs) > 10
@@ -77,7 +64,7 @@ async def test_a_long_session_stays_within_its_budget_and_every_request_can_be_p
 
 @pytest.mark.seed("C-34", "C-48")
 async def test_every_request_leaves_the_meter_and_its_proof_in_the_log(store: Store) -> None:
-    session = await opened(store)
+    session = await open_session(store)
     await session.record(TALK)
     await session.prepare(16_000)
 
@@ -90,7 +77,7 @@ async def test_every_request_leaves_the_meter_and_its_proof_in_the_log(store: St
 async def test_a_truncation_is_in_the_log_only_where_something_was_left_out_and_takes_nothing_from_it(
     store: Store,
 ) -> None:
-    session = await opened(store, policy="copilot")
+    session = await open_session(store, policy="copilot")
     talk = [one for n in range(20) for one in (user_message(f"q{n} " + "word " * 50), assistant_message("word " * 50))]
     await session.record([*talk, user_message("now")])
 
@@ -102,12 +89,12 @@ async def test_a_truncation_is_in_the_log_only_where_something_was_left_out_and_
     cut = told[-1]
     assert isinstance(cut, log.RequestTruncated)
     assert cut.messages_removed == len(whole.messages) - len(shorter.messages) > 0
-    again = await opened(store, policy="copilot")
+    again = await open_session(store, policy="copilot")
     assert (await again.prepare(16_000)).messages == whole.messages
 
 
 async def test_a_change_of_system_text_or_tools_is_recorded_once(store: Store) -> None:
-    session = await opened(store)
+    session = await open_session(store)
     await session.record(TALK)
     for _ in range(2):
         await session.prepare(16_000, system="Be brief.", tools=[{"name": "run"}])
@@ -132,11 +119,11 @@ async def test_a_change_of_system_text_or_tools_is_recorded_once(store: Store) -
 async def test_a_request_is_proved_however_its_system_text_and_tools_were_given(
     store: Store, system: object, tools: Any
 ) -> None:
-    session = await opened(store)
+    session = await open_session(store)
     await session.record(TALK)
     request = await session.prepare(16_000, system=system, tools=tools)
 
-    proofs = list(rebuilt_requests(await (await opened(store)).events()))
+    proofs = list(rebuilt_requests(await (await open_session(store)).events()))
 
     assert [proof.is_same for proof in proofs] == [True]
     assert (request.system, request.tools) == (system, tools)
@@ -144,17 +131,17 @@ async def test_a_request_is_proved_however_its_system_text_and_tools_were_given(
 
 async def test_a_message_that_had_to_be_mended_is_proved_and_recognised(store: Store) -> None:
     talk = [user_message("half a pair: \ud800"), assistant_message("1"), user_message("two")]
-    session = await opened(store)
+    session = await open_session(store)
     await session.sync(talk)
     await session.prepare(16_000)
 
     assert await session.sync(talk) == range(3, 3)
     await session.prepare(16_000)
-    assert [proof.is_same for proof in rebuilt_requests(await (await opened(store)).events())] == [True, True]
+    assert [proof.is_same for proof in rebuilt_requests(await (await open_session(store)).events())] == [True, True]
 
 
 async def test_a_changed_message_is_no_longer_what_was_sent(store: Store) -> None:
-    session = await opened(store)
+    session = await open_session(store)
     await session.record(TALK)
     await session.prepare(16_000)
     events = list(await session.events())
@@ -187,7 +174,7 @@ async def test_a_session_knows_what_its_model_costs_and_folds_when_the_cache_has
 
 
 async def test_a_list_that_is_sent_again_changes_nothing_and_one_that_grew_brings_what_is_new(store: Store) -> None:
-    session = await opened(store)
+    session = await open_session(store)
 
     assert await session.sync(TALK) == range(5)
     assert await session.sync(TALK) == range(5, 5)
@@ -196,7 +183,7 @@ async def test_a_list_that_is_sent_again_changes_nothing_and_one_that_grew_bring
 
 
 async def test_a_list_that_differs_takes_back_what_it_does_not_have(store: Store) -> None:
-    session = await opened(store)
+    session = await open_session(store)
     await session.sync(TALK)
 
     await session.sync([*TALK[:3], assistant_message("two!")])
@@ -208,7 +195,7 @@ async def test_a_list_that_differs_takes_back_what_it_does_not_have(store: Store
 
 
 async def test_a_client_that_goes_on_from_what_was_sent_is_understood(store: Store) -> None:
-    session = await opened(store)
+    session = await open_session(store)
     await session.record(generate_session(240))
     request = await session.prepare(6_000)
     reply, more = assistant_message("Understood."), user_message("Go on.")
@@ -222,7 +209,7 @@ async def test_a_client_that_goes_on_from_what_was_sent_is_understood(store: Sto
 
 
 async def test_what_a_format_keeps_beside_a_message_does_not_make_it_another(store: Store) -> None:
-    session = await opened(store)
+    session = await open_session(store)
     call = {"part_kind": "tool-call", "tool_name": "look", "tool_call_id": "a", "args": {"n": 1}}
     asked = {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "one", "timestamp": "2025-01-01"}]}
     answer = {"kind": "response", "parts": [call], "usage": {"input_tokens": 5}, "run_id": "r1"}
@@ -237,7 +224,7 @@ async def test_what_a_format_keeps_beside_a_message_does_not_make_it_another(sto
 
 
 async def test_a_request_with_system_text_before_it_is_recorded_as_two(store: Store) -> None:
-    session = await opened(store)
+    session = await open_session(store)
     told, asked = {"part_kind": "system-prompt", "content": "Be brief."}, {"part_kind": "user-prompt", "content": "hi"}
 
     positions = await session.record([{"kind": "request", "parts": [told, asked]}], format="pydantic-ai")
@@ -249,7 +236,7 @@ async def test_a_request_with_system_text_before_it_is_recorded_as_two(store: St
 
 
 async def test_the_messages_that_stand_are_those_a_client_would_hold(store: Store) -> None:
-    session = await opened(store)
+    session = await open_session(store)
     talk = generate_session(120)
     await session.record(talk)
     await session.prepare(6_000)
@@ -265,7 +252,7 @@ async def test_the_messages_that_stand_are_those_a_client_would_hold(store: Stor
 
 
 async def test_another_session_beside_one_is_kept_in_the_same_way(store: Store) -> None:
-    session = await opened(store)
+    session = await open_session(store)
     await session.record([user_message("here")])
 
     async with session.open_sibling("other") as other:
@@ -277,7 +264,7 @@ async def test_another_session_beside_one_is_kept_in_the_same_way(store: Store) 
 
 
 async def test_clear_rewind_undo_and_redo_change_what_is_shown_and_delete_nothing(store: Store) -> None:
-    session = await opened(store)
+    session = await open_session(store)
     await session.record(TALK)
 
     await session.rewind(to=2)
@@ -297,11 +284,11 @@ async def test_clear_rewind_undo_and_redo_change_what_is_shown_and_delete_nothin
 
 
 async def test_undo_with_nothing_to_undo_says_so(store: Store) -> None:
-    assert not await (await opened(store)).undo()
+    assert not await (await open_session(store)).undo()
 
 
 async def test_a_fork_has_the_past_and_a_future_of_its_own(store: Store) -> None:
-    session = await opened(store)
+    session = await open_session(store)
     await session.record(TALK)
 
     other = await session.fork("c2", at=3)
@@ -318,7 +305,7 @@ async def test_a_fork_has_the_past_and_a_future_of_its_own(store: Store) -> None
 
 
 async def test_a_compaction_by_hand_folds_with_a_digest_and_can_be_undone(store: Store) -> None:
-    session = await opened(store)
+    session = await open_session(store)
     await session.record([*generate_session(200), user_message("now")])
     whole = len((await session.prepare(200_000)).messages)
 
@@ -332,7 +319,7 @@ async def test_a_compaction_by_hand_folds_with_a_digest_and_can_be_undone(store:
 
 @pytest.mark.parametrize("name", ["default", "co-cli", "inkeep", "cowagent"])
 async def test_a_preset_that_does_not_insist_is_compacted_by_hand_without_a_model(store: Store, name: str) -> None:
-    session = await opened(store, policy=name)
+    session = await open_session(store, policy=name)
     await session.record(
         [one for n in range(30) for one in (user_message(f"q{n} " + "word " * 50), assistant_message("word " * 50))]
     )
@@ -346,11 +333,11 @@ async def test_a_preset_that_does_not_insist_is_compacted_by_hand_without_a_mode
 @pytest.mark.seed("C-57")
 async def test_there_is_nothing_to_compact_in_an_empty_session(store: Store) -> None:
     with pytest.raises(NothingToCompactError):
-        await (await opened(store)).compact()
+        await (await open_session(store)).compact()
 
 
 async def test_what_was_folded_is_recalled_byte_for_byte_and_nothing_before_a_clear(store: Store) -> None:
-    session = await opened(store)
+    session = await open_session(store)
     messages = generate_session(240)
     await session.record(messages)
     await session.prepare(6_000)
@@ -364,18 +351,18 @@ async def test_what_was_folded_is_recalled_byte_for_byte_and_nothing_before_a_cl
 
 async def test_a_huge_message_is_kept_once_and_comes_back_whole(store: Store) -> None:
     huge = tool_result_message("x", "data " * 200_000)
-    session = await opened(store)
+    session = await open_session(store)
     await session.record([user_message("go"), tool_call_message("x"), huge])
-    await (await opened(store, "c2")).record([user_message("go"), tool_call_message("x"), huge])
+    await (await open_session(store, "c2")).record([user_message("go"), tool_call_message("x"), huge])
 
-    again = await opened(store)
+    again = await open_session(store)
 
     assert await again.messages_at(2) == [huge]
     assert (await again.prepare(16_000)).tokens.total <= 16_000
 
 
 async def test_bills_correct_the_counting_for_the_next_session_too(store: Store) -> None:
-    session = await opened(store)
+    session = await open_session(store)
     await session.record([user_message("word " * 400)])
     request = await session.prepare(16_000)
     await session.record(
@@ -384,7 +371,7 @@ async def test_bills_correct_the_counting_for_the_next_session_too(store: Store)
     await session.record([user_message("more")])
 
     assert (await session.prepare(16_000)).tokens.provenance == "calibrated"
-    other = await opened(store, "c2")
+    other = await open_session(store, "c2")
     await other.record([user_message("word")])
     assert (await other.prepare(16_000)).tokens.provenance == "calibrated"
 
@@ -405,7 +392,7 @@ async def test_bills_correct_the_counting_for_the_next_session_too(store: Store)
 async def test_what_cannot_be_done_is_refused_and_leaves_no_trace(
     store: Store, method: str, values: list[Any], settings: dict[str, Any], kind: type[HoldfastError]
 ) -> None:
-    session = await opened(store)
+    session = await open_session(store)
     await session.record(TALK)
 
     with pytest.raises(kind):
@@ -443,7 +430,7 @@ async def moved(session: Session, move: str, number: int) -> Session:
         "undo": session.undo,
         "redo": session.redo,
         "fork": lambda: session.fork(f"fork{number}"),
-        "open": lambda: opened(session.store, session.id),
+        "open": lambda: open_session(session.store, session.id),
     }
     result = await actions[move]()
     return result if isinstance(result, Session) else session
@@ -453,7 +440,7 @@ async def moved(session: Session, move: str, number: int) -> Session:
 @pytest.mark.seed("D-17")
 @pytest.mark.seed("D-18")
 async def test_cowagent_goes_on_after_a_restart_with_the_words_of_its_last_three_turns(store: Store) -> None:
-    session = await opened(store, policy="cowagent")
+    session = await open_session(store, policy="cowagent")
     for number in range(5):
         await session.record(
             [
@@ -464,8 +451,8 @@ async def test_cowagent_goes_on_after_a_restart_with_the_words_of_its_last_three
             ]
         )
 
-    again = await opened(store, policy="cowagent")
-    once_more = await opened(store, policy="cowagent")
+    again = await open_session(store, policy="cowagent")
+    once_more = await open_session(store, policy="cowagent")
 
     await again.record([user_message("q5")])
     words = [
@@ -487,13 +474,13 @@ async def test_cowagent_goes_on_after_a_restart_with_the_words_of_its_last_three
 
 @given(st.lists(MOVES, max_size=14))
 async def test_live_stored_and_replayed_are_one(moves: list[str]) -> None:
-    session: Session = await opened(MemoryStore())
+    session: Session = await open_session(MemoryStore())
     for number, move in enumerate(moves):
         try:
             session = await moved(session, move, number)
         except HoldfastError:
             continue
-        stored: Session = await opened(session.store, session.id)
+        stored: Session = await open_session(session.store, session.id)
         assert await stored.events() == await session.events()
         assert stored.history.context().visible_entries() == session.history.context().visible_entries()
         assert all(proof.is_same for proof in rebuilt_requests(await stored.events()))

@@ -1,6 +1,5 @@
 """Logs leave a store and come into another one whole; what is damaged costs no more than itself."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,6 @@ from holdfast.testing.store_contract import NOW_MS
 
 CORPUS = Path(__file__).parent.parent / "corpus"
 SECRET = 'sk-proj-"Ab1\\2cde3'
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    made: Store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "chats.db")
-    yield made
-    await made.close()
 
 
 def message(text: str) -> JsonRecord:

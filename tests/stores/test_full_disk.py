@@ -18,8 +18,10 @@ BALLAST_BYTES = 400_000
 MAX_FILE_BYTES = 600_000
 MORE_THAN_FIT = 1_000
 """Messages."""
-FULL = "the disk is full; make room and try again"
-LIMITED = "the file cannot be written to: a quota or a limit is reached, or the disk fails; make room and try again"
+FULL = "the disk is full; free some space and try again"
+LIMITED = (
+    "the file cannot be written to: a quota or a limit is reached, or the disk fails; free some space and try again"
+)
 
 
 @pytest.fixture

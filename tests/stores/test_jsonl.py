@@ -119,7 +119,7 @@ def test_what_stands_among_others_is_reported() -> None:
     assert load_bytes(content).losses == [
         UnreadableLine(2, 7, "neither a record nor a message"),
         UnreadableLine(3, 1, "neither a record nor a message"),
-        UnreadableLine(4, 22, "holdfast in a file of openai-chat"),
+        UnreadableLine(4, 22, "holdfast entry in a file of format openai-chat"),
     ]
 
 

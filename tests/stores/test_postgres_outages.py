@@ -17,7 +17,7 @@ from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.store_contract import NOW_MS
 from holdfast.testing.store_contract import message_record as record_of
 
-GONE = r"postgresql: the server cannot be reached \(.+\); try again when it is there"
+GONE = r"postgresql: the server cannot be reached \(.+\); try again when it is available"
 
 
 async def texts(url: str) -> list[str]:
@@ -235,7 +235,7 @@ async def test_a_server_whose_disk_is_full_says_so_and_goes_on_when_there_is_roo
         with pytest.raises(StoreUnavailableError) as refusal:
             await fill(session)
 
-        assert refusal.value.problem == "the disk of the server is full; make room and try again"
+        assert refusal.value.problem == "the disk of the server is full; free some space and try again"
         assert await texts(own_server.url) == acknowledged
         (disk / "ballast").unlink()
         await session.record([user_message("after")])

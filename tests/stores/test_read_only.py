@@ -17,7 +17,7 @@ from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import user_message
 
 NOBODY = 65_534
-FILE = "the file or one beside it (-wal, -shm) is read-only; change their permissions, or open another one"
+FILE = "the file, its -wal or its -shm file is read-only; change their permissions, or open another file"
 FOLDER = "the folder of the file is read-only; change its permissions, or open a copy of the file elsewhere"
 
 

@@ -94,7 +94,7 @@ async def test_a_full_disk_leaves_the_log_as_it_was(path: Path) -> None:
     store = SqliteStore(path, max_bytes=200_000)
     await store.append("s", [message_record("kept")], after=0, time_ms=NOW_MS)
 
-    with pytest.raises(StoreUnavailableError, match="the disk is full; make room and try again"):
+    with pytest.raises(StoreUnavailableError, match="the disk is full; free some space and try again"):
         await store.append("s", [{"noise": os.urandom(400_000).hex()}], after=1, time_ms=NOW_MS)
 
     assert [stored.record for stored in await store.read("s")] == [message_record("kept")]

@@ -57,7 +57,7 @@ def test_chat_becomes_anthropic() -> None:
         (
             f"renamed a repeated, empty or unusable call id to {first!r}",
             "renamed its call id accordingly",
-            "gathered the results of one batch before anything else",
+            "moved the results of one batch to the start of one message",
         ),
     )
 
@@ -143,7 +143,7 @@ def test_images_beyond_what_is_taken_leave_a_word_inside_results_too() -> None:
 
     converted = convert(messages, source="anthropic", target="bedrock")
 
-    assert converted.notes[0] == "1 image(s) were left out: bedrock takes 20"
+    assert converted.notes[0] == "1 image(s) were left out: bedrock accepts 20"
 
 
 def test_chat_becomes_gemini_with_foreign_calls_marked() -> None:
@@ -286,7 +286,7 @@ def test_images_beyond_what_a_target_takes_are_elided_oldest_first() -> None:
 
     prompts = [message["content"] for message in converted.messages[:-1:2]]
     assert prompts == ["a\n[image elided]"] * 2 + [[{"type": "text", "text": "a"}, image]] * 8
-    assert converted.notes == ("2 image(s) were left out: mistral takes 8",)
+    assert converted.notes == ("2 image(s) were left out: mistral accepts 8",)
 
 
 def test_an_unknown_target_is_named_with_the_known_ones() -> None:
@@ -309,8 +309,8 @@ def test_a_call_that_waits_and_a_tool_that_is_called_otherwise_are_said() -> Non
     )
 
     assert converted.notes == (
-        "the tool 'my.tool' is called 'my_tool' there",
-        "no result yet for 'a': not to be sent before it is there",
+        "the tool 'my.tool' was renamed to 'my_tool'",
+        "no result yet for 'a': add it before you send the messages",
     )
 
 

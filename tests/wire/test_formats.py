@@ -198,11 +198,11 @@ def test_a_call_without_a_name_and_an_input_that_is_no_object_are_mended_with_a_
     ]
     blocks = ANTHROPIC.decode({"role": "assistant", "content": uses}, 0)
 
-    assert (chat.calls[0].name, chat.repair_notes) == ("tool", ("gave a call without a name one",))
+    assert (chat.calls[0].name, chat.repair_notes) == ("tool", ("added a missing name to a call",))
     assert [(call.name, call.arguments) for call in blocks.calls] == [("tool", "{}"), ("tool", '{"arguments": [1]}')]
     assert (
         blocks.repair_notes
-        == ("wrapped the input of a tool_use that was no object", "gave a tool_use without a name one") * 2
+        == ("wrapped the input of a tool_use that was not an object", "added a missing name to a tool_use") * 2
     )
 
 

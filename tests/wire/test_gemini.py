@@ -143,7 +143,7 @@ def test_a_response_without_a_name_gets_one() -> None:
     read = WIRE.decode(user_turn({"functionResponse": {"response": {"output": "ok"}}}), 0)
 
     assert read.native == user_turn(function_response_part("tool"))
-    assert read.repair_notes == ("gave a response without a name one",)
+    assert read.repair_notes == ("added a missing name to a response",)
 
 
 SOUND: list[Any] = [

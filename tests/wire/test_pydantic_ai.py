@@ -352,7 +352,7 @@ def test_what_is_made_up_is_short_and_valid() -> None:
     ("native", "problem"),
     [
         (7, "messages[0]: must be an object, not int"),
-        ({"role": "user", "content": "x"}, "messages[0].kind: null is no kind of message"),
+        ({"role": "user", "content": "x"}, "messages[0].kind: null is not a kind of message"),
         ({"kind": "request", "parts": "x"}, "messages[0].parts: must be a list of parts"),
         (request_message({"content": "x"}), "messages[0].parts[0].part_kind: must be a string, not null"),
         (

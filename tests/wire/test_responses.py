@@ -295,7 +295,7 @@ def test_what_nothing_stores_is_left_out_where_nothing_is_stored() -> None:
     assert request.messages == [user_message("go"), output_message_item("ok"), user_message("on")]
     assert [(repair.position, repair.description) for repair in request.receipt.repairs] == [
         (1, "left out reasoning that is neither stored nor encrypted"),
-        (3, "left out a reference to an item: nothing is stored that it could mean"),
+        (3, "left out a reference to a stored item: responses are not stored"),
     ]
     assert sent(messages) == messages
     assert convert(messages, source=ITEMS, target=STATELESS).messages == request.messages
@@ -344,7 +344,7 @@ MALFORMED: list[tuple[Any, str]] = [
     ("oops", r"messages\[0\]: must be an object, not str"),
     ({"type": 5}, r"messages\[0\]\.type: must be a string, not a number"),
     ({"role": "tool", "content": "x"}, r"messages\[0\]\.role: 'tool' is not a role; use one of: system, developer"),
-    ({"role": "user", "content": 5}, r"messages\[0\]\.content: must be a string or a list of parts, not a number"),
+    ({"role": "user", "content": 5}, r"messages\[0\]\.content: must be a string or a list of blocks, not a number"),
     ({"role": "user", "content": ["x"]}, r"messages\[0\]\.content\[0\]: must be an object with a type"),
     ({"role": "user", "content": [{"type": "input_text"}]}, r"content\[0\]\.text: must be a string, not null"),
     ({"type": "function_call", "call_id": "a", "arguments": "{}"}, r"messages\[0\]\.name: must be a string, not null"),

@@ -20,16 +20,18 @@ from holdfast.redaction import redact_text
 
 MIN_SHARE = 0.001
 SHORT_REPR_CHARS = 60
+HUGE_NUMBER = "a number of thousands of digits"
+"""Stands for an integer that Python does not print."""
 
 TypeCheck: TypeAlias = Callable[[object], bool]
 
 
-def short_repr(value: object, *, huge_number: str = "a number without end") -> str:
-    """Return the start of a value's `repr` without secrets; Python prints no integer of thousands of digits."""
+def short_repr(value: object) -> str:
+    """Return the start of a value's `repr` without secrets, or `HUGE_NUMBER`."""
     try:
         return redact_text(repr(value))[:SHORT_REPR_CHARS]
     except ValueError:
-        return huge_number
+        return HUGE_NUMBER
 
 
 def suggest_similar(name: str, known: Sequence[str], otherwise: str) -> str:

@@ -75,7 +75,7 @@ def error_from_response(
     status = status if status is not None and status >= FIRST_HTTP_ERROR else _status_inside(body) or status
     refusal = classify(body, status=status, is_stream=is_stream)
     if refusal is None:
-        return ModelRefusedError(model, f"the answer is none: {_shorten(_text(body))}", status=status)
+        return ModelRefusedError(model, f"the response holds no answer: {_shorten(_text(body))}", status=status)
     problem = _shorten(refusal.message)
     if status in NO_ACCESS_STATUSES or (refusal.kind == "rate_limit" and NO_CREDIT.search(_text(body))):
         return ModelAccessError(model, problem)
@@ -123,7 +123,7 @@ def _error_by_class_name(model: str, error: Exception, names: set[str]) -> Model
     if "UserError" in names:
         return ModelAccessError(model, problem, "configure its provider")
     if isinstance(error, ImportError):
-        return ModelAccessError(model, problem, "install what its provider needs")
+        return ModelAccessError(model, problem, "install the library of its provider")
     return None
 
 

@@ -16,7 +16,7 @@ def open_summarizer(model: str) -> Summarizer:
 
         url, _, name = model.partition("#")
         if not name:
-            raise SettingsError("model", f"{model!r} does not say which model: append its name as #name")
+            raise SettingsError("model", f"{model!r} does not name a model: append its name as #name")
         return ChatSummarizer(url, name)
     from holdfast.models.pydantic_ai import PydanticAiSummarizer  # noqa: PLC0415 - as above
 

@@ -137,7 +137,7 @@ class StreamedReply:
                 self.requested_model,
                 "the stream ended without an event",
                 status=HTTP_OK,
-                remedy="send less, as some servers answer so when a request is too long, or choose another model",
+                remedy="send less (some servers answer like this when a request is too long), or choose another model",
             )
         if not (self.finish or self.is_done or self.is_overlong):
             raise ModelUnreachableError(self.requested_model, f"the stream was cut after {self.chars:,} characters")
@@ -244,7 +244,7 @@ class ChatSummarizer:
 
     def __repr__(self) -> str:
         """Show the address and the model, never the key."""
-        return f"ChatWriter({self.base_url!r}, {self._model!r})"
+        return f"ChatSummarizer({self.base_url!r}, {self._model!r})"
 
     @property
     def name(self) -> str:

@@ -65,7 +65,7 @@ class PydanticAiSummarizer:
 
     def __repr__(self) -> str:
         """Show the name of the model only: model objects hold keys."""
-        return f"AgentWriter({self._name!r})"
+        return f"PydanticAiSummarizer({self._name!r})"
 
     @property
     def name(self) -> str:
@@ -115,7 +115,7 @@ class PydanticAiSummarizer:
             return None
         call = self.request_lookup(prompt.prefix)
         if call is None:
-            raise ModelRefusedError(self._name, "it is not known how the conversation's last request was made")
+            raise ModelRefusedError(self._name, "the conversation's last request is unknown")
         settings: ModelSettings = {**call.settings}
         if call.parameters.function_tools and call.model.system not in TOOL_CHOICE_BREAKS_CACHE:
             settings["tool_choice"] = "none"

@@ -110,8 +110,8 @@ async def _call_with_timeout(seconds: float, summarizer: Summarizer, prompt: Sum
         await asyncio.wait({timer})
         await _cancel_call(call)
     if is_cancelled_inside:
-        raise ModelRefusedError(summarizer.name, "the call was given up from within", remedy="ask again later")
-    raise ModelUnreachableError(summarizer.name, f"no answer within {seconds:g} s", "ask again, or allow it more time")
+        raise ModelRefusedError(summarizer.name, "the model's library cancelled the call", remedy="ask again later")
+    raise ModelUnreachableError(summarizer.name, f"no answer within {seconds:g} s", "ask again, or allow more time")
 
 
 async def _cancel_call(call: asyncio.Future[ModelReply]) -> None:

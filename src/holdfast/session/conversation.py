@@ -42,8 +42,8 @@ from holdfast.session.log.event_log import Clock, SessionLog, locked, retried
 from holdfast.session.log.records import encode_event
 from holdfast.session.overflow_retry import OverflowRetry
 from holdfast.session.prepare import RequestBuilder, RequestOptions, check_usage
-from holdfast.session.recall.answer import answer_recall
-from holdfast.session.recall.artifacts import find_artifact, text_range, visible_artifacts
+from holdfast.session.recall.answerer import answer_recall
+from holdfast.session.recall.artifact_lookup import find_artifact, text_range, visible_artifacts
 from holdfast.session.recall.earlier import EarlierSessions
 from holdfast.session.recall.search import check_query_words
 from holdfast.session.request import Request

@@ -80,5 +80,5 @@ def extras_json(name: str, value: object) -> str:
     """Return system content or tools as JSON; raises if a provider could not read it."""
     InputPath(name).json_text(value, "")
     if not is_sendable_json(value):
-        raise MalformedInputError(name, "holds lone surrogates, NaN or infinity; remove them first")
+        raise MalformedInputError(name, "contains lone surrogates, NaN or infinity; remove them first")
     return dump_json(value)

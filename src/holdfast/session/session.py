@@ -334,7 +334,7 @@ class Session(DelegatingConversation):
         stop = None if at is None else check_position("fork.at", at)
         other = self._make_sibling(session_id or f"{self.id}-fork-{self.clock():x}{token_hex(2)}")
         if await self.store.length(other.id):
-            raise SettingsError("session", f"{other.id!r} already exists; choose another name")
+            raise SettingsError("session", f"{other.id!r} already exists; choose another id")
         await self._log.copy_to(other._log, stop)  # noqa: SLF001 - one session to another
         return other
 

@@ -117,7 +117,9 @@ def load_bytes(content: bytes, name: str = "input") -> LoadedFile:
     for item in items:
         actual = _source(item.value)
         if actual != source:
-            what = "neither a record nor a message" if actual is None else f"{actual} in a file of {source}"
+            what = (
+                "neither a record nor a message" if actual is None else f"{actual} entry in a file of format {source}"
+            )
             found.losses.append(UnreadableLine(item.line, item.size, what))
         else:
             _add_value(found, item, cast("Mapping[str, object]", item.value))
@@ -177,20 +179,17 @@ def _items(content: bytes, found: LoadedFile) -> list[_Item]:
     try:
         whole = _DECODER.decode(text.strip())
     except (ValueError, RecursionError):
-        return _flatten(_scan(_pieces(text.encode("utf-8", "surrogatepass"), found), found))
-    return _flatten([_Item(1, len(content), whole)])
+        scanned = _scan(_pieces(text.encode("utf-8", "surrogatepass"), found), found)
+        return [one for item in scanned for one in _members(item)]
+    return _members(_Item(1, len(content), whole))
 
 
-def _flatten(items: Iterable[_Item]) -> list[_Item]:
-    """Return the values, with the members of lists as values: a whole history may be one list."""
-    out: list[_Item] = []
-    for item in items:
-        if isinstance(item.value, list):
-            values = cast("list[object]", item.value)
-            out += [_Item(item.line, item.size // max(1, len(values)), value) for value in values]
-        else:
-            out.append(item)
-    return out
+def _members(item: _Item) -> list[_Item]:
+    """Return the members of a list as values, and any other value as it is: a whole history may be one list."""
+    if not isinstance(item.value, list):
+        return [item]
+    values = cast("list[object]", item.value)
+    return [_Item(item.line, item.size // max(1, len(values)), value) for value in values]
 
 
 def _text(content: bytes, found: LoadedFile) -> str:

@@ -1,7 +1,8 @@
 """A store shared by many machines: PostgreSQL, through psycopg. `Store` documents each method.
 
 The store holds one connection. When it is lost, the call that noticed raises and the next call connects again. An
-append whose connection is lost may have been committed, so it checks that first. Needs the extra `holdfast[postgres]`.
+append whose connection is lost may have been committed, so it checks that first. A search adds up PostgreSQL's own rank
+of each term, weighted by how rare the term is. Needs the extra `holdfast[postgres]`.
 """
 
 import asyncio
@@ -29,15 +30,7 @@ from holdfast.stores.encoding import (
     sha256_hex,
     unpack_records,
 )
-from holdfast.stores.postgres_schema import (
-    MAX_POSITION,
-    POSTGRES_LABEL,
-    POSTGRES_SEARCH,
-    as_postgres_store_error,
-    migrate_postgres,
-    to_tsquery,
-)
-from holdfast.stores.search_terms import index_words, search_terms
+from holdfast.stores.search_terms import SearchTerm, index_words, search_terms
 
 try:
     import psycopg
@@ -45,9 +38,75 @@ try:
 except ImportError as error:  # pragma: no cover - depends on what is installed
     raise ImportError("PostgreSQL needs a driver: pip install '.[postgres]' in Holdfast's folder") from error
 
+POSTGRES_LABEL = "postgresql"
 POSTGRES_CONNECT_SECONDS = 10
 MAX_VECTOR_BYTES = 1_000_000
 """A little less than PostgreSQL's limit for the index of one text; it refuses larger ones."""
+MIGRATION_LOCK = 0x686F6C64
+"""The key of the advisory lock that makes the migrations of several machines wait for each other."""
+_EVENTS_OF = "FROM holdfast.events JOIN holdfast.sessions ON number = session WHERE id = %s"
+UNREACHABLE_STATES = ("08", "57P", "53300")
+"""The prefixes of the codes for a server that is unreachable, shutting down, or out of connections."""
+POSTGRES_MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE holdfast.sessions (
+        number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        name TEXT NOT NULL DEFAULT '',
+        length BIGINT NOT NULL DEFAULT 0,
+        created_ms BIGINT NOT NULL,
+        updated_ms BIGINT NOT NULL
+    );
+    CREATE INDEX sessions_by_change ON holdfast.sessions (updated_ms, id);
+    CREATE TABLE holdfast.events (
+        session BIGINT NOT NULL REFERENCES holdfast.sessions ON DELETE CASCADE,
+        position BIGINT NOT NULL,
+        time_ms BIGINT NOT NULL,
+        data BYTEA NOT NULL,
+        PRIMARY KEY (session, position)
+    );
+    CREATE TABLE holdfast.blobs (digest TEXT PRIMARY KEY, data BYTEA NOT NULL);
+    CREATE TABLE holdfast.blob_uses (
+        session BIGINT NOT NULL REFERENCES holdfast.sessions ON DELETE CASCADE,
+        digest TEXT NOT NULL,
+        PRIMARY KEY (session, digest)
+    );
+    CREATE INDEX blob_uses_by_digest ON holdfast.blob_uses (digest);
+    CREATE TABLE holdfast.snapshots (
+        session BIGINT PRIMARY KEY REFERENCES holdfast.sessions ON DELETE CASCADE,
+        length BIGINT NOT NULL,
+        data BYTEA NOT NULL
+    );
+    CREATE TABLE holdfast.facts (key TEXT PRIMARY KEY, value BYTEA NOT NULL);
+    CREATE TABLE holdfast.words (
+        session BIGINT NOT NULL REFERENCES holdfast.sessions ON DELETE CASCADE,
+        position BIGINT NOT NULL,
+        body TSVECTOR NOT NULL,
+        PRIMARY KEY (session, position)
+    );
+    CREATE INDEX words_by_body ON holdfast.words USING GIN (body);
+    """,
+)
+MAX_POSITION = 2**62
+POSTGRES_SEARCH = """
+    WITH asked AS (
+        SELECT number, to_tsquery('simple', term) AS query
+        FROM unnest(%s::text[]) WITH ORDINALITY AS given (term, number)
+    ), held AS (
+        SELECT id, position, asked.number AS term, ts_rank(body, query, 1) AS fit
+        FROM asked
+        JOIN holdfast.words ON body @@ query
+        JOIN holdfast.sessions ON sessions.number = session
+        WHERE (%s::text IS NULL OR id = %s) AND position >= %s AND position < %s
+    ), weights AS (
+        SELECT term, power(ln(1 + said.total / (count(*) + 0.5)), 1.5) AS weight
+        FROM held, (SELECT sum(length) AS total FROM holdfast.sessions WHERE %s::text IS NULL OR id = %s) AS said
+        GROUP BY term, said.total
+    )
+    SELECT id, position, sum(fit * weight)::float8 AS score FROM held JOIN weights USING (term)
+    GROUP BY id, position ORDER BY score DESC, position DESC LIMIT %s
+"""
+"""Parameters: the terms, a session twice, two positions, the session twice again, a limit."""
 
 
 class PostgresStore:
@@ -108,18 +167,12 @@ class PostgresStore:
 
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
         check_session_id(session)
-        query = (
-            "SELECT position, time_ms, data FROM holdfast.events JOIN holdfast.sessions ON number = session "
-            "WHERE id = %s AND position >= %s ORDER BY position LIMIT %s"
-        )
+        query = f"SELECT position, time_ms, data {_EVENTS_OF} AND position >= %s ORDER BY position LIMIT %s"
         return unpack_records(await self._rows(query, (session, start, limit)), POSTGRES_LABEL)
 
     async def read_at(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
         check_session_id(session)
-        query = (
-            "SELECT position, time_ms, data FROM holdfast.events JOIN holdfast.sessions ON number = session "
-            "WHERE id = %s AND position = ANY (%s) ORDER BY position"
-        )
+        query = f"SELECT position, time_ms, data {_EVENTS_OF} AND position = ANY (%s) ORDER BY position"
         return unpack_records(await self._rows(query, (session, list(positions))), POSTGRES_LABEL)
 
     async def length(self, session: str) -> int:
@@ -143,7 +196,7 @@ class PostgresStore:
     async def search(
         self, words: str, *, session: str | None = None, limit: int = 20, start: int = 0, stop: int | None = None
     ) -> list[SearchHit]:
-        terms = [to_tsquery(term) for term in search_terms(words)]
+        terms = [_to_tsquery(term) for term in search_terms(words)]
         first, last = (0, MAX_POSITION) if session is None else (start, MAX_POSITION if stop is None else stop)
         values = terms, session, session, first, last, session, session, limit
         return [SearchHit(*row) for row in await self._rows(POSTGRES_SEARCH, values)] if terms else []
@@ -218,10 +271,7 @@ class PostgresStore:
 
     async def _was_appended(self, session: str, after: int, sent: list[tuple[int, bytes]]) -> bool:
         """Return whether the log holds these records at their positions; False if the server cannot be asked."""
-        query = (
-            "SELECT time_ms, data FROM holdfast.events JOIN holdfast.sessions ON number = session "
-            "WHERE id = %s AND position >= %s ORDER BY position LIMIT %s"
-        )
+        query = f"SELECT time_ms, data {_EVENTS_OF} AND position >= %s ORDER BY position LIMIT %s"
         try:
             rows = await self._rows(query, (session, after, len(sent)))
         except StoreUnavailableError:
@@ -249,9 +299,11 @@ class PostgresStore:
             except psycopg.Error as error:
                 if self._connection is None or self._connection.closed or isinstance(error, psycopg.OperationalError):
                     await self._disconnect()
-                raise as_postgres_store_error(error) from error
+                raise _as_store_error(error) from error
             except (UnicodeError, OverflowError) as error:
-                raise StoreUnavailableError(POSTGRES_LABEL, f"it cannot keep this: {error}; give another") from error
+                raise StoreUnavailableError(
+                    POSTGRES_LABEL, f"it cannot store this value: {error}; pass another"
+                ) from error
 
     async def _connect(self) -> "psycopg.AsyncConnection[TupleRow]":
         if self._connection is None or self._connection.closed:
@@ -259,7 +311,7 @@ class PostgresStore:
                 self.url, autocommit=True, connect_timeout=POSTGRES_CONNECT_SECONDS, application_name="holdfast"
             )
             try:
-                await migrate_postgres(connection)
+                await _migrate(connection)
             except BaseException:
                 await connection.close()
                 raise
@@ -342,3 +394,43 @@ async def _extend_session(
         actual = await cursor.fetchone()
         raise SequenceConflictError(session, expected=after, actual=actual[0] if actual else 0)
     return row[0]
+
+
+def _to_tsquery(term: SearchTerm) -> str:
+    """Return a term in the syntax of `to_tsquery`."""
+    return " <-> ".join(f"'{word}'" for word in term.words) + (":*" if term.is_stem else "")
+
+
+async def _migrate(connection: "psycopg.AsyncConnection[TupleRow]") -> None:
+    """Bring the tables up to date; of several processes that open a new database at once, one does it."""
+    async with connection.transaction(), connection.cursor() as cursor:
+        await cursor.execute("SELECT pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
+        await cursor.execute("CREATE SCHEMA IF NOT EXISTS holdfast")
+        await cursor.execute("CREATE TABLE IF NOT EXISTS holdfast.schema (version INTEGER NOT NULL)")
+        await cursor.execute("SELECT version FROM holdfast.schema")
+        row = await cursor.fetchone()
+        version = row[0] if row else 0
+        if version > len(POSTGRES_MIGRATIONS):
+            raise StoreUnavailableError(POSTGRES_LABEL, "it was written by a newer Holdfast; update Holdfast")
+        for migration in POSTGRES_MIGRATIONS[version:]:
+            await cursor.execute(migration.encode())
+        if version < len(POSTGRES_MIGRATIONS):
+            await cursor.execute("DELETE FROM holdfast.schema")
+            await cursor.execute("INSERT INTO holdfast.schema (version) VALUES (%s)", (len(POSTGRES_MIGRATIONS),))
+
+
+def _as_store_error(error: "psycopg.Error") -> StoreUnavailableError:
+    """Return a driver's error as a `StoreUnavailableError`, never with the password in it."""
+    state = error.sqlstate or ""
+    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if state.startswith("28") or "password authentication failed" in first:
+        problem = "user or password is wrong; check the URL"
+    elif state == "53100":
+        problem = "the disk of the server is full; free some space and try again"
+    elif state == "3D000" or ("FATAL" in first and 'database "' in first and "does not exist" in first):
+        problem = "there is no such database; create it, or check the URL"
+    elif isinstance(error, psycopg.OperationalError) and (not state or state.startswith(UNREACHABLE_STATES)):
+        problem = f"the server cannot be reached ({first}); try again when it is available"
+    else:
+        problem = f"the server says: {first}"
+    return StoreUnavailableError(POSTGRES_LABEL, problem)

@@ -57,7 +57,7 @@ class SimulatedClock:
                     await self._jump(due)
                     continue
                 if waited > REAL_TIMEOUT_SECONDS:
-                    raise TimeoutError("the work neither ends nor sleeps on this clock")
+                    raise TimeoutError("the awaitable neither ends nor sleeps on this clock")
                 await asyncio.wait({task}, timeout=REAL_POLL_SECONDS)
                 waited += REAL_POLL_SECONDS
         finally:

@@ -79,7 +79,7 @@ class ScriptedEndpoint:
             request = await _read_request(reader)
             self.requests.append(request)
             self.request_received.set()
-            for piece in self._reply(request):
+            for piece in self.replies(request) if callable(self.replies) else self.replies[len(self.requests) - 1]:
                 if piece is None:
                     await reader.read()
                     self.client_left.set()
@@ -89,9 +89,6 @@ class ScriptedEndpoint:
         finally:
             writer.close()
             await asyncio.gather(writer.wait_closed(), return_exceptions=True)
-
-    def _reply(self, request: ReceivedRequest) -> Sequence[ResponsePiece]:
-        return self.replies(request) if callable(self.replies) else self.replies[len(self.requests) - 1]
 
 
 async def _read_request(reader: asyncio.StreamReader) -> ReceivedRequest:

@@ -25,7 +25,7 @@ ScriptLine: TypeAlias = str | ModelReply | Exception | Callable[[SummaryPrompt],
 """A line of a script: a text, a whole reply, an error to raise, or a function of the prompt."""
 FailureKind: TypeAlias = Literal[
     "slow", "empty", "garbage", "truncated", "inflated", "refusing", "hanging", "flaky",
-    "stubborn", "unauthorised", "unreachable", "busy", "overflow",
+    "stubborn", "unauthorized", "unreachable", "busy", "overflow",
 ]  # fmt: skip
 FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 
@@ -52,23 +52,13 @@ class ScriptedModel:
 
         `prefix_formats` are the formats of requests that it can continue.
         """
+        self.name = name
+        self.window = window
         self.prefix_formats = frozenset(prefix_formats)
         self._lines = iter(lines)
-        self._name = name
-        self._window = window
         self._seconds = seconds
         self._sleep = sleep
         self.prompts: list[SummaryPrompt] = []
-
-    @property
-    def name(self) -> str:
-        """Its name in events and errors."""
-        return self._name
-
-    @property
-    def window(self) -> int | None:
-        """The context window in tokens."""
-        return self._window
 
     async def write(self, prompt: SummaryPrompt) -> ModelReply:
         """Return the next line of the script."""
@@ -77,7 +67,9 @@ class ScriptedModel:
             await self._sleep(self._seconds)
         line = next(self._lines, None)
         if line is None:
-            raise ModelRefusedError(self.name, f"the script ended before ask {len(self.prompts)}", remedy="write more")
+            raise ModelRefusedError(
+                self.name, f"the script has no line for prompt {len(self.prompts)}", remedy="add lines"
+            )
         if isinstance(line, Exception):
             raise line
         if isinstance(line, ModelReply):
@@ -99,21 +91,12 @@ class FailingModel:
     ) -> None:
         """`text` is the reply of a working model; `seconds` is how long the slow and the stubborn kind take."""
         self.failure: FailureKind = failure
+        self.name = f"failing:{failure}"
+        self.window = window
         self._text = text
-        self._window = window
         self._seconds = seconds
         self._sleep = sleep
         self.prompts: list[SummaryPrompt] = []
-
-    @property
-    def name(self) -> str:
-        """Its name in events and errors."""
-        return f"failing:{self.failure}"
-
-    @property
-    def window(self) -> int | None:
-        """The context window in tokens."""
-        return self._window
 
     async def write(self, prompt: SummaryPrompt) -> ModelReply:
         """Fail."""
@@ -151,11 +134,11 @@ class FailingModel:
             turn = len(self.prompts) % 4
             cut = ModelUnreachableError(name, "the connection was cut")
             return {1: cut, 3: ModelBusyError(name, "overloaded", retry_after=2.0)}.get(turn)
-        limit = self._window or 1_024
+        limit = self.window or 1_024
         size = len(prompt.text) // BILLED_CHARS_PER_TOKEN
         errors: dict[FailureKind, HoldfastError] = {
             "refusing": ModelRefusedError(name, "I cannot help with that"),
-            "unauthorised": ModelAccessError(name, "401 invalid key"),
+            "unauthorized": ModelAccessError(name, "401 invalid key"),
             "unreachable": ModelUnreachableError(name, "connection refused"),
             "busy": ModelBusyError(name, "429 too many requests", retry_after=5.0),
             "overflow": ModelOverflowError(name, f"{size} tokens > {limit} maximum", limit=limit, size=size),

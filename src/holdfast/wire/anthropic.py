@@ -33,7 +33,6 @@ from holdfast.wire.json_reader import (
 )
 from holdfast.wire.media import data_tokens, image_source, image_tokens
 
-ANTHROPIC_FORMAT_NAME = "anthropic-messages"
 ANTHROPIC_ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant"}
 MAX_CACHE_MARKS = 4
 _FIELDS = frozenset({"role", "content"})
@@ -52,7 +51,7 @@ _BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
 class AnthropicMessages:
     """Reads and writes Anthropic messages."""
 
-    name = ANTHROPIC_FORMAT_NAME
+    name = "anthropic-messages"
     batching = RESULTS_IN_ONE_MESSAGE
     has_separate_system = True
     max_cache_marks: int | None = MAX_CACHE_MARKS
@@ -60,41 +59,24 @@ class AnthropicMessages:
     max_images = 100
 
     def measure(self, natives: Sequence[Any], start: int) -> MessageMeasures:
-        """Return the sizes and roles of messages."""
-        return measure_messages(
-            natives,
-            start,
-            role_key="role",
-            roles=ANTHROPIC_ROLES,
-            content_key="content",
-            measure_content=_measure_content,
-            decode=self.decode,
-        )
+        return measure_messages(natives, start, _measure_message, self.decode)
 
     def decode(self, native: object, index: int) -> Message:
-        """Return a message with its parts."""
         place = InputPath(index)
         native = place.require_message(native)
         role = place.require_role(native, ANTHROPIC_ROLES)
         native = _repair_message(place.sendable_message(native), role, place)
-        parts = _parts(native.get("content"), TRUST_OF_ROLE[role], place)
+        parts = place.decode_blocks(native.get("content"), TRUST_OF_ROLE[role], ".content", _part)
         extras = extra_fields(native, _FIELDS) + _extras(native.get("content"))
         return Message(role, parts, native, parts, tuple(place.repair_notes), extras)
 
     def encode(self, message: Message) -> Mapping[str, Any]:
-        """Return a message as JSON: its original JSON, changed only where it was edited."""
         if message.is_unedited and message.native is not None:
             return message.native
-        native = dict(message.native or {"role": "user" if message.role == "tool" else message.role})
-        parts = message.parts
-        if not is_list(native.get("content")) and len(parts) == 1 and isinstance(parts[0], Text):
-            native["content"] = parts[0].text
-        else:
-            native["content"] = [_block_json(part) for part in parts]
-        return native
+        native: Mapping[str, Any] = message.native or {"role": "user" if message.role == "tool" else message.role}
+        return {**native, "content": _content_json(message.parts, native.get("content"))}
 
     def json_bytes(self, message: Message) -> int:
-        """Return the size of a message as it would be sent."""
         return json_bytes(self.encode(message))
 
 
@@ -109,6 +91,10 @@ def _extras(content: Any) -> str:
         if kind == "tool_result":
             extras += _extras(block.get("content"))
     return extras
+
+
+def _measure_message(native: Any) -> tuple[Role, int, bool]:
+    return ANTHROPIC_ROLES[native["role"]], *_measure_content(native["content"])
 
 
 def _measure_content(content: Any) -> tuple[int, bool]:
@@ -151,17 +137,17 @@ def _repair_block(block: Any, role: Role, uses: set[str], place: InputPath) -> A
         place.repair_notes.append(f"left out a {kind} in a message of the {role}")
         return None
     if str(kind).endswith("_tool_result") and str(block.get("tool_use_id")) not in uses:
-        place.repair_notes.append(f"left out a {kind} without its use")
+        place.repair_notes.append(f"left out a {kind} without its tool use")
         return None
     if kind != "tool_use":
         return _without_blank_inside(block, kind, place)
     changes: dict[str, Any] = {}
     if not is_mapping(block.get("input")):
         changes["input"] = {} if block.get("input") is None else {"arguments": block["input"]}
-        place.repair_notes.append("wrapped the input of a tool_use that was no object")
+        place.repair_notes.append("wrapped the input of a tool_use that was not an object")
     if not block.get("name"):
         changes["name"] = "tool"
-        place.repair_notes.append("gave a tool_use without a name one")
+        place.repair_notes.append("added a missing name to a tool_use")
     return {**block, **changes} if changes else block
 
 
@@ -182,29 +168,18 @@ def _is_blank_text(block: Any) -> bool:
     return not isinstance(text, str) or not text.strip()
 
 
-def _parts(content: object, trust: Trust, place: InputPath) -> tuple[Part, ...]:
-    if content is None:
-        return ()
-    if isinstance(content, str):
-        return (Text(content, trust),) if content else ()
-    if not is_list(content):
-        place.fail(".content", f"must be a string or a list of blocks, not {type(content).__name__}")
-    return tuple(_part(block, trust, place, f".content[{number}]") for number, block in enumerate(content))
-
-
-def _part(value: object, trust: Trust, place: InputPath, path: str) -> Part:
-    block = place.require_mapping(value, path, "an object with a type")
-    kind = place.require_text(block.get("type"), f"{path}.type")
+def _part(block: Mapping[str, Any], kind: str, trust: Trust, place: InputPath, path: str) -> Part:
     if kind == "tool_use":
-        name, arguments = _text(block, "name", place, path), place.json_text(block.get("input", {}), f"{path}.input")
-        return ToolCall(_text(block, "id", place, path), name, arguments, native=block)
+        name = place.optional_text(block, "name", path)
+        arguments = place.json_text(block.get("input", {}), f"{path}.input")
+        return ToolCall(place.optional_text(block, "id", path), name, arguments, native=block)
     if kind == "tool_result":
         return _result(block, place, path)
     if kind == "thinking":
         text = place.require_text(block.get("thinking"), f"{path}.thinking")
         return Thinking(text, place.require_text(block.get("signature"), f"{path}.signature"), native=block)
     if kind == "redacted_thinking":
-        return Thinking("", _text(block, "data", place, path), native=block)
+        return Thinking("", place.optional_text(block, "data", path), native=block)
     return _content(block, kind, trust, place, path)
 
 
@@ -224,23 +199,20 @@ def _content(block: Mapping[str, Any], kind: str, trust: Trust, place: InputPath
 
 def _result(block: Mapping[str, Any], place: InputPath, path: str) -> ToolResult:
     value = block.get("content")
-    content: tuple[Content, ...] = ()
-    if isinstance(value, str):
-        content = (Text(value, "tool"),)
-    elif is_list(value):
-        content = tuple(_inner(item, place, f"{path}.content[{number}]") for number, item in enumerate(value))
-    elif value is not None:
-        place.fail(f"{path}.content", f"must be a string or a list of blocks, not {type(value).__name__}")
-    return ToolResult(_text(block, "tool_use_id", place, path), content, bool(block.get("is_error")), native=block)
+    content = (
+        (Text(value, "tool"),)
+        if isinstance(value, str)
+        else place.decode_blocks(value, "tool", f"{path}.content", _content)
+    )
+    call_id = place.optional_text(block, "tool_use_id", path)
+    return ToolResult(call_id, content, bool(block.get("is_error")), native=block)
 
 
-def _inner(value: object, place: InputPath, path: str) -> Content:
-    block = place.require_mapping(value, path, "an object with a type")
-    return _content(block, place.require_text(block.get("type"), f"{path}.type"), "tool", place, path)
-
-
-def _text(block: Mapping[str, Any], key: str, place: InputPath, path: str) -> str:
-    return "" if block.get(key) is None else place.require_text(block[key], f"{path}.{key}")
+def _content_json(parts: Sequence[Part], original: object) -> object:
+    """Return content as a string if it is one text and was not a list before, else as a list of blocks."""
+    if not is_list(original) and len(parts) == 1 and isinstance(parts[0], Text):
+        return parts[0].text
+    return [_block_json(part) for part in parts]
 
 
 def _block_json(part: Part) -> Mapping[str, Any]:
@@ -281,14 +253,9 @@ def _result_json(result: ToolResult) -> Mapping[str, Any]:
     block = result.native if is_mapping(result.native) else {"type": "tool_result"}
     if result.native is not None and not result.is_edited:
         return block
-    edited: dict[str, Any] = {**block, "tool_use_id": result.call_id}
-    if not is_list(block.get("content")) and len(result.content) == 1 and isinstance(result.content[0], Text):
-        edited["content"] = result.content[0].text
-    else:
-        edited["content"] = [_block_json(part) for part in result.content]
-    if result.is_error:
-        edited["is_error"] = True
-    return edited
+    content = _content_json(result.content, block.get("content"))
+    edited = {**block, "tool_use_id": result.call_id, "content": content}
+    return {**edited, "is_error": True} if result.is_error else edited
 
 
 def _media_json(media: Media) -> Mapping[str, Any]:
@@ -307,22 +274,17 @@ def strip_cache_marks(native: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a message without its cache marks: clients move them with every request."""
     content = native.get("content")
     blocks: object = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    return {**native, "content": _strip_block_marks(blocks)}
+    return {**native, "content": _strip_marks(blocks)}
 
 
-def _strip_block_marks(blocks: object) -> object:
-    if not is_list(blocks):
-        return blocks
-    return [
-        {
-            key: _strip_block_marks(value) if key == "content" else value
-            for key, value in block.items()
-            if key != "cache_control"
-        }
-        if is_mapping(block)
-        else block
-        for block in blocks
-    ]
+def _strip_marks(value: object) -> object:
+    if is_list(value):
+        return [_strip_marks(block) for block in value]
+    if not is_mapping(value):
+        return value
+    return {
+        key: _strip_marks(item) if key == "content" else item for key, item in value.items() if key != "cache_control"
+    }
 
 
 def count_cache_marks(blocks: object) -> int:
@@ -339,29 +301,17 @@ def count_cache_marks(blocks: object) -> int:
 def drop_excess_cache_marks(messages: Sequence[Mapping[str, Any]], allowed: int) -> list[Mapping[str, Any]]:
     """Return messages without the oldest cache marks, so that at most `allowed` are left."""
     excess = count_cache_marks(messages) - max(0, allowed)
-    out: list[Mapping[str, Any]] = []
-    for message in messages:
-        kept = message
-        if excess > 0:
-            kept, excess = _remove_first_marks(message, excess)
-        out.append(kept)
-    return out
 
+    def without_first_marks(block: Any) -> Any:
+        nonlocal excess
+        if excess <= 0 or not count_cache_marks([block]):
+            return block
+        bare = dict(block)
+        if bare.get("cache_control") is not None:
+            del bare["cache_control"]
+            excess -= 1
+        if is_list(content := bare.get("content")):
+            bare["content"] = [without_first_marks(inner) for inner in content]
+        return bare
 
-def _remove_first_marks(value: Mapping[str, Any], excess: int) -> tuple[Mapping[str, Any], int]:
-    """Return a message or block without its first `excess` marks, and how many are still too many."""
-    if not count_cache_marks([value]):
-        return value, excess
-    bare = dict(value)
-    if excess > 0 and bare.get("cache_control") is not None:
-        del bare["cache_control"]
-        excess -= 1
-    if is_list(content := bare.get("content")):
-        blocks: list[Any] = []
-        for block in content:
-            kept = block
-            if is_mapping(block) and excess > 0:
-                kept, excess = _remove_first_marks(block, excess)
-            blocks.append(kept)
-        bare["content"] = blocks
-    return bare, excess
+    return [without_first_marks(message) for message in messages]

@@ -1,10 +1,13 @@
 """Converts messages from one provider's format to another's.
 
-Everything that the target allows is carried over; the rest is left out, with a note. The result satisfies the target's
-rules for ids, turns and results. Bedrock Converse, which no other module reads or writes, is encoded here.
+Formats differ in which message carries tool results and whether two messages of one role may follow each other, so
+messages are split and joined. Everything that the target allows is carried over; the rest is left out, with a note. The
+result satisfies the target's rules for ids, turns and results. Bedrock Converse, which no other module reads or writes,
+is encoded here.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,9 +17,22 @@ from holdfast.core.conversation.batching import (
     RESULTS_IN_ONE_MESSAGE,
     RESULTS_IN_ONE_REQUEST,
     Batching,
+    is_id_from_name,
 )
 from holdfast.core.conversation.json_values import replace_surrogates
-from holdfast.core.conversation.messages import Entry, Media, Message, Part, Text, ToolCall, ToolResult
+from holdfast.core.conversation.messages import (
+    Content,
+    Entry,
+    Media,
+    Message,
+    Opaque,
+    Part,
+    Role,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
 from holdfast.core.conversation.messages import system as system_message
 from holdfast.core.conversation.repair import repair_entries
 from holdfast.core.conversation.transcript import MessageFormat
@@ -34,23 +50,10 @@ from holdfast.wire.media import image_source
 from holdfast.wire.openai_chat import OpenAIChat
 from holdfast.wire.pydantic_ai import PydanticAI
 from holdfast.wire.responses import OpenAIResponses
-from holdfast.wire.restructure import (
-    Restructuring,
-    in_call_order,
-    join_assistant_runs,
-    join_same_side,
-    limit_images,
-    nine_char_id,
-    separate_system,
-    split_calls,
-    split_results,
-    with_answered_calls,
-    with_new_ids,
-    with_unique_ids,
-)
 
 MAX_SYSTEM_DEPTH = 8
-NO_FAILURE_FLAG = "that a tool failed is not marked there"
+BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+NO_FAILURE_FLAG = "failed tool results are not marked as failed: the target has no field for it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,67 @@ class ChatTranscript:
     """What could not be carried over."""
 
 
+class Conversion:
+    """One conversion, with notes on what could not be carried over."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self._notes: dict[str, None] = {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be carried over, each once, in order."""
+        return tuple(self._notes)
+
+    def note(self, what: str) -> None:
+        """Note what could not be carried over."""
+        self._notes[what] = None
+
+    def portable(self, message: Message) -> Message:
+        """Return a message without its JSON and without what only its own provider understands."""
+        parts = tuple(part for raw in message.parts if (part := self._portable_part(raw, message.role)) is not None)
+        return Message(message.role, parts)
+
+    def _portable_part(self, part: Part, role: Role) -> Part | None:
+        if isinstance(part, Thinking):
+            self.note("reasoning was left out: it is only valid with the provider that wrote it")
+            return None
+        if isinstance(part, Opaque):
+            return self._portable_opaque(part, role)
+        if isinstance(part, Text):
+            return Text(part.text, part.trust)
+        if isinstance(part, ToolCall):
+            return self._portable_call(part)
+        if isinstance(part, ToolResult):
+            inner = [self._portable_part(item, role) for item in part.content]
+            # An empty text is a valid result, but not next to other content.
+            content: tuple[Content, ...] = tuple(
+                item
+                for item in inner
+                if isinstance(item, Media | Opaque)
+                or (isinstance(item, Text) and not (item.is_blank and len(inner) > 1))
+            )
+            return replace(part, content=content, native=None)
+        return part
+
+    def _portable_call(self, call: ToolCall) -> ToolCall:
+        name = _safe_name(call.name)
+        if name != call.name:
+            self.note(f"the tool {call.name!r} was renamed to {name!r}")
+        return replace(call, name=name, native=None)
+
+    def _portable_opaque(self, part: Opaque, role: Role) -> Text | None:
+        if part.kind == "refusal":
+            return Text(part.text, part.trust)
+        source = part.native.get("source") if is_mapping(part.native) else None
+        text = source.get("data") if is_mapping(source) and source.get("type") == "text" else None
+        if isinstance(text, str) and text.strip():
+            return Text(text, part.trust)
+        self.note(f"a block of type {part.kind!r} was left out")
+        # A user's block leaves a placeholder, so that the prompt does not disappear with it.
+        return None if role in {"assistant", "system"} else Text(f"[{part.kind} not carried over]", part.trust)
+
+
 def convert(messages: Sequence[Mapping[str, Any]], *, source: str, target: str, system: object = None) -> Converted:
     """Return messages of one format in another.
 
@@ -89,43 +153,46 @@ def convert(messages: Sequence[Mapping[str, Any]], *, source: str, target: str, 
     own = FORMATS.get(name)
     if own is not None and type(own) is type(reader):
         return _in_same_format(messages, own, system, opening)
-    restructuring = Restructuring(name)
-    _, portable = _portable(messages, reader, restructuring)
+    conversion = Conversion(name)
+    _, portable = _portable(messages, reader, conversion)
     if reader.batching.is_itemized:
         # An item that cannot be carried over is dropped; the rest of its run becomes one message.
-        portable = join_assistant_runs(message for message in portable if message.parts)
-    return converter([system_message(opening), *portable] if opening else portable, restructuring)
+        portable = _join(
+            (message for message in portable if message.parts),
+            lambda before, after: before.role == after.role == "assistant",
+        )
+    return converter([system_message(opening), *portable] if opening else portable, conversion)
 
 
 def as_chat_messages(messages: Sequence[Mapping[str, Any]], *, source: str) -> ChatTranscript:
     """Return messages of any format in OpenAI's chat format, without repairs."""
-    reader, restructuring = format_named(source, "source"), Restructuring(OpenAIChat.name)
+    reader, conversion = format_named(source, "source"), Conversion(OpenAIChat.name)
     found: list[tuple[int, Message]] = []
-    for place, message in zip(*_portable(messages, reader, restructuring), strict=True):
+    for place, message in zip(*_portable(messages, reader, conversion), strict=True):
         is_next = reader.batching.is_itemized and found and message.role == found[-1][1].role == "assistant"
         if is_next:
-            found[-1] = place, join_assistant_runs((found[-1][1], message))[0]
+            found[-1] = place, Message("assistant", (*found[-1][1].parts, *message.parts))
         elif message.parts:
             found.append((place, message))
     carried = [
-        (place, OpenAIChat().encode(_text_only_results(part, restructuring)))
+        (place, OpenAIChat().encode(_text_only_results(part, conversion)))
         for place, message in found
-        for part in split_results([message])
+        for part in _split_results([message])
     ]
-    return ChatTranscript([native for _, native in carried], [place for place, _ in carried], restructuring.notes)
+    return ChatTranscript([native for _, native in carried], [place for place, _ in carried], conversion.notes)
 
 
 def _portable(
-    messages: Sequence[Mapping[str, Any]], reader: MessageFormat, restructuring: Restructuring
+    messages: Sequence[Mapping[str, Any]], reader: MessageFormat, conversion: Conversion
 ) -> tuple[Sequence[int], list[Message]]:
     """Return the index of each message, and the messages without what only their own provider understands."""
     natives, places = split_elements(reader, check_list(messages))
     decoded = [reader.decode(native, index) for index, native in zip(places, natives, strict=True)]
     for message in decoded:
         for note in message.repair_notes:
-            restructuring.note(note)
-    portable = [restructuring.portable(message) for message in decoded]
-    return places, with_unique_ids(portable) if reader.batching.pairs_by_name else portable
+            conversion.note(note)
+    portable = [conversion.portable(message) for message in decoded]
+    return places, _with_unique_ids(portable) if reader.batching.pairs_by_name else portable
 
 
 def _in_same_format(
@@ -159,94 +226,95 @@ def plain_system_text(value: object, depth: int = 0) -> str:
     raise MalformedInputError("system", f"must be a string or a list of text blocks, not {json_type_name(value)}")
 
 
-def _repair(messages: Sequence[Message], restructuring: Restructuring, batching: Batching) -> list[Message]:
+def _repair(messages: Sequence[Message], conversion: Conversion, batching: Batching) -> list[Message]:
     repaired = repair_entries([Entry(message, index) for index, message in enumerate(messages)], batching=batching)
     for repair in repaired.repairs:
-        restructuring.note(repair.description)
+        conversion.note(repair.description)
     if repaired.pending:
-        restructuring.note(
-            f"no result yet for {', '.join(map(repr, repaired.pending))}: not to be sent before it is there"
+        conversion.note(
+            f"no result yet for {', '.join(map(repr, repaired.pending))}: add it before you send the messages"
         )
     return [entry.message for entry in repaired.entries]
 
 
-def _to_openai(messages: list[Message], restructuring: Restructuring) -> Converted:
-    flat = _repair(
-        [_text_only_results(message, restructuring) for message in split_results(messages)],
-        restructuring,
-        ONE_RESULT_PER_MESSAGE,
-    )
-    return Converted([OpenAIChat().encode(message) for message in flat], None, restructuring.notes)
+def _to_openai(messages: list[Message], conversion: Conversion) -> Converted:
+    plain = [_text_only_results(message, conversion) for message in _split_results(messages)]
+    flat = _repair(plain, conversion, ONE_RESULT_PER_MESSAGE)
+    return Converted([OpenAIChat().encode(message) for message in flat], None, conversion.notes)
 
 
-def _to_responses(messages: list[Message], restructuring: Restructuring) -> Converted:
+def _to_responses(messages: list[Message], conversion: Conversion) -> Converted:
     for message in messages:
         if any(result.is_error for result in message.results):
-            restructuring.note(NO_FAILURE_FLAG)
-    items = _repair(list(split_calls(split_results(messages))), restructuring, CALLS_AS_ITEMS)
-    limited = limit_images(items, OpenAIResponses.max_images, restructuring)
-    return Converted([OpenAIResponses().encode(message) for message in limited], None, restructuring.notes)
+            conversion.note(NO_FAILURE_FLAG)
+    items = _repair(list(_split_calls(_split_results(messages))), conversion, CALLS_AS_ITEMS)
+    limited = _limit_images(items, OpenAIResponses.max_images, conversion)
+    return Converted([OpenAIResponses().encode(message) for message in limited], None, conversion.notes)
 
 
-def _to_mistral(messages: list[Message], restructuring: Restructuring) -> Converted:
-    systems, others = separate_system(split_results(messages))
-    plain = [_text_only_results(message, restructuring) for message in with_new_ids(others, nine_char_id)]
+def _to_mistral(messages: list[Message], conversion: Conversion) -> Converted:
+    systems, others = _separate_system(list(_split_results(messages)))
+    plain = [_text_only_results(message, conversion) for message in _with_new_ids(others, _nine_char_id)]
     # A repair may rename an id, so ids are made nine characters long again.
-    flat = with_new_ids(_repair(plain, restructuring, ONE_RESULT_PER_MESSAGE), nine_char_id)
-    limited = limit_images(flat, 8, restructuring)
+    flat = _with_new_ids(_repair(plain, conversion, ONE_RESULT_PER_MESSAGE), _nine_char_id)
+    limited = _limit_images(flat, 8, conversion)
     opening = [system_message("\n\n".join(systems))] if systems else []
-    return Converted([OpenAIChat().encode(message) for message in (*opening, *limited)], None, restructuring.notes)
+    return Converted([OpenAIChat().encode(message) for message in (*opening, *limited)], None, conversion.notes)
 
 
-def _text_only_results(message: Message, restructuring: Restructuring) -> Message:
+def _text_only_results(message: Message, conversion: Conversion) -> Message:
     """Return a tool message with text only: chat formats accept nothing else there."""
     if message.role != "tool":
         return message
     result = message.results[0]
     if result.is_error:
-        restructuring.note(NO_FAILURE_FLAG)
+        conversion.note(NO_FAILURE_FLAG)
     if any(not isinstance(part, Text) for part in result.content):
-        restructuring.note("media in tool results were left out")
+        conversion.note("media in tool results were left out")
     text = "\n".join(part.text if isinstance(part, Text) else f"[{part.kind}]" for part in result.content)
     return Message("tool", (replace(result, content=(Text(text, "tool"),), is_error=False),))
 
 
 def _alternating_turns(
-    messages: list[Message], restructuring: Restructuring, max_images: int
+    messages: list[Message], conversion: Conversion, max_images: int
 ) -> tuple[list[str], list[Message]]:
     """Return system texts, and strictly alternating turns with all results of a batch in one message."""
-    systems, others = separate_system(messages)
-    turns = join_same_side(_repair(join_same_side(others), restructuring, RESULTS_IN_ONE_MESSAGE))
-    return systems, limit_images(in_call_order(turns), max_images, restructuring)
+    systems, others = _separate_system(messages)
+    turns = _join_same_side(_repair(_join_same_side(others), conversion, RESULTS_IN_ONE_MESSAGE))
+    return systems, _limit_images(_in_call_order(turns), max_images, conversion)
 
 
-def _to_anthropic(messages: list[Message], restructuring: Restructuring) -> Converted:
-    systems, turns = _alternating_turns(messages, restructuring, 100)
+def _to_anthropic(messages: list[Message], conversion: Conversion) -> Converted:
+    systems, turns = _alternating_turns(messages, conversion, 100)
     encoded = [AnthropicMessages().encode(message) for message in turns]
-    return Converted(encoded, "\n\n".join(systems) or None, restructuring.notes)
+    return Converted(encoded, "\n\n".join(systems) or None, conversion.notes)
 
 
-def _to_gemini(messages: list[Message], restructuring: Restructuring) -> Converted:
-    systems, turns = _alternating_turns(messages, restructuring, Gemini.max_images)
+def _to_gemini(messages: list[Message], conversion: Conversion) -> Converted:
+    systems, turns = _alternating_turns(messages, conversion, Gemini.max_images)
     instruction = {"parts": [{"text": text} for text in systems]} if systems else None
-    encode = format_named(restructuring.target).encode
-    return Converted([encode(message) for message in with_answered_calls(turns)], instruction, restructuring.notes)
+    encode = format_named(conversion.target).encode
+    return Converted([encode(message) for message in _with_answered_calls(turns)], instruction, conversion.notes)
 
 
-def _to_pydantic_ai(messages: list[Message], restructuring: Restructuring) -> Converted:
-    turns = in_call_order(_repair(join_same_side(messages), restructuring, RESULTS_IN_ONE_REQUEST))
-    limited = limit_images(turns, PydanticAI.max_images, restructuring)
+def _to_pydantic_ai(messages: list[Message], conversion: Conversion) -> Converted:
+    turns = _in_call_order(_repair(_join_same_side(messages), conversion, RESULTS_IN_ONE_REQUEST))
+    limited = _limit_images(turns, PydanticAI.max_images, conversion)
     return Converted(
-        [PydanticAI().encode(message) for message in with_answered_calls(limited)], None, restructuring.notes
+        [PydanticAI().encode(message) for message in _with_answered_calls(limited)], None, conversion.notes
     )
 
 
-def _to_bedrock(messages: list[Message], restructuring: Restructuring) -> Converted:
-    systems, turns = _alternating_turns(messages, restructuring, 20)
-    return Converted(encode_converse(turns), [{"text": text} for text in systems] or None, restructuring.notes)
+def _to_bedrock(messages: list[Message], conversion: Conversion) -> Converted:
+    systems, turns = _alternating_turns(messages, conversion, 20)
+    encoded: list[Mapping[str, Any]] = [
+        {"role": message.role, "content": [block for part in message.parts if (block := _converse_block(part))]}
+        for message in turns
+    ]
+    return Converted(encoded, [{"text": text} for text in systems] or None, conversion.notes)
 
 
-CONVERTERS: Mapping[str, Callable[[list[Message], Restructuring], Converted]] = {
+CONVERTERS: Mapping[str, Callable[[list[Message], Conversion], Converted]] = {
     "openai-chat": _to_openai,
     "openai-responses": _to_responses,
     "openai-responses-stateless": _to_responses,
@@ -259,17 +327,6 @@ CONVERTERS: Mapping[str, Callable[[list[Message], Restructuring], Converted]] = 
 }
 
 
-def encode_converse(messages: Sequence[Message]) -> list[Mapping[str, Any]]:
-    """Return alternating messages as Converse messages."""
-    return [
-        {
-            "role": "assistant" if message.role == "assistant" else "user",
-            "content": [block for part in message.parts if (block := _converse_block(part))],
-        }
-        for message in messages
-    ]
-
-
 def _converse_block(part: Part) -> Mapping[str, Any] | None:
     if isinstance(part, Text):
         return {"text": part.text}
@@ -277,18 +334,150 @@ def _converse_block(part: Part) -> Mapping[str, Any] | None:
         return {"toolUse": {"toolUseId": part.id, "name": part.name, "input": arguments_object(part.arguments)}}
     if isinstance(part, ToolResult):
         content = [block for item in part.content if (block := _converse_block(item))] or [{"text": "(no output)"}]
-        return {
-            "toolResult": {
-                "toolUseId": part.call_id,
-                "content": content,
-                "status": "error" if part.is_error else "success",
-            }
-        }
-    return _converse_image(part) if isinstance(part, Media) else None
-
-
-def _converse_image(media: Media) -> Mapping[str, Any]:
-    source = image_source(media)
+        status = "error" if part.is_error else "success"
+        return {"toolResult": {"toolUseId": part.call_id, "content": content, "status": status}}
+    if not isinstance(part, Media):
+        return None
+    source = image_source(part)
     if source is None or source[0] == "url":
-        return {"text": f"[{media.kind} not carried over]"}
+        return {"text": f"[{part.kind} not carried over]"}
     return {"image": {"format": source[0].rpartition("/")[2], "source": {"bytes": source[1]}}}
+
+
+def _safe_name(name: str) -> str:
+    """Return a tool name that every provider accepts."""
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:64] or "tool"
+
+
+def _separate_system(messages: Sequence[Message]) -> tuple[list[str], list[Message]]:
+    """Return the system texts, and the messages without them."""
+    systems = [message.text for message in messages if message.role == "system" and message.text]
+    return systems, [message for message in messages if message.role != "system"]
+
+
+def _split_results(messages: Iterable[Message]) -> Iterator[Message]:
+    """Yield messages, each tool result in its own message."""
+    for message in messages:
+        results = message.results
+        if not results:
+            yield message
+            continue
+        for result in results:
+            yield Message("tool", (result,))
+        besides = tuple(part for part in message.parts if not isinstance(part, ToolResult))
+        if besides:
+            yield Message("user", besides)
+
+
+def _join_same_side(messages: Iterable[Message]) -> list[Message]:
+    """Return messages with consecutive messages of one side joined; tool results count as the user's."""
+    sides = (Message("user" if one.role == "tool" else one.role, one.parts) for one in messages if one.parts)
+    return _join(sides, lambda before, after: before.role == after.role)
+
+
+def _join(messages: Iterable[Message], belong_together: Callable[[Message, Message], bool]) -> list[Message]:
+    """Return messages with consecutive ones joined if they belong together."""
+    joined: list[Message] = []
+    for message in messages:
+        if joined and belong_together(joined[-1], message):
+            joined[-1] = Message(message.role, (*joined[-1].parts, *message.parts))
+        else:
+            joined.append(message)
+    return joined
+
+
+def _split_calls(messages: Iterable[Message]) -> Iterator[Message]:
+    """Yield messages, each call in its own message after the text it came with."""
+    for message in messages:
+        if not message.calls:
+            yield message
+            continue
+        besides = tuple(part for part in message.parts if not isinstance(part, ToolCall))
+        if besides:
+            yield Message(message.role, besides)
+        for call in message.calls:
+            yield Message(message.role, (call,))
+
+
+def _in_call_order(messages: Sequence[Message]) -> list[Message]:
+    """Return messages with the results of each batch first, in the order of its calls."""
+    ordered: list[Message] = []
+    calls: list[str] = []
+    for message in messages:
+        if message.results and message.role == "user":
+            rank = {call_id: number for number, call_id in enumerate(calls)}
+            results = sorted(message.results, key=lambda result: rank.get(result.call_id, len(rank)))
+            besides = tuple(part for part in message.parts if not isinstance(part, ToolResult))
+            ordered.append(message.with_parts((*results, *besides)))
+        else:
+            ordered.append(message)
+        calls = [call.id for call in message.calls]
+    return ordered
+
+
+def _with_new_ids(messages: Iterable[Message], rename: Callable[[str], str]) -> list[Message]:
+    """Return messages with every call id replaced, in calls and results."""
+
+    def renamed(part: Part) -> Part:
+        if isinstance(part, ToolCall):
+            return replace(part, id=rename(part.id))
+        return replace(part, call_id=rename(part.call_id)) if isinstance(part, ToolResult) else part
+
+    return [message.with_parts(tuple(map(renamed, message.parts))) for message in messages]
+
+
+def _with_unique_ids(messages: Sequence[Message]) -> list[Message]:
+    """Return messages with unique ids for calls that had only a name."""
+    current: dict[str, str] = {}
+    renamed: list[Message] = []
+
+    for index, message in enumerate(messages):
+        for number, call in enumerate(message.calls):
+            if is_id_from_name(call.id):
+                current[call.id] = f"{_safe_name(call.name)[:40]}_{index}_{number}"
+        renamed += _with_new_ids([message], lambda call_id: current.get(call_id, call_id))
+    return renamed
+
+
+def _with_answered_calls(messages: Iterable[Message]) -> Iterator[Message]:
+    """Yield messages whose results know the call they answer: some formats name its tool in the result."""
+    calls: dict[str, ToolCall] = {}
+
+    def informed(part: Part) -> Part:
+        return replace(part, answered_call=calls.get(part.call_id)) if isinstance(part, ToolResult) else part
+
+    for message in messages:
+        calls |= {call.id: call for call in message.calls}
+        yield message.with_parts(tuple(map(informed, message.parts))) if message.results else message
+
+
+def _nine_char_id(call_id: str) -> str:
+    """Return an id of nine letters and digits, always the same for the same id."""
+    if len(call_id) == 9 and call_id.isascii() and call_id.isalnum():  # noqa: PLR2004
+        return call_id
+    import hashlib  # noqa: PLC0415 - loads OpenSSL, which few conversions need
+
+    number = int.from_bytes(hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).digest()[:8])
+    return "".join(BASE62[number // 62**place % 62] for place in range(9))
+
+
+def _limit_images(messages: Sequence[Message], max_images: int, conversion: Conversion) -> list[Message]:
+    """Return messages with the oldest images beyond `max_images` replaced by a text."""
+    parts = [part for message in messages for part in message.parts]
+    inner = [item for part in parts if isinstance(part, ToolResult) for item in part.content]
+    excess = sum(isinstance(part, Media) for part in (*parts, *inner)) - max_images
+    if excess <= 0:
+        return list(messages)
+    conversion.note(f"{excess} image(s) were left out: {conversion.target} accepts {max_images}")
+
+    def limited(part: Part) -> Part:
+        nonlocal excess
+        if isinstance(part, Media) and excess > 0:
+            excess -= 1
+            return Text(f"[{part.kind} elided]", part.trust)
+        if isinstance(part, ToolResult):
+            content = map(limited, part.content)
+            return replace(part, content=tuple(item for item in content if isinstance(item, Text | Media | Opaque)))
+        return part
+
+    return [message.with_parts(tuple(map(limited, message.parts))) for message in messages]

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from holdfast.core.conversation.batching import CALL_AND_RESPONSE_TURNS, id_from_name
+from holdfast.core.conversation.batching import CALL_AND_RESPONSE_TURNS, id_from_name, is_id_from_name
 from holdfast.core.conversation.messages import (
     TRUST_OF_ROLE,
     Content,
@@ -28,7 +28,7 @@ from holdfast.core.conversation.messages import (
 )
 from holdfast.core.conversation.tokens import utf8_length
 from holdfast.core.conversation.transcript import MessageMeasures
-from holdfast.wire.gemini_encode import encode_parts, response_media, response_text
+from holdfast.wire.anthropic import arguments_object
 from holdfast.wire.json_reader import (
     InputPath,
     extra_fields,
@@ -39,7 +39,7 @@ from holdfast.wire.json_reader import (
     measure_messages,
     replace_items,
 )
-from holdfast.wire.media import data_tokens, image_tokens
+from holdfast.wire.media import data_tokens, image_source, image_tokens
 
 FOREIGN_SIGNATURE = "skip_thought_signature_validator"
 """What Gemini 3 accepts instead of its own signature on a call of another model."""
@@ -55,90 +55,6 @@ FIELD_SPELLINGS = {
 }
 _INNER_SPELLINGS = {"mime_type": "mimeType", "file_uri": "fileUri", "display_name": "displayName"}
 _ROLES = {None: "user", "function": "user", "user": "user", "model": "model"}
-
-
-def _repair_turn(native: Mapping[str, Any], place: InputPath, *, is_signed: bool) -> Mapping[str, Any]:
-    """Return a turn that the provider accepts, with a note for each repair."""
-    spelled = native.get("role")
-    role = _ROLES.get(spelled) if spelled is None or isinstance(spelled, str) else None
-    if role is not None and role != spelled:
-        place.repair_notes.append("gave a turn without a known role the user's")
-        native = {**native, "role": role}
-    parts = native.get("parts")
-    if not is_list(parts):
-        return native
-    repaired = [part for raw in parts if (part := _repair_part(raw, role, place)) is not None]
-    if is_signed:
-        _sign_as_foreign(repaired, place)
-    return replace_items(native, "parts", repaired)
-
-
-def _repair_part(part: Any, role: str | None, place: InputPath) -> Any:
-    if not is_mapping(part):
-        return part
-    if None in part.values() or not FIELD_SPELLINGS.keys().isdisjoint(part):
-        place.repair_notes.append("spelled the fields of a part as the API does")
-        part = {
-            FIELD_SPELLINGS.get(key, key): _camel_case_keys(value) for key, value in part.items() if value is not None
-        }
-    if not part or (part.get("thought") and part.get("text") == "" and not part.get("thoughtSignature")):
-        place.repair_notes.append("left out an empty part")
-        return None
-    for key, owner in (("functionCall", "model"), ("functionResponse", "user")):
-        if key in part and role is not None and role != owner:
-            place.repair_notes.append(f"left out a {key} in a turn of the {role}")
-            return None
-    if is_mapping(call := part.get("functionCall")):
-        return _with_changes(part, "functionCall", call, _call_changes(call, place))
-    if is_mapping(response := part.get("functionResponse")):
-        return _with_changes(part, "functionResponse", response, _response_changes(response, place))
-    return part
-
-
-def _camel_case_keys(value: Any) -> Any:
-    if not is_mapping(value) or _INNER_SPELLINGS.keys().isdisjoint(value):
-        return value
-    return {_INNER_SPELLINGS.get(key, key): item for key, item in value.items() if item is not None}
-
-
-def _with_changes(part: Any, key: str, function: Mapping[str, Any], changes: dict[str, Any]) -> Any:
-    return {**part, key: {**function, **changes}} if changes else part
-
-
-def _call_changes(call: Mapping[str, Any], place: InputPath) -> dict[str, Any]:
-    changes: dict[str, Any] = {}
-    if call.get("args") is not None and not is_mapping(call["args"]):
-        changes["args"] = {"arguments": call["args"]}
-        place.repair_notes.append("wrapped the arguments of a call that were no object")
-    if not call.get("name"):
-        changes["name"] = "tool"
-        place.repair_notes.append("gave a call without a name one")
-    return changes
-
-
-def _response_changes(response: Mapping[str, Any], place: InputPath) -> dict[str, Any]:
-    changes: dict[str, Any] = {}
-    if not is_mapping(response.get("response")):
-        changes["response"] = {} if response.get("response") is None else {"output": response["response"]}
-        place.repair_notes.append("wrapped a response that was no object")
-    if not response.get("name"):
-        changes["name"] = "tool"
-        place.repair_notes.append("gave a response without a name one")
-    return changes
-
-
-def _sign_as_foreign(parts: list[Any], place: InputPath) -> None:
-    """Sign the first call of a turn as foreign if it has no signature."""
-    for number, part in enumerate(parts):
-        if is_mapping(part) and "functionCall" in part:
-            if not part.get("thoughtSignature"):
-                place.repair_notes.append("marked a call without a signature as another model's")
-                parts[number] = {**part, "thoughtSignature": FOREIGN_SIGNATURE}
-            return
-
-
-GEMINI_FORMAT_NAME = "gemini"
-GEMINI_UNSIGNED_FORMAT_NAME = "gemini-2"
 GEMINI_ROLES: Mapping[str, Role] = {"user": "user", "model": "assistant"}
 SIGNATURE_FIELD = "thoughtSignature"
 CHARS_PER_SIGNATURE_TOKEN = 4
@@ -160,23 +76,13 @@ class Gemini:
     max_images = 3_000
 
     def __init__(self, *, is_signed: bool = True) -> None:
-        self.name = GEMINI_FORMAT_NAME if is_signed else GEMINI_UNSIGNED_FORMAT_NAME
+        self.name = "gemini" if is_signed else "gemini-2"
         self._is_signed = is_signed
 
     def measure(self, natives: Sequence[Any], start: int) -> MessageMeasures:
-        """Return the sizes and roles of turns."""
-        return measure_messages(
-            natives,
-            start,
-            role_key="role",
-            roles=GEMINI_ROLES,
-            content_key="parts",
-            measure_content=_measure_parts,
-            decode=self.decode,
-        )
+        return measure_messages(natives, start, _measure_turn, self.decode)
 
     def decode(self, native: object, index: int) -> Message:
-        """Return a turn with its parts."""
         place = InputPath(index)
         native = place.sendable_message(place.require_message(native))
         native = _repair_turn(native, place, is_signed=self._is_signed)
@@ -185,26 +91,89 @@ class Gemini:
         return Message(role, parts, native, parts, tuple(place.repair_notes), _extras(native))
 
     def encode(self, message: Message) -> Mapping[str, Any]:
-        """Return a turn as JSON: its original JSON, changed only where it was edited."""
         if message.is_unedited and message.native is not None:
             return message.native
         role = "model" if message.role == "assistant" else "user"
-        parts = encode_parts(message.parts)
+        parts = [encoded for part in message.parts for encoded in _encode_part(part)]
         if self._is_signed:
-            parts = _sign_first_call(parts)
+            _sign_first_call(parts)
         return {**(message.native or {"role": role}), "parts": parts}
 
     def json_bytes(self, message: Message) -> int:
-        """Return the size of a turn as it would be sent."""
         return json_bytes(self.encode(message))
 
 
-def _sign_first_call(parts: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return parts with the first call signed; only the first of parallel calls needs a signature."""
-    first = next((number for number, part in enumerate(parts) if "functionCall" in part), None)
+def _repair_turn(native: Mapping[str, Any], place: InputPath, *, is_signed: bool) -> Mapping[str, Any]:
+    """Return a turn that the provider accepts, with a note for each repair."""
+    spelled = native.get("role")
+    role = _ROLES.get(spelled) if spelled is None or isinstance(spelled, str) else None
+    if role is not None and role != spelled:
+        place.repair_notes.append("set the role of a turn without a known role to user")
+        native = {**native, "role": role}
+    parts = native.get("parts")
+    if not is_list(parts):
+        return native
+    repaired = [part for raw in parts if (part := _repair_part(raw, role, place)) is not None]
+    if is_signed and _sign_first_call(repaired):
+        place.repair_notes.append("marked a call without a signature as another model's")
+    return replace_items(native, "parts", repaired)
+
+
+def _repair_part(part: Any, role: str | None, place: InputPath) -> Any:
+    if not is_mapping(part):
+        return part
+    if None in part.values() or not FIELD_SPELLINGS.keys().isdisjoint(part):
+        place.repair_notes.append("spelled the fields of a part as the API does")
+        part = {
+            FIELD_SPELLINGS.get(key, key): _camel_case_keys(value) for key, value in part.items() if value is not None
+        }
+    if not part or (part.get("thought") and part.get("text") == "" and not part.get("thoughtSignature")):
+        place.repair_notes.append("left out an empty part")
+        return None
+    for key, owner in (("functionCall", "model"), ("functionResponse", "user")):
+        if key in part and role is not None and role != owner:
+            place.repair_notes.append(f"left out a {key} in a turn of the {role}")
+            return None
+    for key in ("functionCall", "functionResponse"):
+        if is_mapping(function := part.get(key)):
+            changes = _function_changes(key, function, place)
+            return {**part, key: {**function, **changes}} if changes else part
+    return part
+
+
+def _camel_case_keys(value: Any) -> Any:
+    if not is_mapping(value) or _INNER_SPELLINGS.keys().isdisjoint(value):
+        return value
+    return {_INNER_SPELLINGS.get(key, key): item for key, item in value.items() if item is not None}
+
+
+def _function_changes(key: str, function: Mapping[str, Any], place: InputPath) -> dict[str, Any]:
+    """Return the changes that a call or a response needs: an object as its content, and a name."""
+    changes: dict[str, Any] = {}
+    is_call = key == "functionCall"
+    if is_call and function.get("args") is not None and not is_mapping(function["args"]):
+        changes["args"] = {"arguments": function["args"]}
+        place.repair_notes.append("wrapped the arguments of a call that were not an object")
+    if not is_call and not is_mapping(function.get("response")):
+        changes["response"] = {} if function.get("response") is None else {"output": function["response"]}
+        place.repair_notes.append("wrapped a response that was not an object")
+    if not function.get("name"):
+        changes["name"] = "tool"
+        place.repair_notes.append(f"added a missing name to a {'call' if is_call else 'response'}")
+    return changes
+
+
+def _sign_first_call(parts: list[Any]) -> bool:
+    """Mark the first call of a turn as another model's if it has no signature; only the first needs one."""
+    first = next((number for number, part in enumerate(parts) if is_mapping(part) and "functionCall" in part), None)
     if first is None or parts[first].get(SIGNATURE_FIELD):
-        return parts
-    return [*parts[:first], {**parts[first], SIGNATURE_FIELD: FOREIGN_SIGNATURE}, *parts[first + 1 :]]
+        return False
+    parts[first] = {**parts[first], SIGNATURE_FIELD: FOREIGN_SIGNATURE}
+    return True
+
+
+def _measure_turn(native: Any) -> tuple[Role, int, bool]:
+    return GEMINI_ROLES[native["role"]], *_measure_parts(native["parts"])
 
 
 def _measure_parts(parts: Any) -> tuple[int, bool]:
@@ -244,11 +213,9 @@ def _parts(value: object, trust: Trust, place: InputPath) -> Iterator[Part]:
     for number, raw in enumerate(value):
         path = f".parts[{number}]"
         part = place.require_mapping(raw, path)
-        signature = (
-            None
-            if part.get(SIGNATURE_FIELD) is None
-            else place.require_text(part[SIGNATURE_FIELD], f"{path}.{SIGNATURE_FIELD}")
-        )
+        signature = part.get(SIGNATURE_FIELD)
+        if signature is not None:
+            place.require_text(signature, f"{path}.{SIGNATURE_FIELD}")
         if "functionCall" in part:
             read: Part = _call(part, calls, place, f"{path}.functionCall")
         elif "functionResponse" in part:
@@ -292,7 +259,7 @@ def _response(part: Mapping[str, Any], numbers: Counter[str], place: InputPath, 
     media = response.get("parts")
     if media is not None and not is_list(media):
         place.fail(f"{path}.parts", f"must be a list of parts, not {json_type_name(media)}")
-    text = response_text(value)
+    text = _response_text(value)
     content: tuple[Content, ...] = (Text(text, "tool"),) if text else ()
     for number, inner in enumerate(media or ()):
         content += (_content(place.require_mapping(inner, f"{path}.parts[{number}]"), "tool", place, path),)
@@ -306,11 +273,10 @@ def _content(part: Mapping[str, Any], trust: Trust, place: InputPath, path: str)
             mime = str(data.get("mimeType"))
             if mime.startswith("image/"):
                 return Media("image", trust, image_tokens(), part)
-            return Media(
-                "audio" if mime.startswith("audio/") else "document", trust, data_tokens(data.get("data")), part
-            )
-    kind = next((key for key in part if key not in {"thought", SIGNATURE_FIELD}), "part")
-    return Opaque(kind, place.json_text(part, path), trust, part)
+            kind = "audio" if mime.startswith("audio/") else "document"
+            return Media(kind, trust, data_tokens(data.get("data")), part)
+    field = next((key for key in part if key not in {"thought", SIGNATURE_FIELD}), "part")
+    return Opaque(field, place.json_text(part, path), trust, part)
 
 
 def _extras(native: Mapping[str, Any]) -> str:
@@ -322,5 +288,81 @@ def _extras(native: Mapping[str, Any]) -> str:
         extras += extra_fields(part.get("functionCall"), _CALL_FIELDS)
         if is_mapping(response := part.get("functionResponse")):
             extras += extra_fields(response, _RESPONSE_FIELDS)
-            extras += "".join(f'{{"inlineData": "{kind}"}}' for kind in response_media(response))
+            inline = [part.get("inlineData") for part in response.get("parts") or ()]
+            extras += "".join(f'{{"inlineData": "{data.get("mimeType")}"}}' for data in inline if is_mapping(data))
     return extras
+
+
+def _encode_part(part: Part) -> Iterator[Mapping[str, Any]]:
+    if isinstance(part, ToolCall):
+        yield _encode_call(part)
+    elif isinstance(part, ToolResult):
+        yield _encode_response(part)
+        if not is_mapping(part.native):
+            # A response that comes from another format is text; its media follow as parts of the same turn.
+            yield from (_encode_media(item) for item in part.content if isinstance(item, Media))
+    elif isinstance(part, Media):
+        yield _encode_media(part)
+    elif isinstance(part, Text):
+        native: Mapping[str, Any] = part.native if is_mapping(part.native) else {}
+        yield {**native, "text": part.text} if part.is_edited or not native else native
+    elif isinstance(part, Thinking | Opaque) and is_mapping(part.native):
+        yield part.native
+
+
+def _encode_call(call: ToolCall) -> Mapping[str, Any]:
+    part: Mapping[str, Any] = call.native if is_mapping(call.native) else {}
+    if part and not call.is_edited:
+        return part
+    function = {**part.get("functionCall", {}), "name": call.name, "args": arguments_object(call.arguments)}
+    if not is_id_from_name(call.id):
+        function["id"] = call.id
+    return {**part, "functionCall": function}
+
+
+def _encode_response(result: ToolResult) -> Mapping[str, Any]:
+    part: Mapping[str, Any] = result.native if is_mapping(result.native) else {}
+    if part and not result.is_edited:
+        return part
+    original: Mapping[str, Any] = part.get("functionResponse", {})
+    name = original.get("name") or (result.answered_call.name if result.answered_call else "tool")
+    function = {**original, "name": name, "response": _response_value(result, original.get("response"))}
+    if not is_id_from_name(result.call_id):
+        function["id"] = result.call_id
+    media = [item.native for item in result.content if not isinstance(item, Text) and is_mapping(item.native)]
+    if media and part:
+        function["parts"] = media
+    else:
+        function.pop("parts", None)
+    return {**part, "functionResponse": function}
+
+
+def _response_value(result: ToolResult, original: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the original result of a function, or the edited text instead of it."""
+    if original is not None and result.text == _response_text(original):
+        return original
+    key = next(iter(original)) if original and _is_single_text(original) else "error" if result.is_error else "output"
+    return {key: result.text}
+
+
+def _is_single_text(value: Mapping[str, Any]) -> bool:
+    return len(value) == 1 and all(isinstance(item, str) for item in value.values())
+
+
+def _response_text(value: Mapping[str, Any]) -> str:
+    """Return the result of a function: its text if it is a single one, else its JSON."""
+    if not value:
+        return ""
+    return next(iter(value.values())) if _is_single_text(value) else json.dumps(value, ensure_ascii=False)
+
+
+def _encode_media(media: Media) -> Mapping[str, Any]:
+    if is_mapping(media.native) and ("inlineData" in media.native or "fileData" in media.native):
+        return media.native
+    source = image_source(media)
+    if source is None:
+        return {"text": f"[{media.kind} not carried over]"}
+    kind, data = source
+    if kind == "url":
+        return {"fileData": {"fileUri": data}}
+    return {"inlineData": {"mimeType": kind, "data": data}}

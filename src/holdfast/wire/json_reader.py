@@ -6,21 +6,26 @@ without loss, and records that as a note on the message.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, TypeGuard, cast
+from types import NoneType
+from typing import Any, NoReturn, TypeGuard, TypeVar, cast
 
 from holdfast.core.conversation.json_values import Json, NotJsonError, dump_json, is_sendable_json, sendable_json
-from holdfast.core.conversation.messages import Message, Role
+from holdfast.core.conversation.messages import Message, Role, Text, Trust
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, message_bytes
 from holdfast.core.conversation.transcript import MessageMeasures
 from holdfast.errors import MalformedInputError
 
-_TYPE_NAMES: tuple[tuple[tuple[type, ...], str], ...] = (
-    ((bool,), "a boolean"),
-    ((int, float), "a number"),
-    ((str,), "a string"),
-    ((list, tuple), "a list"),
-    ((dict,), "an object"),
-)
+T = TypeVar("T")
+_TYPE_NAMES: Mapping[type, str] = {
+    NoneType: "null",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    tuple: "a list",
+    dict: "an object",
+}
 
 
 class InputPath:
@@ -29,7 +34,7 @@ class InputPath:
     __slots__ = ("_root", "repair_notes")
 
     def __init__(self, root: int | str) -> None:
-        """`root` is the index of a message, or the name of another input."""
+        """Take the index of a message, or the name of another input."""
         self._root = root
         self.repair_notes: list[str] = []
 
@@ -66,6 +71,30 @@ class InputPath:
             return value
         self.fail(path, f"must be a string, not {json_type_name(value)}")
 
+    def optional_text(self, native: Mapping[str, Any], key: str, path: str = "") -> str:
+        """Return the string under a key, or an empty one if there is none."""
+        return "" if native.get(key) is None else self.require_text(native[key], f"{path}.{key}")
+
+    def decode_blocks(
+        self,
+        value: object,
+        trust: Trust,
+        path: str,
+        decode_block: Callable[[Mapping[str, Any], str, Trust, "InputPath", str], T],
+    ) -> tuple[T | Text, ...]:
+        """Return the parts of content: a string, a list of blocks, or null. `decode_block` gets the type of a block."""
+        if value is None or isinstance(value, str):
+            return (Text(value, trust),) if value else ()
+        if not is_list(value):
+            self.fail(path, f"must be a string or a list of blocks, not {json_type_name(value)}")
+        parts: list[T] = []
+        for number, item in enumerate(value):
+            place = f"{path}[{number}]"
+            block = self.require_mapping(item, place, "an object with a type")
+            kind = self.require_text(block.get("type"), f"{place}.type")
+            parts.append(decode_block(block, kind, trust, self, place))
+        return tuple(parts)
+
     def sendable_message(self, native: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a message that can be sent: itself, or a repaired copy with a note."""
         try:
@@ -88,6 +117,10 @@ class InputPath:
         """Return a value as JSON text."""
         return json.dumps(self.sendable_value(value, path), ensure_ascii=False)
 
+    def text_or_json(self, value: object, path: str) -> str:
+        """Return a string as it is, and any other value as JSON text."""
+        return value if isinstance(value, str) else self.json_text(value, path)
+
     def repair_text_call(self, call: Mapping[str, Any], key: str, path: str) -> dict[str, Any]:
         """Return the changes that a call needs: arguments under `key` that are text, and a name."""
         changes: dict[str, Any] = {}
@@ -97,7 +130,7 @@ class InputPath:
             self.repair_notes.append("wrote the arguments of a call as JSON text")
         if call.get("name") == "":
             changes["name"] = "tool"
-            self.repair_notes.append("gave a call without a name one")
+            self.repair_notes.append("added a missing name to a call")
         return changes
 
 
@@ -114,12 +147,8 @@ def is_list(value: object) -> TypeGuard[Sequence[Any]]:
 
 def json_type_name(value: object) -> str:
     """Return the type of a value, in the words of JSON if possible."""
-    if value is None:
-        return "null"
-    for types, name in _TYPE_NAMES:
-        if isinstance(value, types):
-            return name
-    return f"a {type(value).__name__}"
+    names = (name for kind, name in _TYPE_NAMES.items() if isinstance(value, kind))
+    return next(names, f"a {type(value).__name__}")
 
 
 def preview_value(value: object) -> str:
@@ -129,11 +158,9 @@ def preview_value(value: object) -> str:
 
 def check_list(messages: object) -> list[object]:
     """Return messages as a list; raises if they are no list."""
-    if isinstance(messages, list):
-        return cast("list[object]", messages)
-    if isinstance(messages, tuple):
-        return list(cast("tuple[object, ...]", messages))
-    hint = "; read the JSON first" if isinstance(messages, str | bytes) else ""
+    if is_list(messages):
+        return messages if isinstance(messages, list) else list(messages)
+    hint = "; parse the JSON first" if isinstance(messages, str | bytes) else ""
     raise MalformedInputError("messages", f"must be a list of messages, not {json_type_name(messages)}{hint}")
 
 
@@ -159,22 +186,18 @@ def replace_items(native: Mapping[str, Any], key: str, items: Sequence[Any]) -> 
 def measure_messages(
     natives: Sequence[Any],
     start: int,
-    *,
-    role_key: str,
-    roles: Mapping[str, Role],
-    content_key: str,
-    measure_content: Callable[[Any], tuple[int, bool]],
+    measure_plain: Callable[[Any], tuple[Role, int, bool]],
     decode: Callable[[object, int], Message],
 ) -> MessageMeasures:
     """Return the sizes and roles of messages.
 
-    `measure_content` returns the size of plain content and whether it is more than tool results. It raises for any
-    other content; such a message is decoded, which refuses it if it has to.
+    `measure_plain` returns the role and the size of a plain message, and whether it is more than tool results. It
+    raises for any other message; such a message is decoded, which refuses it if it has to.
     """
     measures = MessageMeasures([], [], [])
     for index, native in enumerate(natives, start):
         try:
-            role, (size, is_prompt) = roles[native[role_key]], measure_content(native[content_key])
+            role, size, is_prompt = measure_plain(native)
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
             message = decode(native, index)
             role, size, is_prompt = message.role, message_bytes(message), message.is_prompt

@@ -47,37 +47,34 @@ def image_source(media: Media) -> tuple[str, str] | None:
     if media.kind != "image" or not is_mapping(block):
         return None
     if is_mapping(source := block.get("source")):
-        return _from_source(source)
+        if source.get("type") == "base64":
+            return _if_text(source.get("media_type", "image/png"), source.get("data"))
+        return _if_text("url", source.get("url")) if source.get("type") == "url" else None
     if is_mapping(inline := block.get("inlineData")):
-        return (
-            (str(inline.get("mimeType", "image/png")), inline["data"]) if isinstance(inline.get("data"), str) else None
-        )
+        return _if_text(inline.get("mimeType", "image/png"), inline.get("data"))
     if is_mapping(file := block.get("fileData")):
-        return ("url", file["fileUri"]) if isinstance(file.get("fileUri"), str) else None
-    if (kind := block.get("kind")) in {"image-url", "binary"}:
-        return _from_item(block, str(kind))
+        return _if_text("url", file.get("fileUri"))
+    if block.get("kind") == "image-url":
+        return _if_text("url", block.get("url"))
+    if block.get("kind") == "binary":
+        found = _if_text(block.get("media_type") or "image/png", block.get("data"))
+        # pydantic-ai uses the URL-safe alphabet; other formats want the standard one.
+        return found and (found[0], found[1].replace("-", "+").replace("_", "/"))
     image = block.get("image_url")
     url = image.get("url") if is_mapping(image) else image
-    if not isinstance(url, str):
-        return None
-    if url.startswith("data:") and ";base64," in url:
+    if isinstance(url, str) and url.startswith("data:") and ";base64," in url:
         media_type, _, data = url[5:].partition(";base64,")
         return media_type, data
-    return "url", url
+    return _if_text("url", url)
 
 
-def _from_source(source: Mapping[str, Any]) -> tuple[str, str] | None:
-    if source.get("type") == "url" and isinstance(source.get("url"), str):
-        return "url", source["url"]
-    if source.get("type") == "base64" and isinstance(source.get("data"), str):
-        return str(source.get("media_type", "image/png")), source["data"]
-    return None
+def _if_text(kind: object, data: object) -> tuple[str, str] | None:
+    return (str(kind), data) if isinstance(data, str) else None
 
 
-def _from_item(item: Mapping[str, Any], kind: str) -> tuple[str, str] | None:
-    if kind == "image-url":
-        return ("url", item["url"]) if isinstance(item.get("url"), str) else None
-    if not isinstance(item.get("data"), str):
-        return None
-    # pydantic-ai uses the URL-safe alphabet; other formats want the standard one.
-    return str(item.get("media_type") or "image/png"), item["data"].replace("-", "+").replace("_", "/")
+def image_url(media: Media) -> str | None:
+    """Return an image as an address or a data URL; None if it is neither."""
+    source = image_source(media)
+    if source is None or source[0] == "url":
+        return source and source[1]
+    return f"data:{source[0]};base64,{source[1]}"

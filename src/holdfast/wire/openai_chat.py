@@ -1,6 +1,6 @@
 """OpenAI Chat Completions, and compatible endpoints."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.core.conversation.batching import ONE_RESULT_PER_MESSAGE
@@ -28,9 +28,8 @@ from holdfast.wire.json_reader import (
     json_bytes,
     replace_items,
 )
-from holdfast.wire.media import data_tokens, image_source, image_tokens
+from holdfast.wire.media import data_tokens, image_tokens, image_url
 
-OPENAI_CHAT_FORMAT_NAME = "openai-chat"
 OPENAI_CHAT_ROLES: Mapping[str, Role] = {
     "system": "system",
     "developer": "system",
@@ -63,7 +62,7 @@ _PLAIN_FIELD_COUNT = 2
 class OpenAIChat:
     """Reads and writes chat messages."""
 
-    name = OPENAI_CHAT_FORMAT_NAME
+    name = "openai-chat"
     batching = ONE_RESULT_PER_MESSAGE
     has_separate_system = False
     max_cache_marks: int | None = None
@@ -71,7 +70,6 @@ class OpenAIChat:
     max_images = 500
 
     def measure(self, natives: Sequence[Any], start: int) -> MessageMeasures:
-        """Return the sizes and roles of messages."""
         measures = MessageMeasures([], [], [])
         sizes, prompts, systems = measures
         add = sizes.append
@@ -102,26 +100,25 @@ class OpenAIChat:
         return measures
 
     def decode(self, native: object, index: int) -> Message:
-        """Return a chat message with its parts."""
         place = InputPath(index)
         native = place.require_message(native)
         role = place.require_role(native, OPENAI_CHAT_ROLES)
         native = _repair_message(place.sendable_message(native), role, place)
-        content = _content(native.get("content"), TRUST_OF_ROLE[role], place, ".content")
+        content = place.decode_blocks(native.get("content"), TRUST_OF_ROLE[role], ".content", _block)
         parts: tuple[Part, ...] = content
         if role == "tool":
-            call_id = native.get("tool_call_id")
-            parts = (ToolResult("" if call_id is None else place.require_text(call_id, ".tool_call_id"), content),)
+            parts = (ToolResult(place.optional_text(native, "tool_call_id"), content),)
         elif len(native) > 1 + ("content" in native):
-            parts = (*_reasoning(native, place), *content, *_other_fields(native, place), *_calls(native, place))
+            thinking = [Thinking(text, native=name) for name, text in _fields(native, REASONING_FIELDS, place)]
+            others = [Opaque(name, text, "model", name) for name, text in _fields(native, OPAQUE_FIELDS, place)]
+            parts = (*thinking, *content, *others, *_calls(native, place))
         return Message(role, parts, native, parts, tuple(place.repair_notes), _extras(native, role))
 
     def encode(self, message: Message) -> Mapping[str, Any]:
-        """Return a message as JSON: its original JSON, changed only where it was edited."""
         if message.is_unedited and message.native is not None:
             return message.native
         if message.results:
-            return self._encode_result(message, message.results[0])
+            return _encode_result(message, message.results[0])
         native = dict(message.native or {"role": message.role})
         keyed = {part.native for part in message.parts if isinstance(part.native, str)}
         for name in (*REASONING_FIELDS, *OPAQUE_FIELDS):
@@ -137,15 +134,7 @@ class OpenAIChat:
             native.pop("tool_calls", None)
         return native
 
-    def _encode_result(self, message: Message, result: ToolResult) -> Mapping[str, Any]:
-        native = dict(message.native or {"role": "tool", "tool_call_id": ""})
-        native["tool_call_id"] = result.call_id
-        if message.native is None or result.is_edited:
-            native["content"] = _content_json(result.content, native.get("content")) or ""
-        return native
-
     def json_bytes(self, message: Message) -> int:
-        """Return the size of a message as it would be sent."""
         return json_bytes(self.encode(message))
 
 
@@ -179,7 +168,7 @@ def _measure_fields(native: Mapping[str, Any]) -> int:
 def _repair_message(native: Mapping[str, Any], role: Role, place: InputPath) -> Mapping[str, Any]:
     """Return a message that the provider accepts, with a note for each repair."""
     if role == "tool" and native.get("content") is None:
-        place.repair_notes.append("gave a tool message without content an empty one")
+        place.repair_notes.append("added empty content to a tool message without content")
         native = {**native, "content": ""}
     if "tool_calls" not in native:
         return native
@@ -198,7 +187,7 @@ def _repair_call(call: Any, place: InputPath, path: str) -> Any:
     if is_mapping(custom):
         if custom.get("name") != "":
             return call
-        place.repair_notes.append("gave a call without a name one")
+        place.repair_notes.append("added a missing name to a call")
         return {**call, "custom": {**custom, "name": "tool"}}
     function = call.get("function") if is_mapping(call) else None
     if not is_mapping(function):
@@ -207,19 +196,7 @@ def _repair_call(call: Any, place: InputPath, path: str) -> Any:
     return {**call, "function": {**function, **changes}} if changes else call
 
 
-def _content(value: object, trust: Trust, place: InputPath, path: str) -> tuple[Content, ...]:
-    if value is None:
-        return ()
-    if isinstance(value, str):
-        return (Text(value, trust),) if value else ()
-    if not is_list(value):
-        place.fail(path, f"must be a string, a list of parts or null, not {type(value).__name__}")
-    return tuple(_block(block, trust, place, f"{path}[{number}]") for number, block in enumerate(value))
-
-
-def _block(value: object, trust: Trust, place: InputPath, path: str) -> Content:
-    block = place.require_mapping(value, path, "an object with a type")
-    kind = place.require_text(block.get("type"), f"{path}.type")
+def _block(block: Mapping[str, Any], kind: str, trust: Trust, place: InputPath, path: str) -> Content:
     if kind == "text":
         return Text(place.require_text(block.get("text"), f"{path}.text"), trust, block)
     if kind == "image_url":
@@ -232,28 +209,15 @@ def _block(value: object, trust: Trust, place: InputPath, path: str) -> Content:
     return Opaque(kind, place.json_text(block, path), trust, block)
 
 
-def _reasoning(native: Mapping[str, Any], place: InputPath) -> list[Thinking]:
-    found: list[Thinking] = []
-    for name in REASONING_FIELDS:
-        value = native.get(name)
-        if value:
-            text = (
-                place.json_text(value, f".{name}")
-                if name == "reasoning_details"
-                else place.require_text(value, f".{name}")
-            )
-            found.append(Thinking(text, native=name))
-    return found
-
-
-def _other_fields(native: Mapping[str, Any], place: InputPath) -> list[Opaque]:
-    fields: list[Opaque] = []
-    for name in OPAQUE_FIELDS:
-        value = native.get(name)
-        if value:
-            text = value if isinstance(value, str) else place.json_text(value, f".{name}")
-            fields.append(Opaque(name, text, "model", name))
-    return fields
+def _fields(native: Mapping[str, Any], names: Sequence[str], place: InputPath) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each field that is not empty."""
+    for name in names:
+        if value := native.get(name):
+            if name in OPAQUE_FIELDS:
+                yield name, place.text_or_json(value, f".{name}")
+            else:
+                read = place.json_text if name == "reasoning_details" else place.require_text
+                yield name, read(value, f".{name}")
 
 
 def _calls(native: Mapping[str, Any], place: InputPath) -> list[ToolCall]:
@@ -267,15 +231,22 @@ def _calls(native: Mapping[str, Any], place: InputPath) -> list[ToolCall]:
 
 def _call(value: object, place: InputPath, path: str) -> ToolCall:
     call = place.require_mapping(value, path)
-    call_id = "" if call.get("id") is None else place.require_text(call["id"], f"{path}.id")
+    call_id = place.optional_text(call, "id", path)
     if call.get("type") == "custom" and is_mapping(custom := call.get("custom")):
-        name, arguments = place.require_text(custom.get("name"), f"{path}.custom.name"), custom.get("input")
-        return ToolCall(call_id, name, place.require_text(arguments, f"{path}.custom.input"), native=call)
-    function = place.require_mapping(call.get("function"), f"{path}.function", "an object with name and arguments")
-    name = place.require_text(function.get("name"), f"{path}.function.name")
-    return ToolCall(
-        call_id, name, place.require_text(function.get("arguments"), f"{path}.function.arguments"), native=call
-    )
+        name = place.require_text(custom.get("name"), f"{path}.custom.name")
+        arguments = place.require_text(custom.get("input"), f"{path}.custom.input")
+    else:
+        function = place.require_mapping(call.get("function"), f"{path}.function", "an object with name and arguments")
+        name = place.require_text(function.get("name"), f"{path}.function.name")
+        arguments = place.require_text(function.get("arguments"), f"{path}.function.arguments")
+    return ToolCall(call_id, name, arguments, native=call)
+
+
+def _encode_result(message: Message, result: ToolResult) -> Mapping[str, Any]:
+    native = {**(message.native or {"role": "tool"}), "tool_call_id": result.call_id}
+    if message.native is None or result.is_edited:
+        native["content"] = _content_json(result.content, native.get("content")) or ""
+    return native
 
 
 def _content_json(parts: tuple[Part, ...] | tuple[Content, ...], original: object) -> object:
@@ -293,16 +264,11 @@ def _content_block(part: Content) -> Mapping[str, Any]:
         block = part.native if is_mapping(part.native) else {"type": "text"}
         return {**block, "text": part.text} if part.is_edited or not block.get("text") else block
     if isinstance(part, Media) and not (is_mapping(part.native) and part.native.get("type") in _MEDIA_KINDS):
-        return _foreign_media(part)
+        url = image_url(part)
+        if url is None:
+            return {"type": "text", "text": f"[{part.kind} not carried over]"}
+        return {"type": "image_url", "image_url": {"url": url}}
     return part.native if is_mapping(part.native) else {"type": "text", "text": f"[{part.kind}]"}
-
-
-def _foreign_media(media: Media) -> Mapping[str, Any]:
-    source = image_source(media)
-    if source is None:
-        return {"type": "text", "text": f"[{media.kind} not carried over]"}
-    kind, data = source
-    return {"type": "image_url", "image_url": {"url": data if kind == "url" else f"data:{kind};base64,{data}"}}
 
 
 def _call_block(call: ToolCall) -> Mapping[str, Any]:

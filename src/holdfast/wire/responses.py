@@ -1,49 +1,61 @@
 """OpenAI Responses: a conversation as a list of items.
 
 A message, a piece of reasoning, a call and an output are items, and a turn of the model is a run of them. Reasoning is
-valid only together with the item after it. If responses are not stored (`store=false`), no item can be referenced and
-reasoning has to be encrypted; that is another contract, and so another format.
+valid only together with the item after it. Each kind of tool has its own pair of item types: functions and custom tools
+carry text; computers, shells and patches carry an object; an approval request is answered by yes or no. Unknown kinds
+pair by their `call_id`. If responses are not stored (`store=false`), no item can be referenced and reasoning has to be
+encrypted; that is another contract, and so another format.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.conversation.batching import CALLS_AS_ITEMS
-from holdfast.core.conversation.messages import TRUST_OF_ROLE, Message, Opaque, Part, Role, Thinking
+from holdfast.core.conversation.json_values import parse_json
+from holdfast.core.conversation.messages import (
+    TRUST_OF_ROLE,
+    Content,
+    Media,
+    Message,
+    Opaque,
+    Part,
+    Role,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Trust,
+)
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, message_bytes, utf8_length
 from holdfast.core.conversation.transcript import MessageMeasures
 from holdfast.wire.json_reader import (
     InputPath,
     extra_fields,
     is_list,
+    is_mapping,
     json_bytes,
+    json_type_name,
     preview_value,
 )
-from holdfast.wire.media import IMAGE_TOKENS
-from holdfast.wire.responses_items import (
-    TEXT_BLOCK_TYPES,
-    TEXT_OUTPUT_TYPES,
-    TOOL_CALL_KINDS,
-    block_extra_fields,
-    call_kind_of,
-    decode_blocks,
-    decode_call_item,
-    decode_output_item,
-    encode_call_item,
-    encode_content,
-    encode_output_item,
-    encrypted_tokens,
-    output_kind_of,
-    shell_extra_fields,
-)
+from holdfast.wire.media import IMAGE_TOKENS, SMALL_IMAGE_TOKENS, data_tokens, image_tokens, image_url
 
-OPENAI_RESPONSES_FORMAT_NAME = "openai-responses"
-OPENAI_RESPONSES_STATELESS_FORMAT_NAME = "openai-responses-stateless"
 OPENAI_RESPONSES_ROLES: Mapping[str, Role] = {
     "system": "system",
     "developer": "system",
     "user": "user",
     "assistant": "assistant",
+}
+TEXT_BLOCK_TYPES = frozenset({"input_text", "output_text", "text"})
+MEDIA_BLOCK_TYPES = frozenset({"input_image", "input_file", "input_audio"})
+ENCRYPTED_CHARS_PER_TOKEN = 4
+"""Characters of encrypted content for one token."""
+_BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(TEXT_BLOCK_TYPES, frozenset({"type", "text"})),
+    "input_image": frozenset({"type", "image_url", "file_id", "detail"}),
+    "input_file": frozenset({"type", "file_data", "file_id", "file_url", "filename"}),
+    "input_audio": frozenset({"type", "input_audio"}),
 }
 COMPACTION_ITEM_TYPES = frozenset({"compaction", "compaction_summary"})
 ITEM_ID_PREFIXES: Mapping[str, str] = {
@@ -70,11 +82,10 @@ class OpenAIResponses:
     max_images = 500
 
     def __init__(self, *, is_stored: bool = True) -> None:
-        self.name = OPENAI_RESPONSES_FORMAT_NAME if is_stored else OPENAI_RESPONSES_STATELESS_FORMAT_NAME
+        self.name = "openai-responses" if is_stored else "openai-responses-stateless"
         self._is_stored = is_stored
 
     def measure(self, natives: Sequence[Any], start: int) -> MessageMeasures:
-        """Return the sizes and roles of items."""
         measures = MessageMeasures([], [], [])
         for index, native in enumerate(natives, start):
             try:
@@ -90,7 +101,6 @@ class OpenAIResponses:
         return measures
 
     def decode(self, native: object, index: int) -> Message:
-        """Return an item with its parts."""
         place = InputPath(index)
         native = place.require_message(native)
         kind = _kind(native, place)
@@ -101,30 +111,26 @@ class OpenAIResponses:
         return Message(role, parts, native, parts, tuple(place.repair_notes), _extras(native, kind))
 
     def encode(self, message: Message) -> Mapping[str, Any]:
-        """Return an item as JSON: its original JSON, changed only where it was edited."""
         if message.is_unedited and message.native is not None:
             return message.native
         if message.results:
-            return encode_output_item(message.results[0])
+            return _encode_output(message.results[0])
         if message.calls:
-            return encode_call_item(message.calls[0])
+            return _encode_call(message.calls[0])
         native = message.native
         if native is not None and "role" not in native:
             return native
-        content = encode_content(message.parts, native.get("content") if native else None, message.role)
+        content = _content_json(message.parts, native.get("content") if native else None, message.role)
         return {**(native or {"role": message.role}), "content": content}
 
     def json_bytes(self, message: Message) -> int:
-        """Return the size of an item as it would be sent."""
         return json_bytes(self.encode(message))
 
 
 def _kind(native: Mapping[str, Any], place: InputPath) -> str:
     kind = native.get("type")
     if kind is None:
-        if "role" in native or "id" not in native:
-            return "message"
-        return "item_reference"
+        return "message" if "role" in native or "id" not in native else "item_reference"
     return place.require_text(kind, ".type")
 
 
@@ -148,7 +154,7 @@ def _measure_item(native: Mapping[str, Any]) -> tuple[Role, int]:
 def _unsendable_reason(native: Mapping[str, Any], kind: str) -> str | None:
     """Return why an item cannot be sent when responses are not stored."""
     if kind == "item_reference":
-        return "left out a reference to an item: nothing is stored that it could mean"
+        return "left out a reference to a stored item: responses are not stored"
     if kind == "reasoning" and not native.get("encrypted_content") and native.get("id") is not None:
         return "left out reasoning that is neither stored nor encrypted"
     return None
@@ -157,17 +163,17 @@ def _unsendable_reason(native: Mapping[str, Any], kind: str) -> str | None:
 def _decode_item(native: Mapping[str, Any], kind: str, place: InputPath) -> tuple[Role, tuple[Part, ...]]:
     if kind == "message":
         role = place.require_role(native, OPENAI_RESPONSES_ROLES)
-        return role, decode_blocks(native.get("content"), TRUST_OF_ROLE[role], place, ".content")
+        return role, place.decode_blocks(native.get("content"), TRUST_OF_ROLE[role], ".content", _block)
     if kind == "reasoning":
         return "assistant", (_reasoning(native, place),)
     if kind in COMPACTION_ITEM_TYPES:
         # It replaces everything before it and must not change, so it is treated as system text.
         encrypted = place.require_text(native.get("encrypted_content"), ".encrypted_content")
-        return "system", (Opaque(kind, "", "summary", native, encrypted_tokens(encrypted)),)
+        return "system", (Opaque(kind, "", "summary", native, _encrypted_tokens(encrypted)),)
     if tool := call_kind_of(kind, native):
-        return "assistant", (decode_call_item(kind, tool, native, place),)
+        return "assistant", (_decode_call(kind, tool, native, place),)
     if tool := output_kind_of(kind, native):
-        return "tool", (decode_output_item(tool, native, place),)
+        return "tool", (_decode_output(tool, native, place),)
     if kind == "image_generation_call":
         return "assistant", (Opaque(kind, "", "model", native, IMAGE_TOKENS),)
     return "assistant", (Opaque(kind, place.json_text(native, ""), "model", native),)
@@ -190,13 +196,11 @@ def _reasoning(native: Mapping[str, Any], place: InputPath) -> Thinking:
 def _extras(native: Mapping[str, Any], kind: str) -> str:
     """Return everything that is sent but that no part represents, as JSON text."""
     if kind == "message":
-        return extra_fields(native, _FIELDS) + block_extra_fields(native.get("content"))
+        return extra_fields(native, _FIELDS) + _block_extras(native.get("content"))
     if kind in TOOL_CALL_KINDS:
         return extra_fields(native, _CALL_FIELDS)
     if output_kind_of(kind, native):
-        return (
-            extra_fields(native, _OUTPUT_FIELDS) + block_extra_fields(native.get("output")) + shell_extra_fields(native)
-        )
+        return extra_fields(native, _OUTPUT_FIELDS) + _block_extras(native.get("output")) + _shell_extras(native)
     return ""
 
 
@@ -206,10 +210,253 @@ def _repair_item(native: Mapping[str, Any], kind: str, place: InputPath) -> Mapp
     if kind in {"function_call", "custom_tool_call"}:
         changes |= place.repair_text_call(native, TOOL_CALL_KINDS[kind].arguments[0], "")
     if kind in TEXT_OUTPUT_TYPES and native.get("output") is None:
-        place.repair_notes.append("gave an output without content an empty one")
+        place.repair_notes.append("added an empty output to an item without one")
         changes["output"] = ""
     prefix, item_id = ITEM_ID_PREFIXES.get(kind), native.get("id")
     if prefix and item_id is not None and not (isinstance(item_id, str) and item_id.startswith(prefix)):
         place.repair_notes.append(f"left out an item id that does not begin with {prefix!r}")
         native = {key: value for key, value in native.items() if key != "id"}
     return {**native, **changes} if changes else native
+
+
+def _encrypted_tokens(value: object) -> int:
+    return len(value) // ENCRYPTED_CHARS_PER_TOKEN if isinstance(value, str) else 0
+
+
+def _block(block: Mapping[str, Any], kind: str, trust: Trust, place: InputPath, path: str) -> Content:
+    if kind in TEXT_BLOCK_TYPES:
+        return Text(place.require_text(block.get("text"), f"{path}.text"), trust, block)
+    if kind == "refusal":
+        return Opaque(kind, place.require_text(block.get("refusal"), f"{path}.refusal"), trust, block)
+    if kind == "input_image":
+        return Media("image", trust, image_tokens(block.get("detail")), block)
+    if kind == "input_file":
+        return Media("document", trust, data_tokens(block.get("file_data")), block)
+    if kind == "input_audio" and is_mapping(audio := block.get("input_audio")):
+        return Media("audio", trust, data_tokens(audio.get("data")), block)
+    if kind == "encrypted_content":
+        return Opaque(kind, "", trust, block, _encrypted_tokens(block.get(kind)))
+    return Opaque(kind, place.json_text(block, path), trust, block)
+
+
+def _block_extras(blocks: object) -> str:
+    """Return every field of blocks that no part represents, as JSON text."""
+    text = ""
+    for block in filter(is_mapping, blocks if is_list(blocks) else ()):
+        known = _BLOCK_FIELDS.get(str(block.get("type")))
+        if known is not None and not block.keys() <= known:
+            # Every output has an empty list of annotations; it costs nothing.
+            text += extra_fields({key: value for key, value in block.items() if value not in (None, [])}, known)
+    return text
+
+
+def _content_json(parts: Iterable[Part], original: object, role: Role) -> object:
+    """Return content as a string if it was one or can be one, else as a list of blocks."""
+    inline = [part for part in parts if isinstance(part, Text | Media | Opaque)]
+    if not is_list(original) and all(isinstance(part, Text) and part.native is None for part in inline):
+        return "\n".join(part.text for part in inline if isinstance(part, Text))
+    return [_encode_block(part, role) for part in inline]
+
+
+def _encode_block(part: Content, role: Role) -> Mapping[str, Any]:
+    if isinstance(part, Text):
+        if is_mapping(part.native):
+            return {**part.native, "text": part.text} if part.is_edited else part.native
+        return {"type": "output_text" if role == "assistant" else "input_text", "text": part.text}
+    if isinstance(part, Media) and not (is_mapping(part.native) and part.native.get("type") in MEDIA_BLOCK_TYPES):
+        url = image_url(part)
+        if url is None:
+            return {"type": "input_text", "text": f"[{part.kind} not carried over]"}
+        return {"type": "input_image", "image_url": url}
+    return part.native if is_mapping(part.native) else {"type": "input_text", "text": f"[{part.kind}]"}
+
+
+BLANK_IMAGE = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII="
+)
+"""One pixel: the output of a computer has to be an image and cannot hold text."""
+OUTPUT_FRAME_TOKENS = 48
+"""The most that the fields around the text of an output cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolItemKind:
+    """The item types and fields of one kind of tool."""
+
+    output: str
+    """The type of its outputs."""
+    arguments: tuple[str, ...]
+    """The fields that may hold the arguments of a call; the first one present counts."""
+    synthesize: Callable[[str], dict[str, Any]] | None = None
+    """Makes the fields of a missing output from a text; None if the output is the text."""
+    result_overhead_tokens: int = 0
+    """What a synthesized output costs besides its text."""
+    is_text: bool = False
+    """Whether arguments are text or an object."""
+    call_key: str = "call_id"
+    output_keys: tuple[str, ...] = ("call_id",)
+    """The fields that may hold the id of the answered call."""
+
+    def arguments_key(self, item: Mapping[str, Any]) -> str | None:
+        """Return the field of a call that holds its arguments; None if its other fields are the arguments."""
+        return next((key for key in self.arguments if key in item), self.arguments[0] if self.is_text else None)
+
+
+TOOL_CALL_KINDS: Mapping[str, ToolItemKind] = {
+    "function_call": ToolItemKind("function_call_output", ("arguments",), is_text=True),
+    "custom_tool_call": ToolItemKind("custom_tool_call_output", ("input",), is_text=True),
+    "computer_call": ToolItemKind(
+        "computer_call_output",
+        ("action", "actions"),
+        lambda _: {"output": {"type": "computer_screenshot", "image_url": BLANK_IMAGE}},
+        SMALL_IMAGE_TOKENS,
+    ),
+    "shell_call": ToolItemKind(
+        "shell_call_output",
+        ("action",),
+        lambda text: {"output": [{"stdout": "", "stderr": text, "outcome": {"type": "exit", "exit_code": 1}}]},
+        OUTPUT_FRAME_TOKENS,
+    ),
+    "local_shell_call": ToolItemKind("local_shell_call_output", ("action",), output_keys=("call_id", "id")),
+    "apply_patch_call": ToolItemKind(
+        "apply_patch_call_output",
+        ("operation",),
+        lambda text: {"status": "failed", "output": text},
+        OUTPUT_FRAME_TOKENS,
+    ),
+    "tool_search_call": ToolItemKind(
+        "tool_search_output", ("arguments",), lambda _: {"tools": []}, OUTPUT_FRAME_TOKENS
+    ),
+    "mcp_approval_request": ToolItemKind(
+        "mcp_approval_response",
+        ("arguments",),
+        lambda text: {"approve": False, "reason": text},
+        OUTPUT_FRAME_TOKENS,
+        is_text=True,
+        call_key="id",
+        output_keys=("approval_request_id",),
+    ),
+}
+TOOL_OUTPUT_KINDS: Mapping[str, ToolItemKind] = {tool.output: tool for tool in TOOL_CALL_KINDS.values()}
+NAMED_CALL_TYPES = frozenset({"function_call", "custom_tool_call", "mcp_approval_request"})
+"""Calls that name their tool; for the others the type names it."""
+TEXT_OUTPUT_TYPES = frozenset({"function_call_output", "custom_tool_call_output"})
+"""Items that must have an output, even if it is empty."""
+
+
+def call_kind_of(kind: str, item: Mapping[str, Any]) -> ToolItemKind | None:
+    """Return the kind of a call, or None if the item is not a call that the client answers."""
+    # A tool that the provider runs has no call id, and the client does not answer it.
+    if kind == "tool_search_call" and item.get("call_id") is None:
+        return None
+    if kind in TOOL_CALL_KINDS:
+        return TOOL_CALL_KINDS[kind]
+    is_call = kind.endswith("_call") and isinstance(item.get("call_id"), str)
+    return ToolItemKind(f"{kind}_output", ()) if is_call else None
+
+
+def output_kind_of(kind: str, item: Mapping[str, Any]) -> ToolItemKind | None:
+    """Return the kind of an output, or None if the item is not an output."""
+    if kind == "tool_search_output" and item.get("call_id") is None:
+        return None
+    if kind in TOOL_OUTPUT_KINDS:
+        return TOOL_OUTPUT_KINDS[kind]
+    is_output = kind.endswith("_output") and isinstance(item.get("call_id"), str)
+    return ToolItemKind(kind, ()) if is_output else None
+
+
+def _decode_call(kind: str, tool: ToolItemKind, item: Mapping[str, Any], place: InputPath) -> ToolCall:
+    name = place.require_text(item.get("name"), ".name") if kind in NAMED_CALL_TYPES else kind.removesuffix("_call")
+    if key := tool.arguments_key(item):
+        value, path = item.get(key), f".{key}"
+    else:
+        value, path = {key: item[key] for key in item if key not in {"type", "id", "call_id", "status"}}, ""
+    arguments = place.require_text(value, path) if tool.is_text else place.json_text(value, path)
+    call_id = place.optional_text(item, tool.call_key)
+    return ToolCall(call_id, name, arguments, native=item, result_overhead_tokens=tool.result_overhead_tokens)
+
+
+def _decode_output(tool: ToolItemKind, item: Mapping[str, Any], place: InputPath) -> ToolResult:
+    key = next((key for key in tool.output_keys if item.get(key) is not None), tool.output_keys[0])
+    return ToolResult(place.optional_text(item, key), _output(tool.output, item.get("output"), place), native=item)
+
+
+def _output(kind: str, value: object, place: InputPath) -> tuple[Content, ...]:
+    if kind == "shell_call_output" and is_list(value):
+        return tuple(_stream(chunk, place, f".output[{number}]") for number, chunk in enumerate(value))
+    if kind in TEXT_OUTPUT_TYPES or value is None or isinstance(value, str) or is_list(value):
+        return place.decode_blocks(value, "tool", ".output", _block)
+    if not is_mapping(value):
+        place.fail(".output", f"must be a string, a list or an object, not {json_type_name(value)}")
+    text, tokens = "", None
+    if "image_url" in value or "file_id" in value:
+        tokens = SMALL_IMAGE_TOKENS if value.get("image_url") == BLANK_IMAGE else IMAGE_TOKENS
+    else:
+        text = place.json_text(value, ".output")
+    return (Opaque(str(value.get("type")), text, "tool", value, tokens),)
+
+
+def _stream(value: object, place: InputPath, path: str) -> Text:
+    chunk = place.require_mapping(value, path)
+    return Text(place.require_text(chunk.get("stdout", ""), f"{path}.stdout"), "tool")
+
+
+def _encode_call(call: ToolCall) -> Mapping[str, Any]:
+    if is_mapping(call.native) and not call.is_edited:
+        return call.native
+    item = call.native if is_mapping(call.native) else {"type": "function_call"}
+    tool = call_kind_of(str(item["type"]), item) or TOOL_CALL_KINDS["function_call"]
+    edited: dict[str, Any] = {**item, tool.call_key: call.id}
+    if item["type"] in NAMED_CALL_TYPES:
+        edited["name"] = call.name
+    if key := tool.arguments_key(item):
+        edited[key] = call.arguments if tool.is_text else _arguments_object(call.arguments, item.get(key))
+    return edited
+
+
+def _arguments_object(arguments: str, original: object) -> object:
+    try:
+        value = parse_json(arguments)
+    except ValueError:
+        return original
+    return value if type(value) is type(original) else original
+
+
+def _encode_output(result: ToolResult) -> Mapping[str, Any]:
+    if not is_mapping(result.native):
+        return _new_output(result)
+    if not result.is_edited:
+        return result.native
+    item = result.native
+    tool = output_kind_of(str(item["type"]), item) or TOOL_OUTPUT_KINDS["function_call_output"]
+    key = next((key for key in tool.output_keys if key in item), tool.output_keys[0])
+    edited: dict[str, Any] = {**item, key: result.call_id}
+    value = item.get("output")
+    if tool.output == "shell_call_output" and is_list(value):
+        edited["output"] = [
+            {**chunk, "stdout": part.text}
+            for chunk, part in zip(value, result.content, strict=True)
+            if isinstance(part, Text)
+        ]
+    elif isinstance(value, str) or is_list(value):
+        edited["output"] = _content_json(result.content, value, "tool")
+    return edited
+
+
+def _new_output(result: ToolResult) -> Mapping[str, Any]:
+    call = result.answered_call.native if result.answered_call else None
+    tool = call_kind_of(str(call.get("type")), call) if is_mapping(call) else None
+    tool = tool or TOOL_CALL_KINDS["function_call"]
+    fields = (
+        tool.synthesize(result.text) if tool.synthesize else {"output": _content_json(result.content, None, "tool")}
+    )
+    return {"type": tool.output, tool.output_keys[-1]: result.call_id, **fields}
+
+
+def _shell_extras(item: Mapping[str, Any]) -> str:
+    """Return the fields of a shell's output besides its standard output, as JSON text."""
+    value = item.get("output")
+    if item.get("type") != "shell_call_output" or not is_list(value):
+        return ""
+    rest = [{key: field for key, field in chunk.items() if key != "stdout"} for chunk in value if is_mapping(chunk)]
+    return json.dumps(rest, ensure_ascii=False)

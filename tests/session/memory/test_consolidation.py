@@ -9,14 +9,13 @@ import pytest
 from holdfast import Session
 from holdfast.core.planning.summary.board_prompt import BOARD_TOOL, CONSOLIDATION_AGENT, BoardProposal
 from holdfast.models.base import SummaryPrompt
-from holdfast.session.memory.board import ContextBoard, board_key
+from holdfast.session.memory.board_file import ContextBoard, Repository, board_key
 from holdfast.session.memory.consolidation import (
     CONSOLIDATION_INTERACTION,
     SESSION_IDLE_MS,
     ConsolidationResult,
     RemAgent,
 )
-from holdfast.session.memory.files import Repository
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
@@ -133,10 +132,10 @@ async def test_a_model_that_fails_leaves_it_to_the_rule_and_says_so(tmp_path: Pa
     store = MemoryStore()
     await held(store, "s1", RULE)
 
-    done = await agent(tmp_path, store, writer=FailingModel("unauthorised")).run()
+    done = await agent(tmp_path, store, writer=FailingModel("unauthorized")).run()
 
     assert [one.text for one in done.proposals] == [RULE]
-    assert done.notes[0].startswith("s1 was read by rule: ")
+    assert done.notes[0].startswith("s1: the model failed, so a rule made the proposals: ")
 
 
 async def test_what_a_model_makes_up_is_not_proposed_and_what_looks_like_a_key_is_taken_out(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ async def test_a_link_to_what_is_no_file_is_refused_and_stays(tmp_path: Path, ta
     path = tmp_path / f"{DAY}.md"
     path.symlink_to(tmp_path / target)
 
-    with pytest.raises(WorkspaceUnavailableError, match=r"is a link to .*; .*remove it"):
+    with pytest.raises(WorkspaceUnavailableError, match=r"is a link to .*; .*remove the link"):
         await DailyMemory(tmp_path).add("s1", left(1), "the keys are red")
 
     assert path.is_symlink()

@@ -8,7 +8,6 @@ runs may be active at once.
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -25,7 +24,7 @@ from holdfast.adapters.pydantic_ai.conversation import (
     SessionOptions,
     SessionPool,
 )
-from holdfast.adapters.pydantic_ai.processors import has_dangling_calls, patch_dangling_tool_calls
+from holdfast.adapters.pydantic_ai.processors import dangling_calls, patch_dangling_tool_calls
 from holdfast.adapters.pydantic_ai.tools import MIN_RECALL_BUDGET, RecallToolset, compaction_toolset, without_recall
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.events import Usage
@@ -83,9 +82,10 @@ class Holdfast(AbstractCapability[Any]):
         """
         opened = session if isinstance(session, Session) else None
         options = SessionOptions(store=store, policy=policy, summarizer=summarizer, compaction=compaction)
-        self.conversations = SessionPool(options, opened)
+        self.pool = SessionPool(options, opened)
         self._fixed_session_id = session.id if isinstance(session, Session) else session
-        self._current = opened
+        self.session = opened
+        """The session of the newest run; before any run, the session that was passed in or opened last."""
         self.budget = budget
         self.model = model
         self.recall = recall
@@ -109,33 +109,26 @@ class Holdfast(AbstractCapability[Any]):
     # For programs.
 
     @property
-    def session(self) -> Session | None:
-        """The session of the newest run; before any run, the session that was passed in or opened last."""
-        return self._current
-
-    @property
     def sessions(self) -> Mapping[str, Session]:
         """All sessions that are open, by id."""
-        return self.conversations.sessions
+        return {one.session.id: one.session for one in self.pool.conversations}
 
     async def open(self, conversation_id: str | None = None) -> Session:
         """Return the session of a conversation; None means the one that was passed as `session=`."""
         session_id = conversation_id or self._fixed_session_id
         if session_id is None:
-            raise SettingsError("conversation_id", "is needed: there is no one session for all runs")
-        self._current = (await self.conversations.conversation(session_id)).session
-        return self._current
+            raise SettingsError("conversation_id", "is needed, because no session= was passed to Holdfast")
+        self.session = (await self.pool.conversation(session_id)).session
+        return self.session
 
     async def close(self) -> None:
         """Close the store and the sessions that this capability has opened. All messages are already durable."""
-        await self.conversations.close()
+        await self.pool.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     # For pydantic-ai.
@@ -145,14 +138,11 @@ class Holdfast(AbstractCapability[Any]):
         own = ctx.conversation_id or ctx.run_id or "run"
         is_nested = any(one is self for one in _ACTIVE_CAPABILITIES.get())
         session_id = own if is_nested else self._fixed_session_id or own
-        if is_nested and session_id in (self._fixed_session_id, *self.conversations.busy_ids):
+        busy_ids = [one.session.id for one in self.pool.conversations if one.active_runs]
+        if is_nested and session_id in (self._fixed_session_id, *busy_ids):
             # A conversation in the middle of a tool call cannot continue.
             session_id = f"{session_id}.{ctx.run_id}"
         return GovernedRun(self, session_id, is_nested=is_nested)
-
-    def run_started(self, session: Session) -> None:
-        """Remember the session of the newest run."""
-        self._current = session
 
 
 class GovernedRun(AbstractCapability[Any]):
@@ -185,10 +175,10 @@ class GovernedRun(AbstractCapability[Any]):
     async def wrap_run(self, ctx: RunContext[Any], *, handler: "WrapRunHandler") -> "AgentRunResult[Any]":
         """Open the session, and record the messages of the run even if the run fails or is cancelled."""
         del ctx
-        conversation = self._delegation or await self._holdfast.conversations.conversation(self._session_id)
+        conversation = self._delegation or await self._holdfast.pool.conversation(self._session_id)
         self._conversation = conversation
         if not self._is_nested:
-            self._holdfast.run_started(conversation.session)
+            self._holdfast.session = conversation.session
         conversation.active_runs += 1
         active = _ACTIVE_CAPABILITIES.set((*_ACTIVE_CAPABILITIES.get(), self._holdfast))
         current = CURRENT_CONVERSATION.set(conversation)
@@ -211,10 +201,10 @@ class GovernedRun(AbstractCapability[Any]):
         try:
             if self._messages:
                 await conversation.sync(self._messages)
-            if has_dangling_calls(self._messages):
+            if dangling_calls(self._messages):
                 await conversation.agent.interrupt()
         except HoldfastError as problem:
-            error.add_note(f"Holdfast could not record what was said last: {problem}")
+            error.add_note(f"Holdfast could not record the last messages: {problem}")
 
     def get_toolset(self) -> AgentToolset[Any] | None:
         """Return the tools of the run: recall unless it is off, and `compact_context` if it is on."""
@@ -287,15 +277,13 @@ class GovernedRun(AbstractCapability[Any]):
         del ctx, request_context
         if self._conversation is None or not self._is_prepared:
             raise error
-        problem = None
         try:
             self._retry_request = await self._conversation.agent.retry(error)
-        except HoldfastError as caught:
-            problem = caught
-        if problem is None:
+        except HoldfastError as problem:
+            if isinstance(problem, CannotFitError | ModelOverflowError):
+                error.add_note(f"Holdfast could not make the request small enough: {problem}")
+        else:
             raise RetryModelRequest from error
-        if isinstance(problem, CannotFitError | ModelOverflowError):
-            error.add_note(f"Holdfast could not make the request small enough: {problem}")
         raise error
 
     async def after_model_request(
@@ -328,7 +316,8 @@ class GovernedRun(AbstractCapability[Any]):
             (_tool_json(tool) for tool in visible if tool.name == RECALL_TOOL and self._holdfast.recall), None
         )
         others = without_recall(visible) if self._holdfast.recall else visible
-        session = self._conversation.session if self._conversation else None
+        # A sub-agent has a model of its own.
+        session = self._conversation.session if self._conversation and not self._delegation else None
         budget, settings = self._holdfast.budget, request_context.model_settings or {}
         if budget is None and model.context_window is not None:
             budget = Budget.resolve(provider_window=model.context_window, max_output=settings.get("max_tokens"))

@@ -12,7 +12,7 @@ import asyncio
 import operator
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from pydantic_ai.messages import ModelMessage, ModelRequestPart
@@ -136,11 +136,10 @@ class AgentConversation:
         self, messages: Sequence[ModelMessage], response: ModelMessage, usage: Usage | None
     ) -> None:
         """Record the response to a request."""
-        billed = None if usage is None else {name: getattr(usage, name) for name in USAGE_FIELDS}
         async with self._lock:
             # Another run of the same conversation may have recorded messages meanwhile.
             await self._sync(messages)
-            await self._record([response], billed)
+            await self._record([response], None if usage is None else asdict(usage))
             self._remember_messages([*messages, response])
 
     def outgoing_messages(self, request: Request | CachedPrefix) -> list[ModelMessage]:
@@ -262,9 +261,6 @@ class AgentConversation:
         return history.message_counts.get(scope, 0), history.version.hidden, history.version.state_of(scope).cleared_at
 
 
-USAGE_FIELDS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
-
-
 def _part_ids(last: Sequence[ModelMessage]) -> tuple[int, ...]:
     return tuple(id(part) for message in last for part in message.parts)
 
@@ -289,7 +285,7 @@ class SessionPool:
     def __init__(self, options: SessionOptions, session: Session | None = None) -> None:
         for setting in fields(options):
             if session is not None and getattr(options, setting.name) is not None:
-                raise SettingsError(setting.name, "is the open session's own; give it where you open that")
+                raise SettingsError(setting.name, "cannot be combined with an open session; pass it to Session.open")
         self._options = options
         self._fixed = AgentConversation(_check_session_format(session)) if session is not None else None
         self._store: Store | None = None
@@ -297,16 +293,8 @@ class SessionPool:
         self._open_lock = asyncio.Lock()
 
     @property
-    def sessions(self) -> Mapping[str, Session]:
-        """All sessions that are open, by id."""
-        return {one.session.id: one.session for one in self._all()}
-
-    @property
-    def busy_ids(self) -> list[str]:
-        """The ids of sessions with an active run."""
-        return [one.session.id for one in self._all() if one.active_runs]
-
-    def _all(self) -> list[AgentConversation]:
+    def conversations(self) -> list[AgentConversation]:
+        """All conversations whose sessions are open."""
         return [*([self._fixed] if self._fixed else []), *self._conversations.values()]
 
     async def conversation(self, session_id: str) -> AgentConversation:
@@ -358,6 +346,6 @@ class SessionPool:
 def _check_session_format(session: Session) -> Session:
     known = session.history.format or SESSION_FORMAT
     if known != SESSION_FORMAT:
-        problem = f"session {session.id!r} speaks {known}; bring it into another one with convert()"
+        problem = f"session {session.id!r} has the format {known}; copy it into a new session with convert()"
         raise SettingsError("format", problem)
     return session

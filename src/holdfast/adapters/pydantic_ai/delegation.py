@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic_ai import Agent
-from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.tools import RunContext, Tool
 from pydantic_ai.toolsets import FunctionToolset
 from pydantic_ai.usage import RunUsage, UsageLimits
@@ -46,27 +45,10 @@ class SubAgent:
     """Whether the agent gets the recall tool once messages have left its view."""
 
 
-class SubAgentCapability(AbstractCapability[Any]):
-    """Records and prepares one run of a sub-agent, in the conversation of its delegation."""
-
-    id = "holdfast"
-
-    def __init__(self, sub_agent: SubAgent, conversation: AgentConversation) -> None:
-        self._sub_agent = sub_agent
-        self._conversation = conversation
-
-    async def for_run(self, ctx: RunContext[Any]) -> AbstractCapability[Any]:
-        """Return the capability of the run, with the sub-agent's own model and window."""
-        sub_agent, session = self._sub_agent, self._conversation.session
-        model = sub_agent.model or ctx.model.model_id
-        holdfast = Holdfast(session=session, budget=sub_agent.budget, model=model, recall=sub_agent.recall)
-        return GovernedRun(holdfast, session.id, self._conversation, is_nested=True)
-
-
 def delegation_toolset(agents: Mapping[str, SubAgent]) -> FunctionToolset[Any]:
     """Return the tool `delegate`, by which the model of an agent with Holdfast delegates to other agents."""
     if not agents:
-        raise SettingsError("agents", "is empty: there is nobody to delegate to")
+        raise SettingsError("agents", "is empty; pass at least one agent to delegate to")
 
     async def delegate(ctx: RunContext[Any], agent: str, task: str) -> str:
         sub_agent = agents.get(agent)
@@ -81,7 +63,9 @@ def delegation_toolset(agents: Mapping[str, SubAgent]) -> FunctionToolset[Any]:
             # The tokens of the sub-agent count toward the run that delegated; its requests and calls do not.
             ctx.usage.incr(replace(usage, requests=0, tool_calls=0))
 
-    tool = Tool[Any].from_schema(delegate, DELEGATE_TOOL, _description(agents), _parameters(agents), takes_ctx=True)
+    listed = [f"- {name}: {one.description}" if one.description else f"- {name}" for name, one in agents.items()]
+    description = "\n".join(["Give a task to another agent and get its answer back. Agents:", *listed])
+    tool = Tool[Any].from_schema(delegate, DELEGATE_TOOL, description, _parameters(agents), takes_ctx=True)
     return FunctionToolset([tool], id="holdfast-delegating")
 
 
@@ -89,8 +73,11 @@ async def _run_sub_agent(name: str, task: str, sub_agent: SubAgent, usage: RunUs
     """Return a sub-agent's answer, or the reason why there is none, as text: the agent that delegated continues."""
     current = CURRENT_CONVERSATION.get()
     if current is None:
-        raise SettingsError("delegate", "is for agents that Holdfast governs: capabilities=[Holdfast(…)]")
+        raise SettingsError("delegate", "needs an agent with Holdfast: Agent(…, capabilities=[Holdfast(…)])")
     limits = UsageLimits(request_limit=sub_agent.max_steps)
+    holdfast = Holdfast(
+        session=current.session, budget=sub_agent.budget, model=sub_agent.model, recall=sub_agent.recall
+    )
     delegation = current.agent.delegate(
         name,
         task=task,
@@ -101,19 +88,15 @@ async def _run_sub_agent(name: str, task: str, sub_agent: SubAgent, usage: RunUs
     )
     try:
         async with delegation as child:
-            capability = SubAgentCapability(sub_agent, AgentConversation(current.session, child))
+            conversation = AgentConversation(current.session, child)
+            run = GovernedRun(holdfast, current.session.id, conversation, is_nested=True)
             result = await sub_agent.agent.run(
-                child.opening_prompt, capabilities=[capability], usage_limits=limits, usage=usage
+                child.opening_prompt, capabilities=[run], usage_limits=limits, usage=usage
             )
             return str(await child.answer(str(result.output)))
     except Exception as error:  # noqa: BLE001 - the log has the error, and the agent that delegated reads it
         why = "its time ran out" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
         return f"{name} has not answered: {why:.500}"
-
-
-def _description(agents: Mapping[str, SubAgent]) -> str:
-    listed = [f"- {name}: {one.description}" if one.description else f"- {name}" for name, one in agents.items()]
-    return "\n".join(["Give a task to another agent and get its answer back. Agents:", *listed])
 
 
 def _parameters(agents: Mapping[str, SubAgent]) -> dict[str, Any]:

@@ -38,16 +38,12 @@ from holdfast.wire.pydantic_ai import PYDANTIC_AI_FORMAT_NAME, split_system_text
 SESSION_FORMAT = PYDANTIC_AI_FORMAT_NAME
 
 
-def dump_messages(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
-    """Return messages as JSON, one for one; `repr` replaces what JSON cannot express."""
-    # A tool may return any object. Its metadata, which no model sees, may be any object too.
-    return ModelMessagesTypeAdapter.dump_python(list(messages), mode="json", fallback=repr)
-
-
 def session_elements(messages: Sequence[ModelMessage]) -> list[tuple[Mapping[str, Any], ModelMessage]]:
     """Return messages as a session records them, each recorded element with its pydantic-ai message."""
     found: list[tuple[Mapping[str, Any], ModelMessage]] = []
-    for native, message in zip(dump_messages(messages), messages, strict=True):
+    # A tool may return any object. Its metadata, which no model sees, may be any object too.
+    dumped = ModelMessagesTypeAdapter.dump_python(list(messages), mode="json", fallback=repr)
+    for native, message in zip(dumped, messages, strict=True):
         natives = split_system_text(native)
         found += zip(natives, _split_parts(message, [len(one["parts"]) for one in natives]), strict=True)
     return found

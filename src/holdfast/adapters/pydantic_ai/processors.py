@@ -187,7 +187,7 @@ def patch_dangling_tool_calls(
     messages: Sequence[ModelMessage], error_message: str = INTERRUPTED_RESULT
 ) -> list[ModelMessage]:
     """Return the messages, with a result for each call of the last response that has none."""
-    open_calls = _dangling_calls(messages)
+    open_calls = dangling_calls(messages)
     if not open_calls:
         return list(messages)
     results = [
@@ -196,12 +196,8 @@ def patch_dangling_tool_calls(
     return [*messages, ModelRequest(parts=results)]
 
 
-def has_dangling_calls(messages: Sequence[ModelMessage]) -> bool:
-    """Return whether the last response holds calls without a result."""
-    return bool(_dangling_calls(messages))
-
-
-def _dangling_calls(messages: Sequence[ModelMessage]) -> list[ToolCallPart]:
+def dangling_calls(messages: Sequence[ModelMessage]) -> list[ToolCallPart]:
+    """Return the calls of the last response that have no result."""
     last = next((at for at in range(len(messages) - 1, -1, -1) if isinstance(messages[at], ModelResponse)), None)
     if last is None:
         return []

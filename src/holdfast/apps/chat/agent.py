@@ -26,7 +26,7 @@ from holdfast.apps.settings.models import bare_model_name
 from holdfast.apps.settings.tables import AgentSettings, McpServer
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import SettingsError
-from holdfast.session.memory.search import MemorySearchTool
+from holdfast.session.memory.search_tool import MemorySearchTool
 
 if TYPE_CHECKING:
     from holdfast.models.embedded.server import EmbeddedServer
@@ -82,7 +82,7 @@ def build_model(name: str, server: "EmbeddedServer | None" = None) -> Model:
     if name.startswith(("http://", "https://")):
         url, _, model = name.partition("#")
         if not model:
-            raise SettingsError("model", f"{name!r} does not say which model: append its name as #name")
+            raise SettingsError("model", f"{name!r} does not name a model: append its name as #name")
         return OpenAIChatModel(model, provider=OpenAIProvider(base_url=url, api_key="none"))
     return infer_model(name)
 

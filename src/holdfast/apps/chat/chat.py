@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from holdfast.apps.chat.events import ChatNotice, Screen, TurnEnded, TurnOutcome, describe_losses
+from holdfast.apps.chat.events import ChatNotice, NoticeLevel, Screen, TurnEnded, TurnOutcome, describe_losses
 from holdfast.apps.chat.file_tools import FileTools
 from holdfast.apps.chat.prompts import attachment_text, clean_prompt, is_too_large, save_attachment
 from holdfast.apps.chat.runtime import RuntimeCache
@@ -35,7 +35,7 @@ from holdfast.models.errors import as_model_error
 from holdfast.redaction import redact_text
 from holdfast.session.compaction.compactor import SummaryDraft
 from holdfast.session.log.timestamps import local_day
-from holdfast.session.memory.board import MAX_OFFERED_TOKENS, board_key
+from holdfast.session.memory.board_file import MAX_OFFERED_TOKENS, board_key
 from holdfast.session.memory.consolidation import RemAgent
 from holdfast.session.request import Request
 from holdfast.session.session import Session
@@ -82,7 +82,7 @@ class Chat:
     """One user's conversation."""
 
     def __init__(self, settings: Settings, screen: Screen, *, folder: Path, store: Store | None = None) -> None:
-        self.failure_hint = "; /retry asks again"
+        self.failure_hint = "; /retry sends the prompt again"
         """Advice after a failure, in addition to that of the error message."""
         self.settings = settings
         self.screen = screen
@@ -100,6 +100,10 @@ class Chat:
         self._counted_changes = 0
         """The number of context changes at that time."""
         self._spent_dollars = 0.0
+
+    def notify(self, text: str, level: NoticeLevel = "info") -> None:
+        """Show a notice to the user."""
+        self.screen.show(ChatNotice(text, level))
 
     # Sessions.
 
@@ -120,14 +124,15 @@ class Chat:
                 raise UnknownSessionError("the newest", [])
             await self._open(newest[0].id)
         else:
-            await self._open(new_session_id())
+            # The start time and a random part.
+            await self._open(f"{datetime.now(UTC):%Y-%m-%d-%H%M%S}-{secrets.token_hex(2)}")
 
     async def _open(self, session: str) -> None:
         opened = await open_session(self.settings, session, store=self.store, callbacks=self._callbacks())
         format_name = opened.history.format
         if format_name not in {None, CHAT_SESSION_FORMAT}:
             await opened.close()
-            problem = f"{session!r} holds {format_name} messages; the chat goes on with sessions of its own only"
+            problem = f"{session!r} holds {format_name} messages; the chat can continue only its own sessions"
             raise SettingsError("session", problem)
         await self._close_session()
         self._session = opened
@@ -139,7 +144,7 @@ class Chat:
         return SessionCallbacks(
             primary=self._runtimes.summarizer(self.settings),
             approve=self._approve_summary,
-            notice=lambda text: self.screen.show(ChatNotice(text, "warning")),
+            notice=lambda text: self.notify(text, "warning"),
             progress=self.screen.show_busy,
         )
 
@@ -148,11 +153,6 @@ class Chat:
         return rem_agent_from(
             self.settings, self.store, primary=self._runtimes.summarizer(self.settings), clock=self.session.clock
         )
-
-    async def switch_to(self, session: Session) -> None:
-        """Continue with a session that is already open, such as a fork."""
-        await session.close()
-        await self._open(session.id)
 
     async def apply_settings(self, settings: Settings) -> None:
         """Continue with other settings."""
@@ -222,10 +222,6 @@ class Chat:
 
     # Turns.
 
-    async def check_model(self, settings: Settings) -> None:
-        """Raise if the model of other settings cannot answer."""
-        await self._runtimes.check_model(settings)
-
     async def warm_up(self) -> None:
         """Load what the first turn needs; that turn shows any error."""
         with suppress(Exception):
@@ -280,16 +276,13 @@ class Chat:
         task = asyncio.current_task()
         if task is not None:
             task.uncancel()
-        self.screen.show(ChatNotice("Interrupted by user.", "warning"))
+        self.notify("Interrupted by user.", "warning")
         self.screen.show(TurnEnded("interrupted"))
         return "interrupted"
 
     def _show_failed(self, error: Exception) -> TurnOutcome:
-        self.screen.show(
-            ChatNotice(
-                f"{describe_failure(error, bare_model_name(self.model))}\nNothing is lost{self.failure_hint}.", "error"
-            )
-        )
+        failure = describe_failure(error, bare_model_name(self.model))
+        self.notify(f"{failure}\nNothing is lost{self.failure_hint}.", "error")
         self.screen.show(TurnEnded("failed"))
         return "failed"
 
@@ -306,14 +299,14 @@ class Chat:
         """Return the prompt to send; empty if nothing should be sent."""
         cleaned = clean_prompt(typed)
         if cleaned.problem:
-            self.screen.show(ChatNotice(cleaned.problem, "error"))
+            self.notify(cleaned.problem, "error")
         if cleaned.note:
-            self.screen.show(ChatNotice(cleaned.note, "warning"))
+            self.notify(cleaned.note, "warning")
         if not cleaned.text or not is_too_large(cleaned.text, self.budget.tokens, counter_for(self.model)):
             return cleaned.text
         size = f"{len(cleaned.text):,} characters are too much for a budget of {self.budget.tokens:,} tokens"
         if await self.screen.ask_consent(f"{size}. Attach them as a file that the model reads piece by piece?") == "no":
-            self.screen.show(ChatNotice("not sent", "warning"))
+            self.notify("not sent", "warning")
             return ""
         name, path = await asyncio.to_thread(save_attachment, cleaned.text, self._attachments_folder)
         self.file_tools.attachments[name] = path
@@ -323,8 +316,8 @@ class Chat:
     async def _approve_summary(self, draft: SummaryDraft) -> bool | str:
         """Show which facts a summary loses, and let the user edit, accept or reject it."""
         if lost := describe_losses(draft.summary.put_back, draft.summary.left_out):
-            self.screen.show(ChatNotice(lost))
-        what = f"This summary is to stand for {draft.replaced_tokens:,} tokens. Edit it, or leave it as it is"
+            self.notify(lost)
+        what = f"This summary will replace {draft.replaced_tokens:,} tokens. Edit it, or accept it as it is"
         edited = await self.screen.edit_text(what, draft.summary.text)
         return False if edited is None else edited if edited != draft.summary.text else True
 
@@ -337,10 +330,5 @@ def describe_failure(error: Exception, model: str) -> str:
         kind.__module__.split(".")[0] in {"mcp", "fastmcp"} or kind.__name__ == "MCPError"
         for kind in type(error).__mro__
     ):
-        return f"a server for tools failed: {redact_text(str(error))}; check [mcp] in the settings, or take it out"
+        return f"an MCP server failed: {redact_text(str(error))}; check [mcp] in the settings, or remove the server"
     return str(as_model_error(model, error))
-
-
-def new_session_id() -> str:
-    """Return the id for a new session: its start time and a random part."""
-    return f"{datetime.now(UTC):%Y-%m-%d-%H%M%S}-{secrets.token_hex(2)}"

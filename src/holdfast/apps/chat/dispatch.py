@@ -1,4 +1,4 @@
-"""Runs a typed line: as a command if it begins with a slash and a name, else as a prompt."""
+"""Runs a typed line: as a command if it begins with a slash and a name, else as a prompt. Has /help."""
 
 import asyncio
 import sys
@@ -6,24 +6,25 @@ import threading
 from collections.abc import AsyncIterator
 
 from holdfast.apps.chat.chat import Chat
-from holdfast.apps.chat.commands import agents, context, memory, program, recall, sessions
+from holdfast.apps.chat.commands import agents, compact, config, context, memory, recall, sessions
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry
-from holdfast.apps.chat.events import ChatNotice, CommandReply, CommandTable, TurnOutcome, unexpected_error_notice
+from holdfast.apps.chat.events import CommandReply, CommandTable, TurnOutcome, unexpected_error_notice
 from holdfast.errors import HoldfastError
 
 SLASH_COMMANDS = SlashCommandRegistry(
+    agents.AGENT_COMMANDS,
+    compact.COMPACT_COMMANDS,
+    config.CONFIG_COMMANDS,
     context.CONTEXT_COMMANDS,
+    memory.MEMORY_COMMANDS,
     recall.RECALL_COMMANDS,
     sessions.SESSION_COMMANDS,
-    memory.MEMORY_COMMANDS,
-    agents.AGENT_COMMANDS,
-    program.PROGRAM_COMMANDS,
 )
 
 
 @SLASH_COMMANDS.register("[COMMAND]", aliases=["?"], completes=lambda _: [command.name for command in SLASH_COMMANDS])
 async def help_(chat: Chat, name: str) -> None:
-    """List the commands, or say all about one."""
+    """List the commands, or explain one."""
     if name:
         command = SLASH_COMMANDS.find(name.removeprefix("/"))
         chat.screen.show(CommandReply(f"**/{command.name} {command.usage}**\n\n{command.help}"))
@@ -39,7 +40,7 @@ async def run_slash_command(chat: Chat, line: str) -> bool:
         await SLASH_COMMANDS.find(name.lower()).run(chat, arguments.strip())
         await chat.refresh_token_count()
     except HoldfastError as error:
-        chat.screen.show(ChatNotice(str(error), "error"))
+        chat.notify(str(error), "error")
         return False
     except Exception as error:  # noqa: BLE001 - a bug in a command must not end the conversation
         chat.screen.show(unexpected_error_notice(error))

@@ -66,7 +66,7 @@ class ChatNotice:
 def unexpected_error_notice(error: Exception) -> ChatNotice:
     """Return the notice for an unexpected error."""
     what = redact_text(" ".join(f"{type(error).__name__}: {error}".split()))
-    return ChatNotice(f"that failed ({what:.200}), which is a fault of the program; the conversation goes on", "error")
+    return ChatNotice(f"that failed ({what:.200}), which is a bug in Holdfast; the conversation continues", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +126,8 @@ def describe_losses(put_back: Sequence[str], left_out: Sequence[str]) -> str:
     return "\n\n".join(
         f"{heading}:\n{_fact_list(facts)}"
         for heading, facts in (
-            ("The summary had lost, and was given back", put_back),
-            ("Not in view any more, but one /show away", left_out),
+            ("Lost by the summary, and restored", put_back),
+            ("No longer in view; /show displays each", left_out),
         )
         if facts
     )

@@ -32,9 +32,8 @@ CompletionSource = Callable[[str], Iterable[tuple[str, str]]]
 
 @dataclass(slots=True)
 class _Question:
-    """A question that interrupts the user's typing."""
+    """A question that interrupts the user's typing; its text is already on the screen."""
 
-    text: str
     answers: Mapping[str, str]
     """The answers by letter; empty if the user edits a text."""
     answer: "asyncio.Future[str | None]"
@@ -65,13 +64,13 @@ class InputLine:
         completions: CompletionSource,
         above: Callable[[], str],
         below: Callable[[], str],
-        interrupt: Callable[[], bool],
         has_color: bool,
     ) -> None:
-        """`above` and `below` return the text around the line; `interrupt` returns whether it stopped anything."""
+        """`above` and `below` return the text around the line."""
         create_private_file(history)
         self._above = above
-        self._interrupt_running = interrupt
+        self.interrupt: Callable[[], bool] = lambda: False
+        """Stops the running turn or compaction; returns whether there was one."""
         self._question: _Question | None = None
         self._question_lock = asyncio.Lock()
         self.is_drawn = asyncio.Event()
@@ -124,20 +123,14 @@ class InputLine:
         if self._session.app.is_running:
             self._session.app.exit(exception=EOFError)
 
-    async def ask(self, question: str, answers: Mapping[str, str]) -> str | None:
-        """Return the answer, which the user types as a letter or in full; None if the user dismisses the question."""
-        return await self._ask_question(question, answers, "")
+    async def ask(self, answers: Mapping[str, str], text: str = "") -> str | None:
+        """Return the answer, which the user types as a letter or in full; None if the user dismisses the question.
 
-    async def edit(self, question: str, text: str) -> str | None:
-        """Return the edited text; None if the user dismisses the question."""
-        return await self._ask_question(question, {}, text)
-
-    async def _ask_question(self, question: str, answers: Mapping[str, str], text: str) -> str | None:
+        Without `answers`, return `text` as the user has edited it.
+        """
         async with self._question_lock:
             buffer = self._session.default_buffer
-            self._question = current = _Question(
-                question, answers, asyncio.get_running_loop().create_future(), buffer.document
-            )
+            self._question = current = _Question(answers, asyncio.get_running_loop().create_future(), buffer.document)
             buffer.document = Document(text)
             self.refresh()
             try:
@@ -152,8 +145,8 @@ class InputLine:
         shown: StyleAndTextTuples = [("", f"{above}\n")] if above else []
         if self._question is not None:
             keys = "  ".join(f"[{key}] {answer}" for key, answer in self._question.answers.items())
-            hint = f"{keys}, and Enter" if keys else "Enter keeps it, Ctrl-C refuses"
-            shown.append(("class:asked", f"{self._question.text}\n{hint}\n".lstrip("\n")))
+            hint = f"{keys}, and Enter" if keys else "Enter accepts it, Ctrl-C rejects it"
+            shown.append(("class:asked", f"{hint}\n"))
         return [*shown, ("class:mark", PROMPT_MARK)]
 
     def _resolve_question(self, answer: str | None) -> None:
@@ -162,28 +155,12 @@ class InputLine:
 
     def _bindings(self) -> KeyBindings:
         bindings = KeyBindings()
-
+        bindings.add("enter")(self._submit)
         # Before the terminal is in raw mode, the end of a line arrives as another key.
-        @bindings.add("enter")
-        @bindings.add("c-j")
-        def _submit_line(event: KeyPressEvent) -> None:
-            self._submit(event)
-
-        @bindings.add("escape", "enter")
-        def _insert_newline(event: KeyPressEvent) -> None:
-            event.current_buffer.insert_text("\n")
-
-        @bindings.add("c-c")
-        def _interrupt(event: KeyPressEvent) -> None:
-            self._interrupt_or_clear(event)
-
-        @bindings.add("c-d")
-        def _leave(event: KeyPressEvent) -> None:
-            if self._question is not None:
-                self._resolve_question(None)
-            elif not event.current_buffer.text:
-                event.app.exit(exception=EOFError)
-
+        bindings.add("c-j")(self._submit)
+        bindings.add("escape", "enter")(self._insert_newline)
+        bindings.add("c-c")(self._interrupt_or_clear)
+        bindings.add("c-d")(self._leave)
         return bindings
 
     def _submit(self, event: KeyPressEvent) -> None:
@@ -197,6 +174,22 @@ class InputLine:
             buffer.append_to_history()
             buffer.reset()
 
+    def _insert_newline(self, event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    def _interrupt_or_clear(self, event: KeyPressEvent) -> None:
+        if self._question is not None:
+            self._resolve_question(None)
+        elif not self.interrupt() and event.current_buffer.text:
+            event.current_buffer.append_to_history()
+            event.current_buffer.reset()
+
+    def _leave(self, event: KeyPressEvent) -> None:
+        if self._question is not None:
+            self._resolve_question(None)
+        elif not event.current_buffer.text:
+            event.app.exit(exception=EOFError)
+
     def _accept_answer(self, question: _Question, buffer: Buffer) -> None:
         """Accept the line as the answer if it is valid; else keep its text for later."""
         text = buffer.text.strip().lower()
@@ -207,10 +200,3 @@ class InputLine:
         else:
             question.typed = Document(question.typed.text + buffer.text)
             buffer.reset()
-
-    def _interrupt_or_clear(self, event: KeyPressEvent) -> None:
-        if self._question is not None:
-            self._resolve_question(None)
-        elif not self._interrupt_running() and event.current_buffer.text:
-            event.current_buffer.append_to_history()
-            event.current_buffer.reset()

@@ -13,7 +13,7 @@ from prompt_toolkit.patch_stdout import patch_stdout
 
 from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.dispatch import submit_line
-from holdfast.apps.chat.events import ChatNotice, unexpected_error_notice
+from holdfast.apps.chat.events import unexpected_error_notice
 from holdfast.apps.chat.terminal_screen import TerminalScreen
 from holdfast.errors import HoldfastError
 
@@ -54,8 +54,8 @@ class _ChatLoop:
         self._queue: deque[str] = deque()
         self._has_input = asyncio.Event()
         self._is_busy = False
-        terminal.attach_chat(chat)
-        terminal.interrupt = self._interrupt
+        terminal.chat = chat
+        terminal.input_line.interrupt = self._interrupt
 
     def enqueue(self, line: str) -> None:
         """Queue a line."""
@@ -78,9 +78,7 @@ class _ChatLoop:
             with suppress(asyncio.CancelledError):
                 await worker
             for line in self._queue:
-                self._terminal.show(
-                    ChatNotice(f"not sent, but in the history of what you typed: {line:.80}", "warning")
-                )
+                self._chat.notify(f"not sent, but saved in the input history: {line:.80}", "warning")
 
     async def _run_queue(self) -> None:
         """Show the greeting, then run the queued lines one after the other."""
@@ -105,7 +103,7 @@ class _ChatLoop:
         try:
             await action
         except HoldfastError as error:
-            self._terminal.show(ChatNotice(str(error), "error"))
+            self._chat.notify(str(error), "error")
         except Exception as error:  # noqa: BLE001 - as above
             self._terminal.show(unexpected_error_notice(error))
 
@@ -124,4 +122,4 @@ class _ChatLoop:
     async def _cancel_compaction(self) -> None:
         is_command = self._is_busy  # a command shows the result itself
         if await self._chat.session.cancel_compaction() and not is_command:
-            self._terminal.show(ChatNotice("compaction cancelled", "warning"))
+            self._chat.notify("compaction cancelled", "warning")

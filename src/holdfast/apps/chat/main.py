@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.dispatch import answer_stdin, submit_line
-from holdfast.apps.chat.events import ChatNotice, CommandReply, Screen, TurnOutcome
+from holdfast.apps.chat.events import CommandReply, Screen, TurnOutcome
 from holdfast.apps.chat.plain_screen import JsonScreen, PlainScreen
 from holdfast.apps.settings.settings import Settings
 from holdfast.core.planning.summary.board_prompt import CONSOLIDATION_AGENT
@@ -40,13 +40,12 @@ async def consolidate_on_exit(chat: Chat) -> None:
             done = await agent.run(only=session.id)
             await agent.apply(done)
     except (HoldfastError, TimeoutError) as error:
-        chat.screen.show(ChatNotice(f"board: {str(error) or 'there was no time left'}", "warning"))
+        chat.notify(f"board: {str(error) or 'consolidation took too long and was stopped'}", "warning")
         return
     finally:
         await agent.close()
     if done.proposals:
-        changes = pluralize(len(done.proposals), "change")
-        chat.screen.show(ChatNotice(f"{CONSOLIDATION_AGENT}: {changes} of the board; /board shows it"))
+        chat.notify(f"{CONSOLIDATION_AGENT}: {pluralize(len(done.proposals), 'change')} to the board; /board shows it")
 
 
 EXIT_CODES: dict[TurnOutcome, int] = {"done": 0, "failed": 1, "interrupted": 130}
@@ -74,7 +73,7 @@ async def run_chat(settings: Settings, options: ChatOptions) -> int:
         return await _run_in_terminal(settings, options)
     screen = JsonScreen() if options.is_json else PlainScreen()
     async with _open_chat(settings, screen, options) as chat:
-        chat.failure_hint = f"; go on with: holdfast chat --resume {chat.session.id}"
+        chat.failure_hint = f"; continue with: holdfast chat --resume {chat.session.id}"
         try:
             task = asyncio.current_task()
             with end_on_signals(task.cancel if task is not None else lambda: None):
@@ -97,20 +96,21 @@ async def _run_in_terminal(settings: Settings, options: ChatOptions) -> int:
     from holdfast.apps.chat.loop import run_chat_loop  # noqa: PLC0415 - takes 0.1 s, only for terminals
     from holdfast.apps.chat.terminal_screen import TerminalScreen  # noqa: PLC0415 - as above
 
-    terminal = TerminalScreen(settings.paths.prompt_history, has_color=has_color(settings))
+    has_color = settings.colour == "always" or (settings.colour == "auto" and not os.environ.get("NO_COLOR"))
+    terminal = TerminalScreen(settings.paths.prompt_history, has_color=has_color)
     async with _open_chat(settings, terminal, options) as chat:
         with end_on_signals(terminal.input_line.close) as signals:
             await run_chat_loop(chat, terminal, options.prompt, greeting=lambda: _show_greeting(chat, terminal))
         if signals:
             await consolidate_on_exit(chat)
         if len(chat.session):
-            terminal.show(ChatNotice(f"kept; go on with: holdfast chat --resume {chat.session.id}"))
+            chat.notify(f"saved; continue with: holdfast chat --resume {chat.session.id}")
     return 0
 
 
 async def _show_greeting(chat: Chat, terminal: "TerminalScreen") -> None:
     """Show the model, the conversation and its last exchange."""
-    terminal.show(ChatNotice(welcome_text(chat)))
+    chat.notify(welcome_text(chat))
     if len(chat.session):
         asked, answer = await chat.last_exchange()
         terminal.show_prompt(asked)
@@ -151,7 +151,7 @@ async def _open_chat(settings: Settings, screen: Screen, options: ChatOptions) -
             is_newest = settings.effective_policy.restore == RESUMING_RESTORE and not options.is_once
             await chat.open_conversation(is_newest=is_newest and bool(await chat.store.sessions(limit=1)))
         for problem in (*map(str, settings.problems), *settings.notes):
-            screen.show(ChatNotice(problem, "warning"))
+            chat.notify(problem, "warning")
         yield chat
     finally:
         await chat.close()
@@ -167,8 +167,3 @@ def welcome_text(chat: Chat) -> str:
 def has_terminal() -> bool:
     """Return whether input and output are a terminal that can move its cursor."""
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in {"dumb", ""}
-
-
-def has_color(settings: Settings) -> bool:
-    """Return whether to use colors."""
-    return settings.colour == "always" or (settings.colour == "auto" and not os.environ.get("NO_COLOR"))

@@ -89,13 +89,13 @@ class PlainScreen:
     async def ask_consent(self, question: str, *, has_always: bool = False) -> Consent:
         """Refuse, because this screen cannot ask the user."""
         del has_always
-        self._write_stderr(f"not allowed, because nobody can be asked: {preview_line(question)}")
+        self._write_stderr(f"not allowed, because there is no user to ask: {preview_line(question)}")
         return "no"
 
     async def edit_text(self, question: str, text: str) -> str | None:
         """Refuse, because this screen cannot ask the user."""
         del text
-        self._write_stderr(f"refused, because nobody can be asked: {preview_line(question)}")
+        self._write_stderr(f"rejected, because there is no user to ask: {preview_line(question)}")
 
     def _write(self, text: str) -> None:
         sys.stdout.write(text)

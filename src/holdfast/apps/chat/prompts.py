@@ -38,7 +38,7 @@ def clean_prompt(text: str) -> CleanPrompt:
     if control > max(8, MAX_CONTROL_SHARE * len(stripped)):
         return CleanPrompt("", problem="this is binary data, not text: save it as a file and ask about the file")
     clean = _SURROGATES.sub("\ufffd", _CONTROL.sub("", stripped))
-    return CleanPrompt(clean, note="control characters were left out" if control else "")
+    return CleanPrompt(clean, note="control characters were removed" if control else "")
 
 
 def is_too_large(text: str, budget: int, counter: Counter) -> bool:

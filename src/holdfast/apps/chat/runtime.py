@@ -18,7 +18,7 @@ from holdfast.apps.settings.tables import McpServer
 from holdfast.models.base import Summarizer
 from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
 from holdfast.models.errors import as_model_error
-from holdfast.session.memory.search import MemorySearchTool
+from holdfast.session.memory.search_tool import MemorySearchTool
 from holdfast.session.session import Session
 
 if TYPE_CHECKING:
@@ -34,6 +34,22 @@ class Runtime:
 
     agent: "Agent[object, str]"
     capability: "Holdfast"
+
+
+async def check_answering_model(settings: Settings) -> None:
+    """Raise if the model cannot answer, as far as that can be checked without a call."""
+    if settings.model == EMBEDDED:
+        return
+
+    def build() -> None:
+        from holdfast.apps.chat import agent  # noqa: PLC0415 - loads the model libraries
+
+        agent.build_model(settings.model)
+
+    try:
+        await asyncio.to_thread(build)
+    except Exception as error:
+        raise as_model_error(bare_model_name(settings.model), error) from error
 
 
 class RuntimeCache:
@@ -59,22 +75,6 @@ class RuntimeCache:
                 server = await self._running_server(settings) if settings.model == EMBEDDED else None
                 self._runtime = await asyncio.to_thread(self._build, settings, session, folder, server)
             return self._runtime
-
-    @staticmethod
-    async def check_model(settings: Settings) -> None:
-        """Raise if the model cannot answer, as far as that can be checked without a call."""
-        if settings.model == EMBEDDED:
-            return
-
-        def build() -> None:
-            from holdfast.apps.chat import agent  # noqa: PLC0415 - loads the model libraries
-
-            agent.build_model(settings.model)
-
-        try:
-            await asyncio.to_thread(build)
-        except Exception as error:
-            raise as_model_error(bare_model_name(settings.model), error) from error
 
     def summarizer(self, settings: Settings) -> Summarizer | None:
         """Return a summarizer on the running server if the embedded model both answers and summarizes; else None."""

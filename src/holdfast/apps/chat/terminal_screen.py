@@ -7,7 +7,7 @@ and saved in the history file.
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ from holdfast.apps.chat.events import (
 from holdfast.apps.chat.input_line import PROMPT_MARK, InputLine
 from holdfast.apps.chat.plain_screen import preview_line
 from holdfast.session.compaction.compactor import COMPACTING_TEXT
+from holdfast.text import pluralize
 
 if TYPE_CHECKING:
     from holdfast.apps.chat.markdown import MarkdownPrinter
@@ -79,7 +80,7 @@ def render_status_line(status: ChatStatus, *, busy: str = "", queued: int = 0, w
         parts.append(f"{queued} queued")
     parts.append(status.model)
     if status.compactions:
-        parts.append(f"{status.compactions} {'fold' if status.compactions == 1 else 'folds'}")
+        parts.append(pluralize(status.compactions, "compaction"))
     if status.provenance:
         parts.append(status.provenance)
     if status.cost is not None:
@@ -105,9 +106,8 @@ class TerminalScreen:
 
     def __init__(self, history: Path, *, has_color: bool = True) -> None:
         self.queued_lines = 0
-        self.interrupt: Callable[[], bool] = lambda: False
-        """Stops the running turn or compaction; returns whether there was one."""
-        self._chat: Chat | None = None
+        self.chat: Chat | None = None
+        """The chat whose status is displayed below the line."""
         self._unprinted_text = ""
         """The part of the answer that is not printed yet."""
         self._busy = ""
@@ -117,7 +117,6 @@ class TerminalScreen:
             completions=self._completions,
             above=self._unfinished_lines,
             below=self._status,
-            interrupt=self._interrupt,
             has_color=has_color,
         )
 
@@ -126,13 +125,6 @@ class TerminalScreen:
         from holdfast.apps.chat.markdown import MarkdownPrinter  # noqa: PLC0415 - the user can type before that
 
         return MarkdownPrinter(has_color=self._has_color)
-
-    def _interrupt(self) -> bool:
-        return self.interrupt()
-
-    def attach_chat(self, chat: Chat) -> None:
-        """Show the status of a chat below the line."""
-        self._chat = chat
 
     def show_prompt(self, text: str) -> None:
         """Print a prompt of the user permanently."""
@@ -165,13 +157,13 @@ class TerminalScreen:
         self._flush()
         self._printer.print_text(question, "bold yellow")
         answers = {"y": "yes", **({"a": "always"} if has_always else {}), "n": "no"}
-        answer = await self.input_line.ask("", answers)
+        answer = await self.input_line.ask(answers)
         return CONSENT_ANSWERS.get(answer or "no", "no")
 
     async def edit_text(self, question: str, text: str) -> str | None:
         """Let the user edit a text in the input line."""
         self._printer.print_text(question, "bold yellow")
-        return await self.input_line.edit("", text)
+        return await self.input_line.ask({}, text)
 
     def _show(self, event: ChatEvent) -> None:
         match event:
@@ -204,14 +196,14 @@ class TerminalScreen:
         return "\n".join(self._printer.wrap(self._unprinted_text[-MAX_LIVE_LINES * width :], width)[-MAX_LIVE_LINES:])
 
     def _status(self) -> str:
-        if self._chat is None:
+        if self.chat is None:
             return self._busy
         width = shutil.get_terminal_size().columns
-        return render_status_line(self._chat.status, busy=self._busy, queued=self.queued_lines, width=width)
+        return render_status_line(self.chat.status, busy=self._busy, queued=self.queued_lines, width=width)
 
     def _completions(self, text: str) -> Iterator[tuple[str, str]]:
         """Yield completions for a line that is a command."""
-        if not text.startswith("/") or self._chat is None:
+        if not text.startswith("/") or self.chat is None:
             return
         name, space, argument = text[1:].partition(" ")
         if not space:
@@ -221,4 +213,4 @@ class TerminalScreen:
             return
         command = next((command for command in SLASH_COMMANDS if command.name == name or name in command.aliases), None)
         if command is not None and command.completes is not None:
-            yield from ((word, "") for word in command.completes(self._chat) if word.startswith(argument))
+            yield from ((word, "") for word in command.completes(self.chat) if word.startswith(argument))

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from pydantic_ai import Agent, AgentRunResultEvent
 from pydantic_ai.exceptions import UsageLimitExceeded
 from pydantic_ai.messages import (
+    AgentStreamEvent,
     FunctionToolCallEvent,
     FunctionToolResultEvent,
     PartDeltaEvent,
@@ -18,7 +19,7 @@ from pydantic_ai.messages import (
     ThinkingPart,
     ThinkingPartDelta,
 )
-from pydantic_ai.usage import RunUsage, UsageLimits
+from pydantic_ai.usage import UsageLimits
 
 from holdfast.apps.chat.events import (
     ChatEvent,
@@ -78,9 +79,6 @@ def _partial_start_chars(text: str) -> int:
     return next((size for size in range(len(end), 0, -1) if end.endswith(REFERENCE_START[:size])), 0)
 
 
-SUCCESS = "success"
-
-
 async def turn_events(
     agent: Agent[object, str], prompt: str | None, max_steps: int | None
 ) -> AsyncGenerator[ChatEvent]:
@@ -91,8 +89,7 @@ async def turn_events(
     try:
         async with agent.run_stream_events(prompt, usage_limits=limits) as events:
             async for event in events:
-                is_end = isinstance(event, AgentRunResultEvent)
-                chat_event = _turn_ended(event.result.usage) if is_end else _to_chat_event(event)
+                chat_event = _to_chat_event(event)
                 if isinstance(chat_event, TextDelta):
                     text = references.feed(chat_event.text)
                     chat_event = TextDelta(text) if text else None
@@ -101,11 +98,11 @@ async def turn_events(
                 if chat_event is not None:
                     yield chat_event
     except UsageLimitExceeded:
-        yield ChatNotice(f"stopped after {max_steps} steps: the model did not close; say “go on” to go on", "warning")
+        yield ChatNotice(f"stopped after {max_steps} steps without a final answer; say “go on” to continue", "warning")
         yield TurnEnded("failed")
 
 
-def _to_chat_event(event: object) -> ChatEvent | None:
+def _to_chat_event(event: AgentStreamEvent | AgentRunResultEvent[str]) -> ChatEvent | None:
     """Return the chat event for an event of the run; None if the user does not need to see it."""
     match event:
         case PartStartEvent(part=TextPart(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
@@ -117,14 +114,13 @@ def _to_chat_event(event: object) -> ChatEvent | None:
         case FunctionToolCallEvent(part=call):
             return ToolCallStarted(call.tool_call_id, call.tool_name, _as_text(call.args))
         case FunctionToolResultEvent(part=result):
-            is_error = result.outcome != SUCCESS
+            is_error = result.outcome != "success"
             return ToolCallFinished(result.tool_call_id, result.tool_name, _as_text(result.content), is_error=is_error)
+        case AgentRunResultEvent():
+            used = event.result.usage
+            return TurnEnded("done", used.input_tokens, used.cache_read_tokens, used.output_tokens, used.requests)
         case _:
             return None
-
-
-def _turn_ended(usage: RunUsage) -> TurnEnded:
-    return TurnEnded("done", usage.input_tokens, usage.cache_read_tokens, usage.output_tokens, usage.requests)
 
 
 def _as_text(value: object) -> str:

@@ -11,9 +11,12 @@ RESUME_NEWEST = ""
 
 
 async def run_chat_command(args: argparse.Namespace, store: Store) -> int:
-    """Talk to a model in a conversation that is kept, and can go on for ever.
+    """Talk to a model in a session that is stored and never outgrows the model's context window.
+
+    Old messages are compacted and never deleted, and every compaction can be undone.
 
     holdfast chat --resume
+    holdfast chat --print "What does this program do?" < main.py
     """
     del store
     os.environ.setdefault("PYDANTIC_AI_NO_BANNER", "1")
@@ -36,17 +39,18 @@ async def run_chat_command(args: argparse.Namespace, store: Store) -> int:
 
 def add_chat_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `holdfast chat`."""
-    parser.add_argument("prompt", nargs="*", metavar="PROMPT", help="the first thing to say")
-    parser.add_argument("-p", "--print", action="store_true", help="answer once and exit; reads standard input too")
-    parser.add_argument(
-        "--resume",
-        nargs="?",
-        const=RESUME_NEWEST,
-        metavar="ID",
-        help="go on with the newest conversation, or with this one",
-    )
-    parser.add_argument("--model", metavar="NAME", help="who answers: embedded, openai:gpt-5, http://…/v1#name, …")
-    parser.add_argument("--preset", metavar="NAME", help="default, co-cli, inkeep, copilot or cowagent")
-    parser.add_argument("--system", metavar="FILE", help="a file with the system text")
-    parser.add_argument("--tools", metavar="LIST", help="what the model may do: read, run, or none (read)")
-    parser.add_argument("--budget", metavar="TOKENS", help="the most that is sent")
+    parser.add_argument("prompt", nargs="*", metavar="PROMPT", help="the first message (default: wait for input)")
+    once = "answer once and exit; standard input is added to the prompt"
+    parser.add_argument("-p", "--print", action="store_true", help=once)
+    resume = "continue the session with this id, or the newest one (default: start a new session)"
+    parser.add_argument("--resume", nargs="?", const=RESUME_NEWEST, metavar="ID", help=resume)
+    model = "the model that answers: embedded, openai:gpt-5, http://…/v1#name, … (default: the setting `model`)"
+    parser.add_argument("--model", metavar="NAME", help=model)
+    preset = "default, co-cli, inkeep, copilot or cowagent (default: the setting `preset`)"
+    parser.add_argument("--preset", metavar="NAME", help=preset)
+    system = "a file with the system text (default: the setting `system`)"
+    parser.add_argument("--system", metavar="FILE", help=system)
+    tools = "the tools of the model: read, run, or none (default: the setting `tools`, else read)"
+    parser.add_argument("--tools", metavar="LIST", help=tools)
+    budget = "the largest request in tokens (default: what the model accepts)"
+    parser.add_argument("--budget", metavar="TOKENS", help=budget)

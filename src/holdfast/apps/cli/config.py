@@ -28,7 +28,9 @@ def settings_for(args: argparse.Namespace, *, is_tolerant: bool = False) -> Sett
 
 
 async def config_command(args: argparse.Namespace, store: Store) -> int:
-    """Show every setting with its value and where it came from; show, set or forget one.
+    """Show every setting with its value and source; show, change or remove one setting.
+
+    A new value is saved in a holdfast.toml: your own, or with --project that of the project.
 
     holdfast config max_steps 30 --project
     """
@@ -50,7 +52,8 @@ async def config_command(args: argparse.Namespace, store: Store) -> int:
             ("SETTING", "VALUE", "FROM"), [(row.name, row.text, row.note or str(row.source)) for row in rows.values()]
         )
         if not settings.paths.user_file.exists():
-            warn(f"your own settings go to {display_path(settings.paths.user_file)}: holdfast config KEY VALUE")
+            file = display_path(settings.paths.user_file)
+            warn(f"there is no {file} yet; holdfast config KEY VALUE creates it")
     return _warn_of_problems(settings)
 
 
@@ -60,8 +63,10 @@ def _show_one(settings: Settings, row: SettingRow) -> None:
     if isinstance(row.value, Mapping):
         for inner, table in cast("Mapping[str, object]", row.value).items():
             print(f"  {inner}: {table}  ({settings.source(f'{name}.{inner}')})")
-    print(f"  {declaration.help}\n  takes {declaration.value_type.expects}")
-    print(f"  also {', '.join([*declaration.aliases, *(f'${variable}' for variable in declaration.variables)])}")
+    print(f"  {declaration.help}\n  expects {declaration.value_type.expects}")
+    print(
+        f"  other names: {', '.join([*declaration.aliases, *(f'${variable}' for variable in declaration.variables)])}"
+    )
 
 
 def _row_json(row: SettingRow) -> dict[str, object]:
@@ -71,7 +76,7 @@ def _row_json(row: SettingRow) -> dict[str, object]:
         "value": _json_value(row.value, row.text),
         "text": row.text,
         "source": {**asdict(row.source), "text": str(row.source)},
-        "help": row.help,
+        "help": declaration.help,
         "note": row.note,
         "also": declaration.aliases,
         "variables": declaration.variables,
@@ -99,7 +104,7 @@ def _change_setting(args: argparse.Namespace) -> int:
         else save_setting(settings, args.key, args.value, scope=scope)
     )
     now = settings_for(args, is_tolerant=True)
-    verb = "forgotten in" if args.unset else "kept in"
+    verb = "removed from" if args.unset else "saved in"
     source = now.source(name)
     facts = {"file": str(path), "name": name, "value": now.render_value(name), "source": str(source)}
     print_result(
@@ -107,7 +112,7 @@ def _change_setting(args: argparse.Namespace) -> int:
     )
     weaker = {"default", "preset", "policy", *(["user"] if scope == "project" else [])}
     if not args.unset and source.name != display_path(path) and source.kind not in weaker:
-        warn(f"{source} counts more than this file, so {name} stays {now.render_value(name)}")
+        warn(f"{source} overrides this file, so {name} stays {now.render_value(name)}")
     return _warn_of_problems(now)
 
 
@@ -116,12 +121,12 @@ def _warn_of_problems(settings: Settings) -> int:
     for note in settings.notes:
         warn(note)
     for problem in settings.problems:
-        warn(f"left out: {problem}")
+        warn(f"ignored: {problem}")
     return int(bool(settings.problems))
 
 
 async def list_models(args: argparse.Namespace, store: Store) -> int:
-    """List the models that are known: window, longest answer, and where the preset acts.
+    """List the known models: window, longest answer, and the thresholds of the preset.
 
     holdfast models claude --preset inkeep
     """
@@ -130,7 +135,7 @@ async def list_models(args: argparse.Namespace, store: Store) -> int:
     own = [settings.model, EMBEDDED, *settings.models]
     names = [name for name in dict.fromkeys([*own, *known_models()]) if args.filter.lower() in name.lower()]
     if not names:
-        raise SettingsError("models", f"no model's name has {args.filter!r} in it; holdfast models lists all")
+        raise SettingsError("models", f"no model name contains {args.filter!r}; holdfast models lists all")
     rows = [(name, configured_model(settings, name), policy_thresholds(settings, name)) for name in names]
     policy = settings.effective_policy.name
     if args.json:

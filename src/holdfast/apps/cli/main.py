@@ -16,6 +16,21 @@ from holdfast.errors import HoldfastError, StoreUnavailableError
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 
+WELCOME_PAGE = """\
+Holdfast: long conversations that fit the context window and lose nothing.
+
+It keeps a conversation with a language model inside the model's window: it compacts old messages, deletes none,
+and can undo every compaction.
+
+Try these three:
+  holdfast chat       talk to a model; without an API key, a small model on this machine answers
+  holdfast doctor     check this machine: model, store, settings
+  holdfast sessions   list the stored sessions
+
+Sessions are stored in {store}.
+More: holdfast --help, holdfast COMMAND --help, holdfast config"""
+"""The page that `holdfast` prints without arguments."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
@@ -41,9 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _run_command(args: argparse.Namespace) -> int:
     if args.command is None:
         from holdfast.apps.cli.config import settings_for  # noqa: PLC0415 - loaded when it is needed
-        from holdfast.apps.cli.welcome import render_welcome  # noqa: PLC0415 - as above
 
-        print(render_welcome(settings_for(args, is_tolerant=True)))
+        print(WELCOME_PAGE.format(store=settings_for(args, is_tolerant=True).render_value("store")))
         return 0
     store = _open_store(args)
     try:

@@ -10,12 +10,13 @@ from holdfast.apps.settings.build import memory_from, rem_agent_from
 from holdfast.errors import SettingsError
 from holdfast.session.memory.consolidation import ConsolidationResult, RemAgent, describe_no_proposals, proposal_rows
 from holdfast.session.memory.daily import MemorySearchResult
-from holdfast.session.memory.search import section_source
+from holdfast.session.memory.search_tool import section_source
 from holdfast.stores.base import Store
+from holdfast.text import pluralize
 
 SEARCH_SUBCOMMAND = "search"
 MAX_SHOWN_NOTES = 10
-NO_NOTES_TEXT = "nothing was noted yet"
+NO_NOTES_TEXT = "there are no notes yet"
 
 
 async def show_memory(args: argparse.Namespace, store: Store) -> int:
@@ -26,15 +27,15 @@ async def show_memory(args: argparse.Namespace, store: Store) -> int:
     del store
     daily = memory_from(settings_for(args))
     if daily is None:
-        raise SettingsError("memory", "is off; name a folder for it: holdfast config memory ~/.holdfast/memory")
+        raise SettingsError("memory", "is off; choose a folder for it: holdfast config memory ~/.holdfast/memory")
     days = await daily.days()
     if args.what[:1] == [SEARCH_SUBCOMMAND]:
         if not " ".join(args.what[1:]).strip():
-            raise SettingsError("memory search", 'needs words to look for: holdfast memory search "red box" keys')
+            raise SettingsError("memory search", 'needs a text to search for: holdfast memory search "red box" keys')
         _show_found(args, await daily.search(" ".join(args.what[1:]), limit=MAX_SHOWN_NOTES), has_notes=bool(days))
         return 0
     if len(args.what) > 1:
-        raise SettingsError("memory", "takes a day as YYYY-MM-DD, or `search` and words")
+        raise SettingsError("memory", "takes a day as YYYY-MM-DD, or `search` and a text")
     if args.what:
         text = await daily.read_day(args.what[0])
         if args.json:
@@ -42,7 +43,7 @@ async def show_memory(args: argparse.Namespace, store: Store) -> int:
         elif text.strip():
             print(escape_control_characters(text).rstrip())
         else:
-            warn(f"nothing was noted on {args.what[0]}" if days else NO_NOTES_TEXT)
+            warn(f"there are no notes for {args.what[0]}" if days else NO_NOTES_TEXT)
         return 0
     if args.json:
         print_json(days)
@@ -65,13 +66,13 @@ def _show_found(args: argparse.Namespace, found: MemorySearchResult, *, has_note
 
 
 async def consolidate_sessions(args: argparse.Namespace, store: Store) -> int:
-    """Propose what finished conversations leave for the context board of this repository and branch, and ask.
+    """Propose what to note of finished sessions on the context board of this repository and branch, and ask.
 
     holdfast consolidate --apply
     """
     agent = rem_agent_from(settings_for(args), store)
     if agent is None:
-        raise SettingsError("boards", "are off; name a folder for them: holdfast config boards ~/.holdfast/boards")
+        raise SettingsError("boards", "are off; choose a folder for them: holdfast config boards ~/.holdfast/boards")
     try:
         done = await agent.run(include_active=args.now)
     finally:
@@ -91,12 +92,12 @@ async def _confirm_and_apply(args: argparse.Namespace, agent: RemAgent, done: Co
         warn(note)
     if not done.proposals:
         await agent.record_progress(done)
-        warn(describe_no_proposals(done, "--now reads such ones"))
+        warn(describe_no_proposals(done, "--now includes them"))
         return False
     if not args.json:
         print_table(("", "ENTRY", "FROM"), proposal_rows(done.proposals))
     if not args.apply and (args.json or not sys.stdin.isatty()):
-        warn("nothing was changed; --apply does it")
+        warn("nothing was changed; --apply applies the proposals")
         return False
     if not args.apply:
         print(f"change {agent.board.path}? [y/N] ", end="", file=sys.stderr, flush=True)
@@ -104,6 +105,5 @@ async def _confirm_and_apply(args: argparse.Namespace, agent: RemAgent, done: Co
             warn("nothing was changed")
             return False
     await agent.apply(done)
-    many = len(done.proposals)
-    warn(f"{many:,} change{'s are' if many != 1 else ' is'} on {agent.board.path}")
+    warn(f"applied {pluralize(len(done.proposals), 'change')} to {agent.board.path}")
     return True

@@ -55,7 +55,7 @@ def confirm(args: argparse.Namespace, question: str) -> None:
     if args.yes:
         return
     if not sys.stdin.isatty():
-        raise SettingsError("--yes", f"{question} say so with --yes")
+        raise SettingsError("--yes", f"{question} there is no terminal to ask; pass --yes to agree")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise KeyboardInterrupt

@@ -1,13 +1,14 @@
 """The parser of the command line. It loads only the command that is used, or all of them for `--help`.
 
-Each command is a function; its docstring is its help, with an example in the last line.
+Each command is a function; its docstring is its help, with examples in the last paragraph.
 """
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from inspect import cleandoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from textwrap import indent
+from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.apps.settings.paths import find_paths
 
@@ -15,34 +16,19 @@ if TYPE_CHECKING:
     from holdfast.apps.cli.sessions import CommandFunction
 
 PROGRAM_DESCRIPTION = """\
-Talk to a model for as long as you like; look at what was kept, prove what was sent, move and clean it.
+Keep long conversations with a language model inside its context window; inspect, verify, move and clean what is stored.
 
-  holdfast chat                            a conversation that can go on for ever
-  holdfast doctor                          check model, store and settings
-  holdfast sessions                        what is kept
-  holdfast show report --json              one of them, by the beginning of its id
-  holdfast replay report --verify          prove that every request is what was sent
-  holdfast lab run report                  what other policies would have kept, lost and cost; lab tune varies one
-  holdfast COMMAND --help                  more, with an example
+  holdfast chat                            talk to a model in a session that is stored
+  holdfast doctor                          check the model, the store and the settings
+  holdfast sessions                        list the stored sessions
+  holdfast show report --json              show one of them, by the beginning of its id
+  holdfast replay report --verify          check that every request is what was sent
+  holdfast lab run report                  compare what policies would have kept, lost and cost
+  holdfast COMMAND --help                  explain a command, with its defaults and an example
 
 Exit codes: 0 done, 1 done but something differs or was lost, 2 not done, 130 interrupted."""
 
-
-class Subparsers(Protocol):
-    """The part of argparse that commands are added to."""
-
-    def add_parser(
-        self,
-        name: str,
-        *,
-        help: str,  # noqa: A002 - the name in argparse
-        description: str,
-        formatter_class: type[argparse.HelpFormatter],
-    ) -> argparse.ArgumentParser:
-        """Add a command."""
-        ...
-
-
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 AddCommands: TypeAlias = Callable[[Subparsers], None]
 
 
@@ -52,7 +38,7 @@ def build_parser(argv: Sequence[str] | None = None) -> argparse.ArgumentParser:
         prog="holdfast", description=PROGRAM_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.set_defaults(json=False, command=None, needs_store=True, makes_store=False, is_data=False)
-    parser.add_argument("--version", action=_VersionAction, nargs=0, help="say which version this is")
+    parser.add_argument("--version", action=_VersionAction, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND")
     group = COMMAND_GROUPS.get(argv[0]) if argv else None
     for add in [group] if group else dict.fromkeys(COMMAND_GROUPS.values()):
@@ -82,21 +68,24 @@ def _add_sessions(commands: Subparsers) -> None:
     from holdfast.apps.cli import sessions as do  # noqa: PLC0415 - loaded when the command runs
 
     sessions = _add_command(commands, "sessions", do.list_sessions)
-    sessions.add_argument("--prefix", default="", help="only ids that begin so")
-    sessions.add_argument("--limit", type=_positive_number, default=50, metavar="N", help="at most so many (50)")
+    sessions.add_argument("--prefix", default="", help="list only ids that begin with this (default: all)")
+    limit = "list at most this many (default: 50)"
+    sessions.add_argument("--limit", type=_positive_number, default=50, metavar="N", help=limit)
     inner = sessions.add_subparsers(metavar="[rm | prune]")
     remove = _add_command(inner, "rm", do.delete_session, of_session=True)
     prune = _add_command(inner, "prune", do.delete_old_sessions)
-    prune.add_argument("--days", type=_positive_number, required=True, metavar="N", help="how old")
-    prune.add_argument("--dry-run", action="store_true", help="only say what would go")
+    days = "delete sessions that have not changed for this many days"
+    prune.add_argument("--days", type=_positive_number, required=True, metavar="N", help=days)
+    prune.add_argument("--dry-run", action="store_true", help="only list what would be deleted")
     for deleting in (remove, prune):
-        deleting.add_argument("--yes", action="store_true", help="do not ask")
+        deleting.add_argument("--yes", action="store_true", help="delete without asking")
     show = _add_command(commands, "show", do.show_session, of_session=True)
-    show.add_argument("--at", type=_positive_number, metavar="N", help="the N-th request, counted from 1")
+    at = "show the N-th request, counted from 1 (default: the current context)"
+    show.add_argument("--at", type=_positive_number, metavar="N", help=at)
     replay = _add_command(commands, "replay", do.replay_session, of_session=True)
-    replay.add_argument("--verify", action="store_true", help="exit with 1 if a request is not what was sent")
+    replay.add_argument("--verify", action="store_true", help="exit with 1 if a request differs from what was sent")
     scrub = _add_command(commands, "scrub", do.scrub_session, of_session=True)
-    scrub.add_argument("text", metavar="TEXT", help="the secret, or - for standard input")
+    scrub.add_argument("text", metavar="TEXT", help="the secret; - reads it from standard input")
 
 
 def _add_files(commands: Subparsers) -> None:
@@ -105,25 +94,28 @@ def _add_files(commands: Subparsers) -> None:
     export = _add_command(commands, "export", do.export_session, of_session=True)
     export.set_defaults(is_data=True)
     importing = _add_command(commands, "import", do.import_file)
-    importing.add_argument("--as", dest="session", metavar="ID", help="the id it gets")
+    name = "the id of the new session (default: the id in the file, or the name of the file)"
+    importing.add_argument("--as", dest="session", metavar="ID", help=name)
     recover = _add_command(commands, "recover", do.recover_file)
     for reading in (importing, recover):
         reading.set_defaults(makes_store=True)
-        reading.add_argument("file", type=Path, metavar="FILE")
-    for writing in (export, recover):
-        writing.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write")
+        reading.add_argument("file", type=Path, metavar="FILE", help="the file to read")
+    for writing, default in ((export, "standard output"), (recover, "the same name with .recovered.db")):
+        output = f"the file to write (default: {default})"
+        writing.add_argument("-o", "--output", type=Path, metavar="FILE", help=output)
 
 
 def _add_memory(commands: Subparsers) -> None:
     from holdfast.apps.cli.memory import consolidate_sessions, show_memory  # noqa: PLC0415 - as above
 
     consolidate = _add_command(commands, "consolidate", consolidate_sessions)
-    consolidate.add_argument("--apply", action="store_true", help="do it, without asking")
-    now = "read also what was changed less than ten minutes ago, and may go on"
+    consolidate.add_argument("--apply", action="store_true", help="apply the proposals without asking")
+    now = "also read sessions that changed less than ten minutes ago and may continue"
     consolidate.add_argument("--now", action="store_true", help=now)
     memory = _add_command(commands, "memory", show_memory)
     memory.set_defaults(needs_store=False)
-    memory.add_argument("what", nargs="*", metavar="DAY | search WORDS", help="a day as YYYY-MM-DD, or what to find")
+    what = "a day as YYYY-MM-DD, or `search` and a text (default: list the days)"
+    memory.add_argument("what", nargs="*", metavar="DAY | search TEXT", help=what)
 
 
 def _add_settings(commands: Subparsers) -> None:
@@ -131,32 +123,32 @@ def _add_settings(commands: Subparsers) -> None:
     from holdfast.apps.cli.doctor import run_doctor  # noqa: PLC0415 - as above
 
     config = _add_command(commands, "config", config_command)
-    config.add_argument("key", nargs="?", metavar="KEY", help="the name of a setting")
-    config.add_argument("value", nargs="?", metavar="VALUE", help="what it is to be; +WORD adds to a list")
-    config.add_argument("--unset", action="store_true", help="forget it")
+    config.add_argument("key", nargs="?", metavar="KEY", help="the name of a setting (default: show all settings)")
+    config.add_argument("value", nargs="?", metavar="VALUE", help="the new value; +VALUE adds to a list")
+    config.add_argument("--unset", action="store_true", help="remove the setting from the file")
     scope = config.add_mutually_exclusive_group()
-    scope.add_argument("--user", action="store_true", help="in your own settings, which is the default")
-    scope.add_argument("--project", action="store_true", help="in the settings of this project")
+    scope.add_argument("--user", action="store_true", help="change your own settings file (the default)")
+    scope.add_argument("--project", action="store_true", help="change the settings file of this project")
     models = _add_command(commands, "models", list_models)
-    models.add_argument("filter", nargs="?", default="", metavar="FILTER", help="only names that have this in them")
+    models.add_argument(
+        "filter", nargs="?", default="", metavar="FILTER", help="list only names that contain this (default: all)"
+    )
     doctor = _add_command(commands, "doctor", run_doctor)
-    doctor.add_argument("--ask", action="store_true", help="ask the model for a word, too")
+    doctor.add_argument("--ask", action="store_true", help="also call the model once")
     for command in (config, models, doctor):
         command.set_defaults(needs_store=False)
-        command.add_argument("--preset", metavar="NAME", help="as if this were the preset")
-        command.add_argument("--model", metavar="NAME", help="as if this were the model")
+        for setting in ("preset", "model"):
+            help_text = f"use this {setting} (default: the setting `{setting}`)"
+            command.add_argument(f"--{setting}", metavar="NAME", help=help_text)
 
 
 def _add_lab(commands: Subparsers) -> None:
     from holdfast.apps.cli.lab import add_run_arguments, add_tuning_arguments, lab_run, lab_tune  # noqa: PLC0415 - as above
 
-    help_text = (
-        "Play recorded conversations again under any policy, or vary one; see lab run --help and lab tune --help."
+    help_text = "Replay recorded conversations under any policy, or tune one; see lab run --help and lab tune --help."
+    inner = commands.add_parser("lab", help=help_text, description=help_text).add_subparsers(
+        metavar="run | tune", required=True
     )
-    lab = commands.add_parser(
-        "lab", help=help_text, description=help_text, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    inner = lab.add_subparsers(metavar="run | tune", required=True)
     add_run_arguments(_add_command(inner, "run", lab_run))
     add_tuning_arguments(_add_command(inner, "tune", lab_tune))
 
@@ -176,17 +168,17 @@ def _add_command(
     group: Subparsers, name: str, command: "CommandFunction", *, of_session: bool = False
 ) -> argparse.ArgumentParser:
     """Add a command whose help is the docstring of its function."""
-    first, _, example = cleandoc(command.__doc__ or "").partition("\n\n")
+    *about, examples = cleandoc(command.__doc__ or "").split("\n\n")
     added = group.add_parser(
         name,
-        help=first,
-        description=f"{first}\n\nexample:\n  {example.strip()}",
+        help=about[0],
+        description="\n\n".join([*about, f"example:\n{indent(examples, '  ')}"]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     added.set_defaults(command=command)
     if of_session:
-        added.add_argument("id", metavar="ID", help="the id of a session, or how it begins if only one does")
-    store = f"where sessions are kept ($HOLDFAST_STORE, or {find_paths().store})"
+        added.add_argument("id", metavar="ID", help="the id of a session, or the beginning of it if only one matches")
+    store = f"the URL of the store (default: $HOLDFAST_STORE, or {find_paths().store})"
     added.add_argument("--store", default=argparse.SUPPRESS, metavar="URL", help=store)
     added.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print machine-readable output")
     return added
@@ -194,5 +186,5 @@ def _add_command(
 
 def _positive_number(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a whole number, 1 or more, not {text!r}")
     return int(text)

@@ -1,4 +1,4 @@
-"""The commands about sessions. The docstring of a command is its help, with an example in the last line."""
+"""The commands about sessions. The docstring of a command is its help, with examples in the last paragraph."""
 
 import argparse
 import sys
@@ -45,7 +45,7 @@ CommandFunction: TypeAlias = Callable[[argparse.Namespace, Store], Coroutine[obj
 
 
 async def list_sessions(args: argparse.Namespace, store: Store) -> int:
-    """List sessions, the newest change first.
+    """List sessions, most recently changed first.
 
     holdfast sessions --prefix report --limit 10
     """
@@ -63,7 +63,7 @@ async def list_sessions(args: argparse.Namespace, store: Store) -> int:
 
 
 async def delete_session(args: argparse.Namespace, store: Store) -> int:
-    """Delete one session for good.
+    """Delete one session permanently.
 
     holdfast sessions rm report-2024 --yes
     """
@@ -75,7 +75,7 @@ async def delete_session(args: argparse.Namespace, store: Store) -> int:
 
 
 async def delete_old_sessions(args: argparse.Namespace, store: Store) -> int:
-    """Delete the sessions that nothing was added to for a number of days.
+    """Delete the sessions that have not changed for a number of days.
 
     holdfast sessions prune --days 30 --dry-run
     """
@@ -91,7 +91,7 @@ async def delete_old_sessions(args: argparse.Namespace, store: Store) -> int:
 
 
 async def show_session(args: argparse.Namespace, store: Store) -> int:
-    """Show a conversation as it stands, or the N-th request exactly as it was sent.
+    """Show the current context of a session, or the N-th request exactly as it was sent.
 
     holdfast show report-2024 --at 3 --json
     """
@@ -125,7 +125,7 @@ async def show_session(args: argparse.Namespace, store: Store) -> int:
 
 
 async def replay_session(args: argparse.Namespace, store: Store) -> int:
-    """Rebuild every request from the log; with --verify, prove that each is what was sent.
+    """Rebuild every request from the log; with --verify, check that each is what was sent.
 
     holdfast replay report-2024 --verify
     """
@@ -158,12 +158,12 @@ async def replay_session(args: argparse.Namespace, store: Store) -> int:
                 f"see: holdfast show {escape_control_characters(session.id)} --at {first}"
             )
     for problem in session.damage:
-        warn(f"not taken in: {problem}")
+        warn(f"not loaded: {problem}")
     return int(args.verify and (first is not None or bool(session.damage)))
 
 
 async def export_session(args: argparse.Namespace, store: Store) -> int:
-    """Write a session's log as JSON lines, large messages inside.
+    """Write the log of a session as JSON lines, including large messages.
 
     holdfast export report-2024 -o report.jsonl
     """
@@ -175,7 +175,7 @@ async def export_session(args: argparse.Namespace, store: Store) -> int:
         progress(len(records))
     progress.done()
     for position in lost:
-        warn(f"record {position}: the store has lost this message; a notice stands in its place")
+        warn(f"record {position}: the store has lost this message; the export has a notice in its place")
     lines = export_lines(session, names[0], records)
     if args.output is None:
         sys.stdout.writelines(lines)
@@ -187,7 +187,7 @@ async def export_session(args: argparse.Namespace, store: Store) -> int:
 
 
 async def import_file(args: argparse.Namespace, store: Store) -> int:
-    """Bring in an export, OpenAI chat messages (JSON or JSON lines) or a pydantic-ai history.
+    """Import an export, OpenAI chat messages (JSON or JSON lines) or a pydantic-ai history.
 
     holdfast import report.jsonl --as report-2024
     """
@@ -195,7 +195,7 @@ async def import_file(args: argparse.Namespace, store: Store) -> int:
     name, many = args.session or found.session or args.file.stem, len(found.conversations) > 1
     names = [f"{name}-{number}" if many else name for number in range(1, len(found.conversations) + 1)]
     for taken in [one for one in names if await store.length(one)]:
-        raise SettingsError("session", f"{taken!r} is already there; choose another name with --as")
+        raise SettingsError("session", f"{taken!r} already exists; choose another id with --as")
     progress, arrived = ProgressCounter("records"), list[ImportResult]()
     for one, conversation in zip(names, found.conversations, strict=True):
         records = records_from_file(conversation, now_ms())
@@ -203,7 +203,9 @@ async def import_file(args: argparse.Namespace, store: Store) -> int:
     progress.done()
     refused = [f"line {line}: {problem}" for one in arrived for line, problem in one.refused]
     losses = [f"line {loss.line}: {loss.bytes:,} bytes not read: {loss.reason}" for loss in found.losses]
-    newer = [f"{one.session}: a newer Holdfast wrote it; it can only be read" for one in arrived if one.is_read_only]
+    newer = [
+        f"{one.session}: a newer version of Holdfast wrote it; it is read-only" for one in arrived if one.is_read_only
+    ]
     for problem in [*found.notes, *losses, *refused, *newer]:
         warn(problem)
     lines = [
@@ -216,13 +218,14 @@ async def import_file(args: argparse.Namespace, store: Store) -> int:
 
 
 async def recover_file(args: argparse.Namespace, store: Store) -> int:
-    """Save what can be read of a damaged SQLite file into a new one; the damaged file is not touched.
+    """Save what can be read of a damaged SQLite file into a new one; the damaged file is not changed.
 
     holdfast recover chats.db -o saved.db
     """
     del store
     output: Path = args.output or args.file.with_name(f"{args.file.stem}.recovered.db")
-    _check_new_file(output)
+    if output.exists():  # noqa: ASYNC240 - the command does nothing else meanwhile
+        raise StoreUnavailableError(str(output), "it already exists; choose another file with -o")
     progress = ProgressCounter("rows")
     salvage = recover_store(args.file, progress)
     if not salvage.logs:
@@ -247,7 +250,7 @@ async def recover_file(args: argparse.Namespace, store: Store) -> int:
 
 
 async def scrub_session(args: argparse.Namespace, store: Store) -> int:
-    """Take a leaked secret out of a session and the files beside it, for good; - reads it from standard input.
+    """Remove a leaked secret permanently from a session and from files outside the store.
 
     holdfast scrub report-2024 - < leaked.txt
     """
@@ -256,7 +259,7 @@ async def scrub_session(args: argparse.Namespace, store: Store) -> int:
     done = await scrub(store, session, secret, time_ms=now_ms())
     files = scrub_files(session_files(settings_for(args, is_tolerant=True), session), secret)
     for other in done.elsewhere:
-        warn(f"it also stands in session {other}; scrub that one too")
+        warn(f"session {other} also contains it; scrub that session too")
     text = f"replaced {pluralize(done.count, 'time')} in {pluralize(len(done.positions), 'record')}"
     print_result(
         args,
@@ -266,19 +269,13 @@ async def scrub_session(args: argparse.Namespace, store: Store) -> int:
     return int(done.count == 0 and not files)
 
 
-def _check_new_file(path: Path) -> None:
-    if path.exists():
-        raise StoreUnavailableError(str(path), "it is already there; choose another file with -o")
-
-
 async def _open_session(store: Store, prefix: str) -> Session:
     return await Session.open(await resolve_session_id(store, prefix), store=store)
 
 
 async def _rebuild_request(session: Session, number: int) -> RebuiltRequest:
     count = 0
-    for request in rebuilt_requests(await session.events()):
-        count += 1
+    for count, request in enumerate(rebuilt_requests(await session.events()), start=1):
         if count == number:
             return request
     has = f"requests 1 to {count:,}, not {number:,}" if count else "no requests yet"

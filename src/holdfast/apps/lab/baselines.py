@@ -101,7 +101,6 @@ class FullHistory:
     """Sends everything and ignores the budget."""
 
     async def prepare(self, replay_request: ReplayRequest) -> ReplayResult:
-        """Return all messages."""
         return ReplayResult(replay_request.messages)
 
 
@@ -113,7 +112,6 @@ class SlidingWindow:
     """Whether the window begins at a user's message, so that no call is separated from its result."""
 
     async def prepare(self, replay_request: ReplayRequest) -> ReplayResult:
-        """Return the window."""
         messages, head = replay_request.messages, replay_request.system_count
         start = max(head, replay_request.sizes.start_within(len(messages), replay_request.available_tokens))
         if self.is_pair_safe:
@@ -138,7 +136,6 @@ class HysteresisWindow:
     start: int = 0
 
     async def prepare(self, replay_request: ReplayRequest) -> ReplayResult:
-        """Return everything from the last cut on."""
         messages, head, room = replay_request.messages, replay_request.system_count, replay_request.available_tokens
         self.start = _start_after_cut(replay_request, max(head, self.start), room, self.keep_share)
         return ReplayResult([*messages[:head], *messages[self.start :]])
@@ -152,7 +149,6 @@ class ThresholdCompaction:
     start: int = 0
 
     async def prepare(self, replay_request: ReplayRequest) -> ReplayResult:
-        """Return the summary, if there is one, and everything after it."""
         messages, head = replay_request.messages, replay_request.system_count
         room = replay_request.available_tokens - PLACEHOLDER_SUMMARY_TOKENS
         self.start = max(head, self.start)
@@ -170,7 +166,6 @@ class HeadAndTail:
     head_share: float = 0.25
 
     async def prepare(self, replay_request: ReplayRequest) -> ReplayResult:
-        """Return both ends."""
         messages, sizes = replay_request.messages, replay_request.sizes
         head, room = replay_request.system_count, replay_request.available_tokens
         if sizes.tokens_between(head, len(messages)) <= room:
@@ -190,7 +185,6 @@ class OutputMasking:
     masked_messages: dict[int, JsonMessage] = field(default_factory=dict[int, JsonMessage])
 
     async def prepare(self, replay_request: ReplayRequest) -> ReplayResult:
-        """Return all messages, old outputs masked."""
         outputs = [index for index, one in enumerate(replay_request.messages) if one["role"] == "tool"]
         hidden = set(outputs[: -self.keep_last])
         return ReplayResult(
@@ -211,7 +205,6 @@ class GovernedList:
     previous: Request | None = None
 
     async def prepare(self, replay_request: ReplayRequest) -> ReplayResult:
-        """Return the governed request."""
         room = replay_request.budget - replay_request.sizes.static
         self.previous = govern(
             replay_request.messages, budget=room, model=self.model, previous=self.previous, interrupted=True

@@ -21,9 +21,7 @@ def find_policy(name: str, setting: str = "--policy") -> tuple[Policy, bool]:
     """Return a policy by its name, and whether a model writes summaries; raise `SettingsError` if it is unknown."""
     stem, _, option = name.partition("+")
     if option not in {"", SUMMARY_OPTION}:
-        raise SettingsError(
-            setting, f"{option!r} is not known; write {stem}+{SUMMARY_OPTION} for one with a summariser"
-        )
+        raise SettingsError(setting, f"{option!r} is not known; write {stem}+{SUMMARY_OPTION} for a summarizer")
     if stem in PRESETS:
         return PRESETS[stem], bool(option)
     if not stem.endswith(".toml"):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import cast
 
 from holdfast.core.planning.situation import PROVIDER_PRICES, Prices
+from holdfast.core.schema import is_number
 from holdfast.counters.models import find_model, prices_of
 from holdfast.errors import SettingsError
 
@@ -18,7 +19,9 @@ def prices_for(names: str) -> list[Prices]:
     listed = [name for one in names.split(",") if (name := one.strip())]
     found = {prices.name: prices for name in listed for prices in _find_prices(name)}
     if not found:
-        raise SettingsError("--prices", f"names nothing; choose from {', '.join(PROVIDER_PRICES)}, a model, or a file")
+        raise SettingsError(
+            "--prices", f"names no price list; choose from {', '.join(PROVIDER_PRICES)}, a model, or a file"
+        )
     return list(found.values())
 
 
@@ -44,7 +47,9 @@ def _read_price_file(path: Path) -> list[Prices]:
         raise SettingsError("--prices", f"{path} cannot be read: {error}") from error
     found = [_parse_prices(path, name, table) for name, table in tables.items()]
     if not found:
-        raise SettingsError("--prices", f"{path} holds no price; write a table for each: [name] read, write, output")
+        raise SettingsError(
+            "--prices", f"{path} has no prices; write a table for each list: [name] with read, write and output"
+        )
     return found
 
 
@@ -52,9 +57,9 @@ def _parse_prices(path: Path, name: str, table: object) -> Prices:
     fields = cast("Mapping[str, object]", table if isinstance(table, Mapping) else {})
     for key in REQUIRED_PRICES:
         value = fields.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        if not is_number(value) or value < 0:
             raise SettingsError(
-                "--prices", f"{path}: [{name}] needs {key}: what such a token costs beside a plain input token"
+                "--prices", f"{path}: [{name}] needs {key}: the price of such a token relative to a plain input token"
             )
     numbers = {key: float(cast("float", fields[key])) for key in REQUIRED_PRICES}
     ttl = fields.get("ttl_seconds", 300)

@@ -22,7 +22,6 @@ class Probe:
     answer: str
     evidence: tuple[int, ...]
     """The indices of the messages that the answer needs."""
-    category: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ def _probes(value: object, names: Sequence[object]) -> list[Probe]:
         named = cast("list[object]", evidence) if isinstance(evidence, list) else []
         if isinstance(question, str) and named and all(name in places for name in named):
             where = tuple(places[str(name)] for name in named)
-            found.append(Probe(question, str(fields.get("answer", "")), where, str(fields.get("category", ""))))
+            found.append(Probe(question, str(fields.get("answer", "")), where))
     return found
 
 

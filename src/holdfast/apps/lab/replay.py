@@ -87,7 +87,7 @@ class TurnCollector:
     turns: list[ReplayTurn] = field(default_factory=list[ReplayTurn], init=False)
 
     async def observe(self, observed: ObservedRequest) -> None:
-        """Remember the turn."""
+        """Store the turn."""
         self.turns.append(observed.turn)
 
 

@@ -170,7 +170,7 @@ def render_report(results: Sequence[PolicyResult], problems: Sequence[str] = ())
     when = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
-        f"<title>Holdfast: laboratory</title><style>{REPORT_CSS}</style>",
+        f"<title>Holdfast lab</title><style>{REPORT_CSS}</style>",
         f"<h1>What each policy keeps, loses and costs</h1><p>{escape(made)}; {when}</p>",
         _table(results),
         _list(tables.confidence_intervals([entry for entry in results if entry.is_ours])),
@@ -225,14 +225,14 @@ def _group_plots(group: Sequence[PolicyResult], colors: Mapping[str, str], budge
         series(group, lambda one: list(accumulate(turn.cost(prices) for turn in one.turns))),
     )
     yield line_plot(
-        f"Share of what is sent that the cache holds, over {SMOOTHED_REQUESTS} requests",
+        f"Share of the sent tokens that the cache holds, over {SMOOTHED_REQUESTS} requests",
         series(group, _cache_hit_shares),
     )
     ages = {int(name.rsplit(".", 1)[1]) for one in group for name in one.figures if name.startswith("M1.by_age.")}
     if ages:
         by_age = {age: [one for one in group if f"M1.by_age.{age}" in one.figures] for age in sorted(ages)}
         yield bar_plot(
-            "Identifiers needed again that are in view, by how many messages ago they were seen",
+            "Identifiers needed again that are in view, by how many messages ago they last occurred",
             {
                 f"from {age}": series(found, lambda one, age=age: [one.figures[f"M1.by_age.{age}"]])
                 for age, found in by_age.items()
@@ -241,7 +241,7 @@ def _group_plots(group: Sequence[PolicyResult], colors: Mapping[str, str], budge
     waiting = [one for one in group if one.summary_turns]
     if waiting:
         yield line_plot(
-            "Seconds that each request waits, with a summary that takes its time",
+            "Seconds that each request waits for a slow summary",
             series(waiting, lambda one: [turn.waited_seconds for turn in one.summary_turns]),
             unit=" s",
         )
@@ -249,9 +249,9 @@ def _group_plots(group: Sequence[PolicyResult], colors: Mapping[str, str], budge
 
 def _dots_caption(group: Sequence[PolicyResult]) -> str:
     """Return the caption of the first plot, which names the policies without dots."""
-    title = "Tokens sent, turn by turn; a dot is a turn whose prefix was folded or otherwise changed"
+    title = "Tokens sent, turn by turn; a dot is a turn whose prefix was compacted or otherwise changed"
     crowded = [one.policy for one in group if len(_prefix_breaks(one)) != len(_prefix_breaks(one, MAX_DOT_SHARE))]
-    return f"{title}; not drawn where that is more than one turn in ten: {', '.join(crowded)}" if crowded else title
+    return f"{title}; no dots where that is more than one turn in ten: {', '.join(crowded)}" if crowded else title
 
 
 def _cache_hit_shares(result: PolicyResult) -> list[float]:

@@ -26,6 +26,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import JsonMessage, system_message
 from holdfast.wire.convert import as_chat_messages, plain_system_text
 from holdfast.wire.formats import format_named
+from holdfast.wire.json_reader import is_mapping
 
 ANTHROPIC_FORMAT, ANTHROPIC_BLOCKS = "anthropic-messages", frozenset({"tool_use", "tool_result"})
 SOURCE_MISSING = "there is no such file, and no such session"
@@ -75,15 +76,11 @@ def _read_lines(path: Path) -> tuple[list[Recording], list[str]] | None:
         if line.strip():
             try:
                 record: object = json.loads(line)
-                has_conversation |= _is_conversation(record)
+                has_conversation |= is_mapping(record) and "messages" in record
                 found.append(_check_playable(_to_chat_format(read_recording(record, f"{path.stem}:{number}"))))
             except (ValueError, MalformedInputError) as error:
                 problems.append(f"{path}, line {number}: {error}")
     return (found, problems) if has_conversation else None
-
-
-def _is_conversation(record: object) -> bool:
-    return isinstance(record, dict) and "messages" in record
 
 
 def _check_playable(recording: Recording) -> Recording:
@@ -94,7 +91,7 @@ def _check_playable(recording: Recording) -> Recording:
     except MalformedInputError as error:
         raise MalformedInputError(f"session {recording.name!r}", str(error)) from error
     if not recording.turns:
-        raise MalformedInputError(f"session {recording.name!r}", "there is no assistant turn to play")
+        raise MalformedInputError(f"session {recording.name!r}", "there is no assistant turn to replay")
     return recording
 
 
@@ -134,7 +131,9 @@ async def _import_file(path: Path) -> tuple[list[Recording], list[str]]:
         except MalformedInputError as error:
             problems.append(f"{path}: {error}")
     if not loaded.conversations:
-        problems.append(f'{path}: holds no conversation; a line for each: {{"messages": […]}}, or what import reads')
+        problems.append(
+            f'{path}: has no conversation; write {{"messages": […]}} in a line for each, or what import reads'
+        )
     return found, problems
 
 
@@ -180,7 +179,7 @@ async def _read_session(store: Store, session: str) -> Recording:
     async for stored in export_records(store, session):
         session_log.apply(stored.time_ms, from_record(stored.record))
     if not session_log.messages:
-        raise MalformedInputError(f"session {session!r}", "nothing was said in it")
+        raise MalformedInputError(f"session {session!r}", "there are no messages in it")
     messages: list[JsonMessage] = [system_message(text)] if (text := _plain_system(session_log.system)) else []
     times: list[float | None] = [None] * len(messages)
     usage: list[Mapping[str, int] | None] = [None] * len(messages)

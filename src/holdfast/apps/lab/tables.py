@@ -9,6 +9,7 @@ from statistics import mean
 
 from holdfast.apps.lab.policies import SUMMARY_OPTION
 from holdfast.apps.lab.runner import JsonRow, PolicyResult
+from holdfast.apps.settings.policies import set_nested
 
 TABLE_WIDTH = 110
 """The width of the table in characters, unless the figures need more."""
@@ -31,32 +32,28 @@ class FigureColumn:
 
 FIGURE_COLUMNS: Mapping[str, FigureColumn] = {
     "M1.far": FigureColumn("far", ".3f", "identifiers needed again after 20 messages that are in view (M1)"),
-    "M1.far_recall": FigureColumn("+recall", ".3f", "behind far: in view, or in one recall of 1,000 tokens (M1)"),
+    "M1.far_recall": FigureColumn("+recall", ".3f", "FAR with one recall of 1,000 tokens (M1)"),
     "M2.questions": FigureColumn("asked", ".3f", "questions with all their evidence in view at the end (M2)"),
-    "M2.questions_recall": FigureColumn(
-        "+recall", ".3f", "behind asked: in view, or in one recall, inside the budget (M2)"
-    ),
+    "M2.questions_recall": FigureColumn("+recall", ".3f", "ASKED with one recall inside the budget (M2)"),
     "M5.hit_share": FigureColumn("hit", ".3f", "share of the tokens sent that the provider's cache already holds (M5)"),
     "M5.breaks_per_100": FigureColumn(
-        "breaks", ".1f", "requests of 100 that do not extend the one before (M5)", is_in_terminal=False
+        "breaks", ".1f", "requests of 100 that do not extend the previous one (M5)", is_in_terminal=False
     ),
-    "M7.growth": FigureColumn("growth", ".2f", "cost of a request in the last quarter over one in the first (M7)"),
-    "M8.invalid": FigureColumn("invalid", ".0f", "requests that OpenAI would refuse (M8)"),
+    "M7.growth": FigureColumn(
+        "growth", ".2f", "cost of a request in the last quarter, divided by that in the first (M7)"
+    ),
+    "M8.invalid": FigureColumn("invalid", ".0f", "requests that OpenAI would reject (M8)"),
     "M9.over": FigureColumn("over", ".0f", "requests over budget (M9)"),
-    "M10.stall_ms_max": FigureColumn(
-        "stall ms", ",.0f", "the longest that a request waits, with a summary that takes its time (M10)"
-    ),
+    "M10.stall_ms_max": FigureColumn("stall ms", ",.0f", "the longest wait of a request for a slow summary (M10)"),
     "M11.coverage": FigureColumn(
-        "covered", ".3f", "share of what summaries are about that their writer was shown (M11)"
+        "covered", ".3f", "share of the summarized messages that the summarizer received (M11)"
     ),
-    "M13.system": FigureColumn(
-        "system", ".3f", "system text, first and newest prompt to the letter in the request (M13)"
-    ),
+    "M13.system": FigureColumn("system", ".3f", "system text, first and newest prompt, verbatim in the request (M13)"),
     "M13.rules": FigureColumn(
-        "rules", ".3f", "sentences of the user's with always, never, don't or must, to the letter (M13)"
+        "rules", ".3f", "the user's sentences with always, never, don't or must, verbatim in the request (M13)"
     ),
     "M14.differences": FigureColumn(
-        "differ", ".0f", "requests that come out otherwise again (M14)", is_in_terminal=False
+        "differ", ".0f", "requests that differ when they are prepared again (M14)", is_in_terminal=False
     ),
 }
 COST_RATIO_LEGEND = "cost as a multiple of threshold compaction's in the same run, at the prices of {} (M6)"
@@ -73,22 +70,11 @@ def result_rows(results: Sequence[PolicyResult]) -> list[JsonRow]:
     for entry in results:
         row: JsonRow = {"session": entry.session, "policy": entry.policy, "budget": entry.budget, **entry.figures}
         for name, value in entry.figures.items():
-            _set_nested_figure(row, name.split("."), value)
+            if "." in name:
+                set_nested(row, name.split("."), value)
         row |= {"problems": entry.problems} if entry.problems else {}
         rows.append(row | ({"is_partial": True} if entry.missing_replays else {}))
     return rows
-
-
-def _set_nested_figure(row: JsonRow, path: Sequence[str], value: float) -> None:
-    """Put a figure into nested objects by the parts of its name."""
-    place: dict[str, object] = row
-    for step in path[:-1]:
-        inner = place.setdefault(step, {})
-        if not isinstance(inner, dict):
-            return
-        place = inner  # pyright: ignore[reportUnknownVariableType]
-    if len(path) > 1:
-        place[path[-1]] = value
 
 
 def render_csv(results: Sequence[PolicyResult]) -> str:
@@ -165,13 +151,11 @@ def build_table(results: Sequence[PolicyResult], *, is_complete: bool = False) -
 def _legend(columns: Sequence[FigureColumn], results: Sequence[PolicyResult]) -> list[str]:
     """Return what the columns mean, a line each."""
     lines = [(column.title.upper() if column.title.islower() else column.title, column.legend) for column in columns]
-    lines.append((OURS_MARK.strip(), "a policy of Holdfast's; the others are baselines"))
+    lines.append((OURS_MARK.strip(), "a policy of Holdfast; the others are baselines"))
     if len({entry.session for entry in results}) > 1:
-        lines.append(
-            ("all", "all recordings: the sum of requests that went wrong, the longest wait, the mean of the rest")
-        )
+        lines.append(("all", "all recordings: the sum of failed requests, the longest wait, the mean of the rest"))
     if any(entry.missing_replays for entry in results):
-        lines.append((PARTIAL_MARK.strip(), "not all of its replays were played"))
+        lines.append((PARTIAL_MARK.strip(), "some of its replays did not run"))
     width = max(len(title) for title, _ in lines) + 2
     return [f"{title.ljust(width)}{text}" for title, text in lines]
 
@@ -263,6 +247,6 @@ def compare_bills(results: Sequence[PolicyResult]) -> Iterator[str]:
     billed = {entry.session: entry for entry in results if "bills.prompt_tokens" in entry.figures}
     for entry in billed.values():
         yield (
-            f"simulator against the bills of {entry.session}, all sent whatever the budget: prompt tokens × "
+            f"full history, simulated, compared with the bills of {entry.session}: prompt tokens × "
             f"{entry.figures['bills.prompt_tokens']:.3f}, hit share {entry.figures['bills.hit_share']:+.3f}"
         )

@@ -15,8 +15,10 @@ from typing import cast
 from holdfast.apps.lab.recordings import Recording
 from holdfast.apps.lab.runner import JsonRow, PolicyResult, ReplayJob
 from holdfast.apps.lab.tables import RATIO_SUFFIX, ReportTable, pool_results
+from holdfast.apps.settings.policies import set_nested
 from holdfast.core.planning.policy import Policy, with_policy_changes
 from holdfast.core.planning.situation import Prices
+from holdfast.core.schema import is_number
 from holdfast.errors import SettingsError
 
 COST_BASELINE = "threshold"
@@ -75,7 +77,7 @@ def parse_variations(text: Sequence[str], policy: Policy, *, has_summary: bool =
         except ValueError:
             listed = []
         if not listed:
-            raise SettingsError("--vary", f"{one!r} says no values; write such as compaction.tail_share=0.05,0.1")
+            raise SettingsError("--vary", f"{one!r} has no values; write them as in compaction.tail_share=0.05,0.1")
         varied[name.strip()] = listed
     return varied or _default_variations(policy, has_summary=has_summary)
 
@@ -83,17 +85,16 @@ def parse_variations(text: Sequence[str], policy: Policy, *, has_summary: bool =
 def _default_variations(policy: Policy, *, has_summary: bool) -> dict[str, list[object]]:
     """Return values around the numbers of the compaction rule."""
     rule = policy.compaction
-    numbers = [item.name for item in fields(rule) if _is_number(getattr(rule, item.name))] if rule else []
+    numbers = [item.name for item in fields(rule) if is_number(getattr(rule, item.name))] if rule else []
     if rule is None or not numbers:
-        raise SettingsError("--vary", f"how {policy.name} folds has no numbers; say what to vary, SETTING=VALUES")
+        raise SettingsError(
+            "--vary",
+            f"the compaction rule of {policy.name} has no numbers; name a setting and its values: SETTING=LIST",
+        )
     names = rule.tuned_settings(has_summarizer=has_summary) or numbers[:MAX_VARIED_SETTINGS]
     return {
         f"compaction.{name}": [_scaled(getattr(rule, name), factor) for factor in VARIATION_FACTORS] for name in names
     }
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _scaled(value: float, factor: float) -> float:
@@ -126,7 +127,7 @@ def make_versions(policy: Policy, varied: Mapping[str, Sequence[object]]) -> tup
             found.append(PolicyVersion(settings, changed))
     if len(refused) == total:
         raise SettingsError("--vary", refused[0])
-    left_out = f"{len(refused)} of {total} combinations cannot work and were left out: {refused[0]}" if refused else ""
+    left_out = f"{len(refused)} of {total} combinations are invalid and were skipped: {refused[0]}" if refused else ""
     return found, left_out
 
 
@@ -147,10 +148,7 @@ def _nested_table(settings: Mapping[str, object]) -> dict[str, object]:
     """Return settings with dotted names as the nested table of a policy file."""
     table: dict[str, object] = {}
     for name, value in settings.items():
-        place, (*steps, last) = table, name.split(".")
-        for step in steps:
-            place = cast("dict[str, object]", place.setdefault(step, {}))
-        place[last] = value
+        set_nested(table, name.split("."), value)
     return table
 
 

@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 BLOCKED_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
-WORKER_DIED = "the process that was at it has ended"
+WORKER_DIED = "the worker process has died"
 
 
 class WorkerPool(Generic[ItemT, ResultT]):

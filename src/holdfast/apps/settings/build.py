@@ -19,10 +19,9 @@ from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
 from holdfast.session.compaction.checkpoints import Checkpoints
 from holdfast.session.compaction.compactor import Approval, CompactionOptions
 from holdfast.session.log.event_log import Clock, now_ms
-from holdfast.session.memory.board import ContextBoard
+from holdfast.session.memory.board_file import ContextBoard, repository_of
 from holdfast.session.memory.consolidation import RemAgent
 from holdfast.session.memory.daily import DailyMemory
-from holdfast.session.memory.files import repository_of
 from holdfast.session.session import Session, SessionOpener
 from holdfast.stores.base import Store
 

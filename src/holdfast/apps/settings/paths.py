@@ -9,8 +9,6 @@ from pathlib import Path
 
 HOME_VARIABLE = "HOLDFAST_HOME"
 SETTINGS_FILE, JSON_SETTINGS_FILE = "holdfast.toml", "config.json"
-PROMPT_HISTORY_FILE, ATTACHMENTS_FOLDER = "prompts", "attachments"
-STORE_FILE, CHECKPOINTS_FOLDER, MEMORY_FOLDER, BOARDS_FOLDER = "chats.db", "checkpoints", "memory", "boards"
 MAX_FOLDER_NAME_CHARS = 80
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -40,37 +38,22 @@ class ProgramPaths:
     @property
     def store(self) -> str:
         """The default store."""
-        return f"sqlite:///{display_path(self.data_folder / STORE_FILE)}"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The default folder for checkpoints."""
-        return self.data_folder / CHECKPOINTS_FOLDER
+        return f"sqlite:///{display_path(self.data_folder / 'chats.db')}"
 
     @property
     def prompt_history(self) -> Path:
         """The history of the input line."""
-        return self.data_folder / PROMPT_HISTORY_FILE
+        return self.data_folder / "prompts"
 
     def attachments(self, session_id: str) -> Path:
         """Return the folder for the attachments of a session."""
-        return self.data_folder / ATTACHMENTS_FOLDER / session_folder_name(session_id)
-
-    @property
-    def memory(self) -> Path:
-        """The default folder for daily memory."""
-        return self.data_folder / MEMORY_FOLDER
-
-    @property
-    def boards(self) -> Path:
-        """The default folder for context boards."""
-        return self.data_folder / BOARDS_FOLDER
+        return self.data_folder / "attachments" / session_folder_name(session_id)
 
     def project_files(self, name: str) -> Iterator[Path]:
         """Yield the project's files with that name, the nearest first; skip the user's own file."""
         for folder in (self.cwd, *self.cwd.parents):
             path = folder / name
-            if folder != self.user_folder and file_exists(path):
+            if folder != self.user_folder and os.path.isfile(path):  # noqa: PTH113 - False if it cannot be checked
                 yield path
             if folder == self.project_folder:
                 return
@@ -124,23 +107,7 @@ def _working_folder() -> Path:
 
 
 def _repository_root(folder: Path) -> Path:
-    return next((one for one in (folder, *folder.parents) if path_exists(one / ".git")), folder)
-
-
-def file_exists(path: Path) -> bool:
-    """Return whether a file exists; False if that cannot be checked."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
-
-
-def path_exists(path: Path) -> bool:
-    """Return whether a path exists; False if that cannot be checked."""
-    try:
-        return path.exists()
-    except OSError:
-        return False
+    return next((one for one in (folder, *folder.parents) if os.path.exists(one / ".git")), folder)  # noqa: PTH110 - False if it cannot be checked
 
 
 def display_path(path: Path) -> str:

@@ -4,7 +4,7 @@ A setting belongs to different rules in different presets. In a preset without s
 `holdfast config` says so.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -71,7 +71,7 @@ def find_policy_link(policy: Policy, name: str) -> PolicyLink | None:
     return next(
         (
             link
-            for link in POLICY_LINKS[name]
+            for link in POLICY_LINKS.get(name, ())
             if link.rule_type is None or type(getattr(policy, link.path[0])) is link.rule_type
         ),
         None,
@@ -98,7 +98,7 @@ def policy_with_settings(policy: Policy, values: Mapping[str, object]) -> Policy
         if value == 0 and link.is_off_at_zero:
             table[link.path[0]] = False
         else:
-            _set_nested(table, link.path, link.unlimited if value is None else value)
+            set_nested(table, link.path, link.unlimited if value is None else value)
     try:
         return with_policy_changes(policy, table)
     except SettingsError as error:
@@ -112,13 +112,14 @@ def _setting_at(place: str, names: Mapping[str, str]) -> str:
     return names.get(place) or (same_rule or list(names.values()))[-1]
 
 
-def _set_nested(table: dict[str, object], path: tuple[str, ...], value: object) -> None:
-    if len(path) == 1:
-        table[path[0]] = value
-        return
-    inner = table.setdefault(path[0], {})
-    if isinstance(inner, dict):  # else the rule is switched off
-        _set_nested(cast("dict[str, object]", inner), path[1:], value)
+def set_nested(table: dict[str, object], path: Sequence[str], value: object) -> None:
+    """Set a value in nested tables; do nothing if the path leads through another value, such as a rule that is off."""
+    for step in path[:-1]:
+        inner = table.setdefault(step, {})
+        if not isinstance(inner, dict):
+            return
+        table = cast("dict[str, object]", inner)
+    table[path[-1]] = value
 
 
 def load_policy_file(path: Path, base: str) -> Policy:

@@ -28,10 +28,10 @@ def save_setting(settings: Settings, key: str, text: str, *, scope: SettingsScop
     name = setting_name(key)
     names, path = SETTING_DECLARATIONS[name].names, settings_file(settings, scope)
     if redact_text(text) != text:
-        problem = "looks like it holds a key or a password, which no file should; keep it in the environment"
+        problem = "looks like a key or a password; keep it in the environment"
         raise SettingsError(key, problem)
     if name == "trust" and scope == "project":
-        raise SettingsError(key, "is the user's own business: a project cannot trust itself; use --user")
+        raise SettingsError(key, "cannot be set by a project, because no project can trust itself; use --user")
     before = _read_settings_text(path)
     table = parse_toml(before, display_path(path))
     present = _value_in_file(table, names, path.parent)
@@ -130,7 +130,9 @@ def _read_settings_text(path: Path) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError("the file", f"cannot be read: {error}; mend it first", where=display_path(path)) from error
+        raise SettingsError(
+            "the file", f"cannot be read: {error}; correct it first", where=display_path(path)
+        ) from error
 
 
 def _write_atomically(path: Path, text: str, *, is_private: bool) -> None:
@@ -152,7 +154,5 @@ def _write_atomically(path: Path, text: str, *, is_private: bool) -> None:
             part.unlink(missing_ok=True)
             raise
     except OSError as error:
-        remedy = "let this user write there"
-        raise SettingsError(
-            "the file", f"cannot be written: {error.strerror}; {remedy}", where=display_path(path)
-        ) from error
+        problem = f"cannot be written: {error.strerror}; check the permissions"
+        raise SettingsError("the file", problem, where=display_path(path)) from error

@@ -4,7 +4,7 @@ Files, variables, flags, commands, `holdfast config` and the documentation all r
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -45,11 +45,11 @@ ValueT = TypeVar("ValueT")
 class SettingDeclaration:
     """The facts about a setting that do not depend on its value."""
 
-    name: str
     group: str
     help: str
     value_type: SettingType
     default: object
+    name: str = ""
     aliases: tuple[str, ...] = ()
     """Other names in files and commands."""
     variables: tuple[str, ...] = ()
@@ -75,18 +75,26 @@ def _setting(
     factory: Callable[[], ValueT] | None = None,
 ) -> ValueT:
     """Return a field that carries its declaration; `also` and `variables` are words separated by spaces."""
-    names = {"also": also.split(), "variables": variables.split()}
-    metadata = {"group": group, "kind": kind, "help": help, "untrusted": untrusted, **names}
+    declaration = SettingDeclaration(
+        group=group,
+        help=help,
+        value_type=kind,
+        default=default,
+        aliases=tuple(also.split()),
+        variables=tuple(variables.split()),
+        untrusted=untrusted,
+    )
+    metadata = {"declaration": declaration}
     if factory is not None:
         return field(default_factory=factory, metadata=metadata)
     return field(default=cast("ValueT", default), metadata=metadata)
 
 
 MODEL_GROUP, COMPACTION_GROUP, STORAGE_GROUP, TOOLS_GROUP, PROGRAM_GROUP = (
-    "Who answers",
-    "How a conversation is kept short",
-    "Where things are kept",
-    "What the model may do",
+    "Models",
+    "Compaction",
+    "Storage",
+    "Tools and agents",
     "The program",
 )
 
@@ -98,13 +106,13 @@ class DeclaredSettings:
     model: str = _setting(
         MODEL_GROUP,
         SettingType(),
-        "Who answers: embedded, a name that pydantic-ai knows, or http://…/v1#name",
+        "The model that answers: embedded, a name that pydantic-ai knows, or http://…/v1#name",
         default="embedded",
     )
     summarization_model: str = _setting(
         MODEL_GROUP,
         OptionalText(),
-        'Who writes summaries that nobody asked for; "" is the model itself, none is nobody',
+        'The model that writes automatic summaries; "" is the model that answers, none writes no summaries',
         default="",
         also="summariser summarizer",
         variables="CO_CLI_SUMMARIZATION_MODEL",
@@ -120,74 +128,78 @@ class DeclaredSettings:
     models: Mapping[str, ModelOverrides] = _setting(
         MODEL_GROUP,
         ModelOverrideTables(),
-        "What you know of a model better than the table",
+        "Your own values for a model, which override the table of models",
         factory=dict[str, ModelOverrides],
     )
 
-    preset: str = _setting(COMPACTION_GROUP, Choice(*PRESETS), "Whose way with long conversations", default="default")
-    policy: Path | None = _setting(COMPACTION_GROUP, FilePath(), "A file with rules of your own, begun from the preset")
+    preset: str = _setting(
+        COMPACTION_GROUP, Choice(*PRESETS), "The preset whose rules keep conversations short", default="default"
+    )
+    policy: Path | None = _setting(COMPACTION_GROUP, FilePath(), "A file with your own rules, based on the preset")
     max_context_tokens: int | None = _setting(
         COMPACTION_GROUP,
         WholeNumber(MIN_BUDGET_TOKENS, MAX_LIMIT, "none"),
-        "The largest request in tokens; 0 is what the model holds",
+        "The largest request in tokens; 0 means what the model accepts",
         also="budget agent_max_context_tokens",
     )
     max_context_turns: int | None = _setting(
         COMPACTION_GROUP,
         WholeNumber(1, 10**9, "none"),
-        "The most turns in a request; 0 is any number",
+        "The most turns in a request; 0 means no limit",
         also="agent_max_context_turns",
     )
     max_history_messages: int | None = _setting(
         COMPACTION_GROUP,
         WholeNumber(1, 10**9, "zero"),
-        "The most messages in a request; 0 is any number",
+        "The most messages in a request; 0 means no limit",
         variables="CO_CLI_MAX_HISTORY_MESSAGES",
     )
     tool_output_trim_chars: int | None = _setting(
         COMPACTION_GROUP,
         WholeNumber(1, 10**9, "zero"),
-        "What is shown of an older tool output, in characters; 0 is all",
+        "How many characters of an older tool output are sent; 0 means all",
         variables="CO_CLI_TOOL_OUTPUT_TRIM_CHARS",
     )
     background_compaction_threshold: float | None = _setting(
         COMPACTION_GROUP,
         Fraction(),
-        "How full the window is when a summary is begun",
+        "The share of the window at which a background summary starts",
         variables="COPILOT_BACKGROUND_COMPACTION_THRESHOLD",
     )
     buffer_exhaustion_threshold: float | None = _setting(
         COMPACTION_GROUP,
         Fraction(),
-        "How full the window is when nothing may wait any longer",
+        "The share of the window at which a request is compacted before it is sent",
         variables="COPILOT_BUFFER_EXHAUSTION_THRESHOLD",
     )
     min_compaction_messages: int | None = _setting(
-        COMPACTION_GROUP, WholeNumber(1, 10**6), "Fewer messages than this are not compacted by themselves"
+        COMPACTION_GROUP, WholeNumber(1, 10**6), "The fewest messages that are compacted automatically"
     )
     compression_threshold: float | None = _setting(
-        COMPACTION_GROUP, Fraction(), "How full the window is when the whole conversation is compressed"
+        COMPACTION_GROUP, Fraction(), "The share of the window at which the whole conversation is compacted"
     )
     retrieved_messages: int | None = _setting(
-        COMPACTION_GROUP, WholeNumber(1, 10**9), "How many messages are looked at where summaries can be had"
+        COMPACTION_GROUP, WholeNumber(1, 10**9), "The most messages that are considered if there is a summarizer"
     )
     fallback_messages: int | None = _setting(
-        COMPACTION_GROUP, WholeNumber(1, 10**9), "How many messages are sent where nobody writes summaries"
+        COMPACTION_GROUP, WholeNumber(1, 10**9), "The most messages that are sent if there is no summarizer"
     )
     fallback_tokens: int | None = _setting(
-        COMPACTION_GROUP, WholeNumber(1, 10**9), "How many tokens of them are sent where nobody writes summaries"
+        COMPACTION_GROUP,
+        WholeNumber(1, 10**9),
+        "The most tokens of those messages that are sent if there is no summarizer",
     )
-    approve: bool = _setting(COMPACTION_GROUP, Switch(), "Ask before a summary counts", default=False)
+    approve: bool = _setting(COMPACTION_GROUP, Switch(), "Ask before a summary is applied", default=False)
 
     consolidate: bool = _setting(
         COMPACTION_GROUP,
         Switch(),
-        "Put what a conversation leaves on the context board when it ends with nobody at the terminal",
+        "Update the context board when a conversation ends without a terminal to ask on",
         default=False,
     )
 
     store: str = _setting(
-        STORAGE_GROUP, StoreUrl(), "Where conversations are kept", default="sqlite:///~/.holdfast/chats.db"
+        STORAGE_GROUP, StoreUrl(), "The store of conversations", default="sqlite:///~/.holdfast/chats.db"
     )
     checkpoints: Path | None = _setting(
         STORAGE_GROUP,
@@ -198,7 +210,7 @@ class DeclaredSettings:
     memory: Path | None = _setting(
         STORAGE_GROUP,
         FolderPath(),
-        "A folder for daily memory, YYYY-MM-DD.md, or off; named by you it holds for presets that have none too",
+        "A folder for daily memory, YYYY-MM-DD.md, or off; a folder that you set is used with every preset",
         default=Path("~/.holdfast/memory"),
     )
     boards: Path | None = _setting(
@@ -209,22 +221,22 @@ class DeclaredSettings:
         also="board",
     )
     retention_days: int | None = _setting(
-        STORAGE_GROUP, WholeNumber(1, 10**6, "none"), "After how many days a conversation is deleted; 0 is never"
+        STORAGE_GROUP, WholeNumber(1, 10**6, "none"), "After how many days a conversation is deleted; 0 means never"
     )
 
     tools: tuple[str, ...] = _setting(
         TOOLS_GROUP,
         TextList("read", "run"),
-        "What tools there are: read (files), run (commands, asked first), none",
+        "The tools of the model: read (files), run (commands, after asking), none",
         default=("read",),
     )
     allow: tuple[str, ...] = _setting(
-        TOOLS_GROUP, TextList(), "Commands that may run unasked, by how they begin", default=()
+        TOOLS_GROUP, TextList(), "The beginnings of commands that run without asking", default=()
     )
     max_steps: int | None = _setting(
         TOOLS_GROUP,
         WholeNumber(1, 10**6, "none"),
-        "How many steps an agent may take in a turn; 0 is any number",
+        "The most steps of an agent in a turn; 0 means no limit",
         also="agent_max_steps",
         untrusted="lower",
     )
@@ -232,20 +244,20 @@ class DeclaredSettings:
         TOOLS_GROUP, McpServerTables(), "MCP servers for tools", factory=dict[str, McpServer]
     )
     agents: Mapping[str, AgentSettings] = _setting(
-        TOOLS_GROUP, AgentTables(), "Agents that the model may give tasks to", factory=dict[str, AgentSettings]
+        TOOLS_GROUP, AgentTables(), "Agents that the model can delegate to", factory=dict[str, AgentSettings]
     )
-    hooks: Hooks = _setting(TOOLS_GROUP, HookTable(), "Programs that are told of compactions", factory=Hooks)
+    hooks: Hooks = _setting(TOOLS_GROUP, HookTable(), "Programs that run before and after compactions", factory=Hooks)
     trust: tuple[Path, ...] = _setting(
         TOOLS_GROUP,
         FolderList(),
-        "Projects whose settings all count: they may run programs and send conversations elsewhere",
+        "Projects whose settings all apply: they may run programs and send conversations elsewhere",
         default=(),
     )
 
     colour: str = _setting(
         PROGRAM_GROUP,
         Choice("auto", "always", "never"),
-        "Whether output is coloured",
+        "Whether output is colored",
         default="auto",
         also="color",
         untrusted="any",
@@ -253,18 +265,8 @@ class DeclaredSettings:
 
 
 def _declaration(item: "Field[object]") -> SettingDeclaration:
-    facts = cast("Mapping[str, object]", item.metadata)
-    own = f"{VARIABLE_PREFIX}{item.name.upper()}"
-    return SettingDeclaration(
-        name=item.name,
-        group=cast("str", facts["group"]),
-        help=cast("str", facts["help"]),
-        value_type=cast("SettingType", facts["kind"]),
-        default=None if item.default is MISSING else item.default,
-        aliases=tuple(cast("list[str]", facts["also"])),
-        variables=(own, *cast("list[str]", facts["variables"])),
-        untrusted=cast("Untrusted", facts["untrusted"]),
-    )
+    one = cast("SettingDeclaration", item.metadata["declaration"])
+    return replace(one, name=item.name, variables=(f"{VARIABLE_PREFIX}{item.name.upper()}", *one.variables))
 
 
 SETTING_DECLARATIONS: Mapping[str, SettingDeclaration] = {
@@ -290,8 +292,3 @@ def _hint(key: str) -> str:
 def setting_names() -> list[str]:
     """Return the names of all settings, in the order of the documentation."""
     return list(SETTING_DECLARATIONS)
-
-
-def setting_choices(key: str) -> tuple[str, ...]:
-    """Return the values that a setting may have; () if it may have any."""
-    return SETTING_DECLARATIONS[setting_name(key)].value_type.choices

@@ -19,30 +19,11 @@ from holdfast.apps.settings.policies import (
     load_policy_file,
     policy_with_settings,
 )
-from holdfast.apps.settings.schema import (
-    SETTING_DECLARATIONS,
-    DeclaredSettings,
-    setting_choices,
-    setting_name,
-    setting_names,
-)
+from holdfast.apps.settings.schema import SETTING_DECLARATIONS, DeclaredSettings, setting_name
 from holdfast.apps.settings.trust import is_trusted, refusal, trust_command
 from holdfast.apps.settings.values import InvalidValueError
 from holdfast.core.planning.policy import Policy, policy_named
 from holdfast.errors import SettingsError
-
-__all__ = [
-    "SettingRow",
-    "SettingSource",
-    "SettingValue",
-    "Settings",
-    "check_value",
-    "parse_change",
-    "resolve_settings",
-    "setting_choices",
-    "setting_name",
-    "setting_names",
-]
 
 SourceKind: TypeAlias = Literal[
     "default", "preset", "policy", "user", "project", "environment", "command line", "session"
@@ -85,7 +66,6 @@ class SettingRow:
     value: object
     text: str
     source: SettingSource
-    help: str
     note: str
     """Why it has no effect; empty if it has one."""
 
@@ -124,14 +104,9 @@ class Settings(DeclaredSettings):
         """Return every setting, in the order of the documentation."""
         return [
             SettingRow(
-                name,
-                getattr(self, name),
-                self.render_value(name),
-                self.source(name),
-                one.help,
-                self._without_effect(name),
+                name, getattr(self, name), self.render_value(name), self.source(name), self._without_effect(name)
             )
-            for name, one in SETTING_DECLARATIONS.items()
+            for name in SETTING_DECLARATIONS
         ]
 
     def with_change(self, key: str, text: str) -> "Settings":
@@ -145,15 +120,11 @@ class Settings(DeclaredSettings):
         return after
 
     def _without_effect(self, name: str) -> str:
-        if (
-            name not in POLICY_LINKS
-            or name in REQUEST_LIMITS
-            or find_policy_link(self.effective_policy, name) is not None
-        ):
+        is_used = name in REQUEST_LIMITS or find_policy_link(self.effective_policy, name) is not None
+        if name not in POLICY_LINKS or is_used or (name == "tool_output_trim_chars" and self.value(name) == 0):
             return ""
-        if name == "tool_output_trim_chars" and self.tool_output_trim_chars == 0:
-            return ""
-        return f"no effect with {_describe_policy(self.preset, self.policy)}"
+        rules = f"the rules in {display_path(self.policy)}" if self.policy else f"preset {self.preset}"
+        return f"no effect with {rules}"
 
 
 def check_value(
@@ -195,12 +166,8 @@ def resolve_settings(
 ) -> Settings:
     """Return the settings that result from all values; ignore wrong values and list them in `problems`."""
     all_notes, wrong = list(notes), list(problems)
-    values: dict[str, object] = {
-        "store": paths.store,
-        "checkpoints": paths.checkpoints,
-        "memory": paths.memory,
-        "boards": paths.boards,
-    }
+    folders = {name: paths.data_folder / name for name in ("checkpoints", "memory", "boards")}
+    values: dict[str, object] = {"store": paths.store, **folders}
     sources: dict[str, SettingSource] = {}
     for one in explicit if _is_trusted(explicit, paths) else _permitted(explicit, paths, all_notes):
         _apply_value(one, values, sources)
@@ -222,7 +189,7 @@ def resolve_settings(
     )
     settings = replace(bare, **values)
     all_notes += [
-        f"{row.source}: {row.name} has {row.note}" for row in settings.rows() if row.note and row.name in linked
+        f"{one.source}: {one.name} has {one.note}" for one in settings.rows() if one.note and one.name in linked
     ]
     return replace(settings, notes=tuple(dict.fromkeys(all_notes)))
 
@@ -250,7 +217,7 @@ def _permitted(explicit: Sequence[SettingValue], paths: ProgramPaths, notes: lis
             permitted.append(one)
         else:
             remedy = f"to trust this project: {trust_command(paths.project_folder)}"
-            notes.append(f"{one.source}: {one.name} is left out, because {reason}; {remedy}")
+            notes.append(f"{one.source}: {one.name} is ignored, because {reason}; {remedy}")
     return permitted
 
 
@@ -287,7 +254,3 @@ def _apply_to_policy(
             problems.append(_setting_error(error.setting, error.problem, sources[error.setting]))
             del linked[error.setting], sources[error.setting]
     return base
-
-
-def _describe_policy(preset: str, file: Path | None) -> str:
-    return f"the rules in {display_path(file)}" if file else f"preset {preset}"

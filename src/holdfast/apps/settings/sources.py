@@ -80,22 +80,25 @@ def _read_toml(path: Path, kind: SourceKind) -> Iterator[SourceItem]:
         source = SettingSource(kind, file, lines.get((key,)))
         try:
             name = setting_name(key, where=str(source))
-            _check_not_repeated(key, first.setdefault(name, key), source)
         except SettingsError as error:
             yield error
         else:
-            for piece in _split_tables(name, value):
-                try:
-                    setting = SettingValue(name, check_value(key, piece, source, path.parent, lines), source)
-                    yield from _value_per_table(setting, key, lines)
-                except SettingsError as error:
-                    yield error
+            is_repeated = first.setdefault(name, key) != key
+            if is_repeated:
+                yield SettingsError(key, f"is another name of {first[name]}; keep one of them", where=str(source))
+            for piece in () if is_repeated else _split_tables(name, value):
+                item = _checked(key, piece, source, path.parent, lines)
+                yield from _value_per_table(item, key, lines) if isinstance(item, SettingValue) else [item]
         yield from _secret_notes(key, value, source)
 
 
-def _check_not_repeated(key: str, first: str, source: SettingSource) -> None:
-    if key != first:
-        raise SettingsError(key, f"is another name of {first}; keep one of them", where=str(source))
+def _checked(
+    key: str, raw: object, source: SettingSource, folder: Path, lines: Mapping[TomlKey, int] | None = None
+) -> SettingValue | SettingsError:
+    try:
+        return SettingValue(setting_name(key), check_value(key, raw, source, folder, lines), source)
+    except SettingsError as error:
+        return error
 
 
 def _split_tables(name: str, value: object) -> list[object]:
@@ -127,11 +130,11 @@ def _read_file(path: Path) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise SettingsError("the file", "is not UTF-8; save it as such", where=f"{file}:{line}") from error
+        raise SettingsError("the file", "is not UTF-8; save it as UTF-8", where=f"{file}:{line}") from error
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(file) from error
     except OSError as error:
-        remedy = "let this user read it, or move it away"
+        remedy = "check its permissions, or move it away"
         raise SettingsError("the file", f"cannot be read: {error.strerror}; {remedy}", where=file) from error
 
 
@@ -139,7 +142,7 @@ def _secret_notes(key: str, value: object, source: SettingSource) -> Iterator[st
     """Yield a note for each text that looks like an API key, because people share settings files."""
     if isinstance(value, str) and redact_text(value) != value:
         remedy = "keep it in the environment" + (", and write ${NAME} here" if key.startswith("mcp.") else "")
-        yield f"{source}: {key} looks like it holds a key or a password; {remedy}"
+        yield f"{source}: {key} looks like a key or a password; {remedy}"
     elif isinstance(value, dict):
         for name, inner in cast("dict[str, object]", value).items():
             yield from _secret_notes(f"{key}.{name}", inner, source)
@@ -171,21 +174,18 @@ def _read_json(path: Path, kind: SourceKind) -> Iterator[SourceItem]:
         table: object = json.loads(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as error:
         line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
-        yield SettingsError("the file", f"is not JSON that can be read: {error}", where=f"{file}:{line}")
+        yield SettingsError("the file", f"cannot be read as JSON: {error}; correct this line", where=f"{file}:{line}")
         return
     for key, value in cast("dict[str, object]", table).items() if isinstance(table, dict) else ():
         if not key.startswith(JSON_KEY_PREFIX):
             continue
         source = SettingSource(kind, file, _line_of(key, text))
         try:
-            name = setting_name(key, where=str(source))
+            setting_name(key, where=str(source))
         except SettingsError as error:
-            yield f"left out: {error}"
+            yield f"ignored: {error}"
             continue
-        try:
-            yield SettingValue(name, check_value(key, value, source, path.parent), source)
-        except SettingsError as error:
-            yield error
+        yield _checked(key, value, source, path.parent)
 
 
 def _line_of(key: str, text: str) -> int:
@@ -201,10 +201,7 @@ def _read_environment(environ: Mapping[str, str], folder: Path) -> Iterator[Sour
                 yield SettingValue(name, "never", SettingSource("environment", f"${NO_COLOR}"))
             continue
         source = SettingSource("environment", f"${variable}")
-        try:
-            yield SettingValue(name, check_value(name, environ[variable], source, folder), source)
-        except SettingsError as error:
-            yield error
+        yield _checked(name, environ[variable], source, folder)
     own = [variable for one in SETTING_DECLARATIONS.values() for variable in one.variables]
     for variable in sorted(name for name in environ if name.startswith(VARIABLE_PREFIX)):
         near = (
@@ -223,13 +220,6 @@ def _is_set(variable: str, name: str, environ: Mapping[str, str]) -> bool:
 
 def _read_flags(flags: Mapping[str, object], folder: Path) -> Iterator[SourceItem]:
     for key, value in flags.items():
-        if value is None:
-            continue
-        name = setting_name(key)
-        source = SettingSource("command line", f"--{key.replace('_', '-')}")
-        try:
-            yield SettingValue(
-                name, check_value(key, str(value) if isinstance(value, Path) else value, source, folder), source
-            )
-        except SettingsError as error:
-            yield error
+        if value is not None:
+            source = SettingSource("command line", f"--{key.replace('_', '-')}")
+            yield _checked(key, str(value) if isinstance(value, Path) else value, source, folder)

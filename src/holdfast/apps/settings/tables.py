@@ -8,7 +8,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, cast
 
-from holdfast.apps.settings.values import InvalidValueError, SettingType, as_texts, invalid_value_error, suggest_name
+from holdfast.apps.settings.values import (
+    InvalidValueError,
+    SettingType,
+    as_texts,
+    check_choice,
+    invalid_value_error,
+    suggest_name,
+)
 from holdfast.core.history.visibility import SEES_EVERYTHING, Visibility
 from holdfast.core.schema import is_integer, is_number
 from holdfast.errors import SettingsError, redact_text
@@ -46,7 +53,7 @@ class McpServer:
 
     def _variable(self, name: str, environ: Mapping[str, str]) -> str:
         if name not in environ:
-            raise SettingsError(f"mcp.{self.name}", f"needs ${name}, which is not set; set it, or take the server out")
+            raise SettingsError(f"mcp.{self.name}", f"needs ${name}, which is not set; set it, or remove the server")
         return environ[name]
 
     def __str__(self) -> str:
@@ -78,11 +85,9 @@ class NamedTables(SettingType):
     expects = "tables"
 
     def parse(self, text: str) -> object:
-        """Raise: a table cannot be typed."""
         raise InvalidValueError(f"is a table; write {self.expects} into holdfast.toml, not {text!r:.20}")
 
     def check(self, value: object, _folder: Path, /) -> object:
-        """Return the value of each table by its name."""
         return MappingProxyType(
             {name: self.parse_table(name, _check_table(inner, (name,))) for name, inner in _check_table(value).items()}
         )
@@ -92,7 +97,6 @@ class NamedTables(SettingType):
         raise NotImplementedError
 
     def render(self, value: object) -> str:
-        """Return the names, or none."""
         return ", ".join(cast("Mapping[str, object]", value)) or "none"
 
 
@@ -102,25 +106,23 @@ class McpServerTables(NamedTables):
     expects = "[mcp.NAME] with command = … or url = …"
 
     def parse_table(self, name: str, table: Mapping[str, object]) -> McpServer:
-        """Return a server, which has either a command or a URL."""
         _check_known_keys(table, ("command", "args", "env", "url", "headers"), name)
-        command, url = table.get("command"), table.get("url")
-        if (command is None) == (url is None):
+        given = {key: value for key in ("command", "url") if (value := table.get(key)) is not None}
+        if len(given) != 1:
             raise InvalidValueError('needs either command = "…" or url = "…"', (name,))
-        for key, value in (("command", command), ("url", url)):
-            if value is not None and (not isinstance(value, str) or not value):
-                raise invalid_value_error("a text", value, name, key)
-        if isinstance(url, str) and not url.startswith(("http://", "https://")):
+        texts = {key: _check_text(value, name, key, may_be_empty=False) for key, value in given.items()}
+        url = texts.get("url")
+        if url and not url.startswith(("http://", "https://")):
             raise invalid_value_error("an http:// or https:// address", url, name, "url")
         args = as_texts(table.get("args", []))
         if args is None:
             raise invalid_value_error('a list of texts such as ["--quiet"]', table["args"], name, "args")
         return McpServer(
             name=name,
-            command=cast("str | None", command),
+            command=texts.get("command"),
             args=args,
             env=_check_texts(table, "env", name),
-            url=cast("str | None", url),
+            url=url,
             headers=_check_texts(table, "headers", name),
         )
 
@@ -131,19 +133,14 @@ class ModelOverrideTables(NamedTables):
     expects = '[models."NAME"] with window = …, output = …, input_price = …'
 
     def parse_table(self, name: str, table: Mapping[str, object]) -> ModelOverrides:
-        """Return the values for one model."""
         known = [item.name for item in fields(ModelOverrides)]
         _check_known_keys(table, known, name)
         for key, value in table.items():
-            is_price = key.endswith("_price")
-            is_valid = (
-                is_number(value) and 0 <= value <= MAX_PRICE
-                if is_price
-                else is_integer(value) and 1 <= value <= MAX_WINDOW_TOKENS
-            )
-            if not is_valid:
-                asks = "dollars for a million tokens" if is_price else "a whole number of tokens"
-                raise invalid_value_error(asks, value, name, key)
+            if key.endswith("_price"):
+                if not is_number(value) or not 0 <= value <= MAX_PRICE:
+                    raise invalid_value_error("dollars per million tokens", value, name, key)
+            elif not is_integer(value) or not 1 <= value <= MAX_WINDOW_TOKENS:
+                raise invalid_value_error("a whole number of tokens", value, name, key)
         return ModelOverrides(**cast("dict[str, int]", dict(table)))
 
 
@@ -154,7 +151,6 @@ class HookTable(SettingType):
     parse = NamedTables.parse
 
     def check(self, value: object, _folder: Path, /) -> object:
-        """Return the hooks."""
         table = _check_table(value)
         _check_known_keys(table, ("pre_compact", "post_compact", "timeout_seconds"))
         try:
@@ -167,7 +163,6 @@ class HookTable(SettingType):
             raise InvalidValueError(error.problem, (error.setting,)) from error
 
     def render(self, value: object) -> str:
-        """Return the programs."""
         hooks = cast("Hooks", value)
         named = [
             f"{when} {redact_text(shlex.join(hook.argv))}"
@@ -188,18 +183,14 @@ def _parse_commands(table: Mapping[str, object], key: str) -> tuple[HookCommand,
         )
     commands: list[HookCommand] = []
     for one in cast("list[object]", value):
-        argv = _split_command(one, key) if isinstance(one, str) else as_texts(one)
+        try:
+            argv = tuple(shlex.split(one)) if isinstance(one, str) else as_texts(one)
+        except ValueError as error:
+            raise InvalidValueError(f"{one!r:.60} is not a command: {error}", (key,)) from error
         if not argv or not argv[0] or any("\0" in word for word in argv):
             raise InvalidValueError(f'{one!r:.60} is not a command; write it as ["notify", "--quiet"]', (key,))
         commands.append(HookCommand(argv))
     return tuple(commands)
-
-
-def _split_command(command: str, key: str) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(command))
-    except ValueError as error:
-        raise InvalidValueError(f"{command!r:.60} is not a command: {error}", (key,)) from error
 
 
 def _check_table(value: object, within: tuple[str, ...] = ()) -> Mapping[str, object]:
@@ -208,12 +199,15 @@ def _check_table(value: object, within: tuple[str, ...] = ()) -> Mapping[str, ob
     return cast("dict[str, object]", value)
 
 
+def _check_text(value: object, *path: str, may_be_empty: bool = True) -> str:
+    if not isinstance(value, str) or not (value or may_be_empty):
+        raise invalid_value_error("a text", value, *path)
+    return value
+
+
 def _check_texts(table: Mapping[str, object], key: str, name: str) -> Mapping[str, str]:
     found = _check_table(table.get(key, {}), (name, key))
-    for inner, value in found.items():
-        if not isinstance(value, str):
-            raise invalid_value_error("a text", value, name, key, inner)
-    return MappingProxyType(cast("dict[str, str]", found))
+    return MappingProxyType({inner: _check_text(value, name, key, inner) for inner, value in found.items()})
 
 
 def _check_known_keys(table: Mapping[str, object], known: Sequence[str], *within: str) -> None:
@@ -222,8 +216,7 @@ def _check_known_keys(table: Mapping[str, object], known: Sequence[str], *within
             raise InvalidValueError(f"is not a setting; {suggest_name(key, known)}", (*within, key))
 
 
-AgentTool = Literal["read", "run"]
-AGENT_TOOLS: tuple[AgentTool, ...] = ("read", "run")
+AGENT_TOOLS = ("read", "run")
 AGENT_VISIBILITY_CHOICES = ("everything", "nothing", "pins", "ledger", "files")
 MAIN_VISIBILITY_CHOICES = ("everything", "answers", "nothing")
 AGENT_TEXT_KEYS = ("description", "instructions", "model", "main_sees")
@@ -268,19 +261,20 @@ class AgentTables(NamedTables):
     expects = '[agents.NAME] with description = "…", instructions = "…"'
 
     def parse_table(self, name: str, table: Mapping[str, object]) -> AgentSettings:
-        """Return one agent."""
         _check_known_keys(table, AGENT_KEYS, name)
-        texts = {key: _check_text(name, key, table[key]) for key in AGENT_TEXT_KEYS if key in table}
+        texts = {
+            key: _check_text(table[key], name, key, may_be_empty=key != "model")
+            for key in AGENT_TEXT_KEYS
+            if key in table
+        }
         numbers = {key: _check_number(name, key, table[key]) for key in AGENT_NUMBER_KEYS if key in table}
-        main_sees = _check_choice(name, "main_sees", texts.get("main_sees", "nothing"), MAIN_VISIBILITY_CHOICES)
+        main_sees = check_choice(texts.get("main_sees", "nothing"), MAIN_VISIBILITY_CHOICES, name, "main_sees")
         return AgentSettings(
             name=name,
             description=texts.get("description", ""),
             instructions=texts.get("instructions", ""),
             model=texts.get("model"),
-            tools=tuple(
-                _check_choice(name, "tools", tool, AGENT_TOOLS) for tool in _check_words(name, "tools", table, ["read"])
-            ),
+            tools=_check_words(table, ["read"], AGENT_TOOLS, name, "tools"),
             sees=_parse_visibility(name, table, numbers),
             main_sees=cast("Literal['everything', 'answers', 'nothing']", main_sees),
             max_steps=numbers.get("max_steps"),
@@ -290,7 +284,7 @@ class AgentTables(NamedTables):
 
 def _describe_visibility(sees: Visibility) -> str:
     """Describe which messages an agent sees."""
-    chosen = [name for name in ("everything", "pins", "ledger", "files") if getattr(sees, name)]
+    chosen = [name for name in AGENT_VISIBILITY_CHOICES if name != "nothing" and getattr(sees, name)]
     chosen += [f"turns = {sees.turns:,}"] if sees.turns else []
     limit = "" if sees.max_tokens is None else f" in at most {sees.max_tokens:,} tokens"
     return (", ".join(chosen) or "nothing") + limit
@@ -299,42 +293,26 @@ def _describe_visibility(sees: Visibility) -> str:
 def _parse_visibility(name: str, table: Mapping[str, object], numbers: Mapping[str, int]) -> Visibility:
     """Return what an agent sees: everything, unless the table chooses something."""
     default = [] if "turns" in numbers else ["everything"]
-    chosen = [
-        _check_choice(name, "sees", word, AGENT_VISIBILITY_CHOICES)
-        for word in _check_words(name, "sees", table, default)
-    ]
+    chosen = _check_words(table, default, AGENT_VISIBILITY_CHOICES, name, "sees")
     return Visibility(
-        everything="everything" in chosen,
-        pins="pins" in chosen,
-        ledger="ledger" in chosen,
-        files="files" in chosen,
+        **{word: word in chosen for word in AGENT_VISIBILITY_CHOICES if word != "nothing"},
         turns=numbers.get("turns", 0),
         max_tokens=numbers.get("max_tokens"),
     )
 
 
-def _check_words(name: str, key: str, table: Mapping[str, object], default: list[str]) -> tuple[str, ...]:
-    value = table.get(key, default)
+def _check_words(
+    table: Mapping[str, object], default: list[str], known: tuple[str, ...], *path: str
+) -> tuple[str, ...]:
+    value = table.get(path[-1], default)
     words = as_texts(value)
     if words is None:
-        raise invalid_value_error("a list of words", value, name, key)
-    return words
-
-
-def _check_choice(name: str, key: str, word: str, known: tuple[str, ...]) -> str:
-    if word not in known:
-        raise InvalidValueError(f"{word!r:.60} is not known; {suggest_name(word, known)}", (name, key))
-    return word
-
-
-def _check_text(name: str, key: str, value: object) -> str:
-    if not isinstance(value, str) or (key == "model" and not value):
-        raise invalid_value_error("a text", value, name, key)
-    return value
+        raise invalid_value_error("a list of words", value, *path)
+    return tuple(check_choice(word, known, *path) for word in words)
 
 
 def _check_number(name: str, key: str, value: object) -> int:
     least = 0 if key in {"turns", "max_tokens"} else 1
     if not is_integer(value) or not least <= value <= MAX_AGENT_NUMBER:
-        raise invalid_value_error(f"a whole number from {least} on", value, name, key)
+        raise invalid_value_error(f"a whole number, {least} or more", value, name, key)
     return value

@@ -29,7 +29,7 @@ def parse_toml(text: str, file: str) -> TomlTable:
         reason = str(error)
         place = _PLACE.search(reason)
         line = int(place[1]) if place and place[1] else text.rstrip().count("\n") + 1
-        problem = f"is not TOML that can be read: {_PLACE.sub('', reason)}; mend this line"
+        problem = f"cannot be read as TOML: {_PLACE.sub('', reason)}; correct this line"
         raise SettingsError("the file", problem, where=f"{file}:{line}") from error
 
 
@@ -40,7 +40,7 @@ def parse_document(text: str) -> "TOMLDocument":
     try:
         return tomlkit.parse(_normalized(text))
     except (ValueError, RecursionError) as error:  # tomlkit allows less nesting than tomllib
-        raise SettingsError("the file", f"is not TOML that can be changed: {error}; mend it first") from error
+        raise SettingsError("the file", f"cannot be changed: {error}; correct it first") from error
 
 
 def key_lines(text: str) -> dict[TomlKey, int]:

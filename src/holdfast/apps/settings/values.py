@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
-from holdfast.apps.settings.paths import display_path, file_exists, path_exists
+from holdfast.apps.settings.paths import display_path
 from holdfast.core.schema import is_integer, is_number, short_repr, suggest_similar
 from holdfast.errors import redact_text
 
@@ -70,7 +70,6 @@ class OptionalText(SettingType):
     """A text that may be empty."""
 
     def check(self, value: object, folder: Path, /) -> object:
-        """Return the text."""
         return value if value == "" else super().check(value, folder)
 
 
@@ -91,7 +90,6 @@ class WholeNumber(SettingType):
         return int(bare) if is_number else text
 
     def check(self, value: object, _folder: Path, /) -> object:
-        """Return the number, or None if 0 means none."""
         if is_integer(value) and value == 0 and self.zero != "refused":
             return None if self.zero == "none" else 0
         if not is_integer(value) or not self.minimum <= value <= self.maximum:
@@ -99,11 +97,9 @@ class WholeNumber(SettingType):
         return value
 
     def to_file(self, value: object, _folder: Path, /) -> object:
-        """Return the number; 0 for none."""
         return 0 if value is None else value
 
     def render(self, value: object) -> str:
-        """Return the number with separated thousands."""
         return f"{value:,}" if isinstance(value, int) else NO_VALUE_TEXT
 
 
@@ -121,13 +117,11 @@ class Fraction(SettingType):
             return text
 
     def check(self, value: object, _folder: Path, /) -> object:
-        """Return the number."""
         if not is_number(value) or not 0 < value <= 1:
             raise invalid_value_error(self.expects, value)
         return float(value)
 
     def render(self, value: object) -> str:
-        """Return the number without trailing zeros."""
         return f"{value:g}" if isinstance(value, float) else NO_VALUE_TEXT
 
 
@@ -139,10 +133,7 @@ class Choice(SettingType):
         self.expects = f"one of {', '.join(choices)}"
 
     def check(self, value: object, _folder: Path, /) -> object:
-        """Return the word."""
-        if value in self.choices:
-            return value
-        raise InvalidValueError(f"{value!r:.60} is not known; {suggest_name(str(value), self.choices)}")
+        return check_choice(value, self.choices)
 
 
 class Switch(SettingType):
@@ -152,12 +143,10 @@ class Switch(SettingType):
     choices = ("on", "off")
 
     def parse(self, text: str) -> object:
-        """Return whether it is on; several words are accepted."""
         bare = text.strip().lower()
         return True if bare in ON_WORDS else False if bare in OFF_WORDS | {"false", "0"} else text
 
     def check(self, value: object, _folder: Path, /) -> object:
-        """Return whether it is on."""
         if value in self.choices:
             return value == "on"
         if isinstance(value, bool):
@@ -165,7 +154,6 @@ class Switch(SettingType):
         raise invalid_value_error(self.expects, value)
 
     def render(self, value: object) -> str:
-        """Return `on` or `off`."""
         return "on" if value else "off"
 
 
@@ -185,13 +173,9 @@ class TextList(SettingType):
             raise invalid_value_error(self.expects, value)
         if words == ("none",):
             return ()
-        for word in words:
-            if self.choices and word not in self.choices:
-                raise InvalidValueError(f"{word!r:.60} is not known; {suggest_name(word, self.choices)}")
-        return tuple(dict.fromkeys(words))
+        return tuple(dict.fromkeys(check_choice(word, self.choices) if self.choices else word for word in words))
 
     def render(self, value: object) -> str:
-        """Return the texts, separated by commas."""
         return redact_text(", ".join(cast("Iterable[str]", value))) or "none"
 
 
@@ -199,54 +183,43 @@ class FilePath(SettingType):
     """A file that exists."""
 
     expects = "the path of a file"
+    none_text = ""
 
     def check(self, value: object, folder: Path, /) -> object:
-        """Return the absolute path."""
         if value == "":
             return None
         if not isinstance(value, str) or "\0" in value:
             raise invalid_value_error(self.expects, value)
         path = absolute_path(value, folder)
-        if not file_exists(path):
+        if not os.path.isfile(path):  # noqa: PTH113 - False if it cannot be checked
             raise InvalidValueError(f"there is no file {display_path(path)}; check the path")
         return path
 
     def to_file(self, value: object, folder: Path, /) -> object:
-        """Return the path as it is written to a file."""
-        return path_for_file(value, folder) if isinstance(value, Path) else ""
+        return path_for_file(value, folder) if isinstance(value, Path) else self.none_text
 
     def render(self, value: object) -> str:
-        """Return the path as text for people."""
-        return display_path(value) if isinstance(value, Path) else NO_VALUE_TEXT
+        return display_path(value) if isinstance(value, Path) else self.none_text or NO_VALUE_TEXT
 
 
-class FolderPath(SettingType):
+class FolderPath(FilePath):
     """A folder, which is created when needed; or off."""
 
     expects = "the path of a folder, or off"
+    none_text = "off"
 
     def parse(self, text: str) -> object:
-        """Return the path, or False for off."""
         return False if text.strip().lower() in OFF_WORDS else text.strip()
 
     def check(self, value: object, folder: Path, /) -> object:
-        """Return the absolute path, or None."""
         if value is False or value in OFF_WORDS:
             return None
         if not isinstance(value, str) or not value or "\0" in value:
             raise invalid_value_error(self.expects, value)
         path = absolute_path(value, folder)
-        if path_exists(path) and not path.is_dir():
+        if os.path.exists(path) and not path.is_dir():  # noqa: PTH110 - False if it cannot be checked
             raise InvalidValueError(f"{display_path(path)} is a file; name a folder, or off")
         return path
-
-    def to_file(self, value: object, folder: Path, /) -> object:
-        """Return the path as it is written to a file."""
-        return path_for_file(value, folder) if isinstance(value, Path) else "off"
-
-    def render(self, value: object) -> str:
-        """Return the path as text for people."""
-        return display_path(value) if isinstance(value, Path) else "off"
 
 
 class FolderList(SettingType):
@@ -256,18 +229,15 @@ class FolderList(SettingType):
     is_list = True
 
     def check(self, value: object, folder: Path, /) -> object:
-        """Return the absolute paths."""
         words = as_texts(value)
         if words is None or not all(words) or any("\0" in word for word in words):
             raise invalid_value_error(self.expects, value)
         return tuple(absolute_path(word, folder) for word in words)
 
     def to_file(self, value: object, folder: Path, /) -> object:
-        """Return the paths as they are written to a file."""
         return [path_for_file(path, folder) for path in cast("Iterable[Path]", value)]
 
     def render(self, value: object) -> str:
-        """Return the paths, separated by commas."""
         return ", ".join(map(display_path, cast("Iterable[Path]", value))) or "none"
 
 
@@ -289,7 +259,6 @@ class StoreUrl(SettingType):
         return f"sqlite:///{folder / path}"
 
     def to_file(self, value: object, folder: Path, /) -> object:
-        """Return the URL as it is written to a file."""
         path = str(value).removeprefix("sqlite:///")
         is_file = path != value and path.startswith("/")
         return f"sqlite:///{path_for_file(Path(path), folder)}" if is_file else value
@@ -300,9 +269,16 @@ def invalid_value_error(expected: str, value: object, *path: str) -> InvalidValu
     return InvalidValueError(f"must be {expected}, not {short_repr(value)}", path)
 
 
+def check_choice(value: object, choices: Sequence[str], *path: str) -> str:
+    """Return a value that is one of several words."""
+    if isinstance(value, str) and value in choices:
+        return value
+    raise InvalidValueError(f"{value!r:.60} is not known; {suggest_name(str(value), choices)}", path)
+
+
 def suggest_name(name: str, known: Sequence[str], *, few: int = 12) -> str:
     """Return a hint for an unknown name: the most similar one, or all if there are few."""
-    everything = f"choose one of: {', '.join(known)}" if len(known) <= few else "holdfast config lists what there is"
+    everything = f"choose one of: {', '.join(known)}" if len(known) <= few else "holdfast config lists them"
     return suggest_similar(name.lower(), known, everything)
 
 
@@ -312,8 +288,8 @@ def as_texts(value: object) -> tuple[str, ...] | None:
         return (value,)
     if not isinstance(value, list | tuple):
         return None
-    words = tuple(word for word in cast("Sequence[object]", value) if isinstance(word, str))
-    return words if len(words) == len(cast("Sequence[object]", value)) else None
+    words = cast("Sequence[object]", value)
+    return tuple(cast("Sequence[str]", words)) if all(isinstance(word, str) for word in words) else None
 
 
 def absolute_path(text: str, folder: Path) -> Path:
@@ -322,7 +298,7 @@ def absolute_path(text: str, folder: Path) -> Path:
     try:
         path = path.expanduser()
     except RuntimeError as error:
-        raise InvalidValueError(f"{text!r:.60} names a home folder that is not known; write the whole path") from error
+        raise InvalidValueError(f"{text!r:.60} names an unknown home folder; write the whole path") from error
     return Path(os.path.normpath(path if path.is_absolute() else folder / path))
 
 

@@ -261,7 +261,7 @@ class CallPairing:
         if len(parts) == len(home.message.parts) and all(map(operator.is_, parts, home.message.parts)):
             yield home
         else:
-            self.repairs.append(Repair(home.position, "gathered the results of one batch before anything else"))
+            self.repairs.append(Repair(home.position, "moved the results of one batch to the start of one message"))
             # The extra fields of moved results count in the message that now holds them.
             sources = dict.fromkeys([where, *(one.entry_index for one in found)])
             extras = "".join(self._entries[source].message.extra_fields_json for source in sources)
@@ -276,7 +276,7 @@ class CallPairing:
                 )
         besides = tuple(part for part in entry.message.parts if not isinstance(part, ToolResult))
         if self._batching.is_grouped and index not in self._homes:
-            self.repairs.append(Repair(entry.position, "gathered its results with their batch"))
+            self.repairs.append(Repair(entry.position, "moved its results to the message of their batch"))
         if besides and index not in self._merged:
             yield entry.with_message(entry.message.with_parts(besides))
 

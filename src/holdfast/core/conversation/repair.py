@@ -162,7 +162,7 @@ def _without_orphaned_reasoning(entries: Sequence[Entry], repairs: list[Repair])
     kept: list[Entry] = []
     for entry in reversed(entries):
         if entry.message.outline.is_reasoning_only and (not kept or kept[-1].message.role != "assistant"):
-            repairs.append(Repair(entry.position, "removed reasoning that led to nothing"))
+            repairs.append(Repair(entry.position, "removed reasoning without an answer after it"))
         else:
             kept.append(entry)
     return kept[::-1]
@@ -185,7 +185,7 @@ def _without_blanks(entries: Iterable[Entry], batching: Batching, repairs: list[
             repairs.append(Repair(entry.position, "removed an empty text"))
             yield entry.with_message(slimmer)
         elif slimmer.parts:
-            repairs.append(Repair(entry.position, "removed a turn of reasoning that led to nothing"))
+            repairs.append(Repair(entry.position, "removed a turn that holds only reasoning"))
         else:
             what = "; ".join(message.repair_notes) or f"removed an empty {message.role} turn"
             repairs.append(Repair(entry.position, what))

@@ -42,7 +42,7 @@ def from_record(record: object) -> Event:
     if not isinstance(kind, str) or not isinstance(schema, int) or not isinstance(data, Mapping):
         raise MalformedInputError("record", "must have a type, a schema number and data")
     if isinstance(schema, bool) or schema < 1:
-        raise MalformedInputError("record", f"{schema!r} is no schema number")
+        raise MalformedInputError("record", f"the schema number must be at least 1, not {schema!r}")
     values = cast("Mapping[str, object]", data)
     if kind not in EVENT_TYPES or schema > RECORD_SCHEMA:
         return UnknownEvent(kind=kind, schema=schema, data=values)

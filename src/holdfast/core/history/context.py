@@ -134,7 +134,7 @@ def _with_compaction(
 
 def _check_cut(event: log.OutputsOffloaded | log.TurnsReducedToText, length: int) -> None:
     if isinstance(event, log.OutputsOffloaded) and event.max_chars < 0:
-        raise MalformedInputError(event.KIND, f"{event.max_chars} is no number of characters")
+        raise MalformedInputError(event.KIND, f"max_chars must not be negative, but is {event.max_chars}")
     if not 0 <= event.line <= length:
         raise MalformedInputError(event.KIND, f"there is no message {event.line}")
 
@@ -142,13 +142,13 @@ def _check_cut(event: log.OutputsOffloaded | log.TurnsReducedToText, length: int
 def _check_span(event: log.CompactionCompleted, length: int, compactions: tuple[log.CompactionCompleted, ...]) -> None:
     span = event.span
     if not 0 <= span.start <= span.stop <= length:
-        raise MalformedInputError(event.KIND, f"{span.start}–{span.stop} is no span of {length} messages")
+        raise MalformedInputError(event.KIND, f"{span.start}–{span.stop} is not a span of the {length} messages")
     if any(position not in span.positions for position in span.kept):
-        raise MalformedInputError(event.KIND, f"{span.kept} are not all inside {span.start}–{span.stop}")
+        raise MalformedInputError(event.KIND, f"kept {span.kept} are not all inside {span.start}–{span.stop}")
     for other in (one.span for one in compactions):
         if span.overlaps(other) and not span.contains(other):
             cut = f"{span.start}–{span.stop} cuts through {other.start}–{other.stop}"
-            raise MalformedInputError(event.KIND, f"{cut}, which was folded before")
+            raise MalformedInputError(event.KIND, f"{cut}, which an earlier compaction replaced")
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ class Scopes:
     def check_delegation(self, event: log.DelegationStarted) -> None:
         """Raise MalformedInputError if a delegation is impossible."""
         if event.scope in {MAIN, FUTURE_DELEGATE} or event.scope in self.ancestors(event.parent):
-            raise MalformedInputError(event.KIND, f"{event.scope!r} cannot be delegated to by {event.parent!r}")
+            raise MalformedInputError(event.KIND, f"{event.parent!r} cannot delegate to {event.scope!r}")
 
     def add_delegation(self, event: log.DelegationStarted) -> None:
         """Add a delegation."""
@@ -260,7 +260,7 @@ class DelegationRecord:
         count = sum(stop - start for start, stop in spans)
         positions = ", ".join(f"#{start}" if stop == start + 1 else f"#{start}–#{stop - 1}" for start, stop in spans)
         many = "messages" if count > 1 else "message"
-        briefing = ["what it was told of the rest"] if self.started.briefing else []
+        briefing = ["a briefing about the rest"] if self.started.briefing else []
         return " and ".join([*([f"{count:,} {many} ({positions})"] if count else []), *briefing]) or "nothing"
 
 

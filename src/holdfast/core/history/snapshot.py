@@ -41,7 +41,7 @@ def _encode_value(value: object) -> object:
         return dict(cast("Mapping[str, object]", value))
     if is_dataclass(value):
         return [getattr(value, item.name) for item in fields(value)]
-    raise TypeError(f"{type(value).__name__} has no place here")
+    raise TypeError(f"a snapshot cannot hold a value of type {type(value).__name__}")
 
 
 def from_snapshot_json(kind: type[SnapshotT], text: str | bytes) -> SnapshotT:
@@ -49,7 +49,7 @@ def from_snapshot_json(kind: type[SnapshotT], text: str | bytes) -> SnapshotT:
     try:
         return cast("SnapshotT", _reader_for(kind)(json.loads(text)))
     except (TypeError, KeyError, IndexError, AttributeError) as error:
-        raise ValueError(f"this is no {kind}") from error
+        raise ValueError(f"the text is not a snapshot of {kind}") from error
 
 
 def pack_positions(positions: Sequence[int]) -> str:

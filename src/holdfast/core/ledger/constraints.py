@@ -289,7 +289,7 @@ def conflicting_constraints(constraints: Iterable[Constraint]) -> Iterator[str]:
     for settled in (constraint for constraint in active if constraint.speaker == "assistant"):
         for asked in own:
             if _contradicts(settled.text.lower(), asked.text.lower()):
-                yield f"the model settled {settled}, the user asked for {asked}"
+                yield f"the model decided {settled}, the user asked for {asked}"
 
 
 def _kind(lower: str, speaker: ConstraintSpeaker) -> ConstraintKind | None:

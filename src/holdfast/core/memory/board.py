@@ -9,7 +9,7 @@ their normalized lines are, regardless of who added them.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TypeAlias, cast
@@ -21,7 +21,6 @@ from holdfast.redaction import redact_text
 MAX_BOARD_ENTRIES, MAX_BOARD_TOKENS, MAX_NOTE_CHARS = 60, 2_000, 400
 MAX_NOTE_SOURCES = 8
 ID_CHARS = 4
-_OPENINGS, _COMMENTS = ("- ", "* "), ("<!--", "-->")
 _NOT_AN_ENTRY = re.compile(r"\s*|#.*|<!--.*-->\s*|\ufeff.*")
 """Lines that are not meant as entries: blank lines, headings, comments."""
 _COMMENT = re.compile(r"<!--|-->")
@@ -42,9 +41,8 @@ class BoardNote:
     sources: tuple[str, ...] = ()
     """Its sources, such as `SESSION #12`; empty if a person wrote it."""
 
-    @property
-    def to_line(self) -> str:
-        """The entry as a line of the file."""
+    def __str__(self) -> str:
+        """Return the entry as a line of the file."""
         facts = {
             "id": self.id,
             "added": self.added_on,
@@ -84,7 +82,7 @@ class Board:
 
     def __str__(self) -> str:
         """Return the content of the file."""
-        return "".join(f"{line.to_line if isinstance(line, BoardNote) else line}\n" for line in self.lines)
+        return "".join(f"{line}\n" for line in self.lines)
 
     def note_by_id(self, entry_id: str) -> BoardNote:
         """Return an entry by its id or by a unique prefix of it."""
@@ -93,8 +91,8 @@ class Board:
         found = found or [entry for entry in self.notes if wanted and entry.id.startswith(wanted)]
         if len(found) == 1:
             return found[0]
-        there = ", ".join(entry.id for entry in self.notes) or "none"
-        raise MalformedInputError("board", f"there is no one entry {entry_id!r:.40}; there are: {there}")
+        ids = ", ".join(entry.id for entry in self.notes) or "none"
+        raise MalformedInputError("board", f"{entry_id!r:.40} names no single entry; the ids are: {ids}")
 
     def note_with_text(self, text: str) -> BoardNote | None:
         """Return the entry with an equal text, if there is one."""
@@ -106,27 +104,24 @@ class Board:
 
         An entry without sources counts as written by a person.
         """
-        said = check_note_text(text)
-        known = self.note_with_text(said)
+        line = check_note_text(text)
+        known = self.note_with_text(line)
         if known is None:
-            entry = BoardNote(
-                id=self._free_id(said), text=said, added_on=day, sources=tuple(sources)[:MAX_NOTE_SOURCES]
-            )
-            return replace(self, lines=(*self.lines, entry))
+            new_id = _free_id(line, {entry.id for entry in self.notes})
+            entry = BoardNote(id=new_id, text=line, added_on=day, sources=tuple(sources)[:MAX_NOTE_SOURCES])
+            return Board((*self.lines, entry))
         if not sources or not known.sources:
             # An entry that a person also wrote, before or after it was proposed, counts as the person's.
             return self._replace_note(known, replace(known, sources=()))
         joined = tuple(dict.fromkeys((*known.sources, *sources)))[-MAX_NOTE_SOURCES:]
-        return (
-            self._replace_note(known, replace(known, sources=joined, last_used_on=day))
-            if joined != known.sources
-            else self
-        )
+        if joined == known.sources:
+            return self
+        return self._replace_note(known, replace(known, sources=joined, last_used_on=day))
 
     def without_note(self, entry_id: str) -> "Board":
         """Return the board without an entry."""
         gone = self.note_by_id(entry_id)
-        return replace(self, lines=tuple(line for line in self.lines if line is not gone))
+        return Board(tuple(line for line in self.lines if line is not gone))
 
     def within_limits(self, counter: Counter, *, keep_id: str = "") -> "Board":
         """Return the board within its limits: evict the lowest-ranked proposed entries, but never `keep_id`."""
@@ -134,10 +129,8 @@ class Board:
         while len(board.notes) > MAX_BOARD_ENTRIES or board.tokens(counter) > MAX_BOARD_TOKENS:
             free = [entry for entry in board.notes if entry.sources and entry.id != keep_id]
             if not free:
-                problem = (
-                    f"is full: it holds {MAX_BOARD_ENTRIES} entries and {MAX_BOARD_TOKENS:,} tokens; prune one first"
-                )
-                raise MalformedInputError("board", problem)
+                limits = f"{MAX_BOARD_ENTRIES} entries and {MAX_BOARD_TOKENS:,} tokens"
+                raise MalformedInputError("board", f"is full: it holds at most {limits}; prune an entry first")
             board = board.without_note(min(free, key=_note_rank).id)
         return board
 
@@ -164,25 +157,21 @@ class Board:
             else line
             for line in self.lines
         )
-        return replace(self, lines=tuple(lines))
+        return Board(tuple(lines))
 
     def _replace_note(self, old: BoardNote, new: BoardNote) -> "Board":
-        return replace(self, lines=tuple(new if line is old else line for line in self.lines))
-
-    def _free_id(self, text: str) -> str:
-        return _free_id(text, {entry.id for entry in self.notes})
+        return Board(tuple(new if line is old else line for line in self.lines))
 
 
 def check_note_text(text: str) -> str:
     """Return the normalized text of an entry. Raise MalformedInputError if it is empty or too long."""
-    said = _one_line_text(text)
-    if not said:
-        raise MalformedInputError("board", "an entry needs words")
-    if len(said) > MAX_NOTE_CHARS:
-        raise MalformedInputError(
-            "board", f"an entry is one thought of at most {MAX_NOTE_CHARS} characters, not {len(said):,}"
-        )
-    return said
+    line = _one_line_text(text)
+    if not line:
+        raise MalformedInputError("board", "an entry needs a text")
+    if len(line) > MAX_NOTE_CHARS:
+        problem = f"an entry has at most {MAX_NOTE_CHARS} characters, not {len(line):,}; shorten it"
+        raise MalformedInputError("board", problem)
+    return line
 
 
 def _one_line_text(text: str) -> str:
@@ -193,36 +182,33 @@ def _one_line_text(text: str) -> str:
 
 def parse_board(content: str) -> Board:
     """Return the board of a file; lines that cannot be parsed are kept unchanged."""
-    return (
-        Board(tuple(_parse_lines(content.replace("\r\n", "\n").removesuffix("\n").split("\n")))) if content else Board()
-    )
-
-
-def _parse_lines(lines: Iterable[str]) -> Iterator[BoardLine]:
+    lines: list[BoardLine] = []
     taken: set[str] = set()
-    for line in lines:
+    for line in content.replace("\r\n", "\n").removesuffix("\n").split("\n") if content else ():
         entry = _parse_note(line, taken)
         if entry is not None:
             taken.add(entry.id)
-        yield line if entry is None else entry
+        lines.append(line if entry is None else entry)
+    return Board(tuple(lines))
 
 
 def _parse_note(line: str, taken: set[str]) -> BoardNote | None:
-    said, noted = _split_comment(line)
-    text = " ".join(said.split())
+    entry, comment = _split_comment(line)
+    text = " ".join(entry.split())
     if not text or _COMMENT.search(text):
         return None
     try:
-        facts: object = json.loads(noted)
+        facts: object = json.loads(comment)
     except (ValueError, RecursionError):
         return None
     if not isinstance(facts, dict):
         return None
     known = cast("dict[str, object]", facts)
-    used, sources, named = known.get("used"), known.get("from"), known.get("id")
-    is_free = isinstance(named, str) and bool(re.fullmatch(r"[0-9a-f]{4,64}", named)) and named not in taken
+    used, sources, own_id = known.get("used"), known.get("from"), known.get("id")
+    if not isinstance(own_id, str) or not re.fullmatch(r"[0-9a-f]{4,64}", own_id) or own_id in taken:
+        own_id = _free_id(text, taken)
     return BoardNote(
-        id=cast("str", named) if is_free else _free_id(text, taken),
+        id=own_id,
         text=text,
         added_on=_valid_day(known.get("added")),
         offered_count=used if isinstance(used, int) and used >= 0 else 0,
@@ -236,13 +222,13 @@ def _split_comment(line: str) -> tuple[str, str]:
 
     It uses no regular expression, so even a very long line parses in linear time.
     """
-    if not line.startswith(_OPENINGS):
+    if not line.startswith(("- ", "* ")):
         return "", ""
     body = line[2:].strip()
-    said, begun, comment = body.partition(_COMMENTS[0])
-    facts = comment.removesuffix(_COMMENTS[1]).strip()
-    is_noted = begun and comment.endswith(_COMMENTS[1]) and facts.startswith("{") and facts.endswith("}")
-    return (said, facts) if is_noted else (body, "{}")
+    text, _, comment = body.partition("<!--")
+    facts = comment.removesuffix("-->").strip()
+    has_facts = comment.endswith("-->") and facts.startswith("{") and facts.endswith("}")
+    return (text, facts) if has_facts else (body, "{}")
 
 
 def _valid_day(value: object) -> str:

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias, cast
 
 from holdfast.core.conversation.spans import PositionRanges, merge_ranges, subtract_ranges
 from holdfast.core.history import events as log
+from holdfast.core.schema import is_integer
 
 EvictionCause: TypeAlias = Literal["trimmed", "overflow", "cleared"]
 EVICTION_CAUSES: tuple[EvictionCause, ...] = ("trimmed", "overflow", "cleared")
@@ -49,42 +50,38 @@ class Evictions:
 
         `may_await_summary` says whether a summarizer is available to write the summary of a trim.
         """
-        place, self.log_index = self.log_index, self.log_index + 1
+        index, self.log_index = self.log_index, self.log_index + 1
         match event:
             case log.MessageAppended():
                 self.message_count += 1
             case log.CompactionCompleted(scope=log.MAIN):
-                return self._on_compaction(event, place, time_ms, may_wait=may_await_summary)
+                return self._on_compaction(event, index, time_ms, may_wait=may_await_summary)
             case log.SummaryWritten(scope=log.MAIN):
                 return self._take_awaiting(range(event.start, event.stop), event.summary.text)
             case log.Forked():
                 # The parent session reports the evictions before the fork.
                 self.awaiting_summary = []
             case log.ContextCleared(scope=log.MAIN):
-                return self._evict_all(place, time_ms, "cleared")
+                return self._evict_all(index, time_ms, "cleared")
             case log.RequestPrepared(scope=log.MAIN) if event.situation.get(EMERGENCY_VIEW_KEY):
-                return self._evict_all(place, time_ms, "overflow")
+                return self._evict_all(index, time_ms, "overflow")
             case _:
                 pass
         return []
 
     def release_awaiting(self) -> list[Eviction]:
         """Return the evictions that wait for a summary, when none will follow, and stop waiting."""
-        given_up, self.awaiting_summary = self.awaiting_summary, []
-        return given_up
+        waiting, self.awaiting_summary = self.awaiting_summary, []
+        return waiting
 
-    def _evict_all(self, place: int, time_ms: int, cause: EvictionCause) -> list[Eviction]:
+    def _evict_all(self, index: int, time_ms: int, cause: EvictionCause) -> list[Eviction]:
         """Return the eviction of all messages, including those that still wait for a summary."""
-        waiting = self.release_awaiting()
-        left = self._new_part(
-            Eviction(log_index=place, time_ms=time_ms, cause=cause, ranges=(range(self.message_count),))
-        )
-        return [
-            replace(one, ranges=merge_ranges(one.ranges, *(past.ranges for past in waiting))) for one in left
-        ] or waiting
+        waiting, every = self.release_awaiting(), (range(self.message_count),)
+        left = self._new_part(Eviction(log_index=index, time_ms=time_ms, cause=cause, ranges=every))
+        return [_joined(left[0], *left, *waiting)] if left else waiting
 
     def _on_compaction(
-        self, event: log.CompactionCompleted, place: int, time_ms: int, *, may_wait: bool
+        self, event: log.CompactionCompleted, index: int, time_ms: int, *, may_wait: bool
     ) -> list[Eviction]:
         span = event.span.positions
         if not event.success:
@@ -93,12 +90,11 @@ class Evictions:
         cause: EvictionCause = "overflow" if is_emergency else "trimmed"
         summary = event.summary.text if event.summary.by_model else ""
         before = self._take_awaiting(span, summary) if summary else []
-        whole = Eviction(log_index=place, time_ms=time_ms, cause=cause, ranges=(span,), summary=summary)
+        whole = Eviction(log_index=index, time_ms=time_ms, cause=cause, ranges=(span,), summary=summary)
         left = self._new_part(whole, event.span.kept)
         if before and left:
             # The summary covers both, so report it once.
-            messages = merge_ranges(*(one.ranges for one in (*before, *left)))
-            return [replace(left[0], ranges=messages)]
+            return [_joined(left[0], *before, *left)]
         if left and may_wait and not event.replacement and not is_emergency:
             self.awaiting_summary += left
             return before
@@ -113,7 +109,7 @@ class Evictions:
         ]
         self.awaiting_summary = [one for one in self.awaiting_summary if one not in inside]
         if len(inside) > 1 and summary:
-            inside = [replace(inside[-1], ranges=merge_ranges(*(one.ranges for one in inside)))]
+            inside = [_joined(inside[-1], *inside)]
         return [replace(one, summary=summary) for one in inside]
 
     def _new_part(self, left: Eviction, kept: Iterable[int] = ()) -> list[Eviction]:
@@ -127,14 +123,9 @@ class Evictions:
         return {
             "place": self.log_index,
             "said": self.message_count,
-            "told": _ranges_to_json(self.reported),
+            "told": _to_pairs(self.reported),
             "awaited": [
-                {
-                    "place": one.log_index,
-                    "timeMs": one.time_ms,
-                    "cause": one.cause,
-                    "messages": _ranges_to_json(one.ranges),
-                }
+                {"place": one.log_index, "timeMs": one.time_ms, "cause": one.cause, "messages": _to_pairs(one.ranges)}
                 for one in self.awaiting_summary
             ],
         }
@@ -146,18 +137,18 @@ class Evictions:
         An empty state rereads the whole log, which is safe because no note is written twice.
         """
         try:
-            known = cast("Mapping[str, object]", record or {})
+            known = record or {}
             waiting = cast("list[Mapping[str, object]]", known.get("awaited", []))
             return cls(
                 _count_from_json(known.get("place", 0)),
                 _count_from_json(known.get("said", 0)),
-                _ranges_from_json(known.get("told", [])),
+                _from_pairs(known.get("told", [])),
                 [
                     Eviction(
                         log_index=_count_from_json(one["place"]),
                         time_ms=_count_from_json(one["timeMs"]),
                         cause=EVICTION_CAUSES[EVICTION_CAUSES.index(cast("EvictionCause", one["cause"]))],
-                        ranges=_ranges_from_json(one["messages"]),
+                        ranges=_from_pairs(one["messages"]),
                     )
                     for one in waiting
                 ],
@@ -166,17 +157,21 @@ class Evictions:
             return cls()
 
 
+def _joined(one: Eviction, *parts: Eviction) -> Eviction:
+    return replace(one, ranges=merge_ranges(*(part.ranges for part in parts)))
+
+
 def _count_from_json(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if not is_integer(value) or value < 0:
         raise ValueError(value)
     return value
 
 
-def _ranges_to_json(spans: PositionRanges) -> list[list[int]]:
+def _to_pairs(spans: PositionRanges) -> list[list[int]]:
     return [[span.start, span.stop] for span in spans]
 
 
-def _ranges_from_json(pairs: object) -> PositionRanges:
+def _from_pairs(pairs: object) -> PositionRanges:
     return tuple(
         range(_count_from_json(start), _count_from_json(stop)) for start, stop in cast("list[list[object]]", pairs)
     )

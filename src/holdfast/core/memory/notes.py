@@ -8,12 +8,11 @@ them can begin a section or forge such a comment.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from holdfast.core.conversation.spans import PositionRanges
-from holdfast.core.memory.evictions import EvictionCause
+from holdfast.core.memory.evictions import Eviction, EvictionCause
 
 EVICTION_TITLES: Mapping[EvictionCause, str] = {
     "trimmed": "Trimmed Context",
@@ -23,23 +22,6 @@ EVICTION_TITLES: Mapping[EvictionCause, str] = {
 _MARK = re.compile(r"<!-- holdfast (?P<facts>\{.*\}) -->")
 _SECTION = re.compile(r"(?m)^## ")
 _HEADING = re.compile(r"(?m)^(?=#{1,4}(?:[ \t]|$))")
-_COMMENT = re.compile(r"<!--")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryNote:
-    """A note about messages that were evicted from a conversation."""
-
-    session: str
-    log_index: int
-    """The index of the eviction event in the session log."""
-    time_ms: int
-    """The time of that event."""
-    cause: EvictionCause
-    time: str
-    """The time of day, as HH:MM."""
-    messages: PositionRanges
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,29 +34,35 @@ class DailySection:
     session: str = ""
     """The session that it is about; empty if a person wrote it."""
     place: int | None = None
+    """The index of the eviction event in the session log."""
     messages: str = ""
+    """The evicted messages: `#0-3, #6`."""
     time_ms: int | None = None
+    """The time of the event."""
 
 
-def append_note(content: str, day: str, note: MemoryNote) -> str:
-    """Return a daily file with a note added; unchanged if it already has that note or every line of it."""
-    sections = parse_sections(content, day)
-    own = [section for section in sections if section.session == note.session]
-    if any(section.place == note.log_index and section.time_ms in {None, note.time_ms} for section in own):
+def eviction_section(session: str, eviction: Eviction, text: str, *, day: str, time: str) -> DailySection:
+    """Return the section about evicted messages; `time` is the time of day as HH:MM."""
+    messages = ", ".join(
+        f"#{span.start}" if len(span) == 1 else f"#{span.start}-{span.stop - 1}" for span in eviction.ranges
+    )
+    title = f"{EVICTION_TITLES[eviction.cause]} ({time})"
+    return DailySection(day, title, text, session, eviction.log_index, messages, eviction.time_ms)
+
+
+def append_section(content: str, new: DailySection) -> str:
+    """Return a daily file with a section added; unchanged if it already has that section or every line of it."""
+    own = [section for section in parse_sections(content, new.day) if section.session == new.session]
+    if any(section.place == new.place and section.time_ms in {None, new.time_ms} for section in own):
         return content
-    text = _without_repeated(_escape_markup(note.text), own)
+    text = _without_repeated(_escape_markup(new.text), own)
     if not text:
         return content
-    facts = {
-        "session": note.session,
-        "event": note.log_index,
-        "at": note.time_ms,
-        "messages": _format_ranges(note.messages),
-    }
+    facts = {"session": new.session, "event": new.place, "at": new.time_ms, "messages": new.messages}
     # No ">" of a name may end the comment.
     mark = json.dumps(facts, ensure_ascii=True).replace(">", "\\u003e")
-    head = content if content.strip() else f"# {day}\n"
-    return f"{head.rstrip()}\n\n## {EVICTION_TITLES[note.cause]} ({note.time})\n<!-- holdfast {mark} -->\n\n{text}\n"
+    head = content if content.strip() else f"# {new.day}\n"
+    return f"{head.rstrip()}\n\n## {new.title}\n<!-- holdfast {mark} -->\n\n{text}\n"
 
 
 def parse_sections(content: str, day: str) -> list[DailySection]:
@@ -88,12 +76,10 @@ def parse_sections(content: str, day: str) -> list[DailySection]:
 def _parse_section(day: str, text: str) -> DailySection:
     title, _, body = text.partition("\n")
     mark = _MARK.match(body.lstrip())
-    facts: object = None
-    if mark is not None:
-        try:
-            facts = json.loads(mark["facts"])
-        except ValueError:
-            mark = None
+    try:
+        facts: object = json.loads(mark["facts"]) if mark else None
+    except ValueError:
+        facts = None
     if mark is None or not isinstance(facts, dict):
         return DailySection(day, title.strip(), body.strip())
     known = cast("dict[str, object]", facts)
@@ -112,39 +98,26 @@ def _parse_section(day: str, text: str) -> DailySection:
 def _escape_markup(text: str) -> str:
     """Return a text in which no line can begin a section, a title or a comment."""
     lines = _HEADING.sub("##", text.replace("\r\n", "\n").replace("\r", "\n").strip())
-    return _COMMENT.sub("‹!--", lines)
+    return lines.replace("<!--", "‹!--")
 
 
 def _without_repeated(text: str, sections: Iterable[DailySection]) -> str:
     """Return a text without the lines that sections already have, because a later summary repeats an earlier one."""
     known = {line.strip() for section in sections for line in section.text.split("\n") if len(line.split()) > 1}
     kept = [line for line in text.split("\n") if _is_heading(line) or line.strip() not in known]
-    # Drop headings without remaining lines below them.
-    told: list[str] = []
-    has_words = False
+    lines: list[str] = []
+    has_text = False
     for line in reversed(kept):
-        if has_words or not _is_heading(line):
-            told.append(line)
-        has_words = not _is_heading(line) and (has_words or bool(line.strip()))
-    told.reverse()
-    return (
-        re.sub(r"\n{3,}", "\n\n", "\n".join(_separate_headings(told))).strip()
-        if any(not _is_heading(line) and line.strip() for line in told)
-        else ""
-    )
-
-
-def _separate_headings(lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines with a blank one before each heading; without it, Markdown reads the heading as part of a list."""
-    for line in lines:
-        if _is_heading(line):
-            yield ""
-        yield line
+        # Drop a heading without remaining lines below it. Without a blank line before it, Markdown would read a heading
+        # as part of a list.
+        if not _is_heading(line):
+            lines.append(line)
+            has_text = has_text or bool(line.strip())
+        else:
+            lines += [line, ""] if has_text else []
+            has_text = False
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(reversed(lines))).strip()
 
 
 def _is_heading(line: str) -> bool:
     return line.startswith("#") or (line.endswith(":") and not line.startswith("- "))
-
-
-def _format_ranges(spans: PositionRanges) -> str:
-    return ", ".join(f"#{span.start}" if len(span) == 1 else f"#{span.start}-{span.stop - 1}" for span in spans)

@@ -23,11 +23,12 @@ MAX_PROGRESS_MARKS = 200
 PROGRESS_MARK_CHARS = 8
 MIN_CALLS = 3
 """With fewer calls since the last compaction, an agent does not count as looping."""
+CANNOT_HELP = "a compaction cannot help"
 OVERSIZE_REMEDIES = {
     "system": "shorten the system text",
     "tools": "offer fewer tools",
-    "pins": "unpin something",
-    "newest prompt": "say less at once, or put it into a file",
+    "pins": "unpin some messages",
+    "newest prompt": "shorten the newest prompt, or put it into a file",
 }
 _UNIT = re.compile(r"\d\s?(?:ms|s|secs?|seconds?)\b")
 """What every duration ends with. Most texts have none; searching for it takes a tenth of the time."""
@@ -50,9 +51,9 @@ def loop_reason(plan_input: PlanInput) -> str:
     if calls < MIN_CALLS or any(mark not in known for mark in _marks_in(after)):
         return ""
     return (
-        f"the agent got nowhere since the last compaction: {pluralize(calls, 'call')} gave what they had given "
-        "before, and "
-        f"nothing was said or decided; folding again would only let it begin anew ({describe_breakdown(plan_input)})"
+        f"the agent made no progress since the last compaction: {pluralize(calls, 'call')} returned the same results "
+        "as before, without a new prompt or decision; another compaction would only restart the loop "
+        f"({describe_breakdown(plan_input)})"
     )
 
 

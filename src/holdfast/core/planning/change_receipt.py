@@ -109,13 +109,13 @@ def _headline(receipt: ChangeReceipt) -> str:
             positions = format_positions(done.span.replaced) or "nothing"
             return f"compacted ({done.trigger}) {positions} by {done.summary.by_model or 'rule'}"
         case log.OutputsOffloaded(line=line, max_chars=most):
-            return f"tool outputs before #{line} are shown as previews of {most:,} characters"
+            return f"tool outputs before #{line} replaced by previews of {most:,} characters"
         case log.TurnsReducedToText(line=line):
-            return f"of the turns before #{line} only the words are shown"
+            return f"turns before #{line} reduced to their text"
         case log.ContextCleared():
-            return "the conversation begins anew"
+            return "context cleared"
         case log.Rewound(to=to):
-            return f"the conversation goes on from before #{to}"
+            return f"rewound to before #{to}"
 
 
 def _lines(receipt: ChangeReceipt) -> Iterator[str]:
@@ -126,18 +126,18 @@ def _lines(receipt: ChangeReceipt) -> Iterator[str]:
         origin = f" ({effect.provenance})" if effect.provenance else ""
         yield f"tokens    {receipt.tokens_before:,} → {receipt.tokens_after:,}{origin}"
     if done is not None:
-        into = f"folded into {len(done.replacement):,}" if done.replacement else "left out"
-        yield f"messages  {done.span.message_count:,} {into}, {len(done.span.kept):,} kept whole; all are in the log"
+        into = f"replaced by {len(done.replacement):,}" if done.replacement else "dropped"
+        yield f"messages  {done.span.message_count:,} {into}, {len(done.span.kept):,} kept whole; all stay in the log"
     if receipt.dropped:
-        yield f"dropped   {format_positions(receipt.dropped)}; all are in the log"
+        yield f"dropped   {format_positions(receipt.dropped)}; all stay in the log"
     if effect.prefix_lost:
-        yield f"cache     {effect.prefix_lost:,} tokens of the prefix lost, {effect.rewritten:,} sent as new"
+        yield f"cache     {effect.prefix_lost:,} tokens of the cached prefix lost, {effect.rewritten:,} sent uncached"
     if summary.score is not None:
-        counts = ((len(summary.put_back), "put back"), (len(summary.left_out), "one recall away"))
+        counts = ((len(summary.put_back), "restored"), (len(summary.left_out), "left to recall"))
         details = "".join(f", {count:,} {what}" for count, what in counts if count)
-        yield f"survival  {summary.score:.0%} of what must not be forgotten{details}"
+        yield f"facts     {summary.score:.0%} of the facts that must be kept{details}"
     if summary.redacted:
-        yield f"redacted  {', '.join(_describe_secrets(*one) for one in summary.redacted)} kept from the summariser"
+        yield f"redacted  {', '.join(_describe_secrets(*one) for one in summary.redacted)} hidden from the summarizer"
     yield from _cost_lines(summary, effect)
     if receipt.reason:
         yield f"because   {receipt.reason}"
@@ -151,7 +151,7 @@ def _cost_lines(summary: log.Summary, effect: log.Effect) -> Iterator[str]:
     if usage := summary.usage:
         cached = f" ({usage.cache_read_tokens:,} from the cache)" if usage.cache_read_tokens else ""
         yield f"spent     {usage.all_input_tokens:,} tokens in{cached}, {usage.output_tokens:,} out"
-    costs = ((summary.dollars, "for the summary"), (effect.rewrite_dollars, "for what is sent as new"))
+    costs = ((summary.dollars, "for the summary"), (effect.rewrite_dollars, "for uncached input"))
     if text := ", ".join(f"{format_dollars(dollars)} {what}" for dollars, what in costs if dollars):
         yield f"cost      {text}"
     if summary.duration_ms is not None:
@@ -203,7 +203,7 @@ def with_messages_restored(context: Context, positions: Sequence[int]) -> log.Co
         span=replace(span, kept=kept, count=max(0, span.message_count - len(kept) + len(span.kept))),
         summary=replace(last.summary, put_back=(), left_out=(), redacted=(), usage=None, duration_ms=None),
         ends_run=False,
-        reason="messages were brought back",
+        reason="messages were restored",
         checkpoint_number=None,
         checkpoint_path=None,
     )

@@ -23,9 +23,9 @@ MAX_FAILURES, MESSAGES_AFTER_FAILURES = 3, 20
 """After the first number of failures in a row, summaries pause until the second number of messages was recorded."""
 MAX_PLAN_ROUNDS = 3
 """The most plans for one request; the steps of the last plan are not carried out."""
-EMERGENCY_REASON = "the provider refused the request as too long, so only the newest turns are sent, and short"
-RETRIEVED_REASON = "only the newest messages were retrieved"
-LIMITED_REASON = "no summary can be had, so only the newest messages are sent"
+EMERGENCY_REASON = (
+    "the provider refused the request as too long, so only the newest turns are sent, with long texts clipped"
+)
 
 
 def plan_input_of(history: History, policy: Policy, situation: Situation) -> PlanInput:
@@ -61,7 +61,9 @@ def make_plan(plan_input: PlanInput, policy: Policy) -> Plan:
     now, later = (
         tuple(step for step in steps if not _failed_before(step, plan_input)) for steps in (plan.now, plan.later)
     )
-    return Plan(now, later, (*plan.reasons, "a fold that failed is not tried again yet"))
+    return Plan(
+        now, later, (*plan.reasons, "a compaction of these messages failed before, so it is not tried again yet")
+    )
 
 
 def _first_plan(plan_input: PlanInput, policy: Policy) -> Plan:
@@ -151,11 +153,15 @@ def _limit(view: View, plan_input: PlanInput, policy: Policy) -> View:
         return view
     if situation.has_summarizer and not plan_input.history.session_state.compaction_failures:
         start = context.newest_start(limits.max_retrieved)
-        entries, reason = limits.keep_retrieved(view.entries, start, situation.pins), RETRIEVED_REASON
+        entries = limits.keep_retrieved(view.entries, start, situation.pins)
+        reason = f"only the newest {limits.max_retrieved:,} messages are sent"
     else:
         start = context.newest_start(limits.max_messages)
         entries = limits.keep_limited(view.entries, start, _message_pricer(plan_input), situation.pins)
-        reason = LIMITED_REASON
+        reason = (
+            f"there is no summary, so at most the newest {limits.max_messages:,} messages are sent, with at most "
+            f"{limits.max_tokens:,} tokens before the newest prompt"
+        )
     return view if are_same_messages(entries, view.entries) else _with_entries(view, entries, plan_input, reason)
 
 
@@ -176,7 +182,8 @@ def _truncate(view: View, plan_input: PlanInput, policy: Policy) -> View:
     )
     if done.event is None:
         return view
-    reason = f"{done.event.messages_removed:,} messages were left out of this request to stay below {limit:,} tokens"
+    count = done.event.messages_removed
+    reason = f"{count:,} messages were left out of this request alone, to stay below {limit:,} tokens"
     tokens = done.event.post_truncation_tokens - static
     return replace(view, entries=done.entries, tokens=tokens, truncated=done.event, reasons=(*view.reasons, reason))
 

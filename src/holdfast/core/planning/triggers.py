@@ -74,10 +74,10 @@ class CompactionMove(Enum):
     """What to do about compaction before a request."""
 
     CONTINUE = "continue"
-    START = "start in the background and continue"
-    APPLY = "apply the result"
-    WAIT = "wait for the result and apply it"
-    START_AND_WAIT = "start, wait for the result and apply it"
+    START = "a summary starts in the background"
+    APPLY = "the finished summary is applied"
+    WAIT = "the request waits for the summary"
+    START_AND_WAIT = "a summary starts, and the request waits for it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,7 +74,18 @@ def large_results(entries: Iterable[Entry], min_tokens: int, counter: Counter) -
                 continue
             tokens = counter.count(result.text)
             if tokens > min_tokens:
-                yield _artifact(calls.get(result.call_id), result, tokens, entry.position or 0)
+                call, position = calls.get(result.call_id), entry.position or 0
+                tool = call.name if call else "tool"
+                yield Artifact(
+                    f"{ARTIFACT_PREFIX}{tool}{_id_suffix(result)}",
+                    tool,
+                    call.arguments if call else "",
+                    " ".join(result.text[: 2 * ARTIFACT_PREVIEW_CHARS].split())[:ARTIFACT_PREVIEW_CHARS],
+                    tokens,
+                    position,
+                    result.call_id,
+                    tuple(_key_findings(call, result, position)),
+                )
 
 
 def strip_artifact_references(text: str) -> str:
@@ -90,21 +101,6 @@ def is_artifact_of(name: str, result: ToolResult) -> bool:
 
 def _id_suffix(result: ToolResult) -> str:
     return f"_{result.call_id}_{hashlib.sha256(result.text.encode(errors='replace')).hexdigest()[:8]}"
-
-
-def _artifact(call: ToolCall | None, result: ToolResult, tokens: int, position: int) -> Artifact:
-    tool = call.name if call else "tool"
-    preview = " ".join(result.text[: 2 * ARTIFACT_PREVIEW_CHARS].split())[:ARTIFACT_PREVIEW_CHARS]
-    return Artifact(
-        f"{ARTIFACT_PREFIX}{tool}{_id_suffix(result)}",
-        tool,
-        call.arguments if call else "",
-        preview,
-        tokens,
-        position,
-        result.call_id,
-        tuple(_key_findings(call, result, position)),
-    )
 
 
 def _key_findings(call: ToolCall | None, result: ToolResult, position: int) -> Iterator[str]:

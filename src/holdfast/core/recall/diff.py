@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.core.conversation.tokens import Counter
-from holdfast.core.recall.references import line_count
 
 MAX_DIFF_LINES = 4_000
 """The limit for each reading; longer ones must be compared in pieces, by line range."""
@@ -58,12 +57,10 @@ class FileDiff:
 def diff_lines(before: FileReading, after: FileReading) -> list[str]:
     """Return the lines of a unified diff; empty if both readings are equal."""
     old, new = _unnumbered_lines(before.text), _unnumbered_lines(after.text)
-    return [_clip_line(line) for line in difflib.unified_diff(old, new, before.ref, after.ref, lineterm="")]
-
-
-def is_too_long_to_diff(reading: FileReading) -> bool:
-    """Return whether a reading has too many lines to be compared whole."""
-    return line_count(reading.text) > MAX_DIFF_LINES
+    return [
+        line if len(line) <= MAX_DIFF_LINE_CHARS else f"{line[:MAX_DIFF_LINE_CHARS]}… ({len(line):,} characters)"
+        for line in difflib.unified_diff(old, new, before.ref, after.ref, lineterm="")
+    ]
 
 
 def lines_within(lines: Sequence[str], counter: Counter, allowance: int) -> list[str]:
@@ -84,7 +81,3 @@ def _unnumbered_lines(text: str) -> list[str]:
     if not all(numbered):
         return lines
     return [line[match.end() :] for line, match in zip(lines, numbered, strict=True) if match]
-
-
-def _clip_line(line: str) -> str:
-    return line if len(line) <= MAX_DIFF_LINE_CHARS else f"{line[:MAX_DIFF_LINE_CHARS]}… ({len(line):,} characters)"

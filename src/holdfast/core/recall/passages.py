@@ -5,10 +5,11 @@ in this text. A call contributes its tool's name and its arguments as sent. Medi
 replaces them. The best passage consists of the lines around the place with most of the search words.
 """
 
+import collections
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice
 from typing import TypeAlias, cast
 
 from holdfast.core.conversation.messages import Media, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
@@ -20,7 +21,6 @@ MAX_MATCHES = 2_000
 MIN_PASSAGE_STEM_CHARS = 4
 TextMatches: TypeAlias = list[tuple[int, str]]
 """Pairs of an offset in the text and the word stem that matches there."""
-_WORD = re.compile(r"[^\W_]+")
 
 
 def best_passage(text: str, matches: TextMatches, max_chars: int) -> tuple[int, int]:
@@ -28,12 +28,14 @@ def best_passage(text: str, matches: TextMatches, max_chars: int) -> tuple[int, 
     if len(text) <= max_chars:
         return 0, len(text)
     if not matches:
-        return 0, _line_end(text, 0, max_chars)
-    weights = _match_weights(matches)
+        return 0, line_end(text, 0, max_chars)
+    # A word that occurs more often weighs less.
+    counts = collections.Counter(word for _, word in matches)
+    weights = {word: 1.0 / (1.0 + count) ** 0.5 for word, count in counts.items()}
     best, best_weight = 0, -1.0
-    first, held = 0, dict[str, int]()
+    first, held = 0, collections.Counter[str]()
     for last, (at, word) in enumerate(matches):
-        held[word] = held.get(word, 0) + 1
+        held[word] += 1
         while at - matches[first][0] > max_chars // 2:
             held[matches[first][1]] -= 1
             first += 1
@@ -43,22 +45,15 @@ def best_passage(text: str, matches: TextMatches, max_chars: int) -> tuple[int, 
     return _passage_at(text, matches[best][0], max_chars)
 
 
-def matched_word_count(text: str, words: Sequence[str], literal: str = "") -> int:
-    """Return how many of the search words occur in a text."""
-    return len({word for _, word in find_matches(text, words, literal)})
-
-
 def find_matches(text: str, words: Sequence[str], literal: str = "") -> TextMatches:
     """Return where words, or other words with the same stem, occur in a text, in text order."""
     lower = text.lower()
     if len(lower) != len(text):
         # A few letters become two characters in lower case, which would shift the offsets.
         lower = text
-    found: list[tuple[int, str]] = []
-    if literal:
-        at = lower.find(literal.lower())
-        if at >= 0:
-            return [(at, literal)]
+    if literal and (at := lower.find(literal.lower())) >= 0:
+        return [(at, literal)]
+    found: TextMatches = []
     for stem in dict.fromkeys(map(_word_stem, words)):
         word = re.escape(stem)
         # The lookbehind comes after the word, so that the pattern begins with a literal, which is fast.
@@ -67,14 +62,6 @@ def find_matches(text: str, words: Sequence[str], literal: str = "") -> TextMatc
         places = re.finditer(rf"{alone}(?!\d)" if stem[-1].isdigit() else alone, lower)
         found += [(place.start(), stem) for place in islice(places, MAX_MATCHES - len(found))]
     return sorted(found)
-
-
-def _match_weights(matches: Sequence[tuple[int, str]]) -> Mapping[str, float]:
-    """Return the weight of each word; a word that occurs more often weighs less."""
-    counts: dict[str, int] = {}
-    for _, word in matches:
-        counts[word] = counts.get(word, 0) + 1
-    return {word: 1.0 / (1.0 + count) ** 0.5 for word, count in counts.items()}
 
 
 def _word_stem(word: str) -> str:
@@ -93,10 +80,10 @@ def _passage_at(text: str, at: int, max_chars: int) -> tuple[int, int]:
     while first > 0 and at - (before := text.rfind("\n", 0, first - 1) + 1) <= lead:
         first = before
     start = first if at - first <= max_chars // 2 else max(0, at - min(LEAD_CHARS, max_chars // 4))
-    return start, _line_end(text, start, max_chars)
+    return start, line_end(text, start, max_chars)
 
 
-def _line_end(text: str, start: int, max_chars: int) -> int:
+def line_end(text: str, start: int, max_chars: int) -> int:
     """Return where to end a piece that begins at `start`: after a line end, if that keeps at least half of it."""
     stop = min(len(text), start + max_chars)
     if stop == len(text):
@@ -122,8 +109,10 @@ class MessageBody:
     part_starts: tuple[int, ...]
     """The offset of each part."""
 
-    def part_range(self, number: int) -> tuple[int, int] | None:
-        """Return the start and end of a part, counted from 1; None if there is no such part."""
+    def part_range(self, number: int | None) -> tuple[int, int] | None:
+        """Return the start and end of a part, counted from 1, or of the whole text; None if there is no such part."""
+        if number is None:
+            return 0, len(self.text)
         if not 1 <= number <= len(self.part_starts):
             return None
         # The line feed between two parts belongs to neither.
@@ -133,17 +122,42 @@ class MessageBody:
 
 def message_body(message: Message) -> MessageBody:
     """Return the text of a message."""
-    texts = [part_text(part) for part in message.parts]
-    starts: list[int] = []
-    at = 0
-    for text in texts:
-        starts.append(at)
-        at += len(text) + 1
-    return MessageBody("\n".join(texts), tuple(starts))
+    texts = [_part_text(part) for part in message.parts]
+    starts = accumulate((len(text) + 1 for text in texts), initial=0)
+    return MessageBody("\n".join(texts), tuple(starts)[: len(texts)])
 
 
-def part_text(part: Part) -> str:
-    """Return the text of a part."""
+@dataclass(frozen=True, slots=True)
+class FoundMessage:
+    """A message that a query selected, with its time and tool."""
+
+    position: int
+    message: Message
+    time_ms: int
+    time: str
+    tool: str = ""
+    call_arguments: str = ""
+    """The arguments of the calls whose results it holds."""
+    is_neighbor: bool = False
+
+    @property
+    def body(self) -> MessageBody:
+        """The text of the message."""
+        return message_body(self.message)
+
+    @property
+    def searchable_texts(self) -> list[tuple[int | None, str]]:
+        """The texts to search: the whole message, or its other parts if some are answers of recall itself."""
+        parts = list(enumerate(self.message.parts, 1))
+        others = [
+            (number, part) for number, part in parts if not (isinstance(part, ToolResult) and part.is_recall_answer)
+        ]
+        if not others or len(others) == len(parts):
+            return [(None, self.body.text)]
+        return [(number, _part_text(part)) for number, part in others]
+
+
+def _part_text(part: Part) -> str:
     if isinstance(part, Text | Thinking | Opaque):
         return part.text
     if isinstance(part, ToolCall):
@@ -155,8 +169,8 @@ def part_text(part: Part) -> str:
 
 def describe_media(media: Media) -> str:
     """Return a description of an image, a sound or a document from its metadata."""
-    told = dict.fromkeys(_description_texts(media.native, 0))
-    return f"[{media.kind}: {', '.join(told)}]" if told else f"[{media.kind}]"
+    texts = dict.fromkeys(_description_texts(media.native, 0))
+    return f"[{media.kind}: {', '.join(texts)}]" if texts else f"[{media.kind}]"
 
 
 def _description_texts(value: object, depth: int) -> Iterator[str]:

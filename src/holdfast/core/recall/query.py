@@ -14,12 +14,11 @@ from holdfast.core.recall.ranking import search_words, split_questions
 from holdfast.core.recall.references import (
     MAX_REFERENCE_DIGITS,
     MessageReference,
-    TextSpan,
     is_reference_text,
     parse_references,
     parse_span,
 )
-from holdfast.core.schema import is_integer, short_repr
+from holdfast.core.schema import HUGE_NUMBER, is_integer, short_repr
 from holdfast.errors import MalformedInputError
 
 DEFAULT_RECALL_TOKENS, MIN_RECALL_TOKENS, MAX_RECALL_TOKENS = 1_000, 100, 100_000
@@ -32,15 +31,8 @@ SHORT_QUERY_CHARS = 160
 """A question up to this length is not shortened."""
 INTERNAL_FIELDS = frozenset({"is_unseen_first", "least_share"})
 """Fields that a model cannot set."""
-HUGE_NUMBER = "a number of thousands of digits"
 EMPTY_QUERY = "say what to look for: a ref such as #12, a query, a text, or last"
-ARGUMENT_ALIASES: Mapping[str, str] = {
-    "ref": "refs",
-    "reference": "refs",
-    "queries": "query",
-    "q": "query",
-    "literal": "text",
-}
+ARGUMENT_ALIASES = {"ref": "refs", "reference": "refs", "queries": "query", "q": "query", "literal": "text"}
 """Other names that models use for the arguments."""
 
 
@@ -91,12 +83,12 @@ class RecallQuery:
         for name in ("text", "refs", "role", "tool", "file", "since", "until", "lines", "chars"):
             _check_text(name, getattr(self, name))
         if not isinstance(self.query, str | tuple):
-            raise MalformedInputError("recall.query", f"must be a text or several, not {_preview(self.query)}")
+            raise MalformedInputError("recall.query", f"must be a text or several, not {short_repr(self.query)}")
         for question in self.questions:
             _check_text("query", question)
         if self.role and self.role not in RECALL_ROLES:
             raise MalformedInputError(
-                "recall.role", f"must be one of {', '.join(RECALL_ROLES)}, not {_preview(self.role)}"
+                "recall.role", f"must be one of {', '.join(RECALL_ROLES)}, not {short_repr(self.role)}"
             )
         if (self.lines or self.chars) and not self.refs:
             raise MalformedInputError("recall.lines", "says which part of a message: give its ref too, such as #12")
@@ -118,15 +110,15 @@ class RecallQuery:
         """Return the query for a line of text: references if it consists of them, else search words."""
         if not isinstance(text, str) or not text.strip():
             raise MalformedInputError("recall", EMPTY_QUERY)
-        if is_reference_text(text):
-            return cls(refs=text, max_tokens=max_tokens)
-        return cls(query=text, max_tokens=max_tokens)
+        return (
+            cls(refs=text, max_tokens=max_tokens) if is_reference_text(text) else cls(query=text, max_tokens=max_tokens)
+        )
 
     @classmethod
     def from_arguments(cls, arguments: object, *, max_tokens: int = DEFAULT_RECALL_TOKENS) -> "RecallQuery":
         """Return the query for the arguments of a model, which may be anything."""
         if not isinstance(arguments, Mapping):
-            raise MalformedInputError("recall", f"the arguments must be an object, not {_preview(arguments)}")
+            raise MalformedInputError("recall", f"the arguments must be an object, not {short_repr(arguments)}")
         known = {item.name for item in fields(cls)} - INTERNAL_FIELDS
         values: dict[str, object] = {"max_tokens": max_tokens}
         for key, value in cast("Mapping[object, object]", arguments).items():
@@ -149,7 +141,13 @@ class RecallQuery:
 
     def shortened(self) -> "RecallQuery":
         """Return the query with only the search words of long questions."""
-        return replace(self, query=tuple(_shorten_question(question) for question in self.questions))
+        short = tuple(
+            question
+            if len(question) <= SHORT_QUERY_CHARS
+            else "; ".join(map(search_words, split_questions(question)[1:] or [question]))
+            for question in self.questions
+        )
+        return replace(self, query=short)
 
     def with_doubled_budget(self) -> "RecallQuery":
         """Return the query with twice the tokens for the answer."""
@@ -164,42 +162,29 @@ class RecallQuery:
     @property
     def is_search(self) -> bool:
         """Whether the query searches, not only reads references."""
-        return bool(
-            self.questions or self.text or self.role or self.tool or self.file or self.since or self.until
-        )  # fmt: skip
+        return any((self.questions, self.text, self.role, self.tool, self.file, self.since, self.until))
 
     @property
     def references(self) -> list[MessageReference]:
         """The referenced messages, with the selected part of each."""
-        span = self._span
+        span = None
+        if self.lines or self.chars:
+            name = "lines" if self.lines else "chars"
+            span = parse_span(f"recall.{name}", self.lines or self.chars, is_lines=bool(self.lines))
         found = parse_references(self.refs)
-        return found if span is None else [place.with_span(span) for place in found]
-
-    @property
-    def _span(self) -> TextSpan | None:
-        if self.lines:
-            return parse_span("recall.lines", self.lines, is_lines=True)
-        return parse_span("recall.chars", self.chars, is_lines=False) if self.chars else None
-
-
-def _shorten_question(question: str) -> str:
-    return (
-        question
-        if len(question) <= SHORT_QUERY_CHARS
-        else "; ".join(map(search_words, split_questions(question)[1:] or [question]))
-    )
+        return [replace(place, span=place.span or span) for place in found]
 
 
 def _check_number(name: str, value: object, least: int, most: int) -> None:
     if not is_integer(value) or not least <= value <= most:
         raise MalformedInputError(
-            f"recall.{name}", f"must be a whole number from {least} to {most:,}, not {_preview(value)}"
+            f"recall.{name}", f"must be a whole number from {least} to {most:,}, not {short_repr(value)}"
         )
 
 
 def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str):
-        raise MalformedInputError(f"recall.{name}", f"must be a text, not {_preview(value)}")
+        raise MalformedInputError(f"recall.{name}", f"must be a text, not {short_repr(value)}")
     if len(value) > MAX_RECALL_TEXT_CHARS:
         raise MalformedInputError(f"recall.{name}", f"must have at most {MAX_RECALL_TEXT_CHARS:,} characters")
 
@@ -211,28 +196,21 @@ def _coerce_argument(name: str, value: object) -> object:
     if name in {"last", "neighbours", "max_tokens", "skip", "before"}:
         number = _coerce_number(value)
         return max(number, MIN_RECALL_TOKENS) if name == "max_tokens" and isinstance(number, int) else number
-    if name == "query" and isinstance(value, Sequence) and not isinstance(value, str):
-        return tuple(map(_value_as_text, cast("Sequence[object]", value)))
-    if name == "refs" and isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(map(_coerce_reference, cast("Sequence[object]", value)))
+    if name in {"query", "refs"} and isinstance(value, Sequence) and not isinstance(value, str):
+        values = cast("Sequence[object]", value)
+        return tuple(map(_value_as_text, values)) if name == "query" else ", ".join(map(_coerce_reference, values))
     return _coerce_reference(value) if name == "refs" else _value_as_text(value)
 
 
-def _coerce_number(value: object) -> object:
-    if (
-        isinstance(value, str)
-        and (digits := value.strip().lstrip("+#")).isdecimal()
-        and len(digits) <= MAX_REFERENCE_DIGITS
-    ):
-        return int(digits)
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
-
-
 def _coerce_reference(value: object) -> str:
-    written = _value_as_text(value)
-    return f"#{written}" if is_integer(value) else written
+    return ("#" if is_integer(value) else "") + _value_as_text(value)
+
+
+def _coerce_number(value: object) -> object:
+    if isinstance(value, str):
+        digits = value.strip().lstrip("+#")
+        return int(digits) if digits.isdecimal() and len(digits) <= MAX_REFERENCE_DIGITS else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _value_as_text(value: object) -> str:
@@ -241,10 +219,6 @@ def _value_as_text(value: object) -> str:
         return str(value)
     except ValueError as error:
         raise MalformedInputError("recall", f"{HUGE_NUMBER} is in it; give a smaller one") from error
-
-
-def _preview(value: object) -> str:
-    return short_repr(value, huge_number=HUGE_NUMBER)
 
 
 RECALL_DESCRIPTION = (

@@ -15,7 +15,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.ledger.names import RankedName, pack_names
@@ -63,7 +62,7 @@ def search_words(question: str) -> str:
     words = list(dict.fromkeys(_WORD.findall(question)))
     telling = [word for word in words if word.lower() not in STOP_WORDS] or words
     if len(telling) > MAX_QUERY_WORDS:
-        best = sorted(telling, key=_word_priority)[:MAX_QUERY_WORDS]
+        best = sorted(telling, key=lambda word: (_IDENTIFIER.search(word) is None, -len(word)))[:MAX_QUERY_WORDS]
         telling = [word for word in telling if word in best]
     return " ".join(telling)
 
@@ -78,10 +77,6 @@ def contains_pair(text: str, pairs: Sequence[str]) -> bool:
     """Return whether a text contains one of the pairs of a question."""
     patterns = (r"\W{1,3}".join(map(re.escape, pair.split())) for pair in pairs)
     return any(re.search(rf"\b{pattern}\b", text, re.IGNORECASE) for pattern in patterns)
-
-
-def _word_priority(word: str) -> tuple[bool, int]:
-    return _IDENTIFIER.search(word) is None, -len(word)
 
 
 def spread_scores(scores: Mapping[int, float]) -> dict[int, float]:
@@ -109,19 +104,13 @@ def fuse_rankings(rankings: Sequence[Sequence[int]]) -> dict[int, float]:
     return scores
 
 
-def speaker_of(text: str) -> str:
-    """Return the speaker in lower case if a text begins with a name and a colon, else an empty string."""
-    found = _SPEAKER.match(text)
-    return found[1].lower() if found else ""
-
-
-def is_by_named_speaker(text: str, questions: Iterable[str]) -> bool:
-    """Return whether one of the questions names the speaker of a text."""
-    speaker = speaker_of(text)
-    if not speaker:
+def is_by_named_speaker(text: str, question: str) -> bool:
+    """Return whether a text begins with a name and a colon, and the question has that name."""
+    speaker = _SPEAKER.match(text)
+    if speaker is None:
         return False
-    asked = {word.lower().removesuffix("'s").removesuffix("’s") for one in questions for word in _WORD.findall(one)}
-    return not asked.isdisjoint(speaker.split())
+    asked = {word.lower().removesuffix("'s").removesuffix("’s") for word in _WORD.findall(question)}
+    return not asked.isdisjoint(speaker[1].lower().split())
 
 
 MATCH_RANK = 3.0
@@ -149,27 +138,19 @@ NOTE_TERM_SATURATION, NOTE_LENGTH_WEIGHT = 1.2, 0.75
 """The BM25 parameters k1 and b: how soon repetition stops adding score, and how much length reduces it."""
 
 
-class WordCounts(NamedTuple):
-    """How often each word occurs in a text."""
+def rank_texts(query_words: Sequence[str], texts: Sequence[collections.Counter[str]]) -> list[int]:
+    """Return the indexes of the texts that contain words of the query, best first; of equal ones, the last first.
 
-    counts: Mapping[str, int]
-    length: int
-
-    @classmethod
-    def from_words(cls, words: Sequence[str]) -> "WordCounts":
-        """Return the counts of some words."""
-        return cls(collections.Counter(words), len(words))
-
-
-def rank_texts(query_words: Sequence[str], texts: Sequence[WordCounts]) -> list[int]:
-    """Return the indexes of the texts that contain words of the query, best first; of equal ones, the last first."""
-    average = sum(text.length for text in texts) / max(1, len(texts)) or 1.0
+    Each text is given as the counts of its words.
+    """
+    lengths = [text.total() for text in texts]
+    average = sum(lengths) / max(1, len(texts)) or 1.0
     scores: dict[int, float] = {}
     for word in dict.fromkeys(query_words):
-        holding = [number for number, text in enumerate(texts) if word in text.counts]
+        holding = [number for number, text in enumerate(texts) if word in text]
         weight = math.log(1 + (len(texts) - len(holding) + 0.5) / (len(holding) + 0.5))
         for number in holding:
-            many = texts[number].counts[word]
-            damp = NOTE_TERM_SATURATION * (1 - NOTE_LENGTH_WEIGHT + NOTE_LENGTH_WEIGHT * texts[number].length / average)
+            many = texts[number][word]
+            damp = NOTE_TERM_SATURATION * (1 - NOTE_LENGTH_WEIGHT + NOTE_LENGTH_WEIGHT * lengths[number] / average)
             scores[number] = scores.get(number, 0.0) + weight * many * (NOTE_TERM_SATURATION + 1) / (many + damp)
     return sorted(scores, key=lambda number: (scores[number], number), reverse=True)

@@ -5,7 +5,7 @@ so the parser accepts them with or without the sign, in brackets, and as `#12-20
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from holdfast.errors import MalformedInputError
 
@@ -72,10 +72,6 @@ class MessageReference:
     def is_position(self) -> bool:
         """Whether it is a position; a bare number is tried as a position first."""
         return not self.call_id or self.call_id.isdecimal()
-
-    def with_span(self, span: TextSpan) -> "MessageReference":
-        """Return the reference narrowed to a span, unless it already has one."""
-        return self if self.span else replace(self, span=span)
 
 
 def is_reference_text(text: str) -> bool:

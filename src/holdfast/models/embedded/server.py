@@ -69,7 +69,7 @@ class EngineProcess:
         url = str(json.loads(line)["url"]) if line else ""
         while not (url and _is_healthy(url)):
             if not line or not self.is_alive:
-                problem = f"the engine ended with {self._process.wait()}: {self._last_error_line()}"
+                problem = f"the engine exited with {self._process.wait()}: {self._last_error_line()}"
                 raise ModelRefusedError(EMBEDDED_MODEL, problem, remedy="check the weights")
             time.sleep(HEALTH_POLL_SECONDS)
         return url

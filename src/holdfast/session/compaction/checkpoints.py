@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from holdfast.session.memory.files import (
+from holdfast.session.memory.private_files import (
     WORKSPACE_FILE_MODE,
     create_private_folder,
     read_if_exists,

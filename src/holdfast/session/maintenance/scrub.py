@@ -52,7 +52,7 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
     if len(secret.strip()) < MIN_SECRET_CHARS:
         raise SettingsError("text", f"give at least {MIN_SECRET_CHARS} characters of the secret")
     if secret in TOMBSTONE:
-        raise SettingsError("text", "it is part of the tombstone")
+        raise SettingsError("text", f"is part of {TOMBSTONE}, which replaces secrets; pass more of the secret")
     words = secret_spellings(secret)
     copies = await _scrubbed_copies(store, session, words)
     changed = [position for position, copy in enumerate(copies) if copy.count]
@@ -65,11 +65,10 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
         records = {at: await extract_blob(store, copies[at].record, blobs) for at in changed}
         still_used = {blob_digest(copy.stored) for copy in copies if not copy.count} | set(blobs)
         dropped = {digest for at in changed if (digest := blob_digest(copies[at].stored))} - still_used
-        tombstone = to_record(log.SessionScrubbed(positions=tuple(changed), count=count))
         await store.rewrite(
             session,
             records,
-            tombstone=tombstone,
+            tombstone=to_record(log.SessionScrubbed(positions=tuple(changed), count=count)),
             after=len(copies),
             time_ms=time_ms,
             index=index,
@@ -80,7 +79,9 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
         if info.id == session and secret in info.name:
             await store.rename(session, info.name.replace(secret, TOMBSTONE))
             count += info.name.count(secret)
-    return ScrubResult(count, tuple(changed), tuple(await _other_sessions_with(store, session, words)))
+    others = [info.id async for info in iter_sessions(store) if info.id != session]
+    elsewhere = [one for one in others if any(copy.count for copy in await _scrubbed_copies(store, one, words))]
+    return ScrubResult(count, tuple(changed), tuple(elsewhere))
 
 
 def scrub_files(paths: Iterable[Path], secret: str) -> list[Path]:
@@ -92,7 +93,9 @@ def scrub_files(paths: Iterable[Path], secret: str) -> list[Path]:
         except UnicodeDecodeError:
             continue
         except OSError as error:
-            raise StoreUnavailableError(str(path), f"{error.strerror or error}; look into it by hand") from error
+            raise StoreUnavailableError(
+                str(path), f"{error.strerror or error}; remove the secret from this file by hand"
+            ) from error
         # A prompt history prefixes its lines with "+", so a secret of several lines has such prefixes inside.
         for word in (*words, secret.replace("\n", "\n+")):
             text, before = text.replace(word, TOMBSTONE), text
@@ -156,13 +159,10 @@ def _replayed(copies: Sequence[_RecordCopy]) -> tuple[History, Mapping[int, int]
             history.append(from_record(copy.record))
         except MalformedInputError as error:
             if copy.count:
-                problem = f"without it record {position} could not be read any more ({error.where}); give more of it"
+                problem = (
+                    f"removing it would make record {position} unreadable ({error.where}); pass more of the secret"
+                )
                 raise SettingsError("text", problem) from error
         if len(history) > before:
             positions[position] = before
     return history, positions
-
-
-async def _other_sessions_with(store: Store, session: str, words: Sequence[str]) -> list[str]:
-    others = [info.id async for info in iter_sessions(store) if info.id != session]
-    return [other for other in others if any(copy.count for copy in await _scrubbed_copies(store, other, words))]

@@ -98,12 +98,12 @@ async def import_session(
 ) -> ImportResult:
     """Write records, each with its place and time, as a new session; a failure leaves no session."""
     if await store.length(session):
-        raise SettingsError("session", f"{session!r} already exists; choose another name")
+        raise SettingsError("session", f"{session!r} already exists; choose another id")
     result = ImportResult(session)
     history = History(format_named)
     readable = [(time_ms, _readable_record(place, record, history, result)) for place, time_ms, record in records]
     if not any(record for _, record in readable):
-        raise MalformedInputError("session", "there is no record that could be taken in")
+        raise MalformedInputError("session", "no record could be imported")
     try:
         for time_ms, group in groupby(readable, key=lambda pair: pair[0]):
             batch = [record for _, record in group if record is not None]
@@ -130,7 +130,7 @@ def _readable_record(place: int, record: JsonRecord, history: History, result: I
         event = from_record(record)
         history.append(event)
     except HoldfastError as error:
-        result.refused.append((place, "its content is gone" if blob_digest(record) else str(error)))
+        result.refused.append((place, "its content is missing" if blob_digest(record) else str(error)))
         if record.get("type") != log.MessageAppended.KIND:
             return None
         notice = lost_message_record(record)
@@ -164,9 +164,7 @@ async def import_recovered(
 
 def _with_blob_inlined(recovered: RecoveredStore, record: JsonRecord) -> JsonRecord:
     """Return a record with its message inlined; if the blob is lost, without it, which `import_session` reports."""
-    digest = blob_digest(record)
-    content = recovered.blobs.get(digest) if digest else None
+    content = recovered.blobs.get(blob_digest(record) or "")
     if content is None:
         return record
-    values = cast("dict[str, object]", record["data"])
-    return {**record, "data": {**values, "native": json.loads(content)}}
+    return {**record, "data": {**cast("dict[str, object]", record["data"]), "native": json.loads(content)}}

@@ -26,11 +26,11 @@ from holdfast.counters.models import find_model
 from holdfast.errors import MalformedInputError, ModelError, StoreError
 from holdfast.models.base import DEFAULT_SUMMARIZER_WINDOW, MAX_PIECE_BYTES, Closable, Summarizer, SummaryPrompt
 from holdfast.models.open import open_summarizer
-from holdfast.models.retry import RetryLimits, with_retries
+from holdfast.models.retry import with_retries
 from holdfast.redaction import redact_text
 from holdfast.session.log.records import StoredLog
 from holdfast.session.log.timestamps import local_day
-from holdfast.session.memory.board import ContextBoard, board_key
+from holdfast.session.memory.board_file import ContextBoard, board_key
 from holdfast.stores.base import SessionInfo, Store, iter_sessions, session_value_key
 from holdfast.text import pluralize
 from holdfast.wire.formats import format_named
@@ -58,7 +58,7 @@ class ConsolidationResult:
     """The result of one run."""
 
     proposals: tuple[BoardProposal, ...] = ()
-    read_progress: Mapping[str, "ReadProgress"] = field(default_factory=dict[str, "ReadProgress"])
+    read_progress: Mapping[str, ReadProgress] = field(default_factory=dict[str, ReadProgress])
     """The progress of each conversation that was read."""
     notes: tuple[str, ...] = ()
     """Problems, one line each."""
@@ -80,7 +80,6 @@ class RemAgent:
         self._summarizer = open_summarizer(summarizer) if isinstance(summarizer, str) else summarizer
         self._owns_summarizer = isinstance(summarizer, str)
         self._clock = clock
-        self.retry_limits = RetryLimits()
 
     async def run(self, *, exclude: str = "", only: str = "", include_active: bool = False) -> ConsolidationResult:
         """Read finished conversations from where the last run stopped, and return proposals; changes nothing.
@@ -93,9 +92,8 @@ class RemAgent:
         waiting = [only] if only else [info.id for info in unread if include_active or info.updated_ms <= limit]
         recent = len(unread) - len(waiting) if unread else 0
         chosen, left = waiting[:MAX_SESSIONS_PER_RUN], max(0, len(waiting) - MAX_SESSIONS_PER_RUN)
-        board, day = await self.board.read(), self.day
-        proposals: list[BoardProposal] = []
-        notes: list[str] = []
+        board, day = await self.board.read(), local_day(self._clock())
+        proposals, notes = list[BoardProposal](), list[str]()
         read: dict[str, ReadProgress] = {}
         for session in chosen:
             draft = BoardDraft(board, session, day)
@@ -111,7 +109,7 @@ class RemAgent:
 
     async def apply(self, result: ConsolidationResult) -> Board:
         """Apply the approved proposals to the board, record the progress, and return the board."""
-        day, counter = self.day, self.board.counter
+        day, counter = local_day(self._clock()), self.board.counter
         board = await self.board.update(
             lambda board: apply_proposals(board, result.proposals, day).within_limits(counter)
         )
@@ -127,11 +125,6 @@ class RemAgent:
         """Close the summarizer if it was opened by name; the caller closes one that it passed itself."""
         if self._owns_summarizer and isinstance(self._summarizer, Closable):
             await self._summarizer.close()
-
-    @property
-    def day(self) -> str:
-        """The current local day."""
-        return local_day(self._clock())
 
     def _progress_key(self, session: str) -> str:
         return session_value_key(session, "consolidated", self.board.repository.key)
@@ -173,29 +166,20 @@ class RemAgent:
         known = find_model(self._summarizer.name) if self._summarizer.window is None else None
         window = (known.max_input_tokens if known else self._summarizer.window) or DEFAULT_SUMMARIZER_WINDOW
         room = max(RESERVED_PROMPT_TOKENS, window - MAX_PROPOSAL_TOKENS - RESERVED_PROMPT_TOKENS)
-        said = list(draft.messages.values())
-        parts = split_into_chunks(said, self.board.counter, room, MAX_PIECE_BYTES, redact_text)[
-            -MAX_PIECES_PER_SESSION:
-        ]
+        parts = split_into_chunks(draft.messages.values(), self.board.counter, room, MAX_PIECE_BYTES, redact_text)
         try:
-            for part in parts:
-                asked = board_prompt(part, draft.board)
-                ask = SummaryPrompt(
-                    system=asked.system,
-                    text=asked.text,
+            for part in parts[-MAX_PIECES_PER_SESSION:]:
+                system, text = board_prompt(part, draft.board)
+                prompt = SummaryPrompt(
+                    system=system,
+                    text=text,
                     max_output_tokens=MAX_PROPOSAL_TOKENS,
                     interaction=CONSOLIDATION_INTERACTION,
                 )
-                answer = await with_retries(
-                    self._summarizer,
-                    ask,
-                    timeout_seconds=self.retry_limits.timeout_seconds,
-                    attempts=self.retry_limits.attempts,
-                )
-                for call in parse_board_calls(answer.text):
+                for call in parse_board_calls((await with_retries(self._summarizer, prompt)).text):
                     draft.apply_call(call)
         except ModelError as error:
-            notes.append(f"{draft.session} was read by rule: {error}")
+            notes.append(f"{draft.session}: the model failed, so a rule made the proposals: {error}")
             return False
         return True
 

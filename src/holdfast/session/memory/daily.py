@@ -5,21 +5,24 @@ a conversation or starting another changes nothing here.
 """
 
 import asyncio
+import collections
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from holdfast.core.memory.evictions import Eviction
-from holdfast.core.memory.notes import DailySection, MemoryNote, append_note, parse_sections
-from holdfast.core.recall.ranking import WordCounts, rank_texts
+from holdfast.core.memory.notes import DailySection, append_section, eviction_section, parse_sections
+from holdfast.core.recall.ranking import rank_texts
 from holdfast.errors import MalformedInputError, WorkspaceUnavailableError
 from holdfast.redaction import redact_text
 from holdfast.session.log.timestamps import local_day, local_time
-from holdfast.session.memory.files import read_text, translate_disk_errors, update_file
+from holdfast.session.memory.private_files import read_text, translate_disk_errors, update_file
 from holdfast.stores.search_terms import index_words
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+_CountedSection: TypeAlias = tuple[DailySection, collections.Counter[str]]
 _QUOTED = re.compile(r'"([^"]+)"')
 MAX_QUERY_CHARS = 2_000
 
@@ -41,12 +44,15 @@ class DailyMemory:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._cached_sections: dict[Path, tuple[tuple[int, int], list[tuple[DailySection, WordCounts]]]] = {}
+        self._cached_sections: dict[Path, tuple[tuple[int, int], list[_CountedSection]]] = {}
         """By file: its size and time when it was read, and its sections with their word counts."""
 
     async def add(self, session: str, eviction: Eviction, text: str) -> bool:
         """Add a note about evicted messages, and return whether it is new; durable when this returns."""
-        return await asyncio.to_thread(self._add, session, eviction, text)
+        day, time = local_day(eviction.time_ms), f"{local_time(eviction.time_ms):%H:%M}"
+        section = eviction_section(session, eviction, redact_text(text), day=day, time=time)
+        path = self.folder / f"{day}.md"
+        return await asyncio.to_thread(update_file, path, lambda content: append_section(content, section))
 
     async def days(self) -> list[str]:
         """Return the days with notes, the newest first."""
@@ -56,7 +62,7 @@ class DailyMemory:
         """Return the notes of a day, named as YYYY-MM-DD; empty if there are none."""
         if not _DAY.fullmatch(day):
             raise MalformedInputError("day", f"{day!r:.60} is no day; write it as YYYY-MM-DD")
-        return await asyncio.to_thread(self._read_day, day)
+        return await asyncio.to_thread(read_text, self.folder / f"{day}.md")
 
     async def search(self, words: str, *, limit: int = 10, skip: int = 0) -> MemorySearchResult:
         """Return the sections that contain the words, the best first; among equals, the newest first.
@@ -64,24 +70,6 @@ class DailyMemory:
         A text in quotation marks must occur literally, except for case. There are no patterns.
         """
         return await asyncio.to_thread(self._search, words[:MAX_QUERY_CHARS], limit, skip)
-
-    def _add(self, session: str, eviction: Eviction, text: str) -> bool:
-        day = local_day(eviction.time_ms)
-        note = MemoryNote(
-            session=session,
-            log_index=eviction.log_index,
-            time_ms=eviction.time_ms,
-            cause=eviction.cause,
-            time=f"{local_time(eviction.time_ms):%H:%M}",
-            messages=eviction.ranges,
-            text=redact_text(text),
-        )
-        return update_file(self.folder / f"{day}.md", lambda content: append_note(content, day, note))
-
-    def _read_day(self, day: str) -> str:
-        path = self.folder / f"{day}.md"
-        with translate_disk_errors(path):
-            return read_text(path)
 
     def _files(self) -> list[Path]:
         with translate_disk_errors(self.folder):
@@ -91,7 +79,13 @@ class DailyMemory:
 
     def _search(self, words: str, limit: int, skip: int) -> MemorySearchResult:
         literal = [quoted.casefold() for quoted in _QUOTED.findall(words)]
-        every, problems = self._all_sections()
+        every: list[_CountedSection] = []
+        problems: list[str] = []
+        for path in self._files():
+            try:
+                every += self._sections(path)
+            except WorkspaceUnavailableError as error:  # the other files are searched
+                problems.append(str(error))
         if literal:
             every = [pair for pair in every if all(text in _section_text(pair[0]).casefold() for text in literal)]
         order = rank_texts(index_words(words), [found for _, found in every])
@@ -101,25 +95,14 @@ class DailyMemory:
         chosen = [every[number][0] for number in order]
         return MemorySearchResult(tuple(chosen[skip : skip + limit]), len(chosen), tuple(problems))
 
-    def _all_sections(self) -> tuple[list[tuple[DailySection, WordCounts]], list[str]]:
-        """Return all sections, and the errors of files that cannot be read, which do not hide the other files."""
-        every: list[tuple[DailySection, WordCounts]] = []
-        problems: list[str] = []
-        for path in self._files():
-            try:
-                every += self._sections(path)
-            except WorkspaceUnavailableError as error:
-                problems.append(str(error))
-        return every, problems
-
-    def _sections(self, path: Path) -> Sequence[tuple[DailySection, WordCounts]]:
+    def _sections(self, path: Path) -> Sequence[_CountedSection]:
         with translate_disk_errors(path):
             status = path.stat()
             stamp = status.st_mtime_ns, status.st_size
             known = self._cached_sections.get(path)
             if known is None or known[0] != stamp:
                 sections = parse_sections(read_text(path), path.stem)
-                found = [(section, WordCounts.from_words(index_words(_section_text(section)))) for section in sections]
+                found = [(section, collections.Counter(index_words(_section_text(section)))) for section in sections]
                 known = self._cached_sections[path] = stamp, found
             return known[1]
 

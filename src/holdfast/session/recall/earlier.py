@@ -13,7 +13,7 @@ from holdfast.core.recall.ranking import search_words
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import NotInMemoryError
 from holdfast.session.log.event_log import Clock, SessionLog
-from holdfast.session.recall.answer import answer_recall
+from holdfast.session.recall.answerer import answer_recall
 from holdfast.stores.base import Store
 
 MAX_EARLIER_SESSIONS = 3
@@ -29,9 +29,8 @@ class EarlierSessions:
 
     async def missing_notes(self) -> list[str]:
         """Return a note about named sessions that do not exist."""
-        gone = [name for name in self.names if not await self._store.length(name)]
-        names = ", ".join(f"{name!r:.80}" for name in gone[:MAX_EARLIER_SESSIONS])
-        return [f"there is no session {names}"] if gone else []
+        gone = [f"{name!r:.80}" for name in self.names if not await self._store.length(name)]
+        return [f"there is no session {', '.join(gone[:MAX_EARLIER_SESSIONS])}"] if gone else []
 
     def session_of_refs(self, refs: str) -> str | None:
         """Return the session that all references point into, or None."""

@@ -39,7 +39,7 @@ from holdfast.stores.encoding import (
 )
 from holdfast.stores.files import create_private_file, file_identity
 from holdfast.stores.search_terms import search_terms
-from holdfast.stores.sqlite.schema import POSITION_BITS, POSITION_MASK, migrate_sqlite
+from holdfast.stores.sqlite.schema import POSITION_BITS, POSITION_MASK, migrate_sqlite, transaction
 from holdfast.stores.sqlite.search import FullTextIndex
 
 BUSY_MS = 10_000
@@ -87,7 +87,7 @@ class SqliteDatabase:
 
     def _index_pending(self) -> None:
         if self._index.has_pending():
-            with _transaction(self._connection):
+            with transaction(self._connection):
                 self._index.index_pending()
 
     def _index_pending_if_free(self) -> None:
@@ -111,7 +111,7 @@ class SqliteDatabase:
     ) -> int:
         check_session_id(session)
         lines = [pack_record(record) for record in records]
-        with _transaction(self._connection):
+        with transaction(self._connection):
             number = self._extend_session(session, after, len(lines), time_ms)
             self._insert(number, lines, after=after, time_ms=time_ms, index=index, blobs=blobs)
         if self._index.needs_indexing:
@@ -134,7 +134,7 @@ class SqliteDatabase:
         check_session_id(session)
         last = pack_record(tombstone)
         changed = [(position, pack_record(record)) for position, record in records.items()]
-        with _transaction(self._connection) as write:
+        with transaction(self._connection) as write:
             number = self._extend_session(session, after, 1, time_ms)
             self._index.index_pending()
             for item in index:
@@ -188,8 +188,6 @@ class SqliteDatabase:
     def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
         check_session_id(session)
         number = self._session_number(session)
-        if number is None:
-            return []
         query = "SELECT id & ?, time_ms, data FROM events WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
         rows = _row_id(number, max(0, start)), _row_id(number + 1, 0)
         values = POSITION_MASK, *rows, -1 if limit is None else limit
@@ -198,15 +196,14 @@ class SqliteDatabase:
     def read_at(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
         check_session_id(session)
         number = self._session_number(session)
-        if number is None:
-            return []
         ids = json.dumps([_row_id(number, position) for position in positions if 0 <= position <= POSITION_MASK])
         query = "SELECT id & ?, time_ms, data FROM events WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id"
         return unpack_records(self._connection.execute(query, (POSITION_MASK, ids)), self._name)
 
-    def _session_number(self, session: str) -> int | None:
+    def _session_number(self, session: str) -> int:
+        """Return the number of a session; 0, which has no rows, for an unknown one."""
         row = self._connection.execute("SELECT id FROM sessions WHERE name_id = ?", (session,)).fetchone()
-        return row[0] if row else None
+        return row[0] if row else 0
 
     def length(self, session: str) -> int:
         check_session_id(session)
@@ -234,8 +231,6 @@ class SqliteDatabase:
         first, last = 0, 1 << 62
         if session is not None:
             number = self._session_number(session)
-            if number is None:
-                return []
             stop = POSITION_MASK if stop is None else min(stop, POSITION_MASK)
             first, last = _row_id(number, max(0, start)), _row_id(number, max(0, stop))
         self._index_pending_if_free()
@@ -270,20 +265,20 @@ class SqliteDatabase:
 
     def delete(self, session: str) -> bool:
         check_session_id(session)
-        with _transaction(self._connection) as write:
-            row = write("SELECT id FROM sessions WHERE name_id = ?", (session,)).fetchone()
-            if row is None:
+        with transaction(self._connection) as write:
+            number = self._session_number(session)
+            if not number:
                 return False
-            first, last = _row_id(row[0], 0), _row_id(row[0] + 1, 0)
+            first, last = _row_id(number, 0), _row_id(number + 1, 0)
             self._index.index_pending()
             self._index.remove(first, last)
             write("DELETE FROM events WHERE id >= ? AND id < ?", (first, last))
             write(
                 "DELETE FROM blobs WHERE digest IN (SELECT digest FROM blob_uses WHERE session = ?) "
                 "AND digest NOT IN (SELECT digest FROM blob_uses WHERE session != ?)",
-                (row[0], row[0]),
+                (number, number),
             )
-            write("DELETE FROM sessions WHERE id = ?", row)
+            write("DELETE FROM sessions WHERE id = ?", (number,))
             ending = f":{session}"
             candidates = write("SELECT key FROM facts WHERE substr(key, ?) = ?", (-len(ending), ending)).fetchall()
             for (key,) in candidates:
@@ -325,20 +320,3 @@ class SqliteDatabase:
 def _row_id(session: int, position: int) -> int:
     """Return the id of a row: the session in the upper bits, so that the rows of one session are one range."""
     return (session << POSITION_BITS) | position
-
-
-class _transaction:  # noqa: N801 - used as a verb, like a function
-    """Takes the write lock at once, so that two writers wait for each other instead of failing."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> Callable[..., sqlite3.Cursor]:
-        self._connection.execute("BEGIN IMMEDIATE")
-        return self._connection.execute
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if kind is None:
-            self._connection.execute("COMMIT")
-        elif self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")

@@ -24,8 +24,10 @@ SqliteValue: TypeAlias = int | float | str | bytes | None
 INDEX_INTERIOR, INDEX_LEAF, TABLE_LEAF = 0x02, 0x0A, 0x0D
 FILE_HEADER_BYTES = 100
 DEFAULT_PAGE_BYTES = 4096
-_INTEGER_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
-"""The size of an integer, by serial type."""
+FLOAT_TYPE, FIRST_BLOB_TYPE = 7, 12
+"""Serial types: even ones from 12 on are blobs, odd ones are texts."""
+_FIXED_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8, FLOAT_TYPE: 8}
+"""The size of a number, by serial type."""
 
 
 class SqliteRow(NamedTuple):
@@ -126,35 +128,25 @@ def _values(payload: bytes) -> tuple[SqliteValue, ...]:
     end, at = _varint(payload, 0)
     if end > len(payload):
         raise ValueError("no header of a row")
-    kinds: list[int] = []
+    values: list[SqliteValue] = []
+    start = end
     while at < end:
         kind, at = _varint(payload, at)
-        kinds.append(kind)
-    values: list[SqliteValue] = []
-    for kind in kinds:
-        size = _size(kind)
-        content = payload[at : at + size]
+        size = (kind - 12) // 2 if kind >= FIRST_BLOB_TYPE else _FIXED_BYTES.get(kind, 0)
+        content = payload[start : start + size]
         if len(content) != size:
             raise ValueError("a value is cut off")
         values.append(_value(kind, content))
-        at += size
+        start += size
     return tuple(values)
 
 
-def _size(kind: int) -> int:
-    if kind >= 12:  # noqa: PLR2004 - texts and blobs
-        return (kind - 12) // 2
-    return 8 if kind == 7 else _INTEGER_BYTES.get(kind, 0)  # noqa: PLR2004 - a floating-point number
-
-
 def _value(kind: int, content: bytes) -> SqliteValue:
-    if kind >= 12:  # noqa: PLR2004 - texts and blobs
+    if kind >= FIRST_BLOB_TYPE:
         return content.decode("utf-8", "replace") if kind % 2 else content
-    if kind in _INTEGER_BYTES:
-        return int.from_bytes(content, "big", signed=True)
-    if kind == 7:  # noqa: PLR2004 - a floating-point number
+    if kind == FLOAT_TYPE:
         return struct.unpack(">d", content)[0]
-    return {8: 0, 9: 1}.get(kind)
+    return int.from_bytes(content, "big", signed=True) if content else {8: 0, 9: 1}.get(kind)
 
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
@@ -233,15 +225,10 @@ def _temporary_copy(path: Path) -> Generator[Path]:
                 shutil.copyfile(f"{path}-wal", f"{copy}-wal")
         except OSError as error:
             raise StoreUnavailableError(str(path), f"{error.strerror or error}; check the path") from error
-        _apply_wal(copy)
+        if Path(f"{copy}-wal").exists():
+            # SQLite needs the magic number, which the first page may have lost.
+            with copy.open("r+b") as file:
+                file.write(SQLITE_MAGIC)
+            with suppress(sqlite3.Error), closing(sqlite3.connect(copy)) as connection:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         yield copy
-
-
-def _apply_wal(copy: Path) -> None:
-    """Apply the write-ahead log if there is one; SQLite needs the magic number, which the first page may have lost."""
-    if not Path(f"{copy}-wal").exists():
-        return
-    with copy.open("r+b") as file:
-        file.write(SQLITE_MAGIC)
-    with suppress(sqlite3.Error), closing(sqlite3.connect(copy)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -4,7 +4,8 @@ Migrations go forward only. The first process that opens an older file runs each
 """
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 
 from holdfast.errors import DamagedStoreError, StoreError, StoreUnavailableError
 
@@ -12,6 +13,12 @@ POSITION_BITS = 32
 """A row id is the position, with the session's number in the bits above: the rows of one session are one range."""
 POSITION_MASK = (1 << POSITION_BITS) - 1
 
+INDEX_TABLES = (
+    # We split words ourselves, so that every store finds the same. The index holds no text; a compressed copy is kept
+    # in `indexed`, because FTS5 deletes a row only if it is given the indexed text.
+    "CREATE VIRTUAL TABLE words USING fts5 (body, content = '', tokenize = 'unicode61 remove_diacritics 0')",
+    "CREATE TABLE indexed (id INTEGER PRIMARY KEY, body BLOB NOT NULL)",
+)
 SQLITE_MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """CREATE TABLE sessions (
@@ -38,22 +45,21 @@ SQLITE_MIGRATIONS: tuple[tuple[str, ...], ...] = (
             data BLOB NOT NULL
         )""",
         "CREATE TABLE facts (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
-        # We split words ourselves, so that every store finds the same. The index holds no text; a compressed copy is
-        # kept in `indexed`, because FTS5 deletes a row only if it is given the indexed text.
-        "CREATE VIRTUAL TABLE words USING fts5 (body, content = '', tokenize = 'unicode61 remove_diacritics 0')",
-        "CREATE TABLE indexed (id INTEGER PRIMARY KEY, body BLOB NOT NULL)",
+        *INDEX_TABLES,
     ),
     # Texts that are not in the index yet.
     ("CREATE TABLE noted (id INTEGER PRIMARY KEY, text BLOB NOT NULL)",),
 )
 
-DISK_FULL = "the disk is full; make room and try again"
-READ_ONLY = "the file or one beside it (-wal, -shm) is read-only; change their permissions, or open another one"
+DISK_FULL = "the disk is full; free some space and try again"
+READ_ONLY = "the file, its -wal or its -shm file is read-only; change their permissions, or open another file"
 READ_ONLY_FOLDER = "the folder of the file is read-only; change its permissions, or open a copy of the file elsewhere"
-FILE_LOCKED = "another process keeps the file locked; try again when it is done"
-CANNOT_OPEN = "the file cannot be opened; check that the folder exists and is yours"
-NOT_WRITTEN = "the file cannot be written to: a quota or a limit is reached, or the disk fails; make room and try again"
-DISK_FAILURE = "the disk does not answer as it should; check it"
+FILE_LOCKED = "another process has locked the file; try again later"
+CANNOT_OPEN = "the file cannot be opened; check that the folder exists and that you may write to it"
+NOT_WRITTEN = (
+    "the file cannot be written to: a quota or a limit is reached, or the disk fails; free some space and try again"
+)
+DISK_FAILURE = "the disk reported an error; check the disk"
 SQLITE_PROBLEMS: Mapping[str, str] = {
     "SQLITE_FULL": DISK_FULL,
     # Opening a database creates the -shm file, which needs space too.
@@ -77,13 +83,19 @@ def migrate_sqlite(connection: sqlite3.Connection, name: str) -> None:
         return
     if _version(connection) > len(SQLITE_MIGRATIONS):
         raise StoreUnavailableError(name, "it was written by a newer Holdfast; update Holdfast")
+    with transaction(connection) as write:
+        for statements in SQLITE_MIGRATIONS[_version(connection) :]:
+            for statement in statements:
+                write(statement)
+        write(f"PRAGMA user_version = {len(SQLITE_MIGRATIONS)}")
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Generator[Callable[..., sqlite3.Cursor]]:
+    """Take the write lock at once, so that two writers wait for each other instead of failing."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        version = _version(connection)
-        for statements in SQLITE_MIGRATIONS[version:]:
-            for statement in statements:
-                connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {len(SQLITE_MIGRATIONS)}")
+        yield connection.execute
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:

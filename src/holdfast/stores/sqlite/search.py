@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeAlias
 
 from holdfast.stores.encoding import COMPRESSION_LEVEL, DEFLATED, decompress
 from holdfast.stores.search_terms import SearchTerm, index_body, rarity_weight
+from holdfast.stores.sqlite.schema import INDEX_TABLES
 
 COMMON_WORD_MESSAGES = 1_000
 """A word in this many messages is common, and counting stops there."""
@@ -34,6 +35,8 @@ MAX_LENGTH_WEIGHED = 300
 BM25_B, BM25_K1 = 0.5, 1.2
 RowRange: TypeAlias = tuple[int, int]
 """The first row, and the row after the last."""
+RowScore: TypeAlias = tuple[int, float]
+"""The row of a message, and its score."""
 
 
 class _Word(NamedTuple):
@@ -43,46 +46,58 @@ class _Word(NamedTuple):
     messages: int
 
 
-def search_rows(
-    connection: sqlite3.Connection, terms: Sequence[SearchTerm], rows: RowRange, limit: int
-) -> list[tuple[int, float]]:
-    """Return the best rows and their scores, best first."""
-    counted = (_word(connection, term, rows) for term in terms)
-    words = sorted((word for word in counted if word.messages), key=lambda word: word.messages)
-    rare, common = _split(words)
-    if not words:
-        return []
-    index = _Lookup(connection, rows)
-    holding = index.rows_with_rare(rare, common) if rare else index.rows_with_pairs(common)
-    total = _message_count(connection, rows)
-    weights = [rarity_weight(word.messages, total) for word in (*rare, *common)]
-    sums = {
-        words: sum(weight for number, weight in enumerate(weights) if words >> number & 1)
-        for words in set(holding.values())
-    }
-    return _weigh_by_length(connection, {row: sums[words] for row, words in holding.items()}, limit)
-
-
-class _Lookup:
-    """Finds the rows that hold words; each row comes with one bit for each word it holds."""
+class _IndexSearch:
+    """A search in some rows of an index. A set of words is an integer with one bit for each word."""
 
     def __init__(self, connection: sqlite3.Connection, rows: RowRange) -> None:
         self._connection = connection
         self._rows = rows
 
-    def rows_with_rare(self, rare: Sequence[_Word], common: Sequence[_Word]) -> dict[int, int]:
+    def best_rows(self, terms: Sequence[SearchTerm], limit: int) -> list[RowScore]:
+        """Return the best rows and their scores, best first."""
+        counted = (self._word(term) for term in terms)
+        words = sorted((word for word in counted if word.messages), key=lambda word: word.messages)
+        if not words:
+            return []
+        rare, common = _split(words)
+        holding = self._rows_with_rare(rare, common) if rare else self._rows_with_pairs(common)
+        total = self._message_count()
+        weights = [rarity_weight(word.messages, total) for word in (*rare, *common)]
+        sums = {
+            words: sum(weight for number, weight in enumerate(weights) if words >> number & 1)
+            for words in set(holding.values())
+        }
+        return self._weigh_by_length({row: sums[words] for row, words in holding.items()}, limit)
+
+    def _word(self, term: SearchTerm) -> _Word:
+        """Return a term and how common it is; a common word is searched in its written form only."""
+        plain = '"' + " ".join(term.words) + '"'
+        held = self._count(plain)
+        if not term.is_stem or held > MAX_STEMMED_MESSAGES:
+            return _Word(plain, held)
+        return _Word(f"{plain} *", self._count(f"{plain} *"))
+
+    def _count(self, match: str) -> int:
+        query = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? AND rowid >= ? AND rowid < ? LIMIT ?)"
+        return self._connection.execute(query, (match, *self._rows, COMMON_WORD_MESSAGES)).fetchone()[0]
+
+    def _message_count(self) -> int:
+        """Return about how many messages there are: the rows of a session are consecutive."""
+        ends = "SELECT (SELECT min(id) FROM indexed WHERE id >= ?), (SELECT max(id) FROM indexed WHERE id < ?)"
+        first, last = self._connection.execute(ends, self._rows).fetchone()
+        return 0 if first is None or last is None else last - first + 1
+
+    def _rows_with_rare(self, rare: Sequence[_Word], common: Sequence[_Word]) -> dict[int, int]:
         """Return the rows that hold a rare word, with all the words they hold."""
-        holding: dict[int, int] = {}
-        for number, word in enumerate(rare):
-            for row in self._newest(word.match):
-                holding[row] = holding.get(row, 0) | 1 << number
         either = " OR ".join(word.match for word in rare)
-        for number, word in enumerate(common, len(rare)):
-            for row in self._newest(f"({either}) AND {word.match}"):
+        matches = [word.match for word in rare] + [f"({either}) AND {word.match}" for word in common]
+        holding: dict[int, int] = {}
+        for number, match in enumerate(matches):
+            for row in self._newest(match):
                 holding[row] = holding.get(row, 0) | 1 << number
         return holding
 
-    def rows_with_pairs(self, common: Sequence[_Word]) -> dict[int, int]:
+    def _rows_with_pairs(self, common: Sequence[_Word]) -> dict[int, int]:
         """Return the newest rows that hold two common words; if there are none, those with the rarest word."""
         holding: dict[int, int] = {}
         for (one, word), (two, other) in combinations(enumerate(common[:MAX_PAIRED_WORDS]), 2):
@@ -94,14 +109,18 @@ class _Lookup:
         query = "SELECT rowid FROM words WHERE words MATCH ? AND rowid >= ? AND rowid < ? ORDER BY rowid DESC LIMIT ?"
         return [row for (row,) in self._connection.execute(query, (match, *self._rows, MAX_CANDIDATES))]
 
+    def _weigh_by_length(self, scores: Mapping[int, float], limit: int) -> list[RowScore]:
+        """Return the best rows, with lower scores for longer messages."""
+        best = sorted(scores, key=lambda row: (-scores[row], -row))[: max(MAX_LENGTH_WEIGHED, limit)]
+        query = "SELECT id, length(body) FROM indexed WHERE id IN (SELECT value FROM json_each(?))"
+        sizes = dict(self._connection.execute(query, (json.dumps(best),)).fetchall())
+        usual = sum(sizes.values()) / max(1, len(sizes))
 
-def _word(connection: sqlite3.Connection, term: SearchTerm, rows: RowRange) -> _Word:
-    """Return a term and how common it is; a common word is searched in its written form only."""
-    plain = '"' + " ".join(term.words) + '"'
-    held = _count(connection, plain, rows)
-    if not term.is_stem or held > MAX_STEMMED_MESSAGES:
-        return _Word(plain, held)
-    return _Word(f"{plain} *", _count(connection, f"{plain} *", rows))
+        def weighted(row: int) -> float:
+            size = sizes.get(row, usual)
+            return scores[row] * ((BM25_K1 + 1) / (1 + BM25_K1 * (1 - BM25_B + BM25_B * size / max(1.0, usual))))
+
+        return _best_first(((row, weighted(row)) for row in best), limit)
 
 
 def _split(words: Sequence[_Word]) -> tuple[list[_Word], list[_Word]]:
@@ -116,43 +135,12 @@ def _split(words: Sequence[_Word]) -> tuple[list[_Word], list[_Word]]:
     return rare, list(words[len(rare) :][:MAX_COMMON_WORDS])
 
 
-def _count(connection: sqlite3.Connection, match: str, rows: RowRange) -> int:
-    query = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? AND rowid >= ? AND rowid < ? LIMIT ?)"
-    return connection.execute(query, (match, *rows, COMMON_WORD_MESSAGES)).fetchone()[0]
-
-
-def _message_count(connection: sqlite3.Connection, rows: RowRange) -> int:
-    """Return about how many messages there are: the rows of a session are consecutive."""
-    ends = "SELECT (SELECT min(id) FROM indexed WHERE id >= ?), (SELECT max(id) FROM indexed WHERE id < ?)"
-    first, last = connection.execute(ends, rows).fetchone()
-    return 0 if first is None or last is None else last - first + 1
-
-
-def _weigh_by_length(
-    connection: sqlite3.Connection, scores: Mapping[int, float], limit: int
-) -> list[tuple[int, float]]:
-    """Return the best rows, with lower scores for longer messages."""
-    best = sorted(scores, key=lambda row: (-scores[row], -row))[: max(MAX_LENGTH_WEIGHED, limit)]
-    sizes = dict(
-        connection.execute(
-            "SELECT id, length(body) FROM indexed WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(best),)
-        ).fetchall()
-    )
-    usual = sum(sizes.values()) / max(1, len(sizes))
-
-    def weighted(row: int) -> float:
-        size = sizes.get(row, usual)
-        return scores[row] * ((BM25_K1 + 1) / (1 + BM25_K1 * (1 - BM25_B + BM25_B * size / max(1.0, usual))))
-
-    return sorted(((row, weighted(row)) for row in best), key=lambda item: (-item[1], -item[0]))[:limit]
+def _best_first(scores: Iterable[RowScore], limit: int) -> list[RowScore]:
+    return sorted(scores, key=lambda item: (-item[1], -item[0]))[:limit]
 
 
 MAX_PENDING_TEXTS, MAX_PENDING_CHARS = 64, 65_536
 """With this many pending texts or characters, indexing is worthwhile. A search indexes fewer in milliseconds."""
-TOKENIZER = "tokenize = 'unicode61 remove_diacritics 0'"
-"""We split words ourselves, so that every store finds the same."""
-RowScore: TypeAlias = tuple[int, float]
-"""The row of a message, and its score."""
 
 
 class FullTextIndex:
@@ -193,16 +181,9 @@ class FullTextIndex:
         return [(row_id, text.decode()) for row_id, text in rows]
 
     def _index_texts(self, texts: Iterable[tuple[int, str]]) -> None:
-        write = self._connection.execute
         for row_id, text in texts:
-            body = index_body(text)
-            # The index holds no text, and FTS5 deletes a row only if it is given the indexed text.
-            kept = _compressed(body)
-            insert = "INSERT OR IGNORE INTO indexed (id, body) VALUES (?, ?)"
-            if not write(insert, (row_id, kept)).rowcount:
-                self.remove(row_id, row_id + 1)
-                write(insert, (row_id, kept))
-            write("INSERT INTO words (rowid, body) VALUES (?, ?)", (row_id, body))
+            self.remove(row_id, row_id + 1)
+            _index_text(self._connection, row_id, text)
 
     def remove(self, first: int, last: int) -> None:
         """Remove messages from the index; no text may be pending."""
@@ -228,20 +209,22 @@ class FullTextIndex:
         """Return the rows that match, best first, pending texts included."""
         # Pending texts first: what another process indexes meanwhile is then found twice, not missed.
         hits = dict(self._search_pending(terms, rows, limit)) if self.has_pending() else {}
-        hits |= dict(search_rows(self._connection, terms, rows, limit))
-        return sorted(hits.items(), key=lambda hit: (-hit[1], -hit[0]))[:limit]
+        hits |= dict(_IndexSearch(self._connection, rows).best_rows(terms, limit))
+        return _best_first(hits.items(), limit)
 
     def _search_pending(self, terms: Sequence[SearchTerm], rows: RowRange, limit: int) -> list[RowScore]:
         """Return the pending texts that match, scored among themselves."""
         with closing(sqlite3.connect(":memory:")) as memory:
-            memory.execute(f"CREATE VIRTUAL TABLE words USING fts5 (body, {TOKENIZER})")
-            memory.execute("CREATE TABLE indexed (id INTEGER PRIMARY KEY, body BLOB NOT NULL)")
+            for statement in INDEX_TABLES:
+                memory.execute(statement)
             for row_id, text in self._pending_texts():
-                body = index_body(text)
-                memory.execute("INSERT INTO words (rowid, body) VALUES (?, ?)", (row_id, body))
-                memory.execute("INSERT INTO indexed (id, body) VALUES (?, ?)", (row_id, _compressed(body)))
-            return search_rows(memory, terms, rows, limit)
+                _index_text(memory, row_id, text)
+            return _IndexSearch(memory, rows).best_rows(terms, limit)
 
 
-def _compressed(body: str) -> bytes:
-    return DEFLATED + zlib.compress(body.encode(), COMPRESSION_LEVEL)
+def _index_text(connection: sqlite3.Connection, row_id: int, text: str) -> None:
+    body = index_body(text)
+    connection.execute("INSERT INTO words (rowid, body) VALUES (?, ?)", (row_id, body))
+    # The index holds no text, and FTS5 deletes a row only if it is given the indexed text.
+    packed = DEFLATED + zlib.compress(body.encode(), COMPRESSION_LEVEL)
+    connection.execute("INSERT INTO indexed (id, body) VALUES (?, ?)", (row_id, packed))

@@ -37,14 +37,11 @@ class WorkerThread:
         """Return the result of an action; an action that is cancelled while it waits does not run."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._put(lambda: None if future.cancelled() else _run_and_settle(action, future, loop))
+        self.submit(lambda: None if future.cancelled() else _run_and_settle(action, future, loop))
         return await future
 
     def submit(self, action: Callable[[], object]) -> None:
         """Queue an action without waiting for it; its errors are dropped."""
-        self._put(action)
-
-    def _put(self, action: Callable[[], object]) -> None:
         if self._queue is None:
             self._queue = SimpleQueue()
             # A daemon, so that the program may exit at once: only unacknowledged writes can be missing, none is torn.
@@ -132,6 +129,6 @@ class SqliteStore:
                 self._database = None
             raise as_sqlite_store_error(error, str(self.path)) from error
         except (UnicodeError, OverflowError) as error:
-            raise StoreUnavailableError(str(self.path), f"it cannot keep this: {error}; give another") from error
+            raise StoreUnavailableError(str(self.path), f"it cannot store this value: {error}; pass another") from error
         except OSError as error:
             raise StoreUnavailableError(str(self.path), f"{error.strerror or error}; check the path") from error

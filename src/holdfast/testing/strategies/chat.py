@@ -3,6 +3,7 @@
 Needs the `hypothesis` package.
 """
 
+from collections.abc import Callable
 from typing import TypeVar
 
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from holdfast.testing.chat import (
 
 T = TypeVar("T")
 
+PROSE = st.integers(1, 200).map(lambda count: "word " * count)
 CHAT_CALL_IDS = ("call_a", "call_b", "call_c", "toolu_01", "x" * 40, "", "weird id!")
 MESSAGE_TEXTS = st.one_of(
     st.sampled_from(
@@ -49,6 +51,13 @@ def _message(role: str, **fields: st.SearchStrategy[T]) -> st.SearchStrategy[Jso
     return st.fixed_dictionaries({"role": st.just(role), **fields}).map(dict[str, object])
 
 
+def lists_as(
+    build: Callable[..., JsonMessage], items: st.SearchStrategy[JsonMessage], *, min_size: int = 0, max_size: int = 3
+) -> st.SearchStrategy[JsonMessage]:
+    """Return a strategy for messages, each built from a list of items."""
+    return st.lists(items, min_size=min_size, max_size=max_size).map(lambda drawn: build(*drawn))
+
+
 CHAT_MESSAGES: st.SearchStrategy[JsonMessage] = st.one_of(
     _message("user", content=st.one_of(MESSAGE_TEXTS, CHAT_BLOCKS)),
     _message("assistant", content=st.one_of(MESSAGE_TEXTS, st.none())),
@@ -78,17 +87,16 @@ def chat_histories(max_size: int = 30) -> st.SearchStrategy[list[JsonMessage]]:
 @st.composite
 def valid_chat_histories(draw: st.DrawFn, max_turns: int = 6) -> list[JsonMessage]:
     """Draw a chat list without defects, ending with a prompt or with tool results."""
-    words = st.integers(1, 200).map(lambda count: "word " * count)
     messages: list[JsonMessage] = [system_message("Be brief.")] if draw(st.booleans()) else []
     turns = draw(st.integers(1, max_turns))
     for turn in range(turns):
-        messages.append(user_message(f"prompt {turn} " + draw(words)))
+        messages.append(user_message(f"prompt {turn} " + draw(PROSE)))
         for step in range(draw(st.integers(0, 4))):
             ids = [f"c{turn}_{step}_{number}" for number in range(draw(st.integers(1, 3)))]
             messages.append(tool_call_message(*ids))
-            messages += [tool_result_message(call_id, draw(words)) for call_id in ids]
+            messages += [tool_result_message(call_id, draw(PROSE)) for call_id in ids]
         if turn < turns - 1:
-            messages.append(assistant_message(f"answer {turn} " + draw(words)))
+            messages.append(assistant_message(f"answer {turn} " + draw(PROSE)))
     return messages
 
 

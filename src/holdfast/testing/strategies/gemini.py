@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from holdfast.testing.chat import JsonMessage
 from holdfast.testing.gemini import function_call_part, function_response_part, model_turn, text_part, user_turn
-from holdfast.testing.strategies.chat import MESSAGE_TEXTS, PLAIN_TEXTS
+from holdfast.testing.strategies.chat import MESSAGE_TEXTS, PLAIN_TEXTS, PROSE, lists_as
 
 GEMINI_TOOL_NAMES = st.sampled_from(["run", "look"])
 GEMINI_CALL_IDS = st.sampled_from([None, "id_a", "id_b", "weird id!"])
@@ -51,16 +51,12 @@ GEMINI_CALL_PARTS = st.builds(
     function_call_part, GEMINI_TOOL_NAMES, GEMINI_CALL_IDS, st.sampled_from([None, "c2ln" * 10])
 )
 GEMINI_CONTENTS: st.SearchStrategy[JsonMessage] = st.one_of(
-    st.lists(GEMINI_USER_PARTS, max_size=3).map(lambda parts: user_turn(*parts)),
-    st.lists(GEMINI_RESPONSE_PARTS, min_size=1, max_size=3).map(lambda parts: user_turn(*parts)),
-    st.lists(
-        st.one_of(GEMINI_RESPONSE_PARTS, GEMINI_RESPONSE_PARTS.map(_with_image), GEMINI_USER_PARTS), max_size=3
-    ).map(lambda parts: user_turn(*parts)),
-    st.lists(GEMINI_MODEL_PARTS, max_size=3).map(lambda parts: model_turn(*parts)),
-    st.lists(GEMINI_CALL_PARTS, min_size=1, max_size=3).map(lambda parts: model_turn(*parts)),
-    st.lists(st.one_of(GEMINI_MODEL_PARTS, GEMINI_CALL_PARTS, GEMINI_RESPONSE_PARTS), max_size=4).map(
-        lambda parts: model_turn(*parts)
-    ),
+    lists_as(user_turn, GEMINI_USER_PARTS),
+    lists_as(user_turn, GEMINI_RESPONSE_PARTS, min_size=1),
+    lists_as(user_turn, st.one_of(GEMINI_RESPONSE_PARTS, GEMINI_RESPONSE_PARTS.map(_with_image), GEMINI_USER_PARTS)),
+    lists_as(model_turn, GEMINI_MODEL_PARTS),
+    lists_as(model_turn, GEMINI_CALL_PARTS, min_size=1),
+    lists_as(model_turn, st.one_of(GEMINI_MODEL_PARTS, GEMINI_CALL_PARTS, GEMINI_RESPONSE_PARTS), max_size=4),
     MESSAGE_TEXTS.map(lambda text: {"parts": [{"text": text}]}),
 )
 
@@ -73,12 +69,11 @@ def gemini_histories(max_size: int = 20) -> st.SearchStrategy[list[JsonMessage]]
 @st.composite
 def valid_gemini_histories(draw: st.DrawFn, max_turns: int = 5) -> list[JsonMessage]:
     """Draw a list of contents without defects, with ids or without, ending with a prompt or with responses."""
-    prose = st.integers(1, 200).map(lambda count: "word " * count)
     has_ids = draw(st.booleans())
     contents: list[JsonMessage] = []
     turns = draw(st.integers(1, max_turns))
     for turn in range(turns):
-        contents.append(user_turn(text_part(f"prompt {turn} " + draw(prose))))
+        contents.append(user_turn(text_part(f"prompt {turn} " + draw(PROSE))))
         for step in range(draw(st.integers(0, 3))):
             names = draw(st.lists(GEMINI_TOOL_NAMES, min_size=1, max_size=3))
             ids = [f"c{turn}_{step}_{number}" if has_ids else None for number in range(len(names))]
@@ -86,14 +81,8 @@ def valid_gemini_histories(draw: st.DrawFn, max_turns: int = 5) -> list[JsonMess
             calls = [function_call_part(*call) for call in zip(names, ids, signatures, strict=False)]
             thought: list[JsonMessage] = [{"text": "hm", "thought": True}] if draw(st.booleans()) else []
             contents.append(model_turn(*thought, *calls))
-            contents.append(
-                user_turn(
-                    *(
-                        function_response_part(name, call_id, draw(prose))
-                        for name, call_id in zip(names, ids, strict=True)
-                    )
-                )
-            )
+            responses = [function_response_part(*call, draw(PROSE)) for call in zip(names, ids, strict=True)]
+            contents.append(user_turn(*responses))
         if turn < turns - 1:
-            contents.append(model_turn({"text": f"answer {turn} " + draw(prose), "thoughtSignature": "c2ln"}))
+            contents.append(model_turn({"text": f"answer {turn} " + draw(PROSE), "thoughtSignature": "c2ln"}))
     return contents

@@ -15,7 +15,7 @@ from holdfast.testing.pydantic_ai import (
     tool_return_part,
     user_prompt_part,
 )
-from holdfast.testing.strategies.chat import MESSAGE_TEXTS, PLAIN_TEXTS
+from holdfast.testing.strategies.chat import MESSAGE_TEXTS, PLAIN_TEXTS, PROSE, lists_as
 
 AGENT_CALL_IDS = st.sampled_from(["call_a", "call_b", "pyd_ai_01", "", "weird id!"])
 AGENT_TOOL_NAMES = st.sampled_from(["run", "look"])
@@ -34,14 +34,8 @@ TOOL_RETURN_CONTENTS: list[object] = [
     None, {}, {"lines": ["a line"] * 60}, ["a", "b"], 7, True, ["a", AGENT_IMAGE], AGENT_BINARY, "x" * 3_000,
 ]  # fmt: skip
 AGENT_CALL_ARGUMENTS: list[object] = [
-    None,
-    "",
-    "{}",
-    "not json",
-    '{"path": "a.py"}',
-    {"path": "a.py"},
-    {"text": "y" * 900},
-]
+    None, "", "{}", "not json", '{"path": "a.py"}', {"path": "a.py"}, {"text": "y" * 900},
+]  # fmt: skip
 OTHER_REQUEST_PARTS: list[JsonMessage] = [
     {"content": "n must be a number", "tool_name": "run", "tool_call_id": "call_a", "part_kind": "retry-prompt"},
     {"content": "say more", "part_kind": "retry-prompt"},
@@ -70,17 +64,15 @@ TOOL_RETURN_PARTS = st.builds(
 TOOL_CALL_PARTS = st.builds(tool_call_part, AGENT_CALL_IDS, AGENT_TOOL_NAMES, st.sampled_from(AGENT_CALL_ARGUMENTS))
 AGENT_MESSAGES: st.SearchStrategy[JsonMessage] = st.one_of(
     USER_PROMPT_PARTS.map(request_message),
-    st.lists(TOOL_RETURN_PARTS, min_size=1, max_size=3).map(lambda parts: request_message(*parts)),
-    st.lists(st.one_of(TOOL_RETURN_PARTS, USER_PROMPT_PARTS, st.sampled_from(OTHER_REQUEST_PARTS)), max_size=4).map(
-        lambda parts: request_message(*parts)
+    lists_as(request_message, TOOL_RETURN_PARTS, min_size=1),
+    lists_as(
+        request_message,
+        st.one_of(TOOL_RETURN_PARTS, USER_PROMPT_PARTS, st.sampled_from(OTHER_REQUEST_PARTS)),
+        max_size=4,
     ),
     st.sampled_from(["Be brief.", "Never lie."]).map(lambda text: request_message(system_prompt_part(text))),
-    st.lists(st.one_of(PLAIN_TEXTS.map(text_reply_part), st.sampled_from(OTHER_RESPONSE_PARTS)), max_size=3).map(
-        lambda parts: response_message(*parts)
-    ),
-    st.lists(st.one_of(TOOL_CALL_PARTS, PLAIN_TEXTS.map(text_reply_part)), min_size=1, max_size=3).map(
-        lambda parts: response_message(*parts)
-    ),
+    lists_as(response_message, st.one_of(PLAIN_TEXTS.map(text_reply_part), st.sampled_from(OTHER_RESPONSE_PARTS))),
+    lists_as(response_message, st.one_of(TOOL_CALL_PARTS, PLAIN_TEXTS.map(text_reply_part)), min_size=1),
 )
 
 
@@ -92,16 +84,15 @@ def pydantic_ai_histories(max_size: int = 20) -> st.SearchStrategy[list[JsonMess
 @st.composite
 def valid_pydantic_ai_histories(draw: st.DrawFn, max_turns: int = 5) -> list[JsonMessage]:
     """Draw a history without defects, ending with a prompt or with results."""
-    prose = st.integers(1, 200).map(lambda count: "word " * count)
     messages: list[JsonMessage] = [request_message(system_prompt_part("Be brief."))] if draw(st.booleans()) else []
     turns = draw(st.integers(1, max_turns))
     for turn in range(turns):
-        messages.append(request_message(user_prompt_part(f"prompt {turn} " + draw(prose))))
+        messages.append(request_message(user_prompt_part(f"prompt {turn} " + draw(PROSE))))
         for step in range(draw(st.integers(0, 3))):
             ids = [f"c{turn}_{step}_{number}" for number in range(draw(st.integers(1, 3)))]
             thought: list[JsonMessage] = [{"content": "hm", "part_kind": "thinking"}] if draw(st.booleans()) else []
             messages.append(response_message(*thought, *(tool_call_part(call_id, args={"n": 1}) for call_id in ids)))
-            messages.append(request_message(*(tool_return_part(call_id, draw(prose)) for call_id in ids)))
+            messages.append(request_message(*(tool_return_part(call_id, draw(PROSE)) for call_id in ids)))
         if turn < turns - 1:
-            messages.append(response_message(text_reply_part(f"answer {turn} " + draw(prose))))
+            messages.append(response_message(text_reply_part(f"answer {turn} " + draw(PROSE))))
     return messages

@@ -13,7 +13,7 @@ from holdfast.testing.responses import (
     output_message_item,
     reasoning_item,
 )
-from holdfast.testing.strategies.chat import CALL_ARGUMENTS, MESSAGE_TEXTS, PLAIN_TEXTS
+from holdfast.testing.strategies.chat import CALL_ARGUMENTS, MESSAGE_TEXTS, PLAIN_TEXTS, PROSE
 
 RESPONSES_CALL_IDS = st.sampled_from(["call_a", "call_b", "call_c", "", "x" * 80, "weird id!"])
 CUSTOM_CALL_IDS = st.sampled_from(["custom_a", "custom_b"])
@@ -77,18 +77,17 @@ def responses_histories(max_size: int = 25) -> st.SearchStrategy[list[JsonMessag
 @st.composite
 def valid_responses_histories(draw: st.DrawFn, max_turns: int = 5) -> list[JsonMessage]:
     """Draw a list of items without defects, ending with a prompt or with outputs."""
-    words = st.integers(1, 200).map(lambda count: "word " * count)
     items: list[JsonMessage] = [system_message("Be brief.")] if draw(st.booleans()) else []
     turns = draw(st.integers(1, max_turns))
     for turn in range(turns):
-        items.append(user_message(f"prompt {turn} " + draw(words)))
+        items.append(user_message(f"prompt {turn} " + draw(PROSE)))
         for step in range(draw(st.integers(0, 3))):
             ids = [f"c{turn}_{step}_{number}" for number in range(draw(st.integers(1, 3)))]
             for call_id in ids:
                 items += [reasoning_item(f"rs_{call_id}")] if draw(st.booleans()) else []
                 items += [output_message_item("Looking.", f"msg_{call_id}")] if draw(st.booleans()) else []
                 items.append(function_call_item(call_id))
-            items += [function_output_item(call_id, draw(words)) for call_id in draw(st.permutations(ids))]
+            items += [function_output_item(call_id, draw(PROSE)) for call_id in draw(st.permutations(ids))]
         if turn < turns - 1:
-            items.append(output_message_item(f"answer {turn} " + draw(words), f"msg_{turn}"))
+            items.append(output_message_item(f"answer {turn} " + draw(PROSE), f"msg_{turn}"))
     return items

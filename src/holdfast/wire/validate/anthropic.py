@@ -10,11 +10,11 @@ from holdfast.wire.validate.rules import (
     Payload,
     ValidationRule,
     Violation,
+    at,
     content_blocks,
     image_limit_rule,
     is_blank,
     is_not_empty,
-    payload_path,
 )
 
 ANTHROPIC_MAX_IMAGES = 100
@@ -25,13 +25,11 @@ def begins_and_ends_with_user(payload: Payload) -> Iterator[Violation]:
     """The first and the last message are the user's, and there are only two roles."""
     for index, message in enumerate(payload.messages):
         if message.get("role") not in {"user", "assistant"}:
-            yield Violation("role", payload_path(index, ".role"), f"{message.get('role')!r} is not a role here")
+            yield Violation("role", at(index, ".role"), f"{message.get('role')!r} is not a role here")
     if payload.messages and payload.messages[0].get("role") != "user":
-        yield Violation("first-role", payload_path(0), "the first message is not the user's")
+        yield Violation("first-role", at(0), "the first message must be a user message")
     if payload.messages and payload.messages[-1].get("role") != "user":
-        yield Violation(
-            "last-role", payload_path(len(payload.messages) - 1), "the conversation must end with a user message"
-        )
+        yield Violation("last-role", at(payload.last), "the conversation must end with a user message")
 
 
 def uses_are_answered(payload: Payload) -> Iterator[Violation]:
@@ -41,20 +39,18 @@ def uses_are_answered(payload: Payload) -> Iterator[Violation]:
         results = [block.get("tool_use_id") for block in content_blocks(message) if block.get("type") == "tool_result"]
         for use in waiting:
             if use not in results:
-                yield Violation(
-                    "use-answered", payload_path(index - 1), f"tool_use {use!r} has no tool_result directly after it"
-                )
+                yield Violation("use-answered", at(index - 1), f"tool_use {use!r} has no tool_result directly after it")
         for number, result in enumerate(results):
             if result not in waiting or result in results[:number]:
                 yield Violation(
-                    "result-has-use", payload_path(index), f"tool_result for {result!r}, which is no open tool_use"
+                    "result-has-use", at(index), f"tool_result for {result!r}, which is not an open tool_use"
                 )
         first_others = content_blocks(message)[: len(results)]
         if any(block.get("type") != "tool_result" for block in first_others):
-            yield Violation("results-first", payload_path(index), "tool results must come before anything else")
+            yield Violation("results-first", at(index), "tool results must come before anything else")
         waiting = _uses(message)
     for use in waiting:
-        yield Violation("use-answered", payload_path(len(payload.messages) - 1), f"tool_use {use!r} has no tool_result")
+        yield Violation("use-answered", at(payload.last), f"tool_use {use!r} has no tool_result")
 
 
 def _uses(message: Mapping[str, Any]) -> list[object]:
@@ -67,11 +63,9 @@ def ids_are_unique(payload: Payload) -> Iterator[Violation]:
     for index, message in enumerate(payload.messages):
         for use in _uses(message):
             if use in seen:
-                yield Violation("unique-id", payload_path(index), f"tool_use id {use!r} is used before")
+                yield Violation("unique-id", at(index), f"tool_use id {use!r} was used before")
             if not isinstance(use, str) or not re.fullmatch(_ANTHROPIC_ID, use):
-                yield Violation(
-                    "id", payload_path(index), f"tool_use id {use!r} has other than letters, digits, _ and -"
-                )
+                yield Violation("id", at(index), f"tool_use id {use!r} may only have letters, digits, _ and -")
             seen.add(use)
 
 
@@ -80,13 +74,11 @@ def nothing_is_empty(payload: Payload) -> Iterator[Violation]:
     for index, message in enumerate(payload.messages):
         content = message.get("content")
         if not content or (isinstance(content, str) and is_blank(content)):
-            yield Violation("empty", payload_path(index), "all messages must have non-empty content")
+            yield Violation("empty", at(index), "all messages must have non-empty content")
         for number, block in enumerate(content_blocks(message)):
             for inner in (block, *content_blocks(block)):
                 if inner.get("type") == "text" and is_blank(inner.get("text")):
-                    yield Violation(
-                        "empty-text", payload_path(index, f".content[{number}]"), "text blocks must be non-empty"
-                    )
+                    yield Violation("empty-text", at(index, f".content[{number}]"), "text blocks must be non-empty")
 
 
 def thinking_is_signed(payload: Payload) -> Iterator[Violation]:
@@ -94,9 +86,7 @@ def thinking_is_signed(payload: Payload) -> Iterator[Violation]:
     for index, message in enumerate(payload.messages):
         for number, block in enumerate(content_blocks(message)):
             if block.get("type") == "thinking" and not isinstance(block.get("signature"), str):
-                yield Violation(
-                    "signature", payload_path(index, f".content[{number}]"), "thinking.signature: field required"
-                )
+                yield Violation("signature", at(index, f".content[{number}]"), "thinking.signature: field required")
 
 
 def server_results_have_uses(payload: Payload) -> Iterator[Violation]:
@@ -109,7 +99,7 @@ def server_results_have_uses(payload: Payload) -> Iterator[Violation]:
                 uses.add(block.get("id"))
             elif kind.endswith("_tool_result") and block.get("tool_use_id") not in uses:
                 yield Violation(
-                    "server-result", payload_path(index, f".content[{number}]"), f"{kind} without its server_tool_use"
+                    "server-result", at(index, f".content[{number}]"), f"{kind} without its server_tool_use"
                 )
 
 
@@ -143,11 +133,11 @@ def roles_alternate(payload: Payload) -> Iterator[Violation]:
     for index, (before, after) in enumerate(pairwise(roles)):
         if before == after:
             yield Violation(
-                "alternate", payload_path(index + 1), "a conversation must alternate between user and assistant roles"
+                "alternate", at(index + 1), "a conversation must alternate between user and assistant roles"
             )
     for index in {0, len(roles) - 1} if roles else ():
         if roles[index] != "user":
-            yield Violation("edge-role", payload_path(index), "the first and the last message are the user's")
+            yield Violation("edge-role", at(index), "the first and the last message must be user messages")
 
 
 def converse_uses_are_answered(payload: Payload) -> Iterator[Violation]:
@@ -158,28 +148,26 @@ def converse_uses_are_answered(payload: Payload) -> Iterator[Violation]:
         for result in results:
             if result not in waiting:
                 yield Violation(
-                    "result-has-use", payload_path(index), f"toolResult {result!r} exceeds the toolUse blocks before"
+                    "result-has-use", at(index), f"toolResult {result!r} has no toolUse in the message before"
                 )
         for use in waiting:
             if use not in results:
-                yield Violation(
-                    "use-answered", payload_path(index - 1), f"toolUse {use!r} has no toolResult directly after it"
-                )
+                yield Violation("use-answered", at(index - 1), f"toolUse {use!r} has no toolResult directly after it")
         waiting = _ids(message, "toolUse")
         if len(set(map(str, waiting))) != len(waiting):
-            yield Violation("unique-id", payload_path(index), "a toolUseId is used twice")
+            yield Violation("unique-id", at(index), "a toolUseId is used twice")
     for use in waiting:
-        yield Violation("use-answered", payload_path(len(payload.messages) - 1), f"toolUse {use!r} has no toolResult")
+        yield Violation("use-answered", at(payload.last), f"toolUse {use!r} has no toolResult")
 
 
 def converse_nothing_is_empty(payload: Payload) -> Iterator[Violation]:
     """Messages and texts are not empty."""
     for index, message in enumerate(payload.messages):
         if not content_blocks(message):
-            yield Violation("empty", payload_path(index), "the content field is empty")
+            yield Violation("empty", at(index), "the content field is empty")
         for number, block in enumerate(content_blocks(message)):
             if "text" in block and is_blank(block["text"]):
-                yield Violation("empty-text", payload_path(index, f".content[{number}]"), "the text field is blank")
+                yield Violation("empty-text", at(index, f".content[{number}]"), "the text field is blank")
 
 
 def tools_are_defined(payload: Payload) -> Iterator[Violation]:

@@ -11,10 +11,10 @@ from holdfast.wire.validate.rules import (
     Payload,
     ValidationRule,
     Violation,
+    at,
     content_blocks,
     image_limit_rule,
     is_not_empty,
-    payload_path,
 )
 
 OPENAI_MAX_STRING_CHARS = 1_048_576
@@ -25,7 +25,7 @@ def roles_are_known(payload: Payload) -> Iterator[Violation]:
     """Only these roles exist."""
     for index, message in enumerate(payload.messages):
         if message.get("role") not in OPENAI_CHAT_ROLES:
-            yield Violation("role", payload_path(index, ".role"), f"{message.get('role')!r} is not a role")
+            yield Violation("role", at(index, ".role"), f"{message.get('role')!r} is not a role")
 
 
 def calls_are_answered(payload: Payload) -> Iterator[Violation]:
@@ -38,9 +38,7 @@ def calls_are_answered(payload: Payload) -> Iterator[Violation]:
             if waiting[call_id] > 0:
                 waiting[call_id] -= 1
             else:
-                yield Violation(
-                    "result-has-call", payload_path(index), f"a result for {call_id!r}, which is no open call"
-                )
+                yield Violation("result-has-call", at(index), f"a result for {call_id!r}, which is not an open call")
             continue
         yield from _unanswered(waiting, caller)
         waiting, caller = Counter(call_ids(message)), index
@@ -49,7 +47,7 @@ def calls_are_answered(payload: Payload) -> Iterator[Violation]:
 
 def _unanswered(waiting: Counter[str], caller: int) -> Iterator[Violation]:
     for call_id in waiting.elements():
-        yield Violation("call-answered", payload_path(caller), f"call {call_id!r} has no result directly after it")
+        yield Violation("call-answered", at(caller), f"call {call_id!r} has no result directly after it")
 
 
 def call_ids(message: Mapping[str, Any]) -> list[str]:
@@ -65,7 +63,7 @@ def ids_are_unique(payload: Payload) -> Iterator[Violation]:
         for call_id in call_ids(message):
             if call_id in seen or not call_id:
                 yield Violation(
-                    "unique-id", payload_path(index, ".tool_calls"), f"call id {call_id!r} is empty or used before"
+                    "unique-id", at(index, ".tool_calls"), f"call id {call_id!r} is empty or was used before"
                 )
             seen.add(call_id)
 
@@ -75,7 +73,7 @@ def content_is_there(payload: Payload) -> Iterator[Violation]:
     for index, message in enumerate(payload.messages):
         says_otherwise = any(message.get(key) for key in ("tool_calls", "refusal", "audio", "function_call"))
         if message.get("content") is None and not (message.get("role") == "assistant" and says_otherwise):
-            yield Violation("content", payload_path(index, ".content"), "expected a string, got null")
+            yield Violation("content", at(index, ".content"), "expected a string, got null")
 
 
 def strings_are_short_enough(payload: Payload) -> Iterator[Violation]:
@@ -84,9 +82,7 @@ def strings_are_short_enough(payload: Payload) -> Iterator[Violation]:
         texts = [message.get("content"), *(block.get("text") for block in content_blocks(message))]
         for text in texts:
             if isinstance(text, str) and len(text) > OPENAI_MAX_STRING_CHARS:
-                yield Violation(
-                    "string-length", payload_path(index, ".content"), f"{len(text):,} characters are too long"
-                )
+                yield Violation("string-length", at(index, ".content"), f"{len(text):,} characters are too many")
 
 
 OPENAI_RULES: tuple[ValidationRule, ...] = (
@@ -117,14 +113,14 @@ def roles_follow_in_order(payload: Payload) -> Iterator[Violation]:
     for index, message in enumerate(payload.messages):
         role = message.get("role")
         if role not in ALLOWED_NEXT_ROLES:
-            yield Violation("role", payload_path(index, ".role"), f"{role!r} is not a role")
+            yield Violation("role", at(index, ".role"), f"{role!r} is not a role")
         elif previous in ALLOWED_NEXT_ROLES and role not in ALLOWED_NEXT_ROLES[previous]:
-            yield Violation("order", payload_path(index), f"unexpected role {role!r} after role {previous!r}")
+            yield Violation("order", at(index), f"unexpected role {role!r} after role {previous!r}")
         previous = role
     if previous == "assistant" and not payload.messages[-1].get("prefix"):
-        yield Violation("last-role", payload_path(len(payload.messages) - 1), "the last message is the assistant's")
+        yield Violation("last-role", at(payload.last), "the last message must not be an assistant message")
     if payload.messages and payload.messages[0].get("role") not in {"system", "user"}:
-        yield Violation("first-role", payload_path(0), "the first message is neither system nor user")
+        yield Violation("first-role", at(0), "the first message is neither system nor user")
 
 
 def ids_and_names_are_plain(payload: Payload) -> Iterator[Violation]:
@@ -135,20 +131,20 @@ def ids_and_names_are_plain(payload: Payload) -> Iterator[Violation]:
             ids = [str(message.get("tool_call_id"))]
         for call_id in ids:
             if not re.fullmatch(_MISTRAL_ID, call_id):
-                yield Violation("id", payload_path(index), f"call id {call_id!r} is not nine letters or digits")
+                yield Violation("id", at(index), f"call id {call_id!r} is not nine letters or digits")
         for call in message.get("tool_calls") or ():
             name = call["function"].get("name") if is_mapping(call) and is_mapping(call.get("function")) else None
             if not isinstance(name, str) or not re.fullmatch(_NAME, name):
-                yield Violation("name", payload_path(index, ".tool_calls"), f"{name!r} is not a function name")
+                yield Violation("name", at(index, ".tool_calls"), f"{name!r} is not a function name")
 
 
 def assistant_says_something(payload: Payload) -> Iterator[Violation]:
     """An assistant message has content or calls."""
     for index, message in enumerate(payload.messages):
         if message.get("role") == "assistant" and not message.get("content") and not message.get("tool_calls"):
-            yield Violation("empty", payload_path(index), "neither content nor tool calls")
+            yield Violation("empty", at(index), "an assistant message must have content or tool calls")
         if message.get("role") == "system" and message.get("content") is None:
-            yield Violation("empty", payload_path(index), "a system message must have content")
+            yield Violation("empty", at(index), "a system message must have content")
 
 
 MISTRAL_RULES: tuple[ValidationRule, ...] = (

@@ -4,22 +4,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.wire.json_reader import is_list, is_mapping
-from holdfast.wire.pydantic_ai_decode import (
+from holdfast.wire.pydantic_ai import (
     FILE_KINDS,
     MESSAGE_KINDS,
     STATE_PART_KINDS,
     is_not_decoded,
     is_permanent_system,
 )
-from holdfast.wire.validate.rules import (
-    Payload,
-    ValidationRule,
-    Violation,
-    content_blocks,
-    is_blank,
-    is_not_empty,
-    payload_path,
-)
+from holdfast.wire.validate.rules import Payload, ValidationRule, Violation, at, content_blocks, is_blank, is_not_empty
 
 PYDANTIC_AI_MAX_IMAGES = 100
 VALID_REQUEST_PART_KINDS = STATE_PART_KINDS | {
@@ -34,7 +26,7 @@ def kinds_are_known(payload: Payload) -> Iterator[Violation]:
     """A message is a request or a response without parts of the other side; unknown parts come from newer versions."""
     for index, message in enumerate(payload.messages):
         if message.get("kind") not in MESSAGE_KINDS or not is_list(message.get("parts")):
-            yield Violation("kind", payload_path(index), "neither a request nor a response with parts")
+            yield Violation("kind", at(index), "must be a request or a response with parts")
             continue
         foreign = (
             VALID_RESPONSE_PART_KINDS - VALID_REQUEST_PART_KINDS
@@ -44,18 +36,18 @@ def kinds_are_known(payload: Payload) -> Iterator[Violation]:
         for number, part in enumerate(message["parts"]):
             kind = part.get("part_kind") if is_mapping(part) else None
             if not isinstance(kind, str) or kind in foreign:
-                yield Violation("part-kind", payload_path(index, f".parts[{number}]"), f"{kind!r} has no place here")
+                yield Violation("part-kind", at(index, f".parts[{number}]"), f"{kind!r} is not allowed here")
 
 
 def begins_and_ends_with_requests(payload: Payload) -> Iterator[Violation]:
     """The first and the last message are requests, apart from system text."""
     others = [index for index, message in enumerate(payload.messages) if not _is_system(message)]
     if not others:
-        yield Violation("first-kind", "messages", "nobody says anything")
+        yield Violation("first-kind", "messages", "there is no message besides system text")
         return
     for name, index in (("first-kind", others[0]), ("last-kind", others[-1])):
         if payload.messages[index].get("kind") != "request":
-            yield Violation(name, payload_path(index), f"the {name.split('-')[0]} message is no request")
+            yield Violation(name, at(index), f"the {name.split('-')[0]} message must be a request")
 
 
 def calls_are_answered(payload: Payload) -> Iterator[Violation]:
@@ -66,19 +58,15 @@ def calls_are_answered(payload: Payload) -> Iterator[Violation]:
         results = [part.get("tool_call_id") for part in parts if _is_result(part)]
         for call in waiting:
             if call not in results:
-                yield Violation(
-                    "call-answered", payload_path(index - 1), f"call {call!r} has no result directly after it"
-                )
+                yield Violation("call-answered", at(index - 1), f"call {call!r} has no result directly after it")
         for number, result in enumerate(results):
             if result not in waiting or result in results[:number]:
-                yield Violation(
-                    "result-has-call", payload_path(index), f"a result for {result!r}, which is no open call"
-                )
+                yield Violation("result-has-call", at(index), f"a result for {result!r}, which is not an open call")
         if not all(map(_is_result, parts[: len(results)])):
-            yield Violation("results-first", payload_path(index), "tool results must come before anything else")
+            yield Violation("results-first", at(index), "tool results must come before anything else")
         waiting = _calls(message)
     for call in waiting:
-        yield Violation("call-answered", payload_path(len(payload.messages) - 1), f"call {call!r} has no result")
+        yield Violation("call-answered", at(payload.last), f"call {call!r} has no result")
 
 
 def ids_are_unique(payload: Payload) -> Iterator[Violation]:
@@ -87,7 +75,7 @@ def ids_are_unique(payload: Payload) -> Iterator[Violation]:
     for index, message in enumerate(payload.messages):
         for call in _calls(message):
             if not call or call in seen:
-                yield Violation("unique-id", payload_path(index), f"call id {call!r} is empty or used before")
+                yield Violation("unique-id", at(index), f"call id {call!r} is empty or was used before")
             seen.add(call)
 
 
@@ -96,10 +84,10 @@ def nothing_is_empty(payload: Payload) -> Iterator[Violation]:
     for index, message in enumerate(payload.messages):
         parts = [part for part in content_blocks(message, "parts") if not is_not_decoded(part)]
         if all(part.get("part_kind") == "thinking" for part in parts):
-            yield Violation("empty", payload_path(index), "it says nothing")
+            yield Violation("empty", at(index), "the message has no content")
         for number, part in enumerate(parts):
             if any(map(is_blank, _texts(part))):
-                yield Violation("empty-text", payload_path(index, f".parts[{number}]"), "texts must say something")
+                yield Violation("empty-text", at(index, f".parts[{number}]"), "texts must not be empty")
 
 
 def images_are_few_enough(payload: Payload) -> Iterator[Violation]:

@@ -4,9 +4,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.wire.json_reader import is_list
-from holdfast.wire.responses import COMPACTION_ITEM_TYPES, ITEM_ID_PREFIXES, OPENAI_RESPONSES_ROLES
-from holdfast.wire.responses_items import TEXT_OUTPUT_TYPES, TOOL_OUTPUT_KINDS, call_kind_of, output_kind_of
-from holdfast.wire.validate.rules import Payload, ValidationRule, Violation, content_blocks, is_not_empty, payload_path
+from holdfast.wire.responses import (
+    COMPACTION_ITEM_TYPES,
+    ITEM_ID_PREFIXES,
+    OPENAI_RESPONSES_ROLES,
+    TEXT_OUTPUT_TYPES,
+    TOOL_OUTPUT_KINDS,
+    call_kind_of,
+    output_kind_of,
+)
+from holdfast.wire.validate.rules import Payload, ValidationRule, Violation, at, content_blocks, is_not_empty
 
 RESPONSES_MAX_STRING_CHARS = 10_485_760
 RESPONSES_MAX_IMAGES = 500
@@ -24,9 +31,9 @@ def roles_are_known(payload: Payload) -> Iterator[Violation]:
         if _kind(item) != "message":
             continue
         if item.get("role") not in OPENAI_RESPONSES_ROLES:
-            yield Violation("role", payload_path(index, ".role"), f"{item.get('role')!r} is not a role")
+            yield Violation("role", at(index, ".role"), f"{item.get('role')!r} is not a role")
         if not isinstance(item.get("content"), str) and not is_list(item.get("content")):
-            yield Violation("content", payload_path(index, ".content"), "a message needs a string or a list of parts")
+            yield Violation("content", at(index, ".content"), "a message needs a string or a list of parts")
 
 
 def _call_id(item: Mapping[str, Any]) -> str | None:
@@ -49,11 +56,9 @@ def calls_are_answered(payload: Payload) -> Iterator[Violation]:
         if call_kind_of(_kind(item), item):
             waiting[call_id] = index
         elif waiting.pop(call_id, None) is None:
-            yield Violation(
-                "output-has-call", payload_path(index), f"no tool call found for the output with call_id {call_id!r}"
-            )
+            yield Violation("output-has-call", at(index), f"no tool call found for the output with call_id {call_id!r}")
     for call_id, index in waiting.items():
-        yield Violation("call-answered", payload_path(index), f"no tool output found for call {call_id!r}")
+        yield Violation("call-answered", at(index), f"no tool output found for call {call_id!r}")
 
 
 def outputs_are_of_their_kind(payload: Payload) -> Iterator[Violation]:
@@ -66,11 +71,9 @@ def outputs_are_of_their_kind(payload: Payload) -> Iterator[Violation]:
         if tool := call_kind_of(kind, item):
             expected[call_id] = tool.output
         elif kind in TOOL_OUTPUT_KINDS and expected.get(call_id, kind) != kind:
-            yield Violation(
-                "output-kind", payload_path(index, ".type"), f"{kind} answers a call that wants {expected[call_id]}"
-            )
+            yield Violation("output-kind", at(index, ".type"), f"{kind} answers a call that needs {expected[call_id]}")
         if kind in TEXT_OUTPUT_TYPES and not isinstance(item.get("output"), str) and not is_list(item.get("output")):
-            yield Violation("output", payload_path(index, ".output"), "an output is a string or a list of parts")
+            yield Violation("output", at(index, ".output"), "an output must be a string or a list of parts")
 
 
 def call_ids_are_unique(payload: Payload) -> Iterator[Violation]:
@@ -81,13 +84,9 @@ def call_ids_are_unique(payload: Payload) -> Iterator[Violation]:
             continue
         call_id = _call_id(item) or ""
         if not call_id or call_id in seen:
-            yield Violation(
-                "unique-id", payload_path(index, ".call_id"), f"call id {call_id!r} is empty or used before"
-            )
+            yield Violation("unique-id", at(index, ".call_id"), f"call id {call_id!r} is empty or was used before")
         if len(call_id) > MAX_CALL_ID_CHARS:
-            yield Violation(
-                "id-length", payload_path(index, ".call_id"), f"a call id has at most {MAX_CALL_ID_CHARS} characters"
-            )
+            yield Violation("id-length", at(index, ".call_id"), f"a call id has at most {MAX_CALL_ID_CHARS} characters")
         seen.add(call_id)
 
 
@@ -96,7 +95,7 @@ def item_ids_have_their_prefix(payload: Payload) -> Iterator[Violation]:
     for index, item in enumerate(payload.messages):
         prefix, item_id = ITEM_ID_PREFIXES.get(_kind(item)), item.get("id")
         if prefix and item_id is not None and not str(item_id).startswith(prefix):
-            yield Violation("item-id", payload_path(index, ".id"), f"expected an id that begins with {prefix!r}")
+            yield Violation("item-id", at(index, ".id"), f"expected an id that begins with {prefix!r}")
 
 
 def reasoning_is_followed(payload: Payload) -> Iterator[Violation]:
@@ -107,7 +106,7 @@ def reasoning_is_followed(payload: Payload) -> Iterator[Violation]:
             continue
         if index + 1 == len(items) or not _is_by_model(items[index + 1]):
             yield Violation(
-                "reasoning-followed", payload_path(index), "reasoning was provided without its required following item"
+                "reasoning-followed", at(index), "reasoning was provided without its required following item"
             )
 
 
@@ -122,7 +121,7 @@ def compactions_are_whole(payload: Payload) -> Iterator[Violation]:
     """A compaction has its encrypted content."""
     for index, item in enumerate(payload.messages):
         if _kind(item) in COMPACTION_ITEM_TYPES and not isinstance(item.get("encrypted_content"), str):
-            yield Violation("compaction", payload_path(index, ".encrypted_content"), "a compaction is replayed whole")
+            yield Violation("compaction", at(index, ".encrypted_content"), "a compaction needs its encrypted content")
 
 
 def strings_are_short_enough(payload: Payload) -> Iterator[Violation]:
@@ -131,9 +130,7 @@ def strings_are_short_enough(payload: Payload) -> Iterator[Violation]:
         for key in ("content", "output", "arguments", "input"):
             for text in (item.get(key), *(block.get("text") for block in content_blocks(item, key))):
                 if isinstance(text, str) and len(text) > RESPONSES_MAX_STRING_CHARS:
-                    yield Violation(
-                        "string-length", payload_path(index, f".{key}"), f"{len(text):,} characters are too long"
-                    )
+                    yield Violation("string-length", at(index, f".{key}"), f"{len(text):,} characters are too many")
 
 
 def images_are_few_enough(payload: Payload) -> Iterator[Violation]:
@@ -148,11 +145,9 @@ def nothing_refers_to_storage(payload: Payload) -> Iterator[Violation]:
     """If responses are not stored, reasoning is encrypted and no item is referenced."""
     for index, item in enumerate(payload.messages):
         if _kind(item) == "item_reference":
-            yield Violation("stored", payload_path(index), "items are not persisted when store is false")
+            yield Violation("stored", at(index), "items are not persisted when store is false")
         if _kind(item) == "reasoning" and item.get("id") is not None and not item.get("encrypted_content"):
-            yield Violation(
-                "stored", payload_path(index), "reasoning is not persisted when store is false, and is not encrypted"
-            )
+            yield Violation("stored", at(index), "reasoning is not persisted when store is false, and is not encrypted")
 
 
 RESPONSES_RULES: tuple[ValidationRule, ...] = (

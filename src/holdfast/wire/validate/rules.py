@@ -29,12 +29,17 @@ class Payload(NamedTuple):
     system: object = None
     tools: object = None
 
+    @property
+    def last(self) -> int:
+        """The index of the last message."""
+        return len(self.messages) - 1
+
 
 ValidationRule: TypeAlias = Callable[[Payload], Iterator[Violation]]
 
 
-def payload_path(index: int, path: str = "") -> str:
-    """Return the path of a place in a message."""
+def at(index: int, path: str = "") -> str:
+    """Return the path of a message, or of a place in it."""
     return f"messages[{index}]{path}"
 
 

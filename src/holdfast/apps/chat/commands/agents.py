@@ -1,10 +1,10 @@
-"""The command about agents: which there are, their tasks, what they could see, and their answers."""
+"""/agents: which agents there are, their tasks, what they could see, and their answers."""
 
 from collections.abc import Iterable
 
 from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry, parse_whole_number
-from holdfast.apps.chat.events import ChatNotice, CommandReply, CommandTable
+from holdfast.apps.chat.events import CommandReply, CommandTable
 from holdfast.core.history.scopes import DelegationRecord
 from holdfast.errors import SettingsError
 from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
@@ -15,9 +15,9 @@ MAX_TASK_CHARS = 60
 
 @AGENT_COMMANDS.register("[N]", completes=lambda _: ())
 async def agents(chat: Chat, number: str) -> None:
-    """List the agents that can be asked and the tasks they were given; with N, all about one task.
+    """List the agents and the tasks that were delegated to them; with N, show one task in detail.
 
-    Agents are named in the settings, as [agents.NAME].
+    You define agents in the settings, as [agents.NAME].
     """
     found = await chat.session.delegations()
     if number:
@@ -34,9 +34,9 @@ async def agents(chat: Chat, number: str) -> None:
     if found:
         chat.screen.show(CommandTable(("N", "AGENT", "STATE", "TASK", "SAW"), list(_delegation_rows(found))))
     if chat.model == EMBEDDED:
-        chat.screen.show(ChatNotice("the embedded model has no tools and cannot delegate; /model NAME chooses another"))
+        chat.notify("the embedded model has no tools and cannot delegate; /model NAME chooses another")
     elif not known and not found:
-        chat.screen.show(ChatNotice("there are no agents to ask; name them in the settings, as [agents.NAME]"))
+        chat.notify("there are no agents; define them in the settings, as [agents.NAME]")
 
 
 def _delegation_rows(found: list[DelegationRecord]) -> Iterable[tuple[str, ...]]:
@@ -47,11 +47,11 @@ def _delegation_rows(found: list[DelegationRecord]) -> Iterable[tuple[str, ...]]
 
 
 def _describe_delegation(one: DelegationRecord) -> Iterable[str]:
-    yield f"**{one.started.agent}** ({one.state.replace('_', ' ')}), asked by {one.started.parent}"
+    yield f"**{one.started.agent}** ({one.state.replace('_', ' ')}), delegated by {one.started.parent}"
     yield f"Task: {one.started.task}"
     yield f"Saw {one.description}; {one.request_count:,} requests, {one.message_count:,} messages of its own."
     if one.started.briefing:
-        yield f"Was told:\n\n{one.started.briefing}"
+        yield f"Briefing:\n\n{one.started.briefing}"
     if one.answer:
         yield f"Answer: {one.answer}"
     if one.findings:
@@ -59,4 +59,4 @@ def _describe_delegation(one: DelegationRecord) -> Iterable[str]:
     if one.finished and one.finished.sources:
         yield f"Sources: {', '.join(one.finished.sources)}"
     if one.error:
-        yield f"Without an answer: {one.error}"
+        yield f"No answer: {one.error}"

@@ -1,8 +1,8 @@
-"""Commands about messages that are no longer in view: search them, and show what a marker refers to."""
+"""/recall searches the messages of a conversation, in view or not; /show displays what a reference stands for."""
 
 from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry
-from holdfast.apps.chat.events import ChatNotice, CommandReply
+from holdfast.apps.chat.events import CommandReply
 from holdfast.core.history.events import MAIN
 from holdfast.core.recall.answer import Excerpt, RecallAnswer
 from holdfast.core.recall.query import RecallQuery
@@ -18,7 +18,7 @@ MIN_MATCH_SHARE = 0.35
 
 @RECALL_COMMANDS.register("QUERY")
 async def recall(chat: Chat, query: str) -> None:
-    """Search everything that was said here, folded or not; QUERY is words, or references such as #12-#20."""
+    """Search all messages of this conversation, compacted or not; QUERY is words, or references such as #12-#20."""
     if not query:
         raise SettingsError("/recall", "takes words to search for, or references such as #12-#20")
     if is_reference_text(query):
@@ -29,21 +29,21 @@ async def recall(chat: Chat, query: str) -> None:
     )
     if not found.excerpts:
         is_cleared = chat.session.history.version.state_of(MAIN).cleared_at > 0
-        since = " since the clear; /memory search looks further" if is_cleared else ""
-        chat.screen.show(ChatNotice(f"nothing was found{since}"))
+        since = " since the clear; /memory search finds notes of earlier messages" if is_cleared else ""
+        chat.notify(f"nothing was found{since}")
         return
     _show_excerpts(chat, found)
     hidden = found.found_count - len(found.excerpts)
-    others = f"{hidden:,} more hold some of these words; " if hidden > 0 else ""
-    chat.screen.show(ChatNotice(f"{others}/show #N shows a whole message"))
+    others = f"{hidden:,} more contain some of these words; " if hidden > 0 else ""
+    chat.notify(f"{others}/show #N shows a whole message")
 
 
 @RECALL_COMMANDS.register("[diff] REF", completes=lambda _: ("diff ",))
 async def show(chat: Chat, ref: str) -> None:
-    """Show what a marker stands for, to the letter: #12, #12-#20, #12.2 (a part), #12:L40-L80 (lines).
+    """Show the original text of a reference: #12, #12-#20, #12.2 (a part), #12:L40-L80 (lines).
 
-    With `diff`, show what changed between two readings of a file: `diff #12 #40`, `diff #40` for that and the one
-    before it, or `diff src/a.py` for its two newest.
+    With `diff`, show what changed between two readings of a file: `diff #12 #40`, `diff #40` for that reading and the
+    one before it, or `diff src/a.py` for its two newest readings.
     """
     first, _, rest = ref.partition(" ")
     if not ref:
@@ -54,7 +54,7 @@ async def show(chat: Chat, ref: str) -> None:
     found = await chat.session.recall(RecallQuery(refs=ref, max_tokens=MAX_RECALL_REFERENCE_TOKENS))
     _show_excerpts(chat, found)
     if found.next_query:
-        chat.screen.show(ChatNotice(f"there is more: /show {found.next_query.refs}"))
+        chat.notify(f"there is more: /show {found.next_query.refs}")
 
 
 async def _show_difference(chat: Chat, what: str) -> None:
@@ -72,16 +72,14 @@ async def _show_difference(chat: Chat, what: str) -> None:
     _show_excerpts(chat, found)
     if found.next_query and found.diff:
         left = found.diff.total_lines - found.diff.shown_lines
-        chat.screen.show(
-            ChatNotice(f"{left:,} more lines of it are not shown; /show compares parts: diff #12:L1-L90 #40:L1-L90")
-        )
+        chat.notify(f"{left:,} more lines are not shown; compare parts with /show diff #12:L1-L90 #40:L1-L90")
 
 
 def _show_excerpts(chat: Chat, found: RecallAnswer) -> None:
     for excerpt in found.excerpts:
         chat.screen.show(CommandReply(f"**{_heading(excerpt)}**\n\n{_fence(excerpt.text)}"))
     for note in found.notes:
-        chat.screen.show(ChatNotice(note, "warning"))
+        chat.notify(note, "warning")
 
 
 def _heading(excerpt: Excerpt) -> str:

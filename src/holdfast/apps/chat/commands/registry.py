@@ -75,4 +75,4 @@ class SlashCommandRegistry:
         names = [known for command in self for known in (command.name, *command.aliases)]
         near = [command.name for command in begun] or difflib.get_close_matches(name, names, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(f'/{one}' for one in near)}?" if near else "/help lists all"
-        raise SettingsError(f"/{name}", f"is no command; {hint}")
+        raise SettingsError(f"/{name}", f"is not a command; {hint}")

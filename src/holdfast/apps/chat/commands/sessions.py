@@ -1,11 +1,14 @@
-"""Commands about whole conversations: new, resume, rewind, fork, list, and export as Markdown or a log."""
+"""Commands about whole conversations.
+
+/new, /sessions, /session, /resume, /fork, /rewind, /retry, /export and /quit.
+"""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry, parse_whole_number
-from holdfast.apps.chat.events import ChatNotice, CommandReply, CommandTable
+from holdfast.apps.chat.events import CommandReply, CommandTable
 from holdfast.apps.settings.build import checkpoints_folder
 from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
@@ -18,13 +21,160 @@ from holdfast.stores.files import write_private_lines
 from holdfast.stores.jsonl import export_lines
 from holdfast.wire.formats import format_named
 
+SESSION_COMMANDS = SlashCommandRegistry()
+NO_MESSAGES = "there are no messages yet"
 COMPACTED_TITLE = "Conversation Compacted"
 MAX_RESULT_CHARS = 600
+MAX_LISTED_SESSIONS = 20
+MAX_SNIPPET_CHARS = 60
+AGE_UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000))
+
+
+@SESSION_COMMANDS.register()
+async def new(chat: Chat, _: str) -> None:
+    """Start a new conversation; the old one stays saved."""
+    old = chat.session.id
+    await chat.open_conversation()
+    chat.notify(f"a new conversation; /resume {old} returns to the old one")
+
+
+@SESSION_COMMANDS.register("[PREFIX]")
+async def sessions(chat: Chat, prefix: str) -> None:
+    """List saved conversations, most recently changed first."""
+    found = await chat.store.sessions(prefix=prefix, limit=MAX_LISTED_SESSIONS)
+    if not found:
+        chat.notify("there are no saved conversations yet")
+        return
+    rows = [
+        (
+            "→" if info.id == chat.session.id else "",
+            info.id,
+            _render_age(info.updated_ms),
+            info.name[:MAX_SNIPPET_CHARS],
+        )
+        for info in found
+    ]
+    chat.screen.show(CommandTable(("", "ID", "AGE", "NAME"), rows))
+
+
+@SESSION_COMMANDS.register("[ID]")
+async def resume(chat: Chat, session: str) -> None:
+    """Continue another conversation, by the beginning of its id; without ID, the newest other one."""
+    if not session:
+        others = [info.id for info in await chat.store.sessions(limit=2) if info.id != chat.session.id]
+        if not others:
+            chat.notify("there is no other conversation")
+            return
+        session = others[0]
+    await chat.open_conversation(session)
+    chat.notify(f"{chat.session.id}: {len(chat.session):,} messages")
+
+
+@SESSION_COMMANDS.register(
+    "[N]",
+    completes=lambda chat: [str(number) for number in chat.session.history.prompt_positions[-MAX_LISTED_SESSIONS:]],
+)
+async def rewind(chat: Chat, number: str) -> None:
+    """Go back to before prompt N and drop what followed from the context; without N, list the prompts.
+
+    /undo reverts it.
+    """
+    if not number:
+        await _list_prompts(chat)
+        return
+    position = parse_whole_number(number)
+    if position is None or position not in chat.session.history.prompt_positions:
+        raise SettingsError("/rewind", f"{number!r:.60} is not the number of a prompt; /rewind lists them")
+    await chat.session.rewind(to=position)
+    chat.notify(f"back before message {position}; /undo reverts it")
+
+
+async def _list_prompts(chat: Chat) -> None:
+    visible = await chat.session.visible_messages()
+    prompts = [entry for entry in visible if entry.message.is_prompt and entry.position is not None]
+    rows = [
+        (str(entry.position), " ".join(entry.message.text.split())[:MAX_SNIPPET_CHARS])
+        for entry in prompts[-MAX_LISTED_SESSIONS:]
+    ]
+    if rows:
+        chat.screen.show(CommandTable(("MESSAGE", "PROMPT"), rows))
+    else:
+        chat.notify(NO_MESSAGES)
+
+
+@SESSION_COMMANDS.register("[N]")
+async def fork(chat: Chat, number: str) -> None:
+    """Continue in a copy of this conversation; with N, the copy ends before message N. The original stays unchanged."""
+    position = parse_whole_number(number)
+    if number and (position is None or position > len(chat.session)):
+        raise SettingsError("/fork", f"{number!r:.60} is not the number of a message; /rewind lists them")
+    old = chat.session.id
+    copy = await chat.session.fork(at=position)
+    await copy.close()
+    await chat.open_conversation(copy.id)
+    chat.notify(f"now in {copy.id}; /resume {old} returns to the original")
+
+
+@SESSION_COMMANDS.register()
+async def retry(chat: Chat, _: str) -> None:
+    """Send the last prompt again, after a failure or an interrupt; the results of its tool calls are kept."""
+    if chat.unrecorded_prompt is not None:
+        await chat.take_turn(chat.unrecorded_prompt)
+        return
+    visible = await chat.session.visible_messages()
+    if not visible:
+        raise SettingsError("/retry", "there is no prompt to send again")
+    last = visible[-1]
+    if last.message.role == "assistant" and last.position is not None:
+        # The turn has an answer, or the beginning of one, which the retry replaces.
+        await chat.session.rewind(to=last.position)
+    await chat.take_turn(None)
+
+
+@SESSION_COMMANDS.register("checkpoints", completes=lambda _: ("checkpoints",))
+async def session(chat: Chat, what: str) -> None:
+    """Show this conversation; with `checkpoints`, the summaries that were written to files."""
+    if what not in {"", "checkpoints"}:
+        raise SettingsError("/session", f"takes nothing or `checkpoints`, not {what!r}")
+    if not what:
+        chat.notify(f"{chat.session.id}: {len(chat.session):,} messages, preset {chat.session.policy.name}")
+        return
+    folder = checkpoints_folder(chat.settings, chat.session.id)
+    chat.screen.show(CommandReply(NO_CHECKPOINTS if folder is None else await Checkpoints(folder).describe()))
+
+
+@SESSION_COMMANDS.register("[FILE]")
+async def export(chat: Chat, file: str) -> None:
+    """Write the conversation to FILE: .md for people, .jsonl for `holdfast import`. Without FILE, show it."""
+    text = render_transcript(await chat.session.events())
+    if not file:
+        chat.screen.show(CommandReply(text))
+        return
+    path = _new_file(file)
+    if path.suffix == ".jsonl":
+        records = [record async for record in export_records(chat.store, chat.session.id)]
+        write_private_lines(path, export_lines(chat.session.id, "", records))
+    else:
+        write_private_lines(path, [text])
+    chat.notify(f"wrote {path}")
+
+
+def _new_file(file: str) -> Path:
+    path = Path(file).expanduser()
+    if path.exists():
+        raise SettingsError("/export", f"{path} already exists; choose another name")
+    return path
+
+
+@SESSION_COMMANDS.register(aliases=["exit", "q"])
+async def quit_(chat: Chat, _: str) -> None:
+    """Exit; the conversation stays saved."""
+    chat.is_over = True
 
 
 def render_transcript(events: Iterable[log.Event]) -> str:
     """Return all messages as text, with the context changes between them."""
-    return "\n\n".join(line for event in events for line in _render_event(event)) or "nothing was said yet"
+    return "\n\n".join(line for event in events for line in _render_event(event)) or NO_MESSAGES
 
 
 def _render_event(event: log.Event) -> Iterator[str]:
@@ -58,135 +208,7 @@ def _render_message(message: Message) -> Iterator[str]:
         yield "\n".join(f"    {line}" for line in (text[:MAX_RESULT_CHARS] + cut).splitlines())
 
 
-SESSION_COMMANDS = SlashCommandRegistry()
-MAX_LISTED_SESSIONS = 20
-MAX_SNIPPET_CHARS = 60
-AGE_MINUTE_MS, AGE_HOUR_MS, AGE_DAY_MS = 60_000, 3_600_000, 86_400_000
-
-
-@SESSION_COMMANDS.register()
-async def new(chat: Chat, _: str) -> None:
-    """Begin a new conversation; the old one is kept."""
-    old = chat.session.id
-    await chat.open_conversation()
-    chat.screen.show(ChatNotice(f"a new conversation; /resume {old} goes back"))
-
-
-@SESSION_COMMANDS.register("[PREFIX]")
-async def sessions(chat: Chat, prefix: str) -> None:
-    """List conversations that are kept, the newest first."""
-    found = await chat.store.sessions(prefix=prefix, limit=MAX_LISTED_SESSIONS)
-    if not found:
-        chat.screen.show(ChatNotice("no conversations are kept yet"))
-        return
-    rows = [
-        ("→" if info.id == chat.session.id else "", info.id, render_age(info.updated_ms), info.name[:MAX_SNIPPET_CHARS])
-        for info in found
-    ]
-    chat.screen.show(CommandTable(("", "ID", "AGE", "NAME"), rows))
-
-
-@SESSION_COMMANDS.register("[ID]")
-async def resume(chat: Chat, session: str) -> None:
-    """Go on with another conversation, by the beginning of its id; without one, with the newest other one."""
-    if not session:
-        others = [info.id for info in await chat.store.sessions(limit=2) if info.id != chat.session.id]
-        if not others:
-            chat.screen.show(ChatNotice("there is no other conversation"))
-            return
-        session = others[0]
-    await chat.open_conversation(session)
-    chat.screen.show(ChatNotice(f"{chat.session.id}: {len(chat.session):,} messages"))
-
-
-@SESSION_COMMANDS.register(
-    "[N]",
-    completes=lambda chat: [str(number) for number in chat.session.history.prompt_positions[-MAX_LISTED_SESSIONS:]],
-)
-async def rewind(chat: Chat, number: str) -> None:
-    """Go back to before prompt N, as if what followed had not been said; without N, list the prompts.
-
-    /undo takes it back.
-    """
-    if not number:
-        await _list_prompts(chat)
-        return
-    position = parse_whole_number(number)
-    if position is None or position not in chat.session.history.prompt_positions:
-        raise SettingsError("/rewind", f"{number!r:.60} is not the number of a prompt; /rewind lists them")
-    await chat.session.rewind(to=position)
-    chat.screen.show(ChatNotice(f"back before message {position}; /undo takes it back"))
-
-
-@SESSION_COMMANDS.register("[N]")
-async def fork(chat: Chat, number: str) -> None:
-    """Go on in a copy of this conversation, up to before message N if that is given; this one stays as it is."""
-    position = parse_whole_number(number)
-    if number and (position is None or position > len(chat.session)):
-        raise SettingsError("/fork", f"{number!r:.60} is not the number of a message; /rewind lists them")
-    old = chat.session.id
-    await chat.switch_to(await chat.session.fork(at=position))
-    chat.screen.show(ChatNotice(f"now in {chat.session.id}; /resume {old} goes back"))
-
-
-@SESSION_COMMANDS.register("checkpoints", completes=lambda _: ("checkpoints",))
-async def session(chat: Chat, what: str) -> None:
-    """Show this conversation; with `checkpoints`, the summaries that were written to files."""
-    if what not in {"", "checkpoints"}:
-        raise SettingsError("/session", f"takes nothing or `checkpoints`, not {what!r}")
-    if not what:
-        chat.screen.show(
-            ChatNotice(f"{chat.session.id}: {len(chat.session):,} messages, preset {chat.session.policy.name}")
-        )
-        return
-    folder = checkpoints_folder(chat.settings, chat.session.id)
-    chat.screen.show(CommandReply(NO_CHECKPOINTS if folder is None else await Checkpoints(folder).describe()))
-
-
-@SESSION_COMMANDS.register("[FILE]")
-async def export(chat: Chat, file: str) -> None:
-    """Write the conversation to FILE: .md for people, .jsonl for `holdfast import`. Without FILE, show it."""
-    events = await chat.session.events()
-    text = render_transcript(events)
-    if not file:
-        chat.screen.show(CommandReply(text))
-        return
-    path = _new_file(file)
-    if path.suffix == ".jsonl":
-        records = [record async for record in export_records(chat.store, chat.session.id)]
-        write_private_lines(path, export_lines(chat.session.id, "", records))
-    else:
-        write_private_lines(path, [text])
-    chat.screen.show(ChatNotice(f"wrote {path}"))
-
-
-def _new_file(file: str) -> Path:
-    path = Path(file).expanduser()
-    if path.exists():
-        raise SettingsError("/export", f"{path} is already there; choose another name")
-    return path
-
-
-async def _list_prompts(chat: Chat) -> None:
-    prompts = [
-        entry
-        for entry in await chat.session.visible_messages()
-        if entry.message.is_prompt and entry.position is not None
-    ]
-    rows = [
-        (str(entry.position), " ".join(entry.message.text.split())[:MAX_SNIPPET_CHARS])
-        for entry in prompts[-MAX_LISTED_SESSIONS:]
-    ]
-    if rows:
-        chat.screen.show(CommandTable(("MESSAGE", "PROMPT"), rows))
-    else:
-        chat.screen.show(ChatNotice("nothing was said yet"))
-
-
-def render_age(updated_ms: int) -> str:
-    """Return the age of something in its largest unit."""
+def _render_age(updated_ms: int) -> str:
+    """Return the age of a conversation in its largest unit."""
     age = max(0, now_ms() - updated_ms)
-    for size, unit in ((AGE_DAY_MS, "d"), (AGE_HOUR_MS, "h"), (AGE_MINUTE_MS, "min")):
-        if age >= size:
-            return f"{age // size:,} {unit}"
-    return "now"
+    return next((f"{age // size:,} {unit}" for unit, size in AGE_UNITS_MS if age >= size), "now")

@@ -22,7 +22,6 @@ class PrefixStability(TurnCollector):
     """
 
     async def figures(self) -> Mapping[str, float]:
-        """Return the shares."""
         broken = [turn for turn in self.turns if not turn.is_extension]
         return {
             "M5.hit_share": sum(turn.shared_tokens for turn in self.turns)
@@ -43,7 +42,6 @@ class SimulatedCost(TurnCollector):
     prices: Sequence[Prices]
 
     async def figures(self) -> Mapping[str, float]:
-        """Return the totals and the growth."""
         totals = {f"M6.{one.name}.total": sum(turn.cost(one) for turn in self.turns) for one in self.prices}
         return {
             **totals,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.apps.lab.recordings import Recording
-from holdfast.apps.lab.replay import ObservedRequest, TurnCollector
+from holdfast.apps.lab.replay import TurnCollector
 from holdfast.apps.lab.simulation import SimulatedSession, full_message_text
 from holdfast.core.history import events as log
 
@@ -16,17 +16,13 @@ COVERAGE_PROBE_CHARS, COVERAGE_PROBE_STEP = 24, 400
 
 
 @dataclass(slots=True)
-class Losslessness:
+class Losslessness(TurnCollector):
     """M4: how many messages of the recording differ in any byte when another session reads them from the log."""
 
     simulated: SimulatedSession
     recording: Recording
 
-    async def observe(self, observed: ObservedRequest) -> None:
-        """Do nothing: the figure is measured at the end."""
-
     async def figures(self) -> Mapping[str, float]:
-        """Return the count."""
         known = self.recording.messages[: len(self.simulated.session)]
         return {"M4.lost": await self.simulated.count_lost_messages(known)}
 
@@ -41,7 +37,6 @@ class RequestStalls(TurnCollector):
     simulated: SimulatedSession
 
     async def figures(self) -> Mapping[str, float]:
-        """Return the waits."""
         waits = [
             1_000 * (turn.waited_seconds + busy)
             for turn, busy in zip(self.turns, self.simulated.cpu_seconds, strict=False)
@@ -67,7 +62,6 @@ class SummaryUse(TurnCollector):
     recording: Recording
 
     async def figures(self) -> Mapping[str, float]:
-        """Return the costs and shares."""
         costs = [one for turn in self.turns for one in turn.summaries]
         read = sum(one.fresh_tokens + one.cached_tokens for one in costs)
         written = sum(one.output_tokens for one in costs)
@@ -105,16 +99,12 @@ def summary_depth(summaries: Sequence[log.SummaryWritten]) -> int:
 
 
 @dataclass(slots=True)
-class EngineOverhead:
+class EngineOverhead(TurnCollector):
     """M12: the processor time to prepare a request, in milliseconds, and the peak memory of the process, in MB."""
 
     simulated: SimulatedSession
 
-    async def observe(self, observed: ObservedRequest) -> None:
-        """Do nothing: the session measures the time."""
-
     async def figures(self) -> Mapping[str, float]:
-        """Return the times."""
         busy = sorted(1_000 * seconds for seconds in self.simulated.cpu_seconds) or [0.0]
         unit = 2**20 if sys.platform == "darwin" else 2**10
         return {

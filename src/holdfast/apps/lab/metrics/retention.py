@@ -52,7 +52,6 @@ class DemandRetention:
     _last_text: str = ""
 
     async def observe(self, observed: ObservedRequest) -> None:
-        """Observe one request and what its answer demands."""
         self._index_messages(observed)
         message = format_named(LAB_FORMAT).decode(observed.recording.messages[observed.index], observed.index)
         names = {name for call in message.calls for name in extract_identifiers(argument_text(call.arguments))}
@@ -123,7 +122,6 @@ class InstructionRetention:
             self._shares.add(name, sum(text in observed.text for text in texts), len(texts))
 
     async def figures(self) -> Mapping[str, float]:
-        """Return the shares that have something to find."""
         return {f"M13.{name}": share for name, share in self._shares.shares().items()}
 
 
@@ -148,7 +146,6 @@ class EvidenceRetention:
         self._last = observed
 
     async def figures(self) -> Mapping[str, float]:
-        """Return the shares."""
         last = self._last
         if last is None:
             return {}

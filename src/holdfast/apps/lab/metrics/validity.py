@@ -35,7 +35,6 @@ class RequestValidity:
     requests: int = 0
 
     async def observe(self, observed: ObservedRequest) -> None:
-        """Observe one request."""
         self.invalid += bool(validate(observed.messages, "openai-chat"))
         if self.requests % SAMPLE_EVERY == 0:
             self.sampled += 1
@@ -54,7 +53,6 @@ class RequestValidity:
                 self.refused += not self.oracle(sent.messages)
 
     async def figures(self) -> Mapping[str, float]:
-        """Return the counts."""
         figures = {"M8.invalid": self.invalid, "M8.elsewhere": self.elsewhere, "M8.sampled": self.sampled}
         return figures if self.oracle is None else {**figures, "M8.mistral": self.refused}
 
@@ -75,13 +73,11 @@ class BudgetAdherence:
     max_ratio: float = 0.0
 
     async def observe(self, observed: ObservedRequest) -> None:
-        """Observe one request."""
         sent = self.static + (observed.turn.sent_tokens - self.static) * self.factor
         self.over += sent > observed.request.budget
         self.max_ratio = max(self.max_ratio, sent / observed.request.budget)
 
     async def figures(self) -> Mapping[str, float]:
-        """Return the counts."""
         return {f"M9.{self.name}": self.over, f"M9.{self.name}_most": self.max_ratio}
 
 
@@ -97,11 +93,9 @@ class Determinism:
     differences: int = 0
 
     async def observe(self, observed: ObservedRequest) -> None:
-        """Observe one request."""
         points = observed.recording.turns
         if observed.index in points[:: max(1, len(points) // FORK_COUNT)][1 : FORK_COUNT + 1]:
             self.differences += not await self.simulated.is_reproducible(observed.request)
 
     async def figures(self) -> Mapping[str, float]:
-        """Return the count."""
         return {"M14.differences": self.differences + await self.simulated.count_differing_requests()}

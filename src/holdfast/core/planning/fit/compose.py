@@ -222,16 +222,17 @@ class ViewComposer:
         """Yield why a view does not contain all messages unchanged."""
         if cut.compact_before or cut.clip_before or cut.max_output_chars:
             free = self.situation.margin
-            margin = f", {free:.0%} of it kept free for the error of the count" if free else ""
+            margin = f"; {free:.0%} of the budget stays free because token counts may be wrong" if free else ""
             yield f"the conversation is longer than its budget{margin}"
         if compacted:
-            yield f"lines move in steps: everything before #{cut.compact_before} that is not protected was folded"
+            yield f"a digest replaces the first {cut.compact_before:,} messages, except protected ones"
         if dropped:
-            yield f"{position_count(dropped):,} messages left without a digest: there was no room for one"
+            yield f"{position_count(dropped):,} messages were dropped: there was no room for a digest of them"
         if is_media_limited:
-            yield f"providers take {self.policy.max_media} images for certain, so the oldest were elided"
+            yield f"at most {self.policy.max_media} images are sent, so a notice replaces each of the oldest"
         if cut.max_output_chars is not None:
-            yield f"the last exchange alone is too long: its outputs were cut to {cut.max_output_chars:,} characters"
+            chars = cut.max_output_chars
+            yield f"the last exchange alone is too long, so its outputs were clipped to {chars:,} characters"
 
     def _count(self, entries: list[Entry]) -> tuple[int, int]:
         tokens_of = self.transcript.tokens_of

@@ -22,6 +22,7 @@ from holdfast.core.planning.fit.receipt import View
 from holdfast.core.planning.policy import FitSettings
 from holdfast.core.planning.situation import Situation
 from holdfast.errors import CannotFitError
+from holdfast.text import pluralize
 
 MIN_CLIP_CHARS = 64
 
@@ -226,9 +227,9 @@ def fit_view(view: View, reader: MessageFormat, settings: FitSettings, situation
     if are_same_messages(fitted_entries, entries):
         return view
     repairs = tuple(Repair(position(repair.position), repair.description) for repair in fitted.repairs)
-    reasons = [f"floor: {reason}" for reason in fitted.reasons]
+    reasons = list(fitted.reasons)
     if repairs:
-        reasons.append(f"floor: mended {len(repairs):,} places so that a provider accepts them")
+        reasons.append(f"{pluralize(len(repairs), 'place')} repaired so that the provider accepts the request")
     return replace(
         view,
         entries=fitted_entries,

@@ -101,17 +101,17 @@ class Receipt:
         for name in ("kept", "clipped", "elided"):
             positions: tuple[int, ...] = getattr(self, name)
             yield from _receipt_row(name, position_ranges(sorted(positions)))
-        yield from _receipt_row("folded", self.compacted)
-        yield from _receipt_row("pruned", self.dropped)
+        yield from _receipt_row("compacted", self.compacted)
+        yield from _receipt_row("dropped", self.dropped)
         if self.repairs:
-            yield f"{'mended':10}{len(self.repairs):>10,}"
+            yield f"{'repaired':10}{len(self.repairs):>10,}"
         for repair in self.repairs:
             where = "" if repair.position is None else f"#{repair.position}: "
             yield f"{'':12}{where}{repair.description}"
         for conflict in self.conflicts:
             yield f"conflict  {conflict}"
         for reason in self.reasons:
-            yield f"because {reason}"
+            yield f"because   {reason}"
 
 
 def receipt_of(

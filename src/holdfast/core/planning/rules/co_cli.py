@@ -120,7 +120,7 @@ class CoCliCompaction(CompactionRule):
         """Yield the limit on messages, unless the window is off."""
         del window, usable
         if self.max_messages:
-            yield PolicyThreshold("middle folded over", self.max_messages, "messages")
+            yield PolicyThreshold("middle compacted", self.max_messages, "messages")
 
     def forecast(self, plan_input: PlanInput, tokens: int) -> CompactionForecast | None:
         """Return the expected size after a compaction: the kept share of messages, and a summary or a marker."""

@@ -15,7 +15,7 @@ from holdfast.core.conversation.shorten import clip_text
 from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD
 from holdfast.core.history.events import Summary
-from holdfast.core.planning.breaker import describe_fixed_size
+from holdfast.core.planning.breaker import CANNOT_HELP, describe_fixed_size
 from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
@@ -60,7 +60,8 @@ class CopilotCompaction(CompactionRule):
         if not situation.has_summarizer:
             return NO_STEPS
         if plan_input.fixed_tokens >= self.triggers.background * window:
-            reason = "system text, tools, pins and the newest prompt alone are over the line: compaction cannot help"
+            share = f"{self.triggers.background:.0%} of the window"
+            reason = f"system text, tools, pins and the newest prompt alone exceed {share}: {CANNOT_HELP}"
             return Plan(reasons=(f"{reason} ({describe_fixed_size(plan_input)})",))
         pending = PendingCompaction.RUNNING if plan_input.is_summarizing else PendingCompaction.NONE
         move = self.triggers.next_move(
@@ -86,8 +87,8 @@ class CopilotCompaction(CompactionRule):
     def thresholds(self, window: int, usable: int) -> Iterator[PolicyThreshold]:
         """Yield where a summary is started, and where a request waits for it."""
         del usable
-        yield PolicyThreshold("summary begun", int(self.triggers.background * window))
-        yield PolicyThreshold("waited for", int(self.triggers.exhausted * window))
+        yield PolicyThreshold("summary starts", int(self.triggers.background * window))
+        yield PolicyThreshold("request waits", int(self.triggers.exhausted * window))
 
     def forecast(self, plan_input: PlanInput, tokens: int) -> CompactionForecast | None:
         """Return the expected size after a compaction: the prompt, a summary and the user's messages."""

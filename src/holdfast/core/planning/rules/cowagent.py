@@ -98,7 +98,9 @@ class Emergency(CompactionRule):
             by="nothing",
             trigger="context_limit_retry",
         )
-        return Plan(now=(step,), reasons=("the provider refused even that, so the context was cleared",))
+        return Plan(
+            now=(step,), reasons=("the provider refused the shortened request too, so the context was cleared",)
+        )
 
     def shrink(self, entries: Sequence[Entry], pins: frozenset[int] = frozenset()) -> list[Entry]:
         """Return the newest turns with results and user texts clipped; pinned messages stay whole."""
@@ -160,7 +162,9 @@ class CowAgentCompaction(CompactionRule):
         step = ReduceTurnsToText(before=plan_input.projection.position_at(current))
         if not current or step.before <= plan_input.projection.context.state.text_only_before:
             return self._summary_proposal(plan_input)
-        return Plan(now=(step,), reasons=(f"{reason}, and there are fewer than {FEW_TURNS} turns",))
+        return Plan(
+            now=(step,), reasons=(f"{reason}, and there are fewer than {FEW_TURNS} turns: each is reduced to its text",)
+        )
 
     def forecast(self, plan_input: PlanInput, tokens: int) -> CompactionForecast:
         """Return the expected size after a trim: the newer half, and a summary that is merged into it later."""
@@ -177,8 +181,8 @@ class CowAgentCompaction(CompactionRule):
     def thresholds(self, window: int, usable: int) -> Iterator[PolicyThreshold]:
         """Yield the limits on turns and tokens."""
         del window
-        yield PolicyThreshold("halved over", self.max_turns, "turns")
-        yield PolicyThreshold("halved over", min(self.max_tokens, usable))
+        yield PolicyThreshold("older half dropped", self.max_turns, "turns")
+        yield PolicyThreshold("older half dropped", min(self.max_tokens, usable))
 
     def manual_step(self, plan_input: PlanInput) -> CompactSpan | None:
         """Return the compaction of all turns but the last two."""

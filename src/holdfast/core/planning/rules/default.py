@@ -15,7 +15,7 @@ from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.history.events import MAIN, Summary
-from holdfast.core.planning.breaker import describe_fixed_size, loop_reason
+from holdfast.core.planning.breaker import CANNOT_HELP, describe_fixed_size, loop_reason
 from holdfast.core.planning.fit.protection import reasoning_exchange
 from holdfast.core.planning.replacement import (
     ReplacementBudget,
@@ -91,8 +91,9 @@ class DefaultCompaction(CompactionRule):
             ("cold_share", self.cold_share, kept + self.min_gain_share),
         ):
             if above < below:
-                problem = f"must be at least {below:g}: the next lower line, or what a fold keeps and has to free"
-                raise SettingsError(f"policy.compaction.{name}", f"{problem}, not {above:g}")
+                limit = "soft_share" if name == "hard_share" else "tail_share + summary_share + min_gain_share"
+                problem = f"must be at least {below:g} ({limit}), not {above:g}"
+                raise SettingsError(f"policy.compaction.{name}", problem)
 
     def propose(self, plan_input: PlanInput) -> Plan:
         """Return the compaction to carry out now, or the summary to request in the background."""
@@ -102,7 +103,7 @@ class DefaultCompaction(CompactionRule):
             plan_input.situation.message_budget,
         )
         if situation.has_ready_summary:
-            return Plan(now=(AwaitSummary(),), reasons=("a summary is ready",))
+            return Plan(now=(AwaitSummary(),), reasons=("a summary is ready and replaces the messages that it covers",))
         cause = self._compaction_reason(plan_input)
         is_full = plan_input.fill >= self.soft_share and situation.has_summarizer
         if room <= 0 or (cause is None and not is_full):
@@ -113,23 +114,27 @@ class DefaultCompaction(CompactionRule):
         if cause is not None and plan_input.fixed_tokens - situation.extras_tokens > self.soft_share * room:
             if plan_input.fill > 1:
                 return NO_STEPS
-            reason = "system text, pins and the newest prompt alone fill the room: folding cannot help"
+            share = f"{self.soft_share:.0%} of the budget"
+            reason = f"system text, pins and the newest prompt alone exceed {share}: {CANNOT_HELP}"
             return Plan(reasons=(f"{reason} ({describe_fixed_size(plan_input)})",))
         after = self._remaining_tokens(plan_input, step) + sum(self._replacement_budget(plan_input, step))
         if tokens - after < self._min_gain(plan_input):
-            reason = f"folding would free only {max(0, tokens - after):,} of {tokens:,} tokens, so nothing was folded"
+            reason = f"a compaction would free only {max(0, tokens - after):,} of {tokens:,} tokens, so there was none"
             return Plan(reasons=(reason,)) if cause else NO_STEPS
         if not situation.refusals and (reason := loop_reason(plan_input)):
             return Plan(reasons=(reason,))
         if cause is not None:
             prices = situation.prices or ASSUMED_PRICES
             turns = break_even_turns(prices, before=tokens, after=after)
-            cost = f"folding to about {after:,} pays for itself after {turns:.1f} requests ({prices.name} prices)"
+            cost = f"compacting to about {after:,} pays for itself after {turns:.1f} requests ({prices.name} prices)"
             return Plan(now=(step,), reasons=(f"{cause}; {cost}",))
         if plan_input.is_summarizing:
             return NO_STEPS
         later = replace(step, by="summary")
-        return Plan(later=(later,), reasons=(f"{_describe_fill(plan_input)}: a summary is written meanwhile",))
+        return Plan(
+            later=(later,),
+            reasons=(f"{_describe_fill(plan_input, self.soft_share)}: a summary is written in the background",),
+        )
 
     def threshold(self, plan_input: PlanInput) -> Threshold:
         """Return how near the next compaction is: the soft threshold with a summarizer, the hard one without."""
@@ -140,8 +145,8 @@ class DefaultCompaction(CompactionRule):
     def thresholds(self, window: int, usable: int) -> Iterator[PolicyThreshold]:
         """Yield the soft and the hard threshold."""
         del window
-        yield PolicyThreshold("summary begun", int(self.soft_share * (usable - REPLY_OVERHEAD)))
-        yield PolicyThreshold("folded", int(self.hard_share * (usable - REPLY_OVERHEAD)))
+        yield PolicyThreshold("summary starts", int(self.soft_share * (usable - REPLY_OVERHEAD)))
+        yield PolicyThreshold("compacted", int(self.hard_share * (usable - REPLY_OVERHEAD)))
 
     def tuned_settings(self, *, has_summarizer: bool) -> tuple[str, ...]:
         """Return the settings that decide how much stays, and when to compact."""
@@ -228,15 +233,16 @@ class DefaultCompaction(CompactionRule):
         if situation.refusals:
             return "the provider refused the request as too long"
         if fill >= self.hard_share:
-            return _describe_fill(plan_input)
+            return _describe_fill(plan_input, self.hard_share)
         if situation.is_cache_cold and fill >= self.cold_share:
-            return f"{_describe_fill(plan_input)} and the prompt cache has expired, so a new prefix costs nothing extra"
+            fill_text = _describe_fill(plan_input, self.cold_share)
+            return f"{fill_text} and the prompt cache has expired, so a new prefix costs nothing extra"
         prices = situation.prices or ASSUMED_PRICES
         # If cached reads are no cheaper, a prefix is never worth keeping.
         required_reuse = self.min_reuse * (1 - prices.read / prices.write)
         reuse = projection.answered_tokens / max(1, projection.tokens)
         if fill >= self.soft_share and reuse >= required_reuse and not situation.has_summarizer:
-            return f"{_describe_fill(plan_input)} and its prefix was read {reuse:.0f} times"
+            return f"{_describe_fill(plan_input, self.soft_share)} and the cached prefix was read {reuse:.0f} times"
         return None
 
     def _span(self, plan_input: PlanInput, room: int, min_messages: int) -> CompactSpan | None:
@@ -279,6 +285,8 @@ def _visible_count(plan_input: PlanInput, start: int, stop: int) -> int:
     return stop - start - len(hidden)
 
 
-def _describe_fill(plan_input: PlanInput) -> str:
-    projection = plan_input.projection
-    return f"{projection.tokens:,} tokens in {len(projection):,} messages are {plan_input.fill:.0%} of what may be sent"
+def _describe_fill(plan_input: PlanInput, threshold: float) -> str:
+    tokens, count = plan_input.projection.tokens, len(plan_input.projection)
+    return (
+        f"{tokens:,} tokens in {count:,} messages fill {plan_input.fill:.0%} of the budget (threshold {threshold:.0%})"
+    )

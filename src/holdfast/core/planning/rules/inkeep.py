@@ -76,8 +76,8 @@ class InkeepCompaction(CompactionRule):
     def thresholds(self, window: int, usable: int) -> Iterator[PolicyThreshold]:
         """Yield where a conversation is compacted, and where a run is."""
         del usable
-        yield PolicyThreshold("compressed", int(self.fraction * window))
-        yield PolicyThreshold("within a run", int(mid_run_fraction(window) * window))
+        yield PolicyThreshold("compacted", int(self.fraction * window))
+        yield PolicyThreshold("compacted in a run", int(mid_run_fraction(window) * window))
 
     def forecast(self, plan_input: PlanInput, tokens: int) -> CompactionForecast | None:
         """Return the expected size after a compaction: the prompt and a summary."""

@@ -163,9 +163,7 @@ class Offload:
         previous = projection.context.state.offloaded
         if previous is not None and step.before <= previous.line:
             return NO_STEPS
-        reason = (
-            f"tool outputs before #{step.before} hold about {gain:,} tokens: they are shown as previews from now on"
-        )
+        reason = f"tool outputs before #{step.before} hold about {gain:,} tokens: previews replace them from now on"
         return Plan(now=(step,), reasons=(reason,))
 
     def _freed_tokens(self, plan_input: PlanInput, index: int) -> int:

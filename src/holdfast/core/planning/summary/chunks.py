@@ -71,7 +71,7 @@ class _ChunkLimits:
     def __post_init__(self) -> None:
         for name, least in (("max_tokens", MIN_CHUNK_TOKENS), ("max_bytes", MIN_CHUNK_BYTES)):
             if getattr(self, name) < least:
-                problem = f"a piece of a conversation needs at least {least}, not {getattr(self, name)}"
+                problem = f"must be at least {least} to hold part of a conversation, not {getattr(self, name)}"
                 raise SettingsError(f"summary.{name}", problem)
 
     def excess(self, text: str) -> float:

@@ -2,15 +2,15 @@
 
 from holdfast.core.conversation.messages import Message, Text, ToolCall, ToolResult, user
 from holdfast.core.ledger.names import RankedName
-from holdfast.core.recall.answer import Excerpt, RecallAnswer
-from holdfast.core.recall.packing import (
+from holdfast.core.recall.answer import (
+    Excerpt,
     ExcerptPacker,
-    FoundMessage,
+    RecallAnswer,
     answer_references,
     pack_references,
     pack_search,
 )
-from holdfast.core.recall.passages import find_matches
+from holdfast.core.recall.passages import FoundMessage, find_matches
 from holdfast.core.recall.query import RecallQuery
 from holdfast.core.recall.ranking import relevant_names
 from holdfast.core.recall.references import MessageReference, TextSpan

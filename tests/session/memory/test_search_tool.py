@@ -10,7 +10,7 @@ import pytest
 from holdfast.core.memory.evictions import Eviction
 from holdfast.counters.vocabularies import counter_for
 from holdfast.session.memory.daily import DailyMemory
-from holdfast.session.memory.search import MEMORY_FRAME, MemorySearchTool, memory_excerpt
+from holdfast.session.memory.search_tool import MEMORY_FRAME, MemorySearchTool, memory_excerpt
 
 WHEN = int(datetime(2026, 11, 15, 14, 3).timestamp() * 1000)  # noqa: DTZ001 - the day of whoever sits there
 

@@ -1,4 +1,4 @@
-"""How a session stands: everything that is to be the same, whoever looks at it, live, stored or replayed."""
+"""The observable state of a session, which must be the same live, stored and replayed."""
 
 import asyncio
 import re
@@ -18,7 +18,7 @@ POLL_SECONDS = 0.001
 
 
 async def recall_all(session: Session) -> tuple[int, list[Mapping[str, object]]]:
-    """Return everything that can be recalled, and from where on."""
+    """Return everything that can be recalled, and its first position."""
     start = 0
     try:
         await session.messages_at(0, len(session))
@@ -28,7 +28,7 @@ async def recall_all(session: Session) -> tuple[int, list[Mapping[str, object]]]
 
 
 async def query_history(session: Session, question: Callable[[History], T]) -> T:
-    """Return what a history says; a session that took a shortcut reads what it misses."""
+    """Return the content of a history; a session that was opened from a snapshot loads the rest."""
     while True:
         try:
             return question(session.history)
@@ -37,7 +37,7 @@ async def query_history(session: Session, question: Callable[[History], T]) -> T
 
 
 async def observed_state(session: Session) -> dict[str, Any]:
-    """Return all that is to be the same."""
+    """Return the state that must be the same."""
     await session.refresh()
     shown = await query_history(session, lambda history: history.context().visible_entries())
     history = session.history
@@ -52,7 +52,7 @@ async def observed_state(session: Session) -> dict[str, Any]:
 
 
 async def wait_for_summaries(session: Session) -> None:
-    """Return when nobody is writing a summary of a session any more."""
+    """Wait until no summary of a session is being written."""
     async with asyncio.timeout(STUCK_SECONDS):
         while (  # noqa: ASYNC110 - there is no event to wait for
             (run := session.history.session_state.running_compaction)
@@ -63,10 +63,10 @@ async def wait_for_summaries(session: Session) -> None:
 
 
 def messages_of(events: Sequence[log.Event]) -> list[Mapping[str, object]]:
-    """Return what was said, by the log."""
+    """Return the messages of the log."""
     return [event.native for event in events if isinstance(event, log.MessageAppended)]
 
 
 def differing_requests(events: list[log.Event]) -> list[int]:
-    """Return the requests that do not come out of the log as they were sent."""
+    """Return the requests that differ when they are rebuilt from the log."""
     return [request.number for request in rebuilt_requests(events) if not request.is_same]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.memory.notes import DailySection
 from holdfast.core.recall.passages import best_passage, find_matches
+from holdfast.core.schema import is_integer
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import HoldfastError
 from holdfast.session.memory.daily import DailyMemory, MemorySearchResult
@@ -27,7 +28,6 @@ MEMORY_FRAME = (
 )
 EXCERPT_GAP = "…"
 MAX_PROBLEM_CHARS = 300
-MEMORY_SEARCH = "memory_search"
 MEMORY_SEARCH_DESCRIPTION = (
     "Search the notes of earlier conversations, also of those that were cleared: what was asked, decided, done and "
     "found on earlier days. Give the words you are looking for; what stands in double quotation marks has to be there "
@@ -87,14 +87,11 @@ def _piece(line: str, words: Sequence[str], tokens: int, counter: Counter) -> st
 
 def _with_gaps(chosen: Mapping[int, str], count: int) -> list[str]:
     """Return lines in their order, with an ellipsis wherever some are left out."""
-    shown: list[str] = []
-    last = -1
+    lines, last = list[str](), -1
     for at, line in sorted(chosen.items()):
-        if at != last + 1:
-            shown.append(EXCERPT_GAP)
-        shown.append(line)
+        lines += [line] if at == last + 1 else [EXCERPT_GAP, line]
         last = at
-    return shown if last == count - 1 else [*shown, EXCERPT_GAP]
+    return lines if last == count - 1 else [*lines, EXCERPT_GAP]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +101,7 @@ class MemorySearchTool:
     daily: DailyMemory
     max_tokens: int = DEFAULT_MEMORY_TOKENS
     counter: Counter = field(default_factory=lambda: counter_for(None))
-    name: str = MEMORY_SEARCH
+    name: str = "memory_search"
     description: str = MEMORY_SEARCH_DESCRIPTION
     parameters: Mapping[str, object] = field(default_factory=lambda: MEMORY_SEARCH_PARAMETERS)
 
@@ -118,9 +115,8 @@ class MemorySearchTool:
         try:
             if day.strip():
                 return await self._answer_day(day.strip(), query, tokens)
-            return self._pack_excerpts(
-                await self.daily.search(query, limit=MAX_FOUND_SECTIONS, skip=skip), query, skip, tokens
-            )
+            found = await self.daily.search(query, limit=MAX_FOUND_SECTIONS, skip=skip)
+            return self._pack_excerpts(found, query, skip, tokens)
         except HoldfastError as error:
             return f"Memory could not be read: {error}"
 
@@ -134,14 +130,12 @@ class MemorySearchTool:
 
     def _pack_excerpts(self, found: MemorySearchResult, query: str, skip: int, tokens: int) -> str:
         """Return as many excerpts as fit, the best first, how to ask for more, and which files could not be read."""
-        many = len(found.problems)
-        unread = (
-            [f"[{many:,} of the files could not be read: {found.problems[0]:.{MAX_PROBLEM_CHARS}}]"] if many else []
-        )
+        many, unread = len(found.problems), list[str]()
+        if many:
+            unread = [f"[{many:,} of the files could not be read: {found.problems[0]:.{MAX_PROBLEM_CHARS}}]"]
         if not found.sections:
-            return "\n\n".join(
-                ["Nothing was found. Try other words, fewer of them, or without quotation marks.", *unread]
-            )
+            nothing = "Nothing was found. Try other words, fewer of them, or without quotation marks."
+            return "\n\n".join([nothing, *unread])
         shown: list[str] = []
         left = tokens - sum(map(self.counter.count, (MEMORY_FRAME, *unread))) - MORE_HINT_TOKENS
         for section in found.sections:
@@ -161,6 +155,4 @@ class MemorySearchTool:
 
 def _bounded_int(value: object, default: int, least: int, most: int) -> int:
     """Return a model's number within bounds, or the default if it is not a number."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        return default
-    return max(least, min(most, value))
+    return max(least, min(most, value)) if is_integer(value) else default

@@ -6,9 +6,6 @@ a symbolic link, the file it points to is changed and the link is kept.
 
 Other programs write `workspace.yaml` too. Only the line of the one number that Holdfast keeps there changes, and every
 other line is kept byte for byte. A file that is not a flat mapping is renamed.
-
-The files of `.git` say which repository and branch a folder belongs to; outside a repository, the folder itself is the
-key.
 """
 
 import codecs
@@ -21,82 +18,9 @@ import stat
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 
 from holdfast.errors import WorkspaceUnavailableError
-
-MAX_HEAD_CHARS = 1_000
-MAX_KEY_NAME_CHARS = 40
-DETACHED_HEAD = "HEAD"
-_REF = re.compile(r"ref:\s*refs/heads/(.+)")
-_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Repository:
-    """A repository and one of its branches; outside a repository, a folder without a branch."""
-
-    root: Path
-    branch: str = ""
-
-    @property
-    def key(self) -> str:
-        """A unique identifier that is safe as part of a file name."""
-        name = _UNSAFE.sub("-", f"{self.root.name}-{self.branch}" if self.branch else self.root.name)
-        mark = sha256(f"{self.root}\0{self.branch}".encode(errors="surrogateescape")).hexdigest()[:12]
-        return f"{name[:MAX_KEY_NAME_CHARS].strip('.-') or 'folder'}-{mark}"
-
-    def __str__(self) -> str:
-        return f"{self.root}, branch {self.branch}" if self.branch else str(self.root)
-
-
-def repository_of(folder: Path) -> Repository:
-    """Return the repository of a folder; a worktree belongs to the repository that it was created from."""
-    here = folder.absolute()
-    for root in (here, *here.parents):
-        git = root / ".git"
-        if (found := _git_folder(git)) is not None:
-            common = _common_git_folder(found)
-            return Repository(common.parent if common.name == ".git" else root, _branch(found))
-    return Repository(here)
-
-
-def _git_folder(git: Path) -> Path | None:
-    """Return the Git directory: `.git` itself, or the directory that a file of that name points to."""
-    if _is_folder(git):
-        return git
-    told = _read_start(git).removeprefix("gitdir:").strip()
-    pointed = (git.parent / told) if told else None
-    return pointed if pointed is not None and _is_folder(pointed) else None
-
-
-def _common_git_folder(git: Path) -> Path:
-    told = _read_start(git / "commondir").strip()
-    return (git / told).resolve() if told else git
-
-
-def _branch(git: Path) -> str:
-    head = _read_start(git / "HEAD").strip()
-    found = _REF.fullmatch(head)
-    return found[1].strip() if found else DETACHED_HEAD if head else ""
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:
-        return False
-
-
-def _read_start(path: Path) -> str:
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(MAX_HEAD_CHARS)
-    except OSError:
-        return ""
-
 
 WORKSPACE_FILE_MODE, WORKSPACE_FOLDER_MODE = 0o600, 0o700
 DISK_REMEDIES = {
@@ -158,12 +82,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    _fsync_folder(path.parent)
-
-
-def _fsync_folder(folder: Path) -> None:
     with suppress(OSError):  # some systems cannot open a folder, and sync it themselves
-        descriptor = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
@@ -201,19 +121,14 @@ def with_yaml_number(content: bytes, key: str, number: int) -> bytes:
         if found := ours.fullmatch(line):
             lines.append(b"%b%b%b%b" % (found["mark"] or b"", value, found["comment"] or b"", found["end"]))
             is_there = is_inside = True
-        elif is_inside and _is_continuation(line):
-            continue
+        elif is_inside and line.startswith((b" ", b"\t", b"- ")) and not _is_blank_or_comment(line):
+            continue  # the line continues the value that was replaced
         else:
             lines.append(line)
             is_inside = is_inside and _is_blank_or_comment(line)
     if not is_there:
         _insert_line(lines, value)
     return b"".join(lines)
-
-
-def _is_continuation(line: bytes) -> bool:
-    """Return whether a line continues the value of the key before it."""
-    return line.startswith((b" ", b"\t", b"- ")) and not _is_blank_or_comment(line)
 
 
 def _is_blank_or_comment(line: bytes) -> bool:
@@ -257,15 +172,15 @@ def update_file(path: Path, update: Callable[[str], str]) -> bool:
 
 def read_text(path: Path) -> str:
     """Return the text of a file up to the size limit, with undecodable bytes replaced; empty if it does not exist."""
-    return _read_bytes(path)[:MAX_MEMORY_FILE_BYTES].decode(errors="replace").removeprefix("\ufeff")
+    with translate_disk_errors(path):
+        return _read_bytes(path)[:MAX_MEMORY_FILE_BYTES].decode(errors="replace").removeprefix("\ufeff")
 
 
 def _read_strictly(path: Path) -> str:
     """Return the exact text of a file; raises if it is too large or is not UTF-8."""
     content = _read_bytes(path)
     if len(content) > MAX_MEMORY_FILE_BYTES:
-        limit = f"{MAX_MEMORY_FILE_BYTES:,} bytes"
-        problem = f"is larger than {limit}, which is more than is read of it; move a part of it elsewhere"
+        problem = f"is larger than {MAX_MEMORY_FILE_BYTES:,} bytes, the most that is read; move a part of it elsewhere"
         raise WorkspaceUnavailableError(str(path), problem)
     try:
         return content.decode().removeprefix("\ufeff")
@@ -294,9 +209,10 @@ def _resolve_link(path: Path) -> Path:
         meant = path.resolve(strict=True)
         found = meant.stat()
     except (OSError, RuntimeError):  # a loop of links raises one or the other
-        raise WorkspaceUnavailableError(str(path), "is a link to nothing; make the file, or remove it") from None
+        problem = "is a link to a file that does not exist; create the file, or remove the link"
+        raise WorkspaceUnavailableError(str(path), problem) from None
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-        problem = f"is a link to {meant}, which is no plain file of this user; remove it"
+        problem = f"is a link to {meant}, which is not a regular file of this user; remove the link"
         raise WorkspaceUnavailableError(str(path), problem)
     return meant
 
@@ -306,22 +222,17 @@ def folder_lock(folder: Path) -> Generator[None]:
     """Hold the lock of a folder, which is created if it does not exist."""
     create_private_folder(folder)
     descriptor = os.open(folder / LOCK_FILE, os.O_CREAT | os.O_RDWR, WORKSPACE_FILE_MODE)
+    deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
     try:
-        _acquire(descriptor, folder)
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    problem = f"another process has held the lock for {LOCK_TIMEOUT_SECONDS:g} s; try again later"
+                    raise WorkspaceUnavailableError(str(folder), problem) from None
+            time.sleep(LOCK_POLL_SECONDS)
         yield
     finally:
         os.close(descriptor)
-
-
-def _acquire(descriptor: int, folder: Path) -> None:
-    deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                problem = f"another process has been writing there for {LOCK_TIMEOUT_SECONDS:g} s; see what it is doing"
-                raise WorkspaceUnavailableError(str(folder), problem) from None
-            time.sleep(LOCK_POLL_SECONDS)
-        else:
-            return

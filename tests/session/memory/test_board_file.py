@@ -10,8 +10,7 @@ from holdfast import Session
 from holdfast.core.history.events import MAIN
 from holdfast.core.planning.summary.framing import INBOX_END
 from holdfast.errors import WorkspaceUnavailableError
-from holdfast.session.memory.board import ContextBoard
-from holdfast.session.memory.files import Repository, repository_of
+from holdfast.session.memory.board_file import ContextBoard, Repository, repository_of
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, user_message
 

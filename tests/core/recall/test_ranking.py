@@ -1,10 +1,12 @@
 """Words in texts, the best text first."""
 
-from holdfast.core.recall.ranking import WordCounts, rank_texts
+from collections import Counter
+
+from holdfast.core.recall.ranking import rank_texts
 
 
-def texts(*lines: str) -> list[WordCounts]:
-    return [WordCounts.from_words(line.split()) for line in lines]
+def texts(*lines: str) -> list[Counter[str]]:
+    return [Counter(line.split()) for line in lines]
 
 
 def test_a_rare_word_says_more_than_a_common_one() -> None:

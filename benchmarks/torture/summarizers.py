@@ -1,8 +1,8 @@
-"""Whatever writes the summaries: what goes out is sound and fits, nothing is promoted, and nobody waits for ever.
+"""Faulty summarizers: every request is valid and fits, no attack becomes an instruction, and no request waits forever.
 
-An agent works with tools whose results carry an attack, under every preset. Who is to write its summaries hangs, lies,
-inflates, echoes the attack, answers in another language or with a call, with nothing or with an error, or stops in the
-middle, one after another. Where nothing can be had from it, it is soon left alone.
+An agent works with tools whose results carry an attack, under every preset. Its summarizer hangs, lies, inflates,
+echoes the attack, answers in another language or with a call, with nothing or with an error, or stops in the middle,
+one after another. If it never returns a summary, the circuit breaker opens soon.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from hypothesis import strategies as st
 
-from benchmarks.torture.standing import STUCK_SECONDS, differing_requests, messages_of
+from benchmarks.torture.observed import STUCK_SECONDS, differing_requests, messages_of
 from holdfast import Session, validate
 from holdfast.core.history import events as log
 from holdfast.core.planning.plan import MAX_FAILURES, MESSAGES_AFTER_FAILURES
@@ -34,7 +34,7 @@ ATTACKS = [
     for text in attacks.values()
 ]
 ATTACK_WORD = "zanzibar"
-"""What every attack names, and nobody else."""
+"""A word that only attacks contain."""
 BUDGET, WORDS = 2_000, "The flood comes six hours behind the ebb. "
 RULE = "Never push to main. Please read the notes and mend src/tides.py."
 SOUND_SUMMARY = (
@@ -69,7 +69,7 @@ BEHAVIORS = [
     "surrogate", "long", *ERRORS,
 ]  # fmt: skip
 HOPELESS_BEHAVIORS = {"hang", "empty", "blank", "nothing", *ERRORS} - {"overflow"}
-"""What never gives a summary, under any preset."""
+"""The behaviors that never return a summary, under any preset."""
 CASES = st.fixed_dictionaries(
     {
         "policy": st.sampled_from(list(PRESETS)),
@@ -83,7 +83,7 @@ STRATEGIES = (CASES,)
 
 
 class MisbehavingSummarizer:
-    """Behaves in one way after another."""
+    """A summarizer with one behavior after another."""
 
     name = "m"
     window = None
@@ -94,7 +94,7 @@ class MisbehavingSummarizer:
         self.asks = 0
 
     async def write(self, prompt: SummaryPrompt) -> ModelReply:
-        """Answer as it is the turn of."""
+        """Answer with the next behavior."""
         manner = self.manners[self.asks % len(self.manners)]
         self.asks += 1
         if error := ERRORS.get(manner):
@@ -125,13 +125,13 @@ class MisbehavingSummarizer:
 
 
 def check(case: Mapping[str, Any]) -> None:
-    """Let an agent work with such a summariser."""
+    """Run an agent with such a summarizer."""
     asyncio.run(_run_agent(case))
 
 
 async def _run_agent(case: Mapping[str, Any]) -> None:
     model = MisbehavingSummarizer(case["manners"], case["attack"])
-    # The default never waits for a summary; whoever does is not to wait long here.
+    # The default never waits for a summary; other presets must not wait long here.
     is_patient = case["policy"] == "default"
     patience = RetryLimits(timeout_seconds=3_600, deadline_seconds=3_600) if is_patient else SHORT_PATIENCE
     how = CompactionOptions(automatic=model, retry_limits=patience)
@@ -157,7 +157,7 @@ def _turn_messages(number: int, case: Mapping[str, Any]) -> list[list[JsonMessag
 
 
 async def _make_request(session: Session) -> None:
-    """Make a request; nobody turns any clock, so one that waits for a summariser that hangs would never come."""
+    """Prepare a request; the clock does not advance, so a wait for a summarizer that hangs would never end."""
     async with asyncio.timeout(STUCK_SECONDS):
         request = await session.prepare(BUDGET)
     for _ in range(30):
@@ -186,7 +186,7 @@ async def _check_session(session: Session, case: Mapping[str, Any], talk: list[J
 
 
 def hasty_attempts(events: Sequence[log.Event], *, is_hopeless: bool) -> list[int]:
-    """Return where a summary was begun though the last ones came to nothing and little was said since."""
+    """Return where a summary started although the last ones failed and few messages were added since."""
     found: list[int] = []
     failures, said_by_then, messages = 0, 0, 0
     for event in events:

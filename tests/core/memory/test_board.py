@@ -145,7 +145,7 @@ def test_a_board_full_of_what_people_wrote_says_that_it_is_full() -> None:
     for number in range(MAX_BOARD_ENTRIES + 1):
         board = board.with_note(f"by hand {number}", day=DAY)
 
-    with pytest.raises(MalformedInputError, match="prune one first"):
+    with pytest.raises(MalformedInputError, match="prune an entry first"):
         board.within_limits(COUNTER)
 
 

@@ -1,6 +1,7 @@
 """Finds large tool results by name, and returns them whole or in part."""
 
 from collections.abc import Iterator
+from typing import cast
 
 from holdfast.core.history.context import Context
 from holdfast.core.planning.policy import Policy
@@ -44,19 +45,14 @@ def find_artifact(
 
 def text_range(text: str, lines: tuple[int, int] | None, chars: tuple[int, int] | None) -> str:
     """Return a range of a text: `lines` from 1 with the last included, or `chars` from 0."""
-    if lines is not None:
-        first, last = _check_range("lines", lines, least=1)
-        start, stop = TextSpan(first, last, is_lines=True).bounds_in(text)
-        return text[start:stop]
-    if chars is not None:
-        start, stop = _check_range("chars", chars, least=0)
-        return text[start:stop]
-    return text
-
-
-def _check_range(name: str, value: object, *, least: int) -> tuple[int, int]:
-    match value:
+    name, value, least = ("chars", chars, 0) if lines is None else ("lines", lines, 1)
+    match cast("object", value):
+        case None:
+            return text
         case (int() as first, int() as last) if least <= first <= last:
-            return first, last
+            start, stop = TextSpan(first, last, is_lines=name == "lines").bounds_in(text)
+            return text[start:stop]
         case _:
-            raise MalformedInputError(f"artifact.{name}", f"must be two numbers from {least} on, in order")
+            raise MalformedInputError(
+                f"artifact.{name}", f"must be two numbers of at least {least}, the smaller one first"
+            )

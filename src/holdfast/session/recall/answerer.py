@@ -9,158 +9,38 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from holdfast.core.conversation.messages import ToolCall, ToolResult
+from holdfast.core.conversation.messages import ToolResult
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.history.context import Context
 from holdfast.core.ledger.actions import call_outcome
 from holdfast.core.ledger.identifiers import argument_value
 from holdfast.core.ledger.tool_calls import describe_call
-from holdfast.core.recall.answer import RecallAnswer, group_by_day
-from holdfast.core.recall.artifacts import is_artifact_of
-from holdfast.core.recall.diff import (
-    FileDiff,
-    FileReading,
-    diff_lines,
-    is_too_long_to_diff,
-    lines_within,
-)
-from holdfast.core.recall.packing import (
+from holdfast.core.recall.answer import (
     ExcerptPacker,
-    FoundMessage,
+    RecallAnswer,
     answer_references,
     excerpt_at,
     pack_references,
     pack_search,
     past_end_note,
 )
-from holdfast.core.recall.passages import message_body
+from holdfast.core.recall.artifacts import is_artifact_of
+from holdfast.core.recall.diff import MAX_DIFF_LINES, FileDiff, FileReading, diff_lines, lines_within
+from holdfast.core.recall.passages import FoundMessage, message_body
 from holdfast.core.recall.query import RecallQuery
 from holdfast.core.recall.ranking import MAX_RANKED, relevant_names
-from holdfast.core.recall.references import MessageReference
+from holdfast.core.recall.references import MessageReference, line_count
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError, NotInMemoryError, UnknownReferenceError
 from holdfast.session.log.event_log import SessionLog
-from holdfast.session.recall.reader import MessageReader
 from holdfast.session.recall.search import (
     MAX_READ_MESSAGES,
     MIN_TOKENS_PER_MESSAGE,
     MessageFinder,
     MessageHits,
+    MessageReader,
     is_tool_message,
 )
-
-COMPARED_READINGS = 2
-READING_SEARCH_TOKENS = 10_000
-"""The token budget of the search for readings, which is not part of the answer."""
-DIFFERENT_LINES_NOTE = "the two readings are of different lines of the file"
-
-
-async def compare_readings(
-    reader: MessageReader, finder: MessageFinder, query: RecallQuery, counter: Counter
-) -> RecallAnswer:
-    """Return the difference between the two readings that a query means."""
-    before, after = await _ReadingFinder(reader, finder).find_pair(query)
-    for reading in (before, after):
-        if is_too_long_to_diff(reading):
-            raise MalformedInputError(
-                "recall.diff", f"{reading.ref} is too long to compare; name lines, as #12:L1-L900"
-            )
-    lines = diff_lines(before, after)
-    notes = [
-        *reader.notes,
-        *([DIFFERENT_LINES_NOTE] if before.path == after.path and before.lines != after.lines else []),
-    ]
-    rest, allowance = lines[query.skip :], query.max_tokens
-    while True:
-        part = lines_within(rest, counter, allowance)
-        diff = FileDiff(before, after, "\n".join(part), len(part), len(lines))
-        more = replace(query, skip=query.skip + len(part)) if len(part) < len(rest) else None
-        more = more.with_doubled_budget() if more and not part else more
-        answer = RecallAnswer(
-            found_count=COMPARED_READINGS, diff=diff, notes=tuple(notes), next_query=more, query=query
-        )
-        excess = counter.count(str(answer)) - query.max_tokens
-        if excess <= 0 or not part:
-            return answer
-        allowance -= excess
-
-
-class _ReadingFinder:
-    """Finds readings of files for one agent."""
-
-    def __init__(self, reader: MessageReader, finder: MessageFinder) -> None:
-        self._reader = reader
-        self._finder = finder
-
-    async def find_pair(self, query: RecallQuery) -> tuple[FileReading, FileReading]:
-        """Return the two readings that a query means, in its own order if it names both, otherwise the older first."""
-        references = query.references if query.refs else []
-        if len(references) == COMPARED_READINGS:
-            return await self._reading_at(references[0]), await self._reading_at(references[1])
-        if references:
-            newer = await self._reading_at(references[0])
-            if not newer.path:
-                raise MalformedInputError("recall.diff", f"{newer.ref} is no reading of a file; give two refs")
-            older = await self._readings_before(newer.path, newer.position, newer.lines)
-            if not older:
-                raise MalformedInputError("recall.diff", f"{newer.path} was not read before {newer.ref}")
-            return older[0], newer
-        found = await self._readings_before(query.file, query.before or None)
-        if len(found) < COMPARED_READINGS:
-            raise MalformedInputError("recall.diff", f"{query.file} was not read twice here")
-        newer, *others = found
-        older = await self._readings_before(newer.path, newer.position, newer.lines)
-        return (older or others)[0], newer
-
-    async def _reading_at(self, reference: MessageReference) -> FileReading:
-        if reference.is_position:
-            read = await self._reader.read([reference.first])
-            one = read[0] if read else None
-        else:
-            one = await self._finder.find_call(reference.call_id)
-        if one is None:
-            raise UnknownReferenceError(str(reference)[:60])
-        (one,) = await self._reader.with_tool_names([one])
-        whole = [
-            reading
-            for reading in self._readings_in(one)
-            if reference.part is None or reading.ref.endswith(f".{reference.part}")
-        ]
-        if len(whole) == 1 and reference.span is None:
-            return whole[0]
-        excerpt = excerpt_at(replace(reference, first=one.position, last=one.position), one)
-        path, lines = (whole[0].path, whole[0].lines) if len(whole) == 1 else ("", None)
-        return FileReading(str(replace(reference, call_id="")), one.position, excerpt.text, one.time, path, lines)
-
-    async def _readings_before(
-        self, file: str, stop: int | None, lines: tuple[int, int] | None = None
-    ) -> list[FileReading]:
-        """Return the readings of a file before a position: those of the same lines first, then the newest first."""
-        query = RecallQuery(file=file, before=stop or 0, max_tokens=READING_SEARCH_TOKENS)
-        found = (await self._finder.search(query)).messages
-        readings = [reading for one in await self._reader.with_tool_names(found) for reading in self._readings_in(one)]
-        readings = [one for one in readings if one.path == file or one.path.endswith(f"/{file}")]
-        newest = sorted(readings, key=lambda one: -one.position)
-        return sorted(newest, key=lambda one: one.lines != lines) if stop is not None else newest
-
-    def _readings_in(self, one: FoundMessage) -> list[FileReading]:
-        calls = {call.id: call for call in self._reader.answered_calls(one)}
-        parts = list(enumerate(one.message.parts, 1))
-        return [
-            reading
-            for number, part in parts
-            if isinstance(part, ToolResult) and part.call_id in calls
-            for reading in _file_reading(one, part, calls[part.call_id], number if len(parts) > 1 else None)
-        ]
-
-
-def _file_reading(one: FoundMessage, result: ToolResult, call: ToolCall, part: int | None) -> list[FileReading]:
-    action = describe_call(call, argument_value(call.arguments), one.position)
-    if action.kind != "file" or action.is_write or not call_outcome(action, result).is_ok:
-        return []
-    ref = f"#{one.position}" if part is None else f"#{one.position}.{part}"
-    return [FileReading(ref, one.position, result.text, one.time, action.subject, action.lines)]
-
 
 NAMES_SHARE = 0.4
 """The share of an answer about tool calls that names may fill."""
@@ -170,6 +50,10 @@ MAX_LISTED_NAMES, MAX_LISTED_NAME_CHARS = 3, 60
 """How many missing references a note lists, and how many characters of each."""
 REFERENCE_PAGE_MESSAGES = 32
 """How many messages of a long range are read at a time."""
+COMPARED_READINGS = 2
+READING_SEARCH_TOKENS = 10_000
+"""The token budget of the search for readings, which is not part of the answer."""
+DIFFERENT_LINES_NOTE = "the two readings are of different lines of the file"
 
 
 async def answer_recall(
@@ -182,9 +66,11 @@ async def answer_recall(
     """Return the answer to a query within its token budget; messages in view come last."""
     counter, allowance = counter_for(model), query.max_tokens
     while True:
-        answerer = _RecallAnswerer(session_log, context, query, counter, in_view, allowance=allowance)
+        reader = MessageReader(session_log, context)
+        finder = MessageFinder(reader, in_view)
         if query.diff:
-            return await answerer.compare()
+            return await _ReadingComparer(reader, finder).compare(query, counter)
+        answerer = _RecallAnswerer(reader, finder, query, ExcerptPacker(counter, allowance))
         answer = await (answerer.answer_references() if query.refs else answerer.answer_search())
         excess = counter.count(str(answer)) - query.max_tokens
         if excess <= 0 or not answer.excerpts:
@@ -194,30 +80,12 @@ async def answer_recall(
 
 
 class _RecallAnswerer:
-    """Answers one query for one agent."""
+    """Answers one query for one agent by references or by a search."""
 
-    def __init__(
-        self,
-        session_log: SessionLog,
-        context: Context,
-        query: RecallQuery,
-        counter: Counter,
-        in_view: frozenset[int],
-        *,
-        allowance: int,
-    ) -> None:
-        self._history = session_log.history
-        self._context = context
-        self._query = query
-        self._reader = MessageReader(session_log, context)
-        self._finder = MessageFinder(
-            session_log.store, session_log.session, self._reader, session_log.history.recall_marks, in_view
-        )
-        self._packer = ExcerptPacker(counter, allowance)
-
-    async def compare(self) -> RecallAnswer:
-        """Return the difference between two readings."""
-        return await compare_readings(self._reader, self._finder, self._query, self._packer.counter)
+    def __init__(self, reader: MessageReader, finder: MessageFinder, query: RecallQuery, packer: ExcerptPacker) -> None:
+        self._reader, self._finder = reader, finder
+        self._context = reader.context
+        self._query, self._packer = query, packer
 
     # Answers by reference.
 
@@ -232,12 +100,13 @@ class _RecallAnswerer:
             if rest:
                 left, done = [*rest, *references[number + 1 :]], number + 1
                 break
-        if missing and not self._packer.excerpts and not left and not self._reader.notes:
+        notes = self._reader.notes
+        if missing and not self._packer.excerpts and not left and not notes:
             raise UnknownReferenceError(missing[0][:MAX_LISTED_NAME_CHARS])
-        notes = [
-            *_first_notes(self._reader.notes),
-            *([f"there is no message {_list_names(missing)} here"] if missing else []),
-        ]
+        if (more_notes := len(notes) - MAX_LISTED_NAMES) > 0:
+            notes = [*notes[:MAX_LISTED_NAMES], f"and {more_notes:,} more like this"]
+        if missing:
+            notes = [*notes, f"there is no message {_list_names(missing)} here"]
         more = len(left) - len(references) + done
         return answer_references(left, self._query, self._packer, notes, rest=left[:more], skip=done)
 
@@ -247,12 +116,13 @@ class _RecallAnswerer:
             return await self._take_call(reference)
         exists = False
         for page in self._visible_pages(reference):
-            read = await self._reader.with_tool_names(await self._reader.read(page))
-            found = [one for one in read if reference.part is None or one.body.part_range(reference.part) is not None]
+            read = await self._reader.read(page, with_tools=True)
+            found = [one for one in read if one.body.part_range(reference.part)]
             exists = exists or bool(found)
-            self._reader.notes += [note for one in found if (note := past_end_note(reference, one))]
-            found = [one for one in found if not past_end_note(reference, one)]
-            if left := pack_references([(reference, one) for one in found], self._packer):
+            notes = [past_end_note(reference, one) for one in found]
+            self._reader.notes += filter(None, notes)
+            wanted = [(reference, one) for one, note in zip(found, notes, strict=True) if not note]
+            if left := pack_references(wanted, self._packer):
                 rest = MessageReference(page[-1] + 1, reference.last)
                 return [*left, *([rest] if rest.first <= rest.last else [])], True
         return await self._take_call(reference) if reference.call_id and not exists else ([], exists)
@@ -263,8 +133,7 @@ class _RecallAnswerer:
         if one is None:
             return [], False
         meant = replace(_part_reference(one, reference.call_id), span=reference.span)
-        named = await self._reader.with_tool_names([one])
-        return pack_references([(meant, found) for found in named], self._packer), True
+        return pack_references([(meant, one)], self._packer), True
 
     def _visible_pages(self, reference: MessageReference) -> Iterator[list[int]]:
         """Yield the positions of a reference that this agent may see, one page at a time."""
@@ -295,7 +164,7 @@ class _RecallAnswerer:
         if more and more.before == hits.stopped_at:
             notes.append(f"messages before #{hits.stopped_at} were not looked at yet")
         return RecallAnswer(
-            excerpts=tuple(group_by_day(packer.excerpts)),
+            excerpts=packer.excerpts_by_day(),
             found_count=max(hits.total, own_count),
             names=self._names(names_allowance + max(0, packer.remaining_tokens)) if names_allowance else "",
             notes=tuple(notes),
@@ -313,7 +182,7 @@ class _RecallAnswerer:
 
     def _names(self, allowance: int) -> str:
         """Return ledger names that match the query and are not in view; empty if the ledger is not in memory."""
-        context, history = self._context, self._history
+        context, history = self._context, self._reader.log.history
         compactions, offloaded = context.state.compactions, context.state.offloaded
         stop = max(compactions[-1].span.stop if compactions else 0, offloaded.line if offloaded else 0)
         if not stop:
@@ -325,7 +194,7 @@ class _RecallAnswerer:
             return ""
         tail = (message_body(entry.message).text for entry in context.entries_between(stop, context.length))
         summaries = (text for compaction in compactions for text in compaction.replacement)
-        in_view = "\n".join([*tail, *summaries, *self._packer.texts])
+        in_view = "\n".join([*tail, *summaries, *(excerpt.text for excerpt in self._packer.excerpts)])
         return relevant_names(self._query.questions, items, allowance, self._packer.counter, exclude_text=in_view)
 
     async def _with_neighbors(self, found: list[FoundMessage]) -> list[FoundMessage]:
@@ -335,9 +204,8 @@ class _RecallAnswerer:
         listed: list[FoundMessage] = []
         for one in found[: self._query.max_tokens // MIN_TOKENS_PER_MESSAGE]:
             near = [*range(one.position - count, one.position), *range(one.position + 1, one.position + count + 1)]
-            listed.append(one)
-            others = await self._reader.with_tool_names(await self._reader.read(near))
-            listed += [replace(other, is_neighbor=True) for other in others]
+            others = await self._reader.read(near, with_tools=True)
+            listed += [one, *(replace(other, is_neighbor=True) for other in others)]
         return listed
 
 
@@ -358,13 +226,6 @@ def _list_names(names: Sequence[str]) -> str:
     return first if len(names) <= MAX_LISTED_NAMES else f"{first}, nor {len(names) - MAX_LISTED_NAMES:,} others,"
 
 
-def _first_notes(notes: Sequence[str]) -> list[str]:
-    return [
-        *notes[:MAX_LISTED_NAMES],
-        *([f"and {len(notes) - MAX_LISTED_NAMES:,} more like this"] if len(notes) > MAX_LISTED_NAMES else []),
-    ]
-
-
 def _part_reference(one: FoundMessage, call_id: str) -> MessageReference:
     """Return the reference to the part of a message that answers a call or makes it."""
     for number, part in enumerate(one.message.parts, 1):
@@ -372,3 +233,95 @@ def _part_reference(one: FoundMessage, call_id: str) -> MessageReference:
         if call_id in names or (isinstance(part, ToolResult) and is_artifact_of(call_id, part)):
             return MessageReference(one.position, one.position, number if len(one.message.parts) > 1 else None)
     return MessageReference(one.position, one.position)
+
+
+class _ReadingComparer:
+    """Finds and compares readings of files for one agent."""
+
+    def __init__(self, reader: MessageReader, finder: MessageFinder) -> None:
+        self._reader = reader
+        self._finder = finder
+
+    async def compare(self, query: RecallQuery, counter: Counter) -> RecallAnswer:
+        """Return the difference between the two readings that a query means."""
+        before, after = await self._find_pair(query)
+        for reading in (before, after):
+            if line_count(reading.text) > MAX_DIFF_LINES:
+                raise MalformedInputError(
+                    "recall.diff", f"{reading.ref} is too long to compare; name lines, as #12:L1-L900"
+                )
+        lines, notes = diff_lines(before, after), tuple(self._reader.notes)
+        if before.path == after.path and before.lines != after.lines:
+            notes += (DIFFERENT_LINES_NOTE,)
+        rest, allowance = lines[query.skip :], query.max_tokens
+        while True:
+            part = lines_within(rest, counter, allowance)
+            diff = FileDiff(before, after, "\n".join(part), len(part), len(lines))
+            more = replace(query, skip=query.skip + len(part)) if len(part) < len(rest) else None
+            more = more.with_doubled_budget() if more and not part else more
+            answer = RecallAnswer(found_count=COMPARED_READINGS, diff=diff, notes=notes, next_query=more, query=query)
+            excess = counter.count(str(answer)) - query.max_tokens
+            if excess <= 0 or not part:
+                return answer
+            allowance -= excess
+
+    async def _find_pair(self, query: RecallQuery) -> tuple[FileReading, FileReading]:
+        """Return the two readings that a query means, in its own order if it names both, otherwise the older first."""
+        references = query.references if query.refs else []
+        if len(references) == COMPARED_READINGS:
+            return await self._reading_at(references[0]), await self._reading_at(references[1])
+        if references:
+            newer, others = await self._reading_at(references[0]), list[FileReading]()
+            if not newer.path:
+                raise MalformedInputError("recall.diff", f"{newer.ref} is no reading of a file; give two refs")
+        else:
+            found = await self._readings_before(query.file, query.before or None)
+            if len(found) < COMPARED_READINGS:
+                raise MalformedInputError("recall.diff", f"{query.file} was not read twice here")
+            newer, *others = found
+        older = await self._readings_before(newer.path, newer.position, newer.lines) or others
+        if not older:
+            raise MalformedInputError("recall.diff", f"{newer.path} was not read before {newer.ref}")
+        return older[0], newer
+
+    async def _reading_at(self, reference: MessageReference) -> FileReading:
+        if reference.is_position:
+            read = await self._reader.read([reference.first], with_tools=True)
+            one = read[0] if read else None
+        else:
+            one = await self._finder.find_call(reference.call_id)
+        if one is None:
+            raise UnknownReferenceError(str(reference)[:60])
+        whole = [
+            reading
+            for reading in self._readings_in(one)
+            if reference.part is None or reading.ref.endswith(f".{reference.part}")
+        ]
+        if len(whole) == 1 and reference.span is None:
+            return whole[0]
+        excerpt = excerpt_at(replace(reference, first=one.position, last=one.position), one)
+        path, lines = (whole[0].path, whole[0].lines) if len(whole) == 1 else ("", None)
+        return FileReading(str(replace(reference, call_id="")), one.position, excerpt.text, one.time, path, lines)
+
+    async def _readings_before(
+        self, file: str, stop: int | None, lines: tuple[int, int] | None = None
+    ) -> list[FileReading]:
+        """Return the readings of a file before a position: those of the same lines first, then the newest first."""
+        query = RecallQuery(file=file, before=stop or 0, max_tokens=READING_SEARCH_TOKENS)
+        found = await self._reader.with_tool_names((await self._finder.search(query)).messages)
+        readings = [reading for one in found for reading in self._readings_in(one)]
+        return sorted(
+            (one for one in readings if one.path == file or one.path.endswith(f"/{file}")),
+            key=lambda one: (stop is not None and one.lines != lines, -one.position),
+        )
+
+    def _readings_in(self, one: FoundMessage) -> Iterator[FileReading]:
+        calls = {call.id: call for call in self._reader.answered_calls(one)}
+        for number, part in enumerate(one.message.parts, 1):
+            if not isinstance(part, ToolResult) or part.call_id not in calls:
+                continue
+            call = calls[part.call_id]
+            action = describe_call(call, argument_value(call.arguments), one.position)
+            if action.kind == "file" and not action.is_write and call_outcome(action, part).is_ok:
+                ref = f"#{one.position}.{number}" if len(one.message.parts) > 1 else f"#{one.position}"
+                yield FileReading(ref, one.position, part.text, one.time, action.subject, action.lines)

@@ -1,0 +1,73 @@
+"""Commands that change settings: /config, /model and /preset."""
+
+from holdfast.apps.chat.chat import Chat
+from holdfast.apps.chat.commands.registry import SlashCommandRegistry
+from holdfast.apps.chat.events import CommandTable
+from holdfast.apps.chat.runtime import check_answering_model
+from holdfast.apps.settings.build import budget_from
+from holdfast.apps.settings.models import bare_model_name, configured_model
+from holdfast.apps.settings.save import save_setting
+from holdfast.apps.settings.schema import setting_name, setting_names
+from holdfast.core.planning.policy import PRESETS
+from holdfast.counters.models import budget_for
+from holdfast.errors import SettingsError
+
+CONFIG_COMMANDS = SlashCommandRegistry()
+SAVE_FLAG = "--save"
+
+
+@CONFIG_COMMANDS.register("[KEY [VALUE [--save]]]", completes=lambda _: setting_names())
+async def config(chat: Chat, arguments: str) -> None:
+    """Show settings with their source, or change one at once; --save also writes it to your settings file."""
+    key, _, value = arguments.partition(" ")
+    if not value.strip():
+        names = {setting_name(key)} if key else set(setting_names())
+        rows = [(row.name, row.text, str(row.source)) for row in chat.settings.rows() if row.name in names]
+        chat.screen.show(CommandTable(("SETTING", "VALUE", "FROM"), rows))
+        return
+    words = value.split()
+    is_saved = words[-1] == SAVE_FLAG
+    text = " ".join(words[:-1]) if is_saved else value.strip()
+    changed = chat.settings.with_change(key, text)
+    if setting_name(key) == "model":
+        await model(chat, text)
+    else:
+        await chat.apply_settings(changed)
+    saved = f", saved in {save_setting(changed, key, text, scope='user')}" if is_saved else ""
+    chat.notify(f"{setting_name(key)} = {chat.settings.render_value(key)}{saved}")
+    for note in changed.notes:
+        chat.notify(note, "warning")
+
+
+@CONFIG_COMMANDS.register("[NAME]")
+async def model(chat: Chat, name: str) -> None:
+    """Show the model, or switch to another; if its window is too small, the conversation is compacted first."""
+    if not name:
+        known = configured_model(chat.settings)
+        window = f"{known.max_input_tokens:,} tokens" if known else "unknown"
+        chat.notify(f"{chat.model}; window: {window}; largest request: {chat.budget.tokens:,} tokens")
+        return
+    settings = chat.settings.with_change("model", name)
+    await check_answering_model(settings)
+    budget = budget_from(settings) or budget_for(bare_model_name(name))
+    contents = await chat.session.context_breakdown(budget=budget)
+    if contents.total > budget.tokens:
+        question = f"{contents.total:,} tokens are too many for {name} ({budget.tokens:,}). Compact first, and switch?"
+        if await chat.screen.ask_consent(question) == "no":
+            chat.notify(f"not switched; the model is still {chat.model}")
+            return
+        await chat.session.switch_model(name, budget=budget)
+    await chat.apply_settings(settings)
+    chat.notify(f"switched to {name}")
+
+
+@CONFIG_COMMANDS.register("[NAME]", completes=lambda _: list(PRESETS))
+async def preset(chat: Chat, name: str) -> None:
+    """Show the presets, or switch to another: default, co-cli, inkeep, copilot, cowagent."""
+    if not name:
+        chat.notify(f"{chat.session.policy.name}; there are: {', '.join(PRESETS)}")
+        return
+    if name not in PRESETS:
+        raise SettingsError("/preset", f"{name!r} is not known; there are: {', '.join(PRESETS)}")
+    await chat.apply_settings(chat.settings.with_change("preset", name))
+    chat.notify(f"switched to preset {name}")
