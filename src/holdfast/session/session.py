@@ -357,15 +357,15 @@ class Session(DelegatingConversation):
 class SessionOpener:
     """A session about to be opened."""
 
-    def __init__(self, session: Session, start: Callable[[], Coroutine[object, object, Session]]) -> None:
+    def __init__(self, session: Session, open_session: Callable[[], Coroutine[object, object, Session]]) -> None:
         self._session = session
-        self._start = start
+        self._open = open_session
 
     def __await__(self):  # noqa: ANN204 - a generator that only the event loop sees
-        return self._start().__await__()
+        return self._open().__await__()
 
     async def __aenter__(self) -> Session:
-        return await self._start()
+        return await self._open()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
