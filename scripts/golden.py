@@ -590,7 +590,6 @@ async def travel(player: Player) -> None:
     await player.recall(session, *QUESTIONS[:4])
     await player.end(session)
     again = await player.open()
-    await player.run(again.restore())
     await player.prepare(again)
     await player.end(again)
 

@@ -17,7 +17,7 @@ from holdfast.core.history.history import History
 from holdfast.core.history.snapshot import HistorySnapshot, from_snapshot_json, to_snapshot_json, unpack_positions
 from holdfast.core.ledger.render import render_ledger
 from holdfast.errors import NotInMemoryError, PendingToolCallsError
-from holdfast.session.log.snapshot import decode_snapshot
+from holdfast.session.log.session_snapshot import decode_snapshot
 from holdfast.session.maintenance.scrub import scrub
 from holdfast.session.session import Session
 from holdfast.stores.base import Snapshot
