@@ -62,7 +62,7 @@ format: $(STAMP)  ## Format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-checklist: $(STAMP)  ## Every behaviour of the four systems with the tests that prove it; writes docs/checklist.md
+checklist: $(STAMP)  ## List every behavior of the four systems with the tests that prove it; writes docs/checklist.md
 	@$(BIN)/python -m scripts.checklist
 
 crash: $(STAMP)  ## Kill a process that writes, and one that compacts, a thousand times; look for every acknowledged message
@@ -85,11 +85,11 @@ demo: $(STAMP)  ## Govern a generated 1,000-message session at 16,000 tokens
 lab-report: $(STAMP)  ## A report on what each policy keeps, loses and costs; WORKLOADS='a.jsonl b.jsonl', else generated talk
 	@$(BIN)/python -m benchmarks.report $(WORKLOADS) -o $(or $(REPORT),lab-report.html)
 
-bench: $(STAMP)  ## Speed beside the peers; WORKLOADS='a.jsonl b.jsonl' adds validity on recorded sessions
+bench: $(STAMP)  ## Speed compared with peers; WORKLOADS='a.jsonl b.jsonl' adds validity on recorded sessions
 	@$(BIN)/python -m benchmarks.prepare $(if $(JSON),--json $(JSON))
 	@$(if $(WORKLOADS),$(BIN)/python -m benchmarks.validity $(WORKLOADS))
 
-bench-peers: $(STAMP)  ## Beside all peers, each in an environment of its own, into benchmarks/RESULTS.md; PEERS='langchain agno'
+bench-peers: $(STAMP)  ## Compare with all peers, each in its own environment, and write benchmarks/RESULTS.md; PEERS='langchain agno'
 	@$(BIN)/python -m benchmarks.beside $(PEERS) $(if $(PARTS),--only $(PARTS)) $(if $(JSON),--json $(JSON))
 
 clean:  ## Remove .venv, what peers were installed into, and caches

@@ -57,7 +57,7 @@ def render_ledgers(
 ) -> dict[str, str]:
     """Return the replacements of the compacted messages, by kind."""
     # By name, so that the draw does not depend on how the ledger ranks.
-    items = sorted(ledger.ranked_identifiers(), key=lambda item: item.text)
+    items = sorted(ledger.names.ranked(), key=lambda item: item.text)
 
     def of(order: list[RankedName]) -> str:
         return pack_names((item.text for item in order), allowance, counter, exclude_text=tail)
@@ -67,7 +67,7 @@ def render_ledgers(
         "random": of(random.Random(1).sample(items, len(items))),
         "recent": of(sorted(items, key=lambda item: -item.last)),
         "frequent": of(sorted(items, key=lambda item: (-counts.get(item.text, 0), -item.last))),
-        "names": ledger.pack_identifiers(allowance, counter, exclude_text=tail),
+        "names": ledger.names.pack(allowance, counter, exclude_text=tail),
         "whole": render_ledger(ledger, allowance, counter, exclude_text=tail),
     }
 

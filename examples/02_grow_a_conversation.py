@@ -1,4 +1,4 @@
-"""Prepare request after request of a growing conversation: only the first one costs anything."""
+"""Prepare each request of a growing conversation: only the first one takes time."""
 
 from holdfast import Request, govern
 from holdfast.testing.chat import assistant_message, user_message

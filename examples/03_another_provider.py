@@ -1,4 +1,4 @@
-"""Take a conversation from one provider to another, and see what did not fit through."""
+"""Convert a conversation from one provider to another, and list what the target cannot carry."""
 
 import json
 

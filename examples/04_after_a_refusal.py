@@ -1,4 +1,4 @@
-"""Tell an overflow from a rate limit, and prepare a smaller request with what the provider said."""
+"""Distinguish an overflow from a rate limit, and prepare a smaller request with the provider's limit."""
 
 from holdfast import classify, govern
 from holdfast.testing.sessions import generate_session

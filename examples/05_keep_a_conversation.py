@@ -1,4 +1,4 @@
-"""Keep a conversation in a file: recorded before anything is sent, opened again, taken back, and proved."""
+"""Store a conversation in a file, open it again, rewind it, and verify its requests."""
 
 import asyncio
 import tempfile
@@ -10,7 +10,7 @@ from holdfast.testing.sessions import generate_session
 
 
 async def main(folder: Path) -> None:
-    """Play a session, and come back to it."""
+    """Record a session, and open it again."""
     url = f"sqlite:///{folder}/chats.db"
     async with Session.open("conversation-1", store=url, policy="default", model="gpt-5") as session:
         for message in generate_session(300):
@@ -24,7 +24,7 @@ async def main(folder: Path) -> None:
         print(f"after a rewind {len((await session.prepare(16_000)).messages)} messages would be sent")
         await session.undo()
         proofs = list(rebuilt_requests(await session.events()))
-        print(f"{sum(proof.is_same for proof in proofs)} of {len(proofs)} requests are proved from the log")
+        print(f"{sum(proof.is_same for proof in proofs)} of {len(proofs)} requests are verified from the log")
         print(f"message 3, as it was recorded: {(await session.messages_at(3))[0]['role']}")
 
 

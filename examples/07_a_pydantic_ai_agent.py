@@ -1,4 +1,4 @@
-"""A pydantic-ai agent that can talk for ever: one line, and every request fits while the history stays whole.
+"""A pydantic-ai agent without a length limit: every request fits, and the history stays whole.
 
 The model here reads from a script, so that this runs anywhere; name a real one instead, such as "openai:gpt-5-mini".
 Needs the extra `pydantic-ai`.
@@ -21,7 +21,7 @@ def model(messages: list[ModelMessage]) -> str | ModelResponse:
 
 
 async def main() -> None:
-    """Ask until there have been a few folds, and look at what is left."""
+    """Ask until there are a few compactions, and show what they did."""
     async with Holdfast(budget=3_000) as governed:
         agent = Agent(ScriptedAgentModel(model), capabilities=[governed], instructions="Be brief.")
 
@@ -38,7 +38,7 @@ async def main() -> None:
         session = await governed.open("totals")
         for receipt in await session.receipts():
             print(f"\n{receipt}")
-        print(f"\nstill there, to the letter: {len(await session.messages())} messages")
+        print(f"\nin the log, unchanged: {len(await session.messages())} messages")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Find again what left the view: by words, by reference, line by line; and what the model's own tool answers."""
+"""Recall messages that have left the view: by words, by reference, by line, and with the model's own tool."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from holdfast.testing.sessions import generate_session
 
 
 async def main() -> None:
-    """Talk until the beginning was folded, and look it up."""
+    """Talk until the beginning is compacted, and recall it."""
     async with Session.open("trip", store="memory://", model="gpt-5") as session:
         await session.record(
             [
@@ -19,15 +19,13 @@ async def main() -> None:
         for message in generate_session(200):
             await session.record([message])
         request = await session.prepare(8_000)
-        print(f"{len(session)} messages were said, {len(request.messages)} are sent")
+        print(f"{len(session)} messages are in the log, {len(request.messages)} are sent")
 
         found = await session.recall(RecallQuery(query="when does the ferry leave?", max_tokens=200))
         print(found.excerpts[0].ref, found.excerpts[0].text)
         print(await session.recall("#0:L2-L2"))
 
-        tool = (
-            session.recall_tool()
-        )  # tool.name, tool.description, tool.parameters: for whoever offers tools to a model
+        tool = session.recall_tool()  # tool.name, tool.description, tool.parameters: for your own tool list
         print(await tool.call({"query": "spare key", "max_tokens": 200}))
 
 

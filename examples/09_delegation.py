@@ -1,4 +1,4 @@
-"""Send agents out: each sees what was chosen for it and nothing of the others, and what it did is in the same log."""
+"""Delegate to agents: each sees what was chosen for it and nothing of the others, in the same log."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from holdfast.delegation import Visibility
 
 
 async def main() -> None:
-    """Ask two agents at once, and look at what each saw."""
+    """Delegate to two agents at once, and show what each saw."""
     async with Session.open("release", store="memory://", model="gpt-5") as session:
         await session.record([{"role": "user", "content": "Is the release ready? Never push to main."}])
 

@@ -1,4 +1,4 @@
-"""Play one conversation under several policies, and see what each would have sent, kept and broken."""
+"""Replay one conversation under several policies, and compare their figures."""
 
 import asyncio
 
@@ -16,8 +16,8 @@ async def main() -> None:
             player = Replayer(recording, played, 8_000)
             figures = await player.play([PrefixStability(), RequestValidity(), BudgetAdherence()])
         sent = sum(turn.sent_tokens for turn in player.turns)
-        told = ", ".join(f"{figure} {value:g}" for figure, value in figures.items())
-        print(f"{name:9} {len(player.turns)} requests, {sent:,} tokens; {told}")
+        shown = ", ".join(f"{figure} {value:g}" for figure, value in figures.items())
+        print(f"{name:9} {len(player.turns)} requests, {sent:,} tokens; {shown}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Makes src/holdfast/counters/models.json from the table that the litellm package ships (MIT licence).
+"""Writes src/holdfast/counters/models.json from the table that the litellm package ships (MIT licence).
 
 The package is downloaded by name, without its dependencies, and only one JSON file of it is read:
 
@@ -33,7 +33,7 @@ def download(folder: Path) -> tuple[str, dict[str, dict[str, Any]]]:
 
 
 def model_row(entry: dict[str, Any]) -> list[Any]:
-    """Return window, longest answer and four prices a million tokens, the unknown at the end left out."""
+    """Return the window, the longest answer and four prices per million tokens, without unknown values at the end."""
     prices = [entry.get(name) for name in PRICES]
     values = [
         entry["max_input_tokens"],
@@ -52,7 +52,7 @@ def is_wanted(entry: dict[str, Any]) -> bool:
 
 
 def build_table(table: dict[str, dict[str, Any]]) -> dict[str, list[Any]]:
-    """Return the trimmed table: a routed name is left out where the bare name says the same."""
+    """Return the trimmed table, without a routed name whose bare name has the same values."""
     wanted = {name.lower(): model_row(entry) for name, entry in table.items() if is_wanted(entry)}
     return {
         name: values
@@ -62,7 +62,7 @@ def build_table(table: dict[str, dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def main() -> None:
-    """Write the table, a model a line."""
+    """Write the table, one model per line."""
     with tempfile.TemporaryDirectory() as folder:
         version, table = download(Path(folder))
     models = build_table(table)

@@ -1,11 +1,11 @@
-"""Says which tests prove what the four systems behind the presets ask for.
+"""Lists the tests that prove each required behavior of the four systems that the presets follow.
 
 python -m scripts.checklist
 
-The behaviours stand in tests/checklist.toml, one line for each id. A test that proves one carries its id as a mark, so
-collecting the suite is enough: no test is run. The tables of docs/checklist.md are written from both; the prose around
-them is the page's own. An id that no test carries, a mark that is no id, and a documented id whose page does not have
-the heading it names are problems, and the command fails.
+tests/checklist.toml has the behaviors, one line for each id. A test that proves one carries its id as a mark, so the
+command only collects the suite and runs no test. It writes the tables of docs/checklist.md from both and leaves the
+rest of the page. It fails for an id that no test carries, a mark that is no id, and a documented id whose page does not
+have the named heading.
 """
 
 import contextlib
@@ -30,29 +30,29 @@ Proofs = Mapping[str, list[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checklist:
-    """What is asked for, and what no test can show."""
+    """The required behaviors, and those that no test can prove."""
 
     systems: Mapping[str, str]
-    """The name of the system behind each letter."""
+    """The name of the system for each letter."""
     requirements: Mapping[str, str]
-    """What each id asks, in a line."""
+    """The behavior of each id, in one line."""
     documented: Mapping[str, Mapping[str, str]]
-    """The page, with its heading, and the reason for each id that no test can show."""
+    """The page with its heading and the reason, for each id that no test can prove."""
 
 
 class Collector:
-    """Keeps what pytest has collected."""
+    """Stores what pytest has collected."""
 
     def __init__(self) -> None:
         self.items: list[pytest.Item] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Take down the items before anything is deselected."""
+        """Store the items before any is deselected."""
         self.items = list(items)
 
 
 def read_checklist() -> Checklist:
-    """Return what is asked for, as it stands in the file."""
+    """Return the required behaviors from the file."""
     return Checklist(**tomllib.loads(SOURCE.read_text(encoding="utf-8")))
 
 
@@ -69,7 +69,7 @@ def proofs_of(items: Iterable[pytest.Item]) -> dict[str, list[str]]:
 
 
 def find_problems(listed: Checklist, proofs: Proofs) -> list[str]:
-    """Return what is wrong, a line each."""
+    """Return the problems, one line each."""
     unproved = [one for one in listed.requirements if one not in proofs and one not in listed.documented]
     unknown = [one for one in proofs if one not in listed.requirements]
     unlisted = [one for one in listed.documented if one not in listed.requirements]
@@ -78,12 +78,12 @@ def find_problems(listed: Checklist, proofs: Proofs) -> list[str]:
         *(f"{one}: no test carries it: {listed.requirements[one]}" for one in unproved),
         *(f"{one}: is no id, but {proofs[one][0]} carries it" for one in unknown),
         *(f"{one}: is documented, but is no id" for one in unlisted),
-        *(f"{one}: {page} is not there" for one, page in unwritten),
+        *(f"{one}: {page} does not exist" for one, page in unwritten),
     ]
 
 
 def heading_exists(place: str) -> bool:
-    """Return whether a page has the heading it is named with."""
+    """Return whether a page has the named heading."""
     path, _, anchor = place.partition("#")
     page = ROOT / path
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE) if page.exists() else []
@@ -106,7 +106,7 @@ def render_tables(listed: Checklist, proofs: Proofs) -> str:
 
 
 def evidence_links(one: str, listed: Checklist, proofs: Proofs) -> Iterator[str]:
-    """Yield the links to what shows an id."""
+    """Yield the links to the proofs of an id."""
     if said := listed.documented.get(one):
         yield f"*documented:* [{said['page']}](../{said['page']}); {said['reason']}"
     for test in proofs.get(one, ()):
@@ -116,16 +116,16 @@ def evidence_links(one: str, listed: Checklist, proofs: Proofs) -> Iterator[str]
 
 def collect_proofs() -> dict[str, list[str]]:
     """Return the proofs of the whole suite, collected in this process."""
-    collector, told = Collector(), io.StringIO()
-    with contextlib.redirect_stdout(told):
+    collector, output = Collector(), io.StringIO()
+    with contextlib.redirect_stdout(output):
         code = pytest.main(["--collect-only", "-qq", "-p", "no:xdist", str(ROOT / "tests")], plugins=[collector])
     if code != pytest.ExitCode.OK:
-        sys.exit(f"the suite cannot be collected:\n{told.getvalue()}")
+        sys.exit(f"the suite cannot be collected:\n{output.getvalue()}")
     return proofs_of(collector.items)
 
 
 def main() -> None:
-    """Print every id with its tests, write the page, and fail where something is not shown."""
+    """Print every id with its tests, write the page, and fail if an id is not proved."""
     listed, proofs = read_checklist(), collect_proofs()
     for one, text in listed.requirements.items():
         print(f"{one}\t{text}".expandtabs(8))

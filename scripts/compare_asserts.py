@@ -1,10 +1,10 @@
-"""Show that tests assert what they asserted before: the same values, counts and order.
+"""Checks that tests assert what they asserted before: the same values, counts and order.
 
     python -m scripts.compare_asserts COMMIT
 
 Compares every `assert` and `pytest.raises` of each test with the one of the same name in an earlier commit. A name may
 differ, and so may a sentence, but not a number, a constant, the number of items, an operator, or the digits inside a
-text. Tests that exist in one version only are listed; it fails when an assertion differs or a test is gone.
+text. It lists tests that exist in one version only, and fails if an assertion differs or a test is gone.
 """
 
 import ast

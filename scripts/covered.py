@@ -1,10 +1,10 @@
-"""Print how much of each package the suite has run, and fail where that is too little.
+"""Prints the coverage of each package, and fails if one is too low.
 
 coverage json -o - | python -m scripts.covered
 
-`make coverage` runs the suite first, and what is measured includes the workers of the run and the programs that tests
-start. A process that is killed writes no report: what runs only there counts as not run. A package has two figures, its
-lines and its branches, and is as good as the worse of them.
+`make coverage` runs the suite first and includes the workers of the run and the programs that tests start. A killed
+process writes no report, so what runs only there counts as not covered. The coverage of a package is that of its lines
+or of its branches, whichever is lower.
 """
 
 import json
@@ -15,13 +15,13 @@ from pathlib import PurePath
 
 PACKAGE = "holdfast"
 MIN_PERCENT = {"core": 98.0, "wire": 98.0}
-"""What must have been run of a package, in per cent."""
+"""The lowest coverage of a package, in percent."""
 MIN_TOTAL_PERCENT = 92.0
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What there is of a file, or of several, and what of it was run."""
+    """The lines and branches of one or more files, and how many of them were run."""
 
     lines: int = 0
     lines_run: int = 0
@@ -38,12 +38,12 @@ class Coverage:
 
     @property
     def percent(self) -> float:
-        """Return the worse of the two figures."""
+        """Return the lower of the two figures."""
         return min(_percent(self.lines_run, self.lines), _percent(self.branches_run, self.branches))
 
 
 def coverage_by_package(report: str) -> dict[str, Coverage]:
-    """Return what was run of each package, read from the JSON report of coverage."""
+    """Return the coverage of each package from the JSON report."""
     packages: dict[str, Coverage] = {}
     for name, file in sorted(json.loads(report)["files"].items()):
         seen = file["summary"]
@@ -67,7 +67,7 @@ def render_table(packages: Mapping[str, Coverage]) -> list[str]:
 
 
 def find_problems(packages: Mapping[str, Coverage]) -> list[str]:
-    """Return what was not run enough, a line each."""
+    """Return the packages with too low coverage, one line each."""
     asked = [(package, packages.get(package, Coverage()), least) for package, least in MIN_PERCENT.items()]
     asked.append(("all", _total(packages), MIN_TOTAL_PERCENT))
     return [
@@ -91,7 +91,7 @@ def _percent(run: int, everything: int) -> float:
 
 
 def main() -> int:
-    """Print the table of the report that comes in; return whether something was not run enough."""
+    """Print the table of the report on standard input; return whether a package has too low coverage."""
     packages = coverage_by_package(sys.stdin.read())
     found = find_problems(packages)
     print("\n".join([*render_table(packages), *found]))

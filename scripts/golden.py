@@ -169,7 +169,7 @@ class Player:
     budget: int
     voice: "Voice"
     lines: Iterable[ScriptLine] | None = None
-    """What the summarizer writes; None where there is none."""
+    """What the summarizer writes; None if there is no summarizer."""
     store: MemoryStore = field(default_factory=MemoryStore)
     clock: SimulatedClock = field(default_factory=lambda: SimulatedClock(START_MS))
     trace: Trace = field(default_factory=Trace)
@@ -245,7 +245,7 @@ class Player:
         self.trace.answers += [await self.run(tool.call(question)) for question in questions]
 
     async def run(self, work: Awaitable[T]) -> T:
-        """Return the result of some work; without a summarizer nobody sleeps on the clock."""
+        """Return the result of some work; only a summarizer sleeps on the simulated clock."""
         return await (self.clock.run(work) if self.writer else work)
 
     async def wait(self, seconds: int) -> None:
@@ -273,7 +273,7 @@ class Player:
 
 @dataclass(slots=True)
 class _Refusals:
-    """Notes an error of ours, and goes on."""
+    """Stores an error of Holdfast and continues."""
 
     trace: Trace
 
@@ -590,7 +590,6 @@ async def travel(player: Player) -> None:
     await player.recall(session, *QUESTIONS[:4])
     await player.end(session)
     again = await player.open()
-    await player.run(again.restore())
     await player.prepare(again)
     await player.end(again)
 
@@ -787,11 +786,11 @@ def governed(name: str) -> dict[int, Trace]:
     found: dict[int, Trace] = {}
     for budget in BUDGETS:
         trace = found[budget] = Trace()
-        beside = {"budget": budget, "format": wire, "model": MODEL, "tools": TOOLS, "interrupted": True}
-        earlier = _governed(trace, messages[: len(messages) // 2], **beside)
-        _governed(trace, messages, **beside, previous=earlier)
-        _governed(trace, messages, **beside, pins=[1, -1])
-        _governed(trace, messages, **beside, policy="cowagent", system=SYSTEM)
+        options = {"budget": budget, "format": wire, "model": MODEL, "tools": TOOLS, "interrupted": True}
+        earlier = _governed(trace, messages[: len(messages) // 2], **options)
+        _governed(trace, messages, **options, previous=earlier)
+        _governed(trace, messages, **options, pins=[1, -1])
+        _governed(trace, messages, **options, policy="cowagent", system=SYSTEM)
     return found
 
 
@@ -814,7 +813,7 @@ GOVERN = "govern"
 
 
 def groups() -> list[tuple[str, str]]:
-    """Return what is computed at once: a session and a preset; `govern` stands for a preset."""
+    """Return the groups that run together: a session and a preset, or a history and `govern`."""
     return [(name, preset) for name in sessions() for preset in PRESETS] + [(name, GOVERN) for name in governed_names()]
 
 
@@ -922,7 +921,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(told) or f"{len(found)} cases")
         return 1 if told else 0
     if not (given.write or given.write_receipts):
-        parser.error("say --write, --write-receipts, --show CASE, or --workloads PATH… with --out or --compare")
+        parser.error("use --write, --write-receipts, --show CASE, or --workloads PATH… with --out or --compare")
     hashed = {case: trace.hashes() for group in groups() for case, trace in traces(*group).items()}
     if given.write:
         write(REQUESTS, {case: fixed for case, (fixed, _) in hashed.items()})

@@ -1,4 +1,4 @@
-"""Talk to the embedded model in a small window, in a real terminal, and draw what is on the screen: docs/chat.svg.
+"""Records a chat with the embedded model in a small terminal window and draws the last screen: docs/chat.svg.
 
 python scripts/record_chat.py docs/chat.svg
 """
@@ -34,7 +34,7 @@ TYPED_LINES = (
 
 
 class TerminalRecording:
-    """A terminal that somebody types into."""
+    """A terminal with scripted input."""
 
     def __init__(self, home: str) -> None:
         env = {**os.environ, "HOLDFAST_HOME": home, "HOLDFAST_N_CTX": "1024", "TERM": "xterm-256color"}
@@ -76,7 +76,7 @@ def render_svg(screen: pyte.Screen) -> str:
             line.append(cell.data, style=style.strip() or None)
         line.rstrip()
         console.print(line)
-    # A picture that is looked at fetches nothing from anywhere.
+    # The picture must load nothing from the network.
     return re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="holdfast chat"), flags=re.DOTALL)
 
 

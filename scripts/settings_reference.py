@@ -35,7 +35,7 @@ def render_row(one: SettingDeclaration) -> str:
         if one.default is None
         else one.value_type.render(one.default)
     )
-    # The variable HOLDFAST_<NAME> goes without saying.
+    # Every setting has the variable HOLDFAST_<NAME>.
     also = ", ".join(f"`{name}`" for name in (*one.aliases, *one.variables[1:]))
     return f"| `{one.name}` | {default} | {one.help} | {also} |\n"
 

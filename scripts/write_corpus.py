@@ -1,6 +1,6 @@
-"""Writes tests/corpus/schema-1: logs as the present program writes them, with every kind of event.
+"""Writes tests/corpus/schema-1: logs of the current version, with every kind of event.
 
-Only until the first release, whenever the shape of a record changes; see tests/corpus/README.md.
+Run it only before the first release, when the shape of a record changes; see tests/corpus/README.md.
 
     python scripts/write_corpus.py
 """
@@ -46,7 +46,7 @@ LISTING = "\n".join(f"{number:03} total = total + price" for number in range(60)
 
 
 class CorpusWriter:
-    """A session with a clock of its own, and a pen for what no method of a session writes."""
+    """A session with a simulated clock, and direct access to the log for events that no method of a session writes."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -98,7 +98,7 @@ async def every_kind() -> CorpusWriter:
 
 
 async def write_facts(writer: CorpusWriter) -> None:
-    """Tell what is true besides what was said."""
+    """Record a plan, todos, a skill, an agent, a model, billed usage and a pin."""
     session = writer.session
     await writer.append_events(
         log.PlanChanged(text="1. read 2. mend"),
@@ -118,7 +118,7 @@ async def write_facts(writer: CorpusWriter) -> None:
 
 
 async def write_delegation(writer: CorpusWriter) -> None:
-    """Let another agent do a part, in a scope of its own."""
+    """Delegate a task to another agent, in its own scope."""
     session = writer.session
     await writer.append_events(log.DelegationStarted(scope="scout", agent="scout", task="Find the tests."))
     await session.record([user_message("Find the tests.")], scope="scout", agent="main")
@@ -133,7 +133,7 @@ async def write_delegation(writer: CorpusWriter) -> None:
 
 
 async def write_shortening(writer: CorpusWriter) -> None:
-    """Shorten what is shown in every way, and fail to."""
+    """Shorten the context in every way, and fail once."""
     session = writer.session
     await writer.append_events(log.OutputsOffloaded(line=6, max_chars=80))
     await session.prepare(BUDGET)
@@ -173,7 +173,7 @@ async def write_shortening(writer: CorpusWriter) -> None:
 
 
 async def write_time_travel(writer: CorpusWriter) -> None:
-    """Stop a turn, go back, take a secret out, and begin anew."""
+    """Interrupt a turn, rewind, scrub a secret, and clear the context."""
     session = writer.session
     await session.record([tool_call_message("d")])
     await session.interrupt()
@@ -190,7 +190,7 @@ async def write_time_travel(writer: CorpusWriter) -> None:
 
 
 async def format_log(name: str, turn: Sequence[Mapping[str, object]], prompt: JsonMessage) -> CorpusWriter:
-    """Return a log in another format: some turns, folded, rewound and undone."""
+    """Return a log in another format: some turns, a compaction, a rewind and an undo."""
     writer = await new_log(name)
     session = writer.session
     for _ in range(8):

@@ -50,7 +50,7 @@ def test_what_is_not_shown_is_named() -> None:
     assert find_problems(listed, {"X-9": ["test_a.py::test_b"]}) == [
         "X-1: no test carries it: it hums",
         "X-9: is no id, but test_a.py::test_b carries it",
-        "X-2: docs/seeds.md#no-such-heading is not there",
+        "X-2: docs/seeds.md#no-such-heading does not exist",
     ]
 
 

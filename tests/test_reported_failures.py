@@ -21,7 +21,7 @@ from holdfast.stores.jsonl import load_file
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
-from tests.chat import room
+from tests.chat import recording_screen
 from tests.support import compactions, open_session, record_turns
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -132,17 +132,19 @@ async def test_a_conversation_that_is_too_long_for_the_summariser_can_still_be_c
 
 
 async def test_compacting_twice_in_a_row_is_no_error_and_loses_nothing(tmp_path: Path) -> None:
-    chat, screen = await room.entered(tmp_path, flags={"summarization_model": "none", "max_context_tokens": "4000"})
-    await room.said(chat, 12)
-    await room.told(chat, screen, "/compact")
-    await room.told(chat, screen, "/compact")
+    chat, screen = await recording_screen.open_chat(
+        tmp_path, flags={"summarization_model": "none", "max_context_tokens": "4000"}
+    )
+    await recording_screen.add_turns(chat, 12)
+    await recording_screen.reply_to(chat, screen, "/compact")
+    await recording_screen.reply_to(chat, screen, "/compact")
     before = await chat.session.visible_messages()
 
-    start = len(screen.happened)
-    shown = await room.told(chat, screen, "/compact")
+    start = len(screen.events)
+    shown = await recording_screen.reply_to(chat, screen, "/compact")
 
     assert shown.startswith("nothing to compact: ")
-    assert [one.level for one in screen.happened[start:] if isinstance(one, ChatNotice)] == ["info"]
+    assert [one.level for one in screen.events[start:] if isinstance(one, ChatNotice)] == ["info"]
     assert await chat.session.visible_messages() == before
     assert len(await chat.session.messages()) == 24
     with pytest.raises(NothingToCompactError):

@@ -16,9 +16,8 @@ HoldfastError
 │   ├── CompactionCancelledError   the compaction was cancelled
 │   └── RemoteCompactionError      another process holds the session; compact it there
 ├── SessionClosedError         a session was used after it was closed; open it again
-├── ArtifactError              a large tool result cannot be returned; nothing has changed
-│   ├── UnknownArtifactError       no artifact with that name is visible to this agent
-│   └── ArtifactTooLargeError      the artifact is too large to be returned whole; ask for a part
+├── UnknownArtifactError       no large tool result with that name is visible to this agent
+├── ArtifactTooLargeError      a large tool result cannot be returned whole; ask for a part
 ├── DelegationEndedError       a delegate was used after it had answered or was stopped
 ├── NotInMemoryError           the requested messages are in the store and not in memory
 ├── ConcurrentWriteError       another writer changed what a decision was based on; plan again
@@ -41,6 +40,7 @@ contains nothing that looks like a key.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from holdfast.redaction import redact_text
 
@@ -159,7 +159,7 @@ class CompactionRunningError(CompactionError):
     """Raised when another compaction of this session is running. Wait for it, or cancel it."""
 
     def __init__(self, session: str) -> None:
-        super().__init__(f"session {session!r} is already being compacted: wait for it, or cancel it")
+        super().__init__(f"session {session!r} is being compacted already: wait for that, or cancel it")
 
 
 class NoContextError(CompactionError):
@@ -188,7 +188,7 @@ class NothingToCompactError(CompactionError):
     """Raised when no message can be compacted. Nothing has changed, and nothing needs to be done."""
 
     def __init__(self, messages: int) -> None:
-        super().__init__(f"nothing to compact: none of the {messages:,} messages can be compacted")
+        super().__init__(f"nothing to compact: of {messages:,} messages none can be folded")
         self.messages = messages
 
 
@@ -208,11 +208,7 @@ class SessionClosedError(HoldfastError):
         self.session = session
 
 
-class ArtifactError(HoldfastError):
-    """The base of errors about a large tool result that cannot be returned as requested."""
-
-
-class UnknownArtifactError(ArtifactError):
+class UnknownArtifactError(HoldfastError):
     """Raised when no artifact with that name is visible to this agent. `session.artifacts()` lists those that are."""
 
     def __init__(self, reference: str) -> None:
@@ -220,7 +216,7 @@ class UnknownArtifactError(ArtifactError):
         self.reference = reference
 
 
-class ArtifactTooLargeError(ArtifactError):
+class ArtifactTooLargeError(HoldfastError):
     """Raised when a whole artifact would fill too much of the window. Ask for a range of its lines or characters."""
 
     def __init__(self, artifact_id: str, *, tokens: int, limit: int) -> None:
@@ -260,8 +256,10 @@ class ConcurrentWriteError(HoldfastError):
 class ModelError(HoldfastError):
     """The base of errors about a failed call to a model. The conversation is unchanged."""
 
-    def __init__(self, model: str, problem: str, remedy: str) -> None:
-        super().__init__(f"{model}: {problem}; {remedy}")
+    REMEDY: ClassVar[str] = "ask again, or choose another model"
+
+    def __init__(self, model: str, problem: str, remedy: str = "") -> None:
+        super().__init__(f"{model}: {problem}; {remedy or self.REMEDY}")
         self.model = redact_text(model)
         self.problem = redact_text(problem)
 
@@ -272,19 +270,13 @@ class ModelAccessError(ModelError):
     Check the API key, and that it may use this model.
     """
 
-    def __init__(
-        self, model: str, problem: str, remedy: str = "check the API key, and that it may use this model"
-    ) -> None:
-        super().__init__(model, problem, remedy)
+    REMEDY: ClassVar[str] = "check the API key, and that it may use this model"
 
 
 class ModelUnreachableError(ModelError):
     """Raised when the model cannot be reached, the connection is lost, or a call times out. Retry later."""
 
-    def __init__(
-        self, model: str, problem: str, remedy: str = "check the address and the network, then ask again"
-    ) -> None:
-        super().__init__(model, problem, remedy)
+    REMEDY: ClassVar[str] = "check the address and the network, then ask again"
 
 
 class ModelBusyError(ModelError):
@@ -294,8 +286,7 @@ class ModelBusyError(ModelError):
     """
 
     def __init__(self, model: str, problem: str, *, retry_after: float | None = None) -> None:
-        when = "later" if retry_after is None else f"in {retry_after:g} s"
-        super().__init__(model, problem, f"ask again {when}")
+        super().__init__(model, problem, "ask again " + ("later" if retry_after is None else f"in {retry_after:g} s"))
         self.retry_after = retry_after
 
 
@@ -306,14 +297,10 @@ class ModelOverflowError(ModelError):
     """
 
     def __init__(self, model: str, problem: str, *, limit: int | None = None, size: int | None = None) -> None:
-        most = "send less" if limit is None else f"send less than {limit:,} tokens"
-        super().__init__(model, problem, most)
+        super().__init__(model, problem, "send less" if limit is None else f"send less than {limit:,} tokens")
         self.limit = limit
         self.size = size
         """The size of the request in tokens, as the provider counts it."""
-
-
-RETRY_OR_SWITCH_MODEL = "ask again, or choose another model"
 
 
 class ModelRefusedError(ModelError):
@@ -323,10 +310,10 @@ class ModelRefusedError(ModelError):
     """
 
     def __init__(self, model: str, problem: str, *, status: int | None = None, remedy: str | None = None) -> None:
-        is_passing = status is not None and status >= FIRST_SERVER_STATUS
-        super().__init__(model, problem, remedy or ("ask again later" if is_passing else RETRY_OR_SWITCH_MODEL))
+        is_transient = status is not None and status >= FIRST_SERVER_STATUS
+        super().__init__(model, problem, remedy or ("ask again later" if is_transient else ""))
         self.status = status
-        self.is_transient = is_passing
+        self.is_transient = is_transient
         """Whether the server itself failed, so that a retry of the same request may succeed."""
 
 

@@ -65,9 +65,7 @@ def redact_and_count(text: str) -> tuple[str, dict[SecretKind, int]]:
     counts: dict[SecretKind, int] = {}
     if "-----BEGIN " in text:
         text, counts["private key"] = _PEM.subn(rf"\1{REDACTED_MARK}", text)
-    text, tokens = _JWT.subn(rf"\1{REDACTED_MARK}", text) if "eyJ" in text else (text, 0)
-    text, keys = _KEY.subn(_redact_key, text)
-    counts["key"] = tokens + keys
+    text, counts["key"] = _redact_keys(text)
     text, counts["bearer token"] = _BEARER.subn(rf"\1{REDACTED_MARK}", text)
     text, assigned = _ASSIGNED.subn(rf"\1{REDACTED_MARK}", text)
     text, spoken = _SPOKEN_PASSWORD.subn(rf"\1{REDACTED_MARK}", text)
@@ -78,13 +76,13 @@ def redact_and_count(text: str) -> tuple[str, dict[SecretKind, int]]:
 
 def redact_keys(text: str) -> str:
     """Return a text without keys that have a known prefix: only those can be recognized in a single word."""
-    if "eyJ" in text:
-        text = _JWT.sub(rf"\1{REDACTED_MARK}", text)
-    return _KEY.sub(_redact_key, text)
+    return _redact_keys(text)[0]
 
 
-def _redact_key(found: re.Match[str]) -> str:
-    return f"{next(filter(None, found.groups()))}{REDACTED_MARK}"
+def _redact_keys(text: str) -> tuple[str, int]:
+    text, tokens = _JWT.subn(rf"\1{REDACTED_MARK}", text) if "eyJ" in text else (text, 0)
+    text, keys = _KEY.subn(lambda found: f"{next(filter(None, found.groups()))}{REDACTED_MARK}", text)
+    return text, tokens + keys
 
 
 class Redactor:

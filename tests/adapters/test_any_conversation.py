@@ -1,4 +1,4 @@
-"""Whatever people and models do, requests are valid and fit, and the session holds what the run's history holds."""
+"""Whatever users and models do, requests are valid and fit, and the session holds the messages of the run."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A governed agent: its requests fit, its history stays whole, and its session is found again."""
+"""An agent with Holdfast: its requests fit, its history stays whole, and its session can be continued."""
 
 from pathlib import Path
 from typing import Any

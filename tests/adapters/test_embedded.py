@@ -1,4 +1,4 @@
-"""A governed agent and a real model behind HTTP: a conversation longer than its window goes on, whatever is refused."""
+"""An agent with Holdfast and a real model over HTTP: a conversation longer than the window continues."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who does not use the adapter does not pay for it."""
+"""Programs that do not use the adapter do not import pydantic-ai."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The agent's own model is asked for a summary behind its last request, so that the provider's prompt cache pays."""
+"""The agent's own model writes summaries after its last request, so that the provider's prompt cache is used."""
 
 from collections.abc import Sequence
 from typing import Any

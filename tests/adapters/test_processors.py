@@ -1,4 +1,4 @@
-"""co-cli's history processors on bare lists, to the letter of its design."""
+"""co-cli's history processors on plain lists, exactly as co-cli specifies them."""
 
 import asyncio
 import inspect

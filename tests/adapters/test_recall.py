@@ -1,4 +1,4 @@
-"""Recall among the tools of a pydantic-ai agent: there as soon as something is not in view."""
+"""Recall among the tools of a pydantic-ai agent: it is offered as soon as messages have left the view."""
 
 import pytest
 from pydantic_ai import Agent, UserError

@@ -1,4 +1,4 @@
-"""However a run is driven, stopped or nested, its session holds what was said, and the next run can begin."""
+"""However a run is started, stopped or nested, its session holds its messages, and the next run can begin."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable

@@ -1,4 +1,4 @@
-"""Agents that ask other agents, each in a delegation of the same session."""
+"""Agents that delegate to other agents, each in a delegation of the same session."""
 
 import asyncio
 from typing import Any

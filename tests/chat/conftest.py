@@ -1,4 +1,4 @@
-"""A model behind real HTTP, and a person at a real pseudo-terminal."""
+"""A model served over real HTTP, and a user at a real pseudo-terminal."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ def messages_of(request: ReceivedRequest) -> list[JsonMessage]:
 
 
 class Served:
-    """A model that answers from a script; without one it says what it was asked."""
+    """A model that answers from a script; without one it repeats the prompt."""
 
     def __init__(self) -> None:
         self.script: deque[Sequence[ResponsePiece]] = deque()
@@ -57,7 +57,7 @@ class Served:
 
     @property
     def prompts(self) -> list[str]:
-        """The last thing each request says."""
+        """The last message of each request."""
         return [str(messages[-1]["content"]) for messages in self.asked]
 
     def _reply(self, request: ReceivedRequest) -> Sequence[ResponsePiece]:
@@ -87,7 +87,7 @@ def served() -> Iterator[Served]:
 
 
 class Person:
-    """Somebody who types, and sees what a terminal shows."""
+    """A user who types, and reads the terminal."""
 
     def __init__(self, arguments: Sequence[str], env: dict[str, str], folder: Path, rows: int, columns: int) -> None:
         self.screen = pyte.HistoryScreen(columns, rows, history=5_000)
@@ -104,11 +104,11 @@ class Person:
         self._child.send(text + "\r")
 
     def sees(self, *texts: str) -> None:
-        """Wait until all of some texts are on the screen or above it."""
+        """Wait until all texts are on the screen or above it."""
         self._until(lambda: all(text in self.text for text in texts), f"{texts} to be seen")
 
     def waits(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait until something is true elsewhere."""
+        """Wait until a condition is true."""
         self._until(condition, what)
 
     def leaves(self) -> int:
@@ -138,7 +138,7 @@ class Person:
 
     @property
     def text(self) -> str:
-        """All that was shown, line by line."""
+        """Everything on the screen and above it."""
         above = [
             "".join(line[column].data for column in range(self.screen.columns)) for line in self.screen.history.top
         ]
@@ -174,7 +174,7 @@ Sit = Callable[..., Person]
 
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
-    """The environment of a person with an empty home."""
+    """The environment of a user with an empty home."""
     ours = ("HOLDFAST_", "XDG_", "COLUMNS", "LINES", "NO_COLOR")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return {**kept, "HOLDFAST_HOME": str(tmp_path / "home"), "TERM": "xterm-256color", "LANG": "C.UTF-8"}
@@ -182,7 +182,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def sit(tmp_path: Path, env: dict[str, str], served: Served) -> Iterator[Sit]:
-    """Sit down at a chat with the served model."""
+    """Start chats with the served model."""
     people: list[Person] = []
     folder = tmp_path / "folder"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Agents in the chat: named in the settings, asked by the model, and shown to the person."""
+"""Agents in the chat: defined in the settings, used by the model, and shown to the user."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from holdfast.apps.settings.sources import load_settings
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.endpoint import ResponsePiece, http_response, text_stream, tool_call_stream
 from tests.chat.conftest import Served
-from tests.chat.room import Room, entered, told
+from tests.chat.recording_screen import RecordingScreen, open_chat, reply_to
 
 SETTINGS = """
 [agents.looker]
@@ -37,38 +37,38 @@ def whole(text: str) -> list[ResponsePiece]:
     return http_response(200, body)
 
 
-async def chatting(home: Path, model: str, text: str = SETTINGS) -> tuple[Chat, Room]:
+async def chat_with(home: Path, model: str, text: str = SETTINGS) -> tuple[Chat, RecordingScreen]:
     (home / "holdfast.toml").write_text(text)
-    room = Room()
+    screen = RecordingScreen()
     settings = load_settings(flags={"model": model}, cwd=home, environ={"HOLDFAST_HOME": str(home)})
-    chat = Chat(settings, room, folder=home, store=MemoryStore())
+    chat = Chat(settings, screen, folder=home, store=MemoryStore())
     await chat.open_conversation()
-    return chat, room
+    return chat, screen
 
 
 async def test_the_model_asks_an_agent_and_the_person_sees_what_that_one_saw(tmp_path: Path, served: Served) -> None:
-    chat, room = await chatting(tmp_path, served.model)
+    chat, screen = await chat_with(tmp_path, served.model)
     task = {"agent": "looker", "task": "Find the tide table."}
     served.script += [tool_call_stream(("delegate", task)), whole("It is in notes.txt."), text_stream("In notes.txt.")]
 
     outcome = await chat.take_turn("Where is the tide table? My name is Ada.")
 
     assert outcome == "done"
-    assert "".join(one.text for one in room.happened if isinstance(one, TextDelta)) == "In notes.txt."
-    assert [one.result for one in room.happened if isinstance(one, ToolCallFinished)] == ["It is in notes.txt."]
-    assert [one.requests for one in room.happened if isinstance(one, TurnEnded)] == [2]
+    assert "".join(one.text for one in screen.events if isinstance(one, TextDelta)) == "In notes.txt."
+    assert [one.result for one in screen.events if isinstance(one, ToolCallFinished)] == ["It is in notes.txt."]
+    assert [one.requests for one in screen.events if isinstance(one, TurnEnded)] == [2]
     assert [message["content"] for message in served.asked[1]] == ["You look.", "Find the tide table."]
-    listed = await told(chat, room, "/agents")
+    listed = await reply_to(chat, screen, "/agents")
     assert "looker | " in listed
     assert "1 | looker | answered | Find the tide table. | nothing" in listed
-    about = await told(chat, room, "/agents 1")
+    about = await reply_to(chat, screen, "/agents 1")
     assert "Answer: It is in notes.txt." in about
     assert "Saw nothing; 1 requests, 2 messages of its own." in about
     await chat.close()
 
 
 async def test_an_agent_that_fails_does_not_end_the_turn(tmp_path: Path, served: Served) -> None:
-    chat, room = await chatting(tmp_path, served.model)
+    chat, screen = await chat_with(tmp_path, served.model)
     failing = http_response(400, {"error": {"message": "no such thing"}})
     served.script += [
         tool_call_stream(("delegate", {"agent": "looker", "task": "x"})),
@@ -79,18 +79,20 @@ async def test_an_agent_that_fails_does_not_end_the_turn(tmp_path: Path, served:
     outcome = await chat.take_turn("Go.")
 
     assert outcome == "done"
-    (ended,) = [one.result for one in room.happened if isinstance(one, ToolCallFinished)]
+    (ended,) = [one.result for one in screen.events if isinstance(one, ToolCallFinished)]
     assert ended.startswith("looker has not answered: Model")
-    assert "1 | looker | failed | x | nothing" in await told(chat, room, "/agents")
-    assert "No answer: Model" in await told(chat, room, "/agents 1")
+    assert "1 | looker | failed | x | nothing" in await reply_to(chat, screen, "/agents")
+    assert "No answer: Model" in await reply_to(chat, screen, "/agents 1")
     await chat.close()
 
 
 async def test_without_agents_there_is_nobody_to_ask(tmp_path: Path, served: Served) -> None:
-    chat, room = await chatting(tmp_path, served.model, "")
+    chat, screen = await chat_with(tmp_path, served.model, "")
 
-    assert await told(chat, room, "/agents") == "there are no agents; define them in the settings, as [agents.NAME]"
-    assert await told(chat, room, "/agents 3") == "/agents: there is no task 3; /agents lists them"
+    assert (
+        await reply_to(chat, screen, "/agents") == "there are no agents; define them in the settings, as [agents.NAME]"
+    )
+    assert await reply_to(chat, screen, "/agents 3") == "/agents: there is no task 3; /agents lists them"
     await chat.close()
 
 
@@ -101,17 +103,17 @@ REFERENCE = '[Artifact: "run" (id: compress_run_c1_0) | description: {} | summar
 @pytest.mark.parametrize("size", [1, 3, 7, 1_000])
 def test_what_stands_for_a_tools_output_is_not_shown_as_an_answer(size: int) -> None:
     text = f"Three [tests] fail.\n{REFERENCE}\nSee [Art] and [Artifact: none.\n[Artifacts] too. {REFERENCE}"
-    curtain = ReferenceFilter()
+    references = ReferenceFilter()
 
-    shown = "".join(curtain.feed(text[at : at + size]) for at in range(0, len(text), size)) + curtain.flush()
+    shown = "".join(references.feed(text[at : at + size]) for at in range(0, len(text), size)) + references.flush()
 
     assert shown == "Three [tests] fail.\n\nSee [Art] and [Artifact: none.\n[Artifacts] too. "
 
 
 async def test_a_task_that_is_not_there_is_told_so_and_a_model_without_tools_too(tmp_path: Path) -> None:
-    chat, room = await entered(tmp_path, flags={"model": "embedded"})
+    chat, screen = await open_chat(tmp_path, flags={"model": "embedded"})
 
-    shown = [await told(chat, room, line) for line in ("/agents 9", "/agents nine", "/agents")]
+    shown = [await reply_to(chat, screen, line) for line in ("/agents 9", "/agents nine", "/agents")]
     await chat.close()
 
     assert shown == [

@@ -1,6 +1,6 @@
-"""Screens whose layout matters, held against what was looked at and found good.
+"""Screens whose layout matters, compared with stored screens.
 
-`HOLDFAST_GOLDEN=write` writes them anew; look at the difference before you keep it.
+`HOLDFAST_GOLDEN=write` writes them again; check the difference before you commit it.
 """
 
 import os
@@ -33,7 +33,7 @@ def height(hours: float) -> float:
 That is all."""
 
 
-def held(name: str, shown: str) -> None:
+def assert_golden(name: str, shown: str) -> None:
     path = GOLDEN / f"{name}.txt"
     if os.environ.get("HOLDFAST_GOLDEN") == "write":
         path.parent.mkdir(exist_ok=True)
@@ -43,7 +43,7 @@ def held(name: str, shown: str) -> None:
 
 
 def since(text: str, mark: str) -> str:
-    """Return what stands between what was said and the line, without what changes from run to run."""
+    """Return the output between a mark and the input line, without session ids."""
     found = text[text.rindex(mark) :].rsplit("\n›", 1)[0].rstrip()
     return re.sub(r"\d{4}-\d\d-\d\d-\d{6}-[0-9a-f]{4}", "SESSION", found) + "\n"
 
@@ -57,7 +57,7 @@ def test_help_is_a_table(sit: Sit, columns: int) -> None:
     person.says("/history")
     person.sees("0 turns")
 
-    held(f"help-{columns}", since(person.text.split("› /history")[0] + "\n›", "› /help"))
+    assert_golden(f"help-{columns}", since(person.text.split("› /history")[0] + "\n›", "› /help"))
 
 
 @pytest.mark.parametrize("columns", [80, 30])
@@ -70,4 +70,4 @@ def test_an_answer_is_markdown(sit: Sit, served: Served, columns: int) -> None:
     person.says("/history")
     person.sees("1 turn")
 
-    held(f"answer-{columns}", since(person.text.split("› /history")[0] + "\n›", "› Tell me"))
+    assert_golden(f"answer-{columns}", since(person.text.split("› /history")[0] + "\n›", "› Tell me"))

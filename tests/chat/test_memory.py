@@ -1,4 +1,4 @@
-"""What outlasts a conversation, in the chat."""
+"""Memory across conversations, in the chat."""
 
 import re
 from pathlib import Path
@@ -11,20 +11,20 @@ from holdfast.session.memory.daily import DailyMemory
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.endpoint import text_stream, tool_call_stream
 from tests.chat.conftest import Served, Sit
-from tests.chat.room import entered, said, told, user_part
-from tests.chat.test_behind_a_pipe import ran
+from tests.chat.recording_screen import add_turns, open_chat, reply_to, user_part
+from tests.chat.test_pipe import ran
 
 
 @pytest.mark.seed("D-23")
 async def test_memory_search_finds_what_was_cleared_also_in_a_new_conversation(tmp_path: Path) -> None:
-    chat, room = await entered(tmp_path, flags={"summarization_model": "none"}, store=MemoryStore())
+    chat, screen = await open_chat(tmp_path, flags={"summarization_model": "none"}, store=MemoryStore())
     keys = {"kind": "request", "parts": [user_part("the keys are in the red box")]}
     await chat.session.record([keys], format="pydantic-ai")
 
-    await told(chat, room, "/context clear")
-    await told(chat, room, "/new")
-    found = await told(chat, room, "/memory search where are the keys")
-    days = await told(chat, room, "/memory")
+    await reply_to(chat, screen, "/context clear")
+    await reply_to(chat, screen, "/new")
+    found = await reply_to(chat, screen, "/memory search where are the keys")
+    days = await reply_to(chat, screen, "/memory")
     await chat.close()
 
     assert "Cleared Context" in found
@@ -33,12 +33,12 @@ async def test_memory_search_finds_what_was_cleared_also_in_a_new_conversation(t
 
 
 async def test_memory_says_what_it_takes_and_where_it_is(tmp_path: Path) -> None:
-    chat, room = await entered(tmp_path)
+    chat, screen = await open_chat(tmp_path)
 
-    answers = [await told(chat, room, line) for line in ("/memory", "/memory search", "/memory tomorrow")]
-    nothing = [await told(chat, room, line) for line in ("/memory 2020-01-01", "/memory search keys")]
-    await told(chat, room, "/config memory off")
-    off = await told(chat, room, "/memory")
+    answers = [await reply_to(chat, screen, line) for line in ("/memory", "/memory search", "/memory tomorrow")]
+    nothing = [await reply_to(chat, screen, line) for line in ("/memory 2020-01-01", "/memory search keys")]
+    await reply_to(chat, screen, "/config memory off")
+    off = await reply_to(chat, screen, "/memory")
     await chat.close()
 
     assert answers == [
@@ -51,16 +51,16 @@ async def test_memory_says_what_it_takes_and_where_it_is(tmp_path: Path) -> None
 
 
 async def test_memory_is_shown_to_a_person_as_it_was_noted_and_without_what_is_for_models(tmp_path: Path) -> None:
-    chat, room = await entered(tmp_path, flags={"summarization_model": "none"})
-    await said(chat, 1, words=1)
+    chat, screen = await open_chat(tmp_path, flags={"summarization_model": "none"})
+    await add_turns(chat, 1, words=1)
     session = chat.session.id
 
-    await told(chat, room, "/clear")
-    await told(chat, room, "/new")
-    found = await told(chat, room, "/memory search question")
+    await reply_to(chat, screen, "/clear")
+    await reply_to(chat, screen, "/new")
+    found = await reply_to(chat, screen, "/memory search question")
     (day,) = await DailyMemory(tmp_path / "memory").days()
-    shown = await told(chat, room, f"/memory {day}")
-    other = [await told(chat, room, line) for line in ("/memory 2020-01-01", "/memory search elephants")]
+    shown = await reply_to(chat, screen, f"/memory {day}")
+    other = [await reply_to(chat, screen, line) for line in ("/memory 2020-01-01", "/memory search elephants")]
     await chat.close()
 
     head, _, text = found.partition("\n\n")
@@ -74,14 +74,14 @@ async def test_memory_is_shown_to_a_person_as_it_was_noted_and_without_what_is_f
 
 async def test_a_folder_for_memory_that_cannot_be_written_is_told_on_the_screen(tmp_path: Path) -> None:
     (tmp_path / "memory").write_text("a file")
-    chat, room = await entered(tmp_path, flags={"summarization_model": "none"})
-    await said(chat, 2)
+    chat, screen = await open_chat(tmp_path, flags={"summarization_model": "none"})
+    await add_turns(chat, 2)
 
-    await told(chat, room, "/clear")
+    await reply_to(chat, screen, "/clear")
     await chat.close()
 
-    assert "memory: " in room.since(0)
-    assert "move it away" in room.since(0)
+    assert "memory: " in screen.since(0)
+    assert "move it away" in screen.since(0)
 
 
 def test_the_model_can_search_memory_unless_it_has_no_tools(
@@ -109,15 +109,15 @@ def work(folder: Path, branch: str = "main") -> None:
 
 async def test_the_board_is_shown_added_to_and_pruned(tmp_path: Path) -> None:
     work(tmp_path)
-    chat, room = await entered(tmp_path)
+    chat, screen = await open_chat(tmp_path)
 
-    empty = await told(chat, room, "/board")
-    added = await told(chat, room, "/board add Use tabs, never spaces")
+    empty = await reply_to(chat, screen, "/board")
+    added = await reply_to(chat, screen, "/board add Use tabs, never spaces")
     entry = added[1:5]
-    shown = await told(chat, room, "/board")
-    wrong = [await told(chat, room, line) for line in ("/board add", "/board prune", "/board burn it")]
-    unknown = await told(chat, room, "/board prune zzzz")
-    pruned = await told(chat, room, f"/board prune {entry}")
+    shown = await reply_to(chat, screen, "/board")
+    wrong = [await reply_to(chat, screen, line) for line in ("/board add", "/board prune", "/board burn it")]
+    unknown = await reply_to(chat, screen, "/board prune zzzz")
+    pruned = await reply_to(chat, screen, f"/board prune {entry}")
 
     assert empty == f"the board of {tmp_path}, branch main is empty; /board add TEXT adds an entry"
     assert added == f"[{entry}] Use tabs, never spaces"
@@ -129,16 +129,16 @@ async def test_the_board_is_shown_added_to_and_pruned(tmp_path: Path) -> None:
 
 async def test_lines_of_a_board_that_cannot_be_read_are_told_and_a_board_can_be_off(tmp_path: Path) -> None:
     work(tmp_path)
-    chat, room = await entered(tmp_path)
-    await told(chat, room, "/board add Use tabs")
+    chat, screen = await open_chat(tmp_path)
+    await reply_to(chat, screen, "/board add Use tabs")
     (path,) = (tmp_path / "boards").glob("*.md")
     path.write_text(path.read_text() + "scribbled\n")
 
-    shown = await told(chat, room, "/board")
-    await told(chat, room, "/config boards off")
+    shown = await reply_to(chat, screen, "/board")
+    await reply_to(chat, screen, "/config boards off")
 
     assert f"{path}: line 6: scribbled: is not an entry; it stays unchanged" in shown
-    assert await told(chat, room, "/board") == "boards: are off; choose a folder for them: /config boards FOLDER"
+    assert await reply_to(chat, screen, "/board") == "boards: are off; choose a folder for them: /config boards FOLDER"
 
 
 @pytest.mark.seed("C-55")
@@ -178,7 +178,7 @@ RULE = "Always run the tests with make test."
 
 
 async def finished(tmp_path: Path, store: MemoryStore, session: str, *texts: str) -> None:
-    """Let a conversation about the work in a folder be over."""
+    """Record a finished conversation about the repository of a folder."""
     board = ContextBoard(tmp_path / "boards", repository_of(tmp_path))
     async with Session.open(session, store=store, clock=lambda: 1_700_000_000_000) as opened:
         await store.put_value(board_key(session), {"board": board.repository.key})
@@ -194,14 +194,14 @@ async def test_subconscious_run_proposes_and_changes_the_board_only_on_a_yes(tmp
     store = MemoryStore()
     await finished(tmp_path, store, "earlier", RULE)
     length = await store.length("earlier")
-    chat, room = await entered(tmp_path, "no", "yes", flags={"summarization_model": "none"}, store=store)
+    chat, screen = await open_chat(tmp_path, "no", "yes", flags={"summarization_model": "none"}, store=store)
 
-    refused = await told(chat, room, "/subconscious run")
-    empty = await told(chat, room, "/board")
-    agreed = await told(chat, room, "/subconscious run")
-    board = await told(chat, room, "/board")
-    again = await told(chat, room, "/subconscious run")
-    wrong = await told(chat, room, "/subconscious")
+    refused = await reply_to(chat, screen, "/subconscious run")
+    empty = await reply_to(chat, screen, "/board")
+    agreed = await reply_to(chat, screen, "/subconscious run")
+    board = await reply_to(chat, screen, "/board")
+    again = await reply_to(chat, screen, "/subconscious run")
+    wrong = await reply_to(chat, screen, "/subconscious")
 
     assert refused == f" | ENTRY | FROM\nadd | {RULE} | earlier #0\nthe board is unchanged"
     assert "is empty" in empty
@@ -209,7 +209,7 @@ async def test_subconscious_run_proposes_and_changes_the_board_only_on_a_yes(tmp
     assert RULE in board
     assert again == "nothing to propose; 0 finished conversations read"
     assert wrong == "/subconscious: takes `run` or `run now`"
-    assert room.asked[0] == "Make 1 change to the board?"
+    assert screen.asked[0] == "Make 1 change to the board?"
     assert await store.length("earlier") == length
 
 
@@ -222,11 +222,11 @@ def test_a_conversation_that_ends_with_nobody_there_leaves_what_it_settled_where
     lines = f"{RULE}\nGo on.\n"
 
     _, _, silent = ran(served, env, folder, said=lines)
-    _, _, told_of = ran(served, {**env, "HOLDFAST_CONSOLIDATE": "on", **NOBODY}, folder, said=lines)
-    _, out, _ = ran(served, {**env, **NOBODY}, folder, said="How do I test?\n")
+    _, _, notice = ran(served, {**env, "HOLDFAST_CONSOLIDATE": "on", **NO_SUMMARIZER}, folder, said=lines)
+    _, out, _ = ran(served, {**env, **NO_SUMMARIZER}, folder, said="How do I test?\n")
 
     assert silent == ""
-    assert told_of == "rem-agent: 1 change to the board; /board shows it\n"
+    assert notice == "rem-agent: 1 change to the board; /board shows it\n"
     assert out == "you said: How do I test?\n"
     assert f"- {RULE}" in str(served.asked[-1])
 
@@ -234,17 +234,17 @@ def test_a_conversation_that_ends_with_nobody_there_leaves_what_it_settled_where
 async def test_subconscious_run_now_reads_this_conversation_too(tmp_path: Path) -> None:
     work(tmp_path)
     store = MemoryStore()
-    other, _ = await entered(tmp_path, flags={"summarization_model": "none"}, store=store)
+    other, _ = await open_chat(tmp_path, flags={"summarization_model": "none"}, store=store)
     await store.put_value(board_key(other.session.id), {"board": repository_of(tmp_path).key})
-    await said(other, 1)
-    chat, room = await entered(tmp_path, "yes", flags={"summarization_model": "none"}, store=store)
+    await add_turns(other, 1)
+    chat, screen = await open_chat(tmp_path, "yes", flags={"summarization_model": "none"}, store=store)
     await store.put_value(board_key(chat.session.id), {"board": repository_of(tmp_path).key})
     prompt = {"kind": "request", "parts": [user_part(RULE)]}
     reply = {"kind": "response", "parts": [{"part_kind": "text", "content": "Yes."}]}
     await chat.session.record([prompt, reply], format="pydantic-ai")
 
-    without = await told(chat, room, "/subconscious run")
-    now = await told(chat, room, "/subconscious run now")
+    without = await reply_to(chat, screen, "/subconscious run")
+    now = await reply_to(chat, screen, "/subconscious run now")
 
     assert without == (
         "nothing to propose; 0 finished conversations read; 1 was changed less than 10 minutes ago, "
@@ -253,12 +253,12 @@ async def test_subconscious_run_now_reads_this_conversation_too(tmp_path: Path) 
     assert now == f" | ENTRY | FROM\nadd | {RULE} | {chat.session.id} #0\ndone; /board shows it"
 
 
-NOBODY = {"HOLDFAST_SUMMARIZATION_MODEL": "none"}
+NO_SUMMARIZER = {"HOLDFAST_SUMMARIZATION_MODEL": "none"}
 
 
 def test_a_terminal_that_goes_away_is_nobody_there(sit: Sit, tmp_path: Path) -> None:
     work(tmp_path / "folder")
-    person = sit(HOLDFAST_CONSOLIDATE="on", **NOBODY)
+    person = sit(HOLDFAST_CONSOLIDATE="on", **NO_SUMMARIZER)
     person.says(RULE)
     person.sees(f"you said: {RULE}")
     person.says("Go on.")

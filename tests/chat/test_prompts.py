@@ -1,4 +1,4 @@
-"""What is typed or pasted, made fit to be said."""
+"""Typed or pasted text becomes a prompt."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from holdfast.counters.vocabularies import counter_for
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "cleaned"),
     [
         ("  hello \n", CleanPrompt("hello")),
         ("a\tb\nc", CleanPrompt("a\tb\nc")),
@@ -18,8 +18,8 @@ from holdfast.counters.vocabularies import counter_for
         ("", CleanPrompt("")),
     ],
 )
-def test_what_is_typed_becomes_sound_text(typed: str, said: CleanPrompt) -> None:
-    assert clean_prompt(typed) == said
+def test_what_is_typed_becomes_sound_text(typed: str, cleaned: CleanPrompt) -> None:
+    assert clean_prompt(typed) == cleaned
 
 
 def test_binary_data_is_refused_with_a_word_what_to_do() -> None:

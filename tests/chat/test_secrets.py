@@ -1,7 +1,7 @@
-"""No key is written where nobody asked for it, no file of ours is another's to read, and nobody can reach in.
+"""No key is written to a screen or a file, only the owner can read our files, and nothing listens beyond loopback.
 
-Keys stand in the environment, and by that in a header; in a settings file, where they do not belong; and in what a
-tool returns. The provider's refusal repeats the first. Then everything that was written is searched.
+There are keys in the environment (and so in a header), in a settings file, where they do not belong, and in a tool's
+result. The provider's error repeats the first. The tests search everything that was written.
 """
 
 import json
@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def keyed(env: dict[str, str]) -> dict[str, str]:
-    """The environment of a person with a key there, and another in a file where it does not belong."""
+    """The environment of a user with a key, and another key in a settings file."""
     home = Path(env["HOLDFAST_HOME"])
     home.mkdir(mode=0o700)
     (home / "holdfast.toml").write_text(f'api_key = "{SETTINGS_KEY}"\nmemory = "daily"\n')
@@ -38,7 +38,7 @@ def keyed(env: dict[str, str]) -> dict[str, str]:
 
 
 def ran(env: dict[str, str], folder: Path, *arguments: str, said: str = "") -> str:
-    """Run the program to its end, and return all that it wrote."""
+    """Run the program to its end, and return its output."""
     done = subprocess.run(
         [HOLDFAST, *arguments],
         input=said,
@@ -58,8 +58,8 @@ def written(home: Path, key: str) -> list[str]:
     return sorted(path.name for path in files if key.encode() in path.read_bytes())
 
 
-def others_may(home: Path) -> list[str]:
-    """Return what of ours others than its owner may read or enter."""
+def open_to_others(home: Path) -> list[str]:
+    """Return the files and folders that users other than the owner may access."""
     return sorted(str(path.relative_to(home)) for path in home.rglob("*") if stat.S_IMODE(path.stat().st_mode) & 0o077)
 
 
@@ -82,7 +82,7 @@ def test_no_key_is_written_where_nobody_asked_for_it(served: Served, keyed: dict
     assert [key for key in (ENVIRONMENT_KEY, SETTINGS_KEY, TOOL_KEY) if key in everything] == []
     assert (written(home, ENVIRONMENT_KEY), written(home, SETTINGS_KEY)) == ([], [])
     assert [name for name in written(home, TOOL_KEY) if not name.startswith("chats.db")] == []
-    assert others_may(home) == []
+    assert open_to_others(home) == []
 
 
 def listeners(pid: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""The turns of a chat, from the model's side: what each request is given, what it may do, and what an end leaves."""
+"""The turns of a chat: their requests, their limits, and what an interrupt leaves."""
 
 import asyncio
 from pathlib import Path
@@ -15,13 +15,13 @@ from holdfast.testing.chat import JsonMessage
 from holdfast.testing.endpoint import text_stream, tool_call_stream
 from holdfast.wire.validate.provider import validate
 from tests.chat.conftest import Served
-from tests.chat.room import Room, told
+from tests.chat.recording_screen import RecordingScreen, reply_to
 
 LOOK = ("list_files", {"path": "."})
 
 
-class Hesitant(Room):
-    """Somebody who is asked for consent and says nothing."""
+class SilentUser(RecordingScreen):
+    """A user who does not answer a question."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,15 +34,15 @@ class Hesitant(Room):
         raise AssertionError
 
 
-async def chatting(home: Path, model: str, room: Room, **flags: str) -> Chat:
+async def chat_with(home: Path, model: str, screen: RecordingScreen, **flags: str) -> Chat:
     settings = load_settings(flags={"model": model, **flags}, cwd=home, environ={"HOLDFAST_HOME": str(home)})
-    chat = Chat(settings, room, folder=home, store=MemoryStore())
+    chat = Chat(settings, screen, folder=home, store=MemoryStore())
     await chat.open_conversation()
     return chat
 
 
 def talk(messages: list[JsonMessage]) -> list[JsonMessage]:
-    """Return what was said, without the system text."""
+    """Return messages without the system text."""
     return [message for message in messages if message["role"] != "system"]
 
 
@@ -51,7 +51,7 @@ def talk(messages: list[JsonMessage]) -> list[JsonMessage]:
 async def test_a_conversation_begins_with_nothing_and_each_turn_is_given_what_the_ones_before_left(
     tmp_path: Path, served: Served, preset: str
 ) -> None:
-    chat = await chatting(tmp_path, served.model, Room(), preset=preset)
+    chat = await chat_with(tmp_path, served.model, RecordingScreen(), preset=preset)
     assert await chat.session.messages() == []
 
     await chat.take_turn("one")
@@ -68,13 +68,13 @@ async def test_a_conversation_begins_with_nothing_and_each_turn_is_given_what_th
 async def test_an_interrupt_among_tools_answers_each_open_call_and_the_next_turn_begins(
     tmp_path: Path, served: Served, preset: str
 ) -> None:
-    room = Hesitant()
-    chat = await chatting(tmp_path, served.model, room, preset=preset, tools="run")
+    screen = SilentUser()
+    chat = await chat_with(tmp_path, served.model, screen, preset=preset, tools="run")
     served.script.append(
         tool_call_stream(("run_command", {"command": "make a"}), ("run_command", {"command": "make b"}))
     )
     turn = asyncio.create_task(chat.take_turn("Build both."))
-    await room.is_asked.wait()
+    await screen.is_asked.wait()
 
     assert chat.interrupt()
     assert await turn == "interrupted"
@@ -89,8 +89,8 @@ async def test_an_interrupt_among_tools_answers_each_open_call_and_the_next_turn
 
 @pytest.mark.seed("D-2", "D-6")
 async def test_a_turn_takes_no_more_steps_than_it_may_and_closes_with_an_answer(tmp_path: Path, served: Served) -> None:
-    room = Room()
-    chat = await chatting(tmp_path, served.model, room, max_steps="3")
+    screen = RecordingScreen()
+    chat = await chat_with(tmp_path, served.model, screen, max_steps="3")
     served.script += [
         tool_call_stream(LOOK),
         tool_call_stream(LOOK),
@@ -101,7 +101,7 @@ async def test_a_turn_takes_no_more_steps_than_it_may_and_closes_with_an_answer(
     assert await chat.take_turn("Look around.") == "done"
     await chat.close()
 
-    assert [one.requests for one in room.happened if isinstance(one, TurnEnded)] == [4]
+    assert [one.requests for one in screen.events if isinstance(one, TurnEnded)] == [4]
     assert [CLOSING_INSTRUCTION.format(steps=3) in str(messages) for messages in served.asked] == [
         False,
         False,
@@ -112,15 +112,15 @@ async def test_a_turn_takes_no_more_steps_than_it_may_and_closes_with_an_answer(
 
 @pytest.mark.seed("D-6")
 async def test_a_model_that_goes_on_calling_is_stopped(tmp_path: Path, served: Served) -> None:
-    room = Room()
-    chat = await chatting(tmp_path, served.model, room, preset="cowagent")
+    screen = RecordingScreen()
+    chat = await chat_with(tmp_path, served.model, screen, preset="cowagent")
     served.script += [tool_call_stream(LOOK) for _ in range(40)]
 
     assert await chat.take_turn("Look around.") == "failed"
     await chat.close()
 
     assert len(served.asked) == 15 + 2
-    assert any("stopped after 15 steps" in one.text for one in room.happened if isinstance(one, ChatNotice))
+    assert any("stopped after 15 steps" in one.text for one in screen.events if isinstance(one, ChatNotice))
 
 
 @pytest.mark.seed("D-16")
@@ -131,27 +131,27 @@ async def test_cowagent_goes_on_with_the_last_conversation_by_itself(
     flags = {"model": "gpt-5", "preset": preset, "store": f"sqlite:///{tmp_path}/chats.db"}
     settings = load_settings(flags=flags, cwd=tmp_path, environ={"HOLDFAST_HOME": str(tmp_path)})
     prompt = {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "hello"}]}
-    async with _open_chat(settings, Room(), ChatOptions()) as chat:
+    async with _open_chat(settings, RecordingScreen(), ChatOptions()) as chat:
         await chat.session.record([prompt], format="pydantic-ai")
         first = chat.session.id
 
-    async with _open_chat(settings, Room(), ChatOptions()) as chat:
+    async with _open_chat(settings, RecordingScreen(), ChatOptions()) as chat:
         assert (chat.session.id == first) is goes_on
-    async with _open_chat(settings, Room(), ChatOptions(is_once=True)) as chat:
+    async with _open_chat(settings, RecordingScreen(), ChatOptions(is_once=True)) as chat:
         assert chat.session.id != first
 
 
 @pytest.mark.seed("A-40")
 async def test_a_compaction_without_a_summary_leaves_a_conversation_as_it_was(tmp_path: Path, served: Served) -> None:
-    room = Room()
-    chat = await chatting(tmp_path, served.model, room, preset="co-cli")
-    nothing = await told(chat, room, "/compact")
+    screen = RecordingScreen()
+    chat = await chat_with(tmp_path, served.model, screen, preset="co-cli")
+    nothing = await reply_to(chat, screen, "/compact")
     await chat.take_turn("one")
     await chat.take_turn("two")
     before = await chat.session.messages()
     served.answer = lambda _: ""
 
-    failed = await told(chat, room, "/compact")
+    failed = await reply_to(chat, screen, "/compact")
 
     assert "nothing" in nothing
     assert failed

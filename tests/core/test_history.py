@@ -41,7 +41,9 @@ def test_a_fold_replaces_its_span_and_undo_brings_it_back() -> None:
     told = history(*TALK, DONE)
 
     assert texts(told) == ["Summary so far.", "two", "2"]
-    assert [entry.message.text for entry in told.context().compacted_entries()] == ["one", "1"]
+    spans = [compaction.span for compaction in told.context().state.compactions]
+    replaced = [entry for span in spans for entry in told.context().entries_between(span.start, span.stop)]
+    assert [entry.message.text for entry in replaced] == ["one", "1"]
     told.append(log.ChangeUndone())
     assert texts(told) == ["one", "1", "two", "2"]
     told.append(log.ChangeRedone())
@@ -176,9 +178,9 @@ def test_facts_are_those_last_told() -> None:
         "m",
     )
     assert told.session_state.pins == frozenset({2})
-    assert told.is_interrupted
+    assert told.was_interrupted(log.MAIN)
     told.append(appended(user_message("on")))
-    assert not told.is_interrupted
+    assert not told.was_interrupted(log.MAIN)
 
 
 @pytest.mark.parametrize(

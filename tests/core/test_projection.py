@@ -162,5 +162,5 @@ def test_a_ledger_goes_on_where_it_was_and_begins_anew_when_the_past_changes() -
     history.append(log.Rewound(to=1))
     anew = history.ledger(log.MAIN, 2)
 
-    assert "src/b.py" in first.pack_identifiers(200, COUNTER)
-    assert "src/b.py" not in anew.pack_identifiers(200, COUNTER)
+    assert "src/b.py" in first.names.pack(200, COUNTER)
+    assert "src/b.py" not in anew.names.pack(200, COUNTER)

@@ -76,7 +76,7 @@ def test_every_failure_is_listed() -> None:
     assert len(FAILURE_KINDS) == len(set(FAILURE_KINDS)) == 13
 
 
-async def test_time_passes_only_when_told() -> None:
+async def test_time_passes_only_when_the_test_advances_it() -> None:
     clock = SimulatedClock(start_ms=500)
     woken: list[tuple[str, int]] = []
 
@@ -113,14 +113,14 @@ async def test_the_clock_waits_for_work_that_is_real() -> None:
     assert await clock.run(asyncio.to_thread(sum, [1, 2])) == 3
 
 
-def test_only_a_writer_that_says_so_reuses_a_prefix() -> None:
+def test_only_a_summarizer_that_declares_it_reuses_a_prefix() -> None:
     reusing = ScriptedModel(repeat("x"), prefix_formats=["openai-chat"])
 
     assert [supports_prefix(reusing, "openai-chat"), supports_prefix(reusing, "gemini")] == [True, False]
     assert supports_prefix(ScriptedModel(repeat("x")), "openai-chat") is False
 
 
-def test_an_ask_is_for_a_compaction_unless_it_says_otherwise() -> None:
+def test_a_prompt_is_for_a_compaction_by_default() -> None:
     ask = SummaryPrompt(system="", text="", max_output_tokens=1, prefix=CachedPrefix(format="openai-chat", messages=[]))
 
     assert ask.interaction == "conversation-compaction"

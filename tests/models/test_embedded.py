@@ -87,7 +87,7 @@ async def test_the_engine_listens_on_this_machine_alone(server: EmbeddedServer) 
 
 
 @in_one_loop
-async def test_the_same_ask_gets_the_same_answer_and_is_read_from_the_cache(server: EmbeddedServer) -> None:
+async def test_the_same_prompt_gets_the_same_answer_and_is_read_from_the_cache(server: EmbeddedServer) -> None:
     first = await server.summarizer().write(ask(STORY))
     second = await server.summarizer().write(ask(STORY))
 
@@ -98,7 +98,7 @@ async def test_the_same_ask_gets_the_same_answer_and_is_read_from_the_cache(serv
 
 
 @in_one_loop
-async def test_behind_a_conversation_only_the_ask_is_read_anew(server: EmbeddedServer) -> None:
+async def test_after_a_conversation_only_the_prompt_is_not_cached(server: EmbeddedServer) -> None:
     history = [
         system_message("You are a clerk."),
         user_message(STORY),
@@ -120,7 +120,7 @@ async def test_behind_a_conversation_only_the_ask_is_read_anew(server: EmbeddedS
 
 
 @in_one_loop
-async def test_an_ask_in_between_does_not_cost_a_conversation_its_cache(server: EmbeddedServer) -> None:
+async def test_a_prompt_in_between_keeps_the_cache_of_a_conversation(server: EmbeddedServer) -> None:
     conversation, other = ask(f"First. {STORY}", tokens=1), ask("A fox and a crow met at the river.", tokens=1)
     before = billed((await server.summarizer().write(conversation)).usage)
     await server.summarizer().write(other)
@@ -139,13 +139,13 @@ async def test_what_is_too_long_is_refused_with_the_limit(server: EmbeddedServer
 
 
 @in_one_loop
-async def test_only_who_has_the_key_may_ask(server: EmbeddedServer) -> None:
+async def test_the_server_requires_its_key(server: EmbeddedServer) -> None:
     with pytest.raises(ModelAccessError, match="Invalid API Key"):
         await ChatSummarizer(server.base_url, "embedded", api_key="another").write(ask("Hello?"))
 
 
 @in_one_loop
-async def test_an_ask_that_is_given_up_leaves_the_server_to_the_next(server: EmbeddedServer) -> None:
+async def test_a_cancelled_prompt_frees_the_server_for_the_next(server: EmbeddedServer) -> None:
     task = asyncio.create_task(server.summarizer().write(ask("Count to a thousand.", tokens=400)))
     await asyncio.wait({task}, timeout=0.3)
     task.cancel()
@@ -156,7 +156,7 @@ async def test_an_ask_that_is_given_up_leaves_the_server_to_the_next(server: Emb
     assert billed(answer.usage).output_tokens == 1
 
 
-async def test_a_writer_starts_its_server_when_it_is_asked_and_anew_when_that_has_died(weights: Path) -> None:
+async def test_a_summarizer_starts_its_server_at_the_first_call_and_again_after_it_has_died(weights: Path) -> None:
     server = EmbeddedServer(weights=weights, n_ctx=256)
     writer = EmbeddedSummarizer(server)
 
@@ -186,7 +186,7 @@ async def test_a_server_that_has_stopped_is_unreachable(weights: Path) -> None:
         server.summarizer()
 
 
-async def test_what_is_no_model_is_told_in_the_engines_words(tmp_path: Path) -> None:
+async def test_an_invalid_model_file_is_reported_with_the_engines_message(tmp_path: Path) -> None:
     (tmp_path / "no.gguf").write_bytes(b"not a model")
     server = EmbeddedServer(weights=tmp_path / "no.gguf")
 

@@ -135,7 +135,7 @@ async def test_every_way_to_write_an_event_is_read(lines: str) -> None:
     assert (await written(stream_response(lines))).text == "ok"
 
 
-async def test_a_server_that_does_not_stream_is_heard_too() -> None:
+async def test_a_reply_of_a_server_that_does_not_stream_is_read_too() -> None:
     whole = {"model": "served", "choices": [{"message": {"content": "ok"}, "finish_reason": "length"}], "usage": USAGE}
 
     answer = await written(http_response(200, whole))
@@ -145,7 +145,7 @@ async def test_a_server_that_does_not_stream_is_heard_too() -> None:
     )
 
 
-async def test_a_connection_lost_behind_the_last_word_costs_nothing() -> None:
+async def test_a_connection_lost_after_the_finish_reason_costs_nothing() -> None:
     answer = await written(stream_response(text_chunk("ok", "stop"), is_cut=True))
 
     assert answer.text == "ok"
@@ -219,7 +219,7 @@ EXCEEDED = {
     ],
     ids=["refused", "under 200", "in the stream", "as an error event", "as an error line"],
 )
-async def test_a_request_that_is_too_long_is_told_with_the_limit(reply: Sequence[ResponsePiece]) -> None:
+async def test_a_request_that_is_too_long_raises_an_error_with_the_limit(reply: Sequence[ResponsePiece]) -> None:
     error = await failure(reply)
 
     assert isinstance(error, ModelOverflowError)
@@ -271,7 +271,7 @@ async def test_a_key_that_the_provider_repeats_is_in_no_error() -> None:
     assert KEY not in repr(ChatSummarizer("http://127.0.0.1/v1", "m", api_key=KEY))
 
 
-async def test_nobody_listening_is_unreachable() -> None:
+async def test_a_closed_port_is_unreachable() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -318,7 +318,7 @@ TOOL = {"type": "function", "function": {"name": "read_file", "parameters": {"ty
         ),
     ],
 )
-async def test_behind_a_conversation_the_ask_comes_last_and_no_tool_may_run(
+async def test_after_a_conversation_the_prompt_comes_last_and_no_tool_may_run(
     system: object, first: list[dict[str, object]]
 ) -> None:
     messages = [user_message("Look."), tool_call_message("a"), tool_result_message("a", "found")]

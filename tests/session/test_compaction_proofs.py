@@ -72,7 +72,7 @@ async def test_a_run_of_another_machine_is_taken_over_when_its_lease_has_expired
     await session.prepare(BUDGET)
 
     assert [(fold.is_cancelled, fold.error) for fold in await compactions(session)][:1] == [
-        (True, "whoever began it did not finish it")
+        (True, "the process that started it did not finish it")
     ]
     assert (
         session.history.session_state.running_compaction is None

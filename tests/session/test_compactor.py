@@ -406,7 +406,7 @@ async def test_opening_a_session_ends_a_compaction_that_nobody_is_at_any_more() 
 
     assert again.history.session_state.running_compaction is None
     assert [(fold.success, fold.error) for fold in await compactions(again)] == [
-        (False, "whoever began it did not finish it")
+        (False, "the process that started it did not finish it")
     ]
     await gone.close()
 

@@ -13,7 +13,7 @@ from holdfast.errors import CompactionFailedError, ModelRefusedError, NothingToC
 from holdfast.session.compaction.checkpoints import Checkpoints
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.compaction.hooks import HookCall, Hooks
-from holdfast.session.manual import resident_bytes
+from holdfast.session.requested_compaction import resident_bytes
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import user_message
 from holdfast.testing.models import FailingModel, ScriptedModel

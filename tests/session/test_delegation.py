@@ -160,7 +160,7 @@ async def test_what_became_of_delegations_is_in_the_log(session: Session, store:
         "done",
     )
     assert (first.description, first.message_count, first.request_count) == ("4 messages (#0–#3)", 2, 1)
-    assert (second.started.agent, second.state, second.error) == ("reviewer", "silent", "it has not answered")
+    assert (second.started.agent, second.state, second.error) == ("reviewer", "silent", "it did not answer")
     assert (second.started.visibility["turns"], second.started.visible_spans, second.started.visible_tokens > 0) == (
         1,
         ((0, 4),),

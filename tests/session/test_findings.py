@@ -73,7 +73,7 @@ async def test_findings_may_be_given_as_values_and_text_alone_is_an_answer() -> 
     )
     assert (plain.findings, str(plain)) == ((), "It is as short as before.")
     async with session.delegate("reader", task="Once more.") as child:
-        with pytest.raises(MalformedInputError, match="must be a list of Finding"):
+        with pytest.raises(MalformedInputError, match="must be a list of DelegateFinding"):
             await child.answer("x", findings=[{"claim": "x"}])  # pyright: ignore[reportArgumentType]
 
 

@@ -74,8 +74,8 @@ async def test_a_call_is_answered_or_refused_by_one_of_our_errors(call: Call) ->
 
 
 SAID: list[tuple[str, Call, Any, str]] = [
-    ("recall", CALLS["recall"], "3", "recall.start: must be the position of a message, a whole number, not '3'"),
-    ("stop", CALLS["recall to"], 1.5, "recall.stop: must be the position of a message, a whole number, not 1.5"),
+    ("recall", CALLS["recall"], "3", "messages_at.start: must be the position of a message, a whole number, not '3'"),
+    ("stop", CALLS["recall to"], 1.5, "messages_at.stop: must be the position of a message, a whole number, not 1.5"),
     ("at", CALLS["fork at"], "x", "fork.at: must be the position of a message, a whole number, not 'x'"),
     ("tools", CALLS["prepare with tools"], 5, "tools: must be a list of objects, not 5"),
     ("a tool", CALLS["prepare with a tool"], "read", "tools[0]: must be an object, not 'read'"),
@@ -106,8 +106,8 @@ async def test_the_error_names_what_is_wrong_and_what_would_do(call: Call, value
     [
         ({"store": 5}, "store: must be the URL of a store, or a store, not 5"),
         ({"model": 5}, "model: must be the name of a model, not 5"),
-        ({"summarizer": 5}, "compaction.automatic: must be the name of a model, or a writer, not 5"),
-        ({"compaction": "x"}, "compaction: must be a Compaction, not 'x'"),
+        ({"summarizer": 5}, "compaction.automatic: must be the name of a model, or a Summarizer, not 5"),
+        ({"compaction": "x"}, "compaction: must be a CompactionOptions, not 'x'"),
         ({"clock": 5}, "clock: must be a function that returns milliseconds, not 5"),
     ],
 )

@@ -315,7 +315,7 @@ async def test_a_hook_that_does_not_let_itself_be_cancelled_is_left_behind(monke
             raise ValueError("nobody is told any more")
 
     assert await run_hooks(before(Stubborn(), timeout_seconds=0.05), BEFORE) == [
-        "preCompact hook 'Stubborn' did not finish within 0.05 s and was left behind"
+        "preCompact hook 'Stubborn' did not finish within 0.05 s and was abandoned"
     ]
     release.set()
     await ended.wait()
@@ -334,7 +334,7 @@ async def test_a_synchronous_hook_cannot_block_the_loop_and_is_left_behind_when_
     release.clear()
     freed.clear()
     [problem] = await run_hooks(before(waits_for_the_loop, timeout_seconds=0.05), BEFORE)
-    assert problem.endswith("did not finish within 0.05 s and was left behind")
+    assert problem.endswith("did not finish within 0.05 s and was abandoned")
     release.set()
     assert await asyncio.to_thread(freed.wait, 30)
 

@@ -122,7 +122,7 @@ async def test_a_summary_that_comes_after_the_fold_it_was_meant_for_is_in_the_ne
         NUMBER.findall("\n".join(fold.replacement)) for fold in folds if fold.success and not fold.summary.by_model
     ]
     assert [(fold.is_cancelled, (fold.error or "").partition(";")[2]) for fold in late] == [
-        (True, " the summary is kept for the next fold")
+        (True, " the summary is kept for the next compaction")
     ] * 6
     assert by_rule == [[], ["0"], ["1"], ["2"], ["4"], ["6"]], "the last one that was written, not what it updated"
     assert unused(events, model.prompts) == []

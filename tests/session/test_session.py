@@ -298,7 +298,7 @@ async def test_a_fork_has_the_past_and_a_future_of_its_own(store: Store) -> None
     assert other.history.session_state.forked_from == log.Forked(parent="c1", at=3)
     assert len(session) == 5
     assert [hit.session for hit in await store.search("two", session="c2")] == ["c2"]
-    with pytest.raises(SettingsError, match="'c2' is already there"):
+    with pytest.raises(SettingsError, match="'c2' already exists"):
         await session.fork("c2")
     with pytest.raises(MalformedInputError):
         await session.fork("c3", at=99)

@@ -17,7 +17,7 @@ from holdfast.core.history.history import History
 from holdfast.core.history.snapshot import HistorySnapshot, from_snapshot_json, to_snapshot_json, unpack_positions
 from holdfast.core.ledger.render import render_ledger
 from holdfast.errors import NotInMemoryError, PendingToolCallsError
-from holdfast.session.log.snapshot import decode_snapshot
+from holdfast.session.log.session_snapshot import decode_snapshot
 from holdfast.session.maintenance.scrub import scrub
 from holdfast.session.session import Session
 from holdfast.stores.base import Snapshot
@@ -184,7 +184,7 @@ async def test_whatever_reaches_back_reads_what_it_needs() -> None:
     compacted = await reopened()
     assert (await compacted.compact(budget=4_000)).success
     await compacted.close()
-    names = " ".join(item.text for item in compacted.history.ledger(log.MAIN, len(compacted)).ranked_identifiers(20))
+    names = " ".join(item.text for item in compacted.history.ledger(log.MAIN, len(compacted)).names.ranked(20))
     writer = ScriptedModel(iter(lambda: f"Done so far [#3]: {names}. Next: go on.", None))
     again = await Session.open("long", store=store, model="gpt-5", summarizer=writer)
     assert again.history.entries.missing_count > 300

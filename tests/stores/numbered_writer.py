@@ -1,11 +1,11 @@
-"""Processes that record numbered messages, each under a name, and tell what became of each message.
+"""Processes that record numbered messages, each under a name, and report the result of each message.
 
     numbered_writer.py URL MAX_FILE_BYTES NAME=DESCRIPTOR...
 
-Every name is a process of its own, which speaks through its socket. A line in is how many messages to record. A
-line out is a message and the position it was acknowledged at, or an error, which ends the turn: the next one begins
-with the same message. In the first turn no file may grow beyond a size, unless that is 0. A process ends when its
-socket does.
+Every name is a separate process, which communicates through its socket. An input line is the number of messages to
+record. An output line is a message and the position at which it was acknowledged, or an error, which ends the batch:
+the next batch begins with the same message. In the first batch no file may grow beyond a size, unless that is 0. A
+process ends when its socket is closed.
 """
 
 import asyncio
@@ -21,17 +21,17 @@ from holdfast import HoldfastError, Session
 from holdfast.testing.chat import JsonMessage, user_message
 
 SIZES = (100, 40, 2_000, 9_000)
-"""Bytes of noise in a message, in turns; one with the most is kept apart as a blob."""
+"""Bytes of noise in a message, in turn; the largest message becomes a blob."""
 
 
 def numbered(name: str, number: int) -> JsonMessage:
-    """Return a message that cannot be made much smaller, so that it takes its room on a disk."""
+    """Return a message that hardly compresses, so that it takes space on the disk."""
     noise = random.Random(f"{name} {number}").randbytes(SIZES[number % len(SIZES)])
     return user_message(f"{name} {number} {noise.hex()}")
 
 
 def limit_files(max_bytes: int) -> None:
-    """Let no file grow beyond a size; only the soft limit, so that 0 can lift it again."""
+    """Limit the size of files; only the soft limit, so that 0 can lift it again."""
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes or hard, hard))
 

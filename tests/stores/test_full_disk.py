@@ -1,4 +1,4 @@
-"""A disk that is full takes nothing away: not what was acknowledged, and not the next append once there is room."""
+"""A full disk loses no acknowledged message, and appends succeed again once there is space."""
 
 import os
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from holdfast.testing.chat import user_message
 
 DISK_BYTES = 2_000_000
 BALLAST_BYTES = 400_000
-"""What is removed to make room again."""
+"""The file that is removed to free space."""
 MAX_FILE_BYTES = 600_000
 MORE_THAN_FIT = 1_000
 """Messages."""
@@ -26,14 +26,14 @@ LIMITED = (
 
 @pytest.fixture
 def small_disk(new_disk: Callable[[int], Path]) -> Path:
-    """Give a small file system with some ballast on it."""
+    """Yield a small file system with some ballast on it."""
     folder = new_disk(DISK_BYTES)
     (folder / "ballast").write_bytes(bytes(BALLAST_BYTES))
     return folder
 
 
 def fill(disk: Path) -> None:
-    """Leave not a byte of room."""
+    """Fill the disk completely."""
     with (disk / "rest").open("wb", buffering=0) as file:
         for size in (65_536, 4_096, 1):
             try:
@@ -44,14 +44,14 @@ def fill(disk: Path) -> None:
 
 
 async def recorded(url: str) -> dict[int, Any]:
-    """Return every message of the log by its position, as somebody who opens it now sees them."""
+    """Return every message of the log by its position, read by a new session."""
     async with Session.open("shared", store=url) as session:
         assert session.damage == []
         return dict(enumerate(await session.messages_at(0, len(session)))) if len(session) else {}
 
 
 async def goes_on(writer: Any, path: Path, problem: str, make_room: Callable[[], object]) -> None:
-    """Let a writer run out of room, look at the log, make room, and let the same writer go on."""
+    """Let a writer run out of space, check the log, free space, and let the same writer continue."""
     url = f"sqlite:///{path}"
     writer.go(MORE_THAN_FIT)
 
@@ -64,21 +64,25 @@ async def goes_on(writer: Any, path: Path, problem: str, make_room: Callable[[],
     assert await recorded(url) == writer.acknowledged
 
 
-async def test_a_session_on_a_full_disk_says_so_and_goes_on_when_there_is_room(small_disk: Path, writers: Any) -> None:
+async def test_a_session_on_a_full_disk_reports_it_and_continues_when_there_is_space(
+    small_disk: Path, writers: Any
+) -> None:
     path = small_disk / "chats.db"
     (writer,) = writers.start(f"sqlite:///{path}", "numbered")
 
     await goes_on(writer, path, FULL, (small_disk / "ballast").unlink)
 
 
-async def test_a_session_whose_file_may_not_grow_says_so_and_goes_on_when_it_may(tmp_path: Path, writers: Any) -> None:
+async def test_a_session_at_a_file_size_limit_reports_it_and_continues_when_it_is_lifted(
+    tmp_path: Path, writers: Any
+) -> None:
     path = tmp_path / "chats.db"
     (writer,) = writers.start(f"sqlite:///{path}", "numbered", max_file_bytes=MAX_FILE_BYTES)
 
     await goes_on(writer, path, LIMITED, lambda: None)
 
 
-async def test_a_writer_that_is_killed_on_a_full_disk_has_lost_nothing(small_disk: Path, writers: Any) -> None:
+async def test_a_writer_killed_on_a_full_disk_loses_nothing(small_disk: Path, writers: Any) -> None:
     url = f"sqlite:///{small_disk}/chats.db"
     (writer,) = writers.start(url, "numbered")
     writer.go(MORE_THAN_FIT)
@@ -93,7 +97,7 @@ async def test_a_writer_that_is_killed_on_a_full_disk_has_lost_nothing(small_dis
         assert await session.record([user_message("after")]) == range(length, length + 1)
 
 
-async def test_a_log_that_cannot_be_opened_for_want_of_room_says_so(small_disk: Path) -> None:
+async def test_a_log_that_cannot_be_opened_on_a_full_disk_reports_it(small_disk: Path) -> None:
     url = f"sqlite:///{small_disk}/chats.db"
     async with Session.open("shared", store=url) as session:
         await session.record([user_message("one"), user_message("two")])
@@ -107,7 +111,7 @@ async def test_a_log_that_cannot_be_opened_for_want_of_room_says_so(small_disk: 
     assert await recorded(url) == {0: user_message("one"), 1: user_message("two")}
 
 
-async def test_a_file_that_cannot_be_made_for_want_of_room_is_not_left_half_made(small_disk: Path) -> None:
+async def test_a_store_that_cannot_be_created_on_a_full_disk_leaves_no_partial_file(small_disk: Path) -> None:
     fill(small_disk)
     store = SqliteStore(small_disk / "chats.db")
 

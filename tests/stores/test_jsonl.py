@@ -1,4 +1,4 @@
-"""Files of JSON lines are read to the last readable byte, and what is lost is named."""
+"""JSON lines files are read to the last readable byte, and every loss is reported."""
 
 import json
 import stat
@@ -23,7 +23,7 @@ def texts(found: LoadedFile) -> list[object]:
     return [record["data"]["native"]["content"] for _, _, record in found.conversations[0].records]  # type: ignore[index]
 
 
-def test_an_export_comes_back_to_the_letter() -> None:
+def test_an_export_is_read_back_unchanged() -> None:
     odd = {"type": "x.y", "schema": 1, "data": {"text": 'a\u2028b\x00\n"\ud800'}}
     records = [StoredRecord(0, NOW_MS, message_record("one")), StoredRecord(1, NOW_MS + 1, odd)]
 
@@ -45,7 +45,7 @@ def test_an_export_comes_back_to_the_letter() -> None:
         ("byte_order_mark", ["one"], []),
     ],
 )
-def test_a_damaged_export_gives_all_that_is_readable(
+def test_a_damaged_export_yields_everything_readable(
     name: str, expected: list[str], losses: list[tuple[int, int]]
 ) -> None:
     found = load_file(CORPUS / f"{name}.jsonl")
@@ -54,13 +54,13 @@ def test_a_damaged_export_gives_all_that_is_readable(
     assert [(loss.line, loss.bytes) for loss in found.losses] == losses
 
 
-def test_a_torn_end_is_called_so() -> None:
+def test_a_torn_end_is_reported() -> None:
     (loss,) = load_file(CORPUS / "torn_last_line.jsonl").losses
 
     assert loss.reason.startswith("the file ends in the middle of it")
 
 
-def test_a_line_torn_in_the_middle_of_a_file_costs_that_line_only() -> None:
+def test_a_torn_line_in_the_middle_of_a_file_loses_only_that_line() -> None:
     lines = [json.dumps({"role": "user", "content": str(number)}) for number in range(5)]
     lines[2] = lines[2][:-4]
 
@@ -79,7 +79,7 @@ def test_records_of_other_programs_are_kept(name: str) -> None:
     assert [record["data"] for record in kept] == [json.loads(line)["data"] for line in lines[1:]]
 
 
-def test_chat_messages_a_line_are_one_conversation_and_lists_of_them_are_several() -> None:
+def test_single_messages_are_one_conversation_and_lists_of_messages_are_several() -> None:
     single = load_file(CORPUS / "chat_messages.jsonl")
     several = load_file(CORPUS / "chat_conversations.jsonl")
 
@@ -88,7 +88,7 @@ def test_chat_messages_a_line_are_one_conversation_and_lists_of_them_are_several
     assert [len(one.messages) for one in several.conversations] == [2, 2]
 
 
-def test_a_pydantic_ai_history_stays_one_with_its_system_text_apart() -> None:
+def test_a_pydantic_ai_history_is_one_conversation_with_separate_system_text() -> None:
     found = load_file(CORPUS / "pydantic_ai.json")
 
     (conversation,) = found.conversations
@@ -113,7 +113,7 @@ def test_a_pydantic_ai_history_stays_one_with_its_system_text_apart() -> None:
     assert validate(messages, "openai-chat") == []
 
 
-def test_what_stands_among_others_is_reported() -> None:
+def test_entries_of_another_kind_are_reported() -> None:
     content = b'{"role":"user","content":"a"}\n{"x":1}\n7\n{"type":"t","data":{}}\n'
 
     assert load_bytes(content).losses == [
@@ -123,7 +123,7 @@ def test_what_stands_among_others_is_reported() -> None:
     ]
 
 
-def test_bytes_that_are_no_text_are_replaced_with_a_note() -> None:
+def test_bytes_that_are_not_utf8_are_replaced_with_a_note() -> None:
     found = load_bytes(b'{"role":"user","content":"a\xffb"}')
 
     assert found.conversations[0].messages == [(1, {"role": "user", "content": "a\ufffdb"})]
@@ -133,13 +133,13 @@ def test_bytes_that_are_no_text_are_replaced_with_a_note() -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"\x00\x00", b"hello", b"{", b"[]", b'{"a": 1}', b"[" * 100_000, b"1" * 9_999]
 )
-def test_a_file_with_nothing_in_it_is_refused(content: bytes) -> None:
+def test_a_file_without_a_conversation_is_rejected(content: bytes) -> None:
     with pytest.raises(MalformedInputError):
         load_bytes(content)
 
 
 @given(st.binary(max_size=300), st.integers(0, 10_000), st.integers(0, 40))
-def test_no_damage_makes_the_reader_fail_otherwise(noise: bytes, place: int, cut: int) -> None:
+def test_no_damage_raises_any_other_error(noise: bytes, place: int, cut: int) -> None:
     content = (CORPUS / "export.jsonl").read_bytes()
     at = place % len(content)
 
@@ -151,7 +151,7 @@ def test_no_damage_makes_the_reader_fail_otherwise(noise: bytes, place: int, cut
     assert all(loss.line >= 1 and loss.bytes >= 0 for loss in found.losses)
 
 
-def test_an_export_is_its_owners_alone_and_a_failure_leaves_no_half_file(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_an_export_and_a_failure_leaves_no_partial_file(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     write_private_lines(path, ["one\n"])
 
@@ -170,7 +170,7 @@ def test_an_export_is_its_owners_alone_and_a_failure_leaves_no_half_file(tmp_pat
         load_file(tmp_path / "nothing.jsonl")
 
 
-def test_a_file_in_the_wide_letters_of_another_system_is_read_and_that_is_said() -> None:
+def test_a_utf16_file_is_read_with_a_note() -> None:
     line = json.dumps({"id": "s1", "messages": [{"role": "user", "content": "moin"}, {"content": "no role"}]})
 
     found = load_bytes((line + "\n").encode("utf-16"))

@@ -1,4 +1,4 @@
-"""Several processes write one session at once: nothing is lost, nothing is doubled, and each one's order is kept."""
+"""Several processes write one session at once: no message is lost or repeated, and each writer's order is kept."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from holdfast import Session
 from holdfast.testing.chat import user_message
 
 EACH = 12
-"""Messages of one writer, every fourth of them so large that it is kept apart."""
+"""Messages of one writer; every fourth is large enough to become a blob."""
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -27,7 +27,7 @@ def name_and_number(message: Mapping[str, object]) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("processes", [2, 10])
-async def test_processes_that_write_one_session_lose_nothing_and_double_nothing(
+async def test_processes_that_write_one_session_neither_lose_nor_repeat_a_message(
     url: str, processes: int, writers: Any
 ) -> None:
     names = [f"writer-{number}" for number in range(processes)]
@@ -47,7 +47,7 @@ async def test_processes_that_write_one_session_lose_nothing_and_double_nothing(
     }
 
 
-async def test_a_session_that_stays_open_takes_in_what_other_processes_write(url: str, writers: Any) -> None:
+async def test_an_open_session_reads_what_other_processes_write(url: str, writers: Any) -> None:
     async with Session.open("shared", store=url) as session:
         (writer,) = writers.start(url, "other")
         writer.go(EACH)

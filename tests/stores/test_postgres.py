@@ -1,4 +1,4 @@
-"""PostgreSQL keeps the contract, and says what is wrong when it cannot."""
+"""The PostgreSQL store keeps the contract, and its errors say what is wrong."""
 
 import asyncio
 import random
@@ -25,7 +25,7 @@ class TestPostgres(StoreContract):
         return PostgresStore(store.url)
 
 
-async def test_ten_writers_lose_nothing_and_double_nothing(new_database: Callable[[], str]) -> None:
+async def test_ten_writers_neither_lose_nor_repeat_a_message(new_database: Callable[[], str]) -> None:
     url = new_database()
     stores = [PostgresStore(url) for _ in range(10)]
 
@@ -50,7 +50,7 @@ async def test_ten_writers_lose_nothing_and_double_nothing(new_database: Callabl
         assert own == [str(message_record(f"{number}-{turn}")) for turn in range(10)]
 
 
-async def test_a_lost_connection_is_told_and_the_next_call_connects_anew(new_database: Callable[[], str]) -> None:
+async def test_a_lost_connection_is_reported_and_the_next_call_connects_again(new_database: Callable[[], str]) -> None:
     url = new_database()
     store = PostgresStore(url)
     await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
@@ -85,7 +85,7 @@ async def test_a_wrong_url_is_named_without_its_password(
     assert "hunter2" not in str(refusal.value)
 
 
-async def test_two_that_open_a_new_database_at_once_agree_on_its_tables(new_database: Callable[[], str]) -> None:
+async def test_a_new_database_can_be_opened_by_two_stores_at_once(new_database: Callable[[], str]) -> None:
     url = new_database()
     stores = [PostgresStore(url) for _ in range(5)]
 
@@ -111,7 +111,7 @@ async def test_a_text_with_more_words_than_the_server_can_index_is_recorded_and_
     await store.close()
 
 
-async def test_a_question_of_very_many_words_is_answered_for_the_first_of_them(new_database: Callable[[], str]) -> None:
+async def test_a_query_with_too_many_words_is_searched_by_its_first_words(new_database: Callable[[], str]) -> None:
     store = PostgresStore(new_database())
     await store.append("s", [message_record("x")], after=0, time_ms=NOW_MS, index=[IndexEntry(0, "findme")])
 
@@ -119,7 +119,7 @@ async def test_a_question_of_very_many_words_is_answered_for_the_first_of_them(n
     await store.close()
 
 
-async def test_what_a_server_refuses_is_not_called_a_lost_server(new_database: Callable[[], str]) -> None:
+async def test_a_rejected_statement_is_not_reported_as_a_lost_server(new_database: Callable[[], str]) -> None:
     store = PostgresStore(new_database())
     too_long = "x" * 2_000_000
 
@@ -130,7 +130,7 @@ async def test_what_a_server_refuses_is_not_called_a_lost_server(new_database: C
     await store.close()
 
 
-async def test_content_that_a_waiting_append_refers_to_outlives_the_session_that_brought_it(
+async def test_a_blob_that_a_waiting_append_refers_to_survives_the_deletion_of_another_session(
     new_database: Callable[[], str],
 ) -> None:
     url = new_database()

@@ -1,4 +1,4 @@
-"""A PostgreSQL server that goes and comes again takes nothing with it, and a session goes on by itself."""
+"""An outage of a PostgreSQL server loses nothing, and sessions continue without help."""
 
 import asyncio
 import random
@@ -21,14 +21,14 @@ GONE = r"postgresql: the server cannot be reached \(.+\); try again when it is a
 
 
 async def texts(url: str) -> list[str]:
-    """Return what was said, as somebody who opens the session now sees it."""
+    """Return the texts of the session, read by a new session."""
     async with Session.open("s", store=url) as session:
         assert session.damage == []
         return [entry.message.text for entry in session.history.entries]
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-async def test_a_session_goes_on_after_its_server_was_stopped_and_started(own_server: Any, mode: str) -> None:
+async def test_a_session_continues_after_its_server_was_restarted(own_server: Any, mode: str) -> None:
     async with Session.open("s", store=own_server.url) as session:
         await session.record([user_message("one"), assistant_message("1"), user_message("two")])
         sent = await session.prepare(16_000)
@@ -51,7 +51,7 @@ async def test_a_session_goes_on_after_its_server_was_stopped_and_started(own_se
         assert await texts(own_server.url) == ["one", "1", "two", "2"]
 
 
-async def test_a_server_that_is_stopped_while_a_session_writes_has_all_that_was_acknowledged(own_server: Any) -> None:
+async def test_a_server_stopped_during_writes_has_everything_that_was_acknowledged(own_server: Any) -> None:
     acknowledged = list[str]()
     enough = asyncio.Event()
 
@@ -81,7 +81,7 @@ async def test_a_server_that_is_stopped_while_a_session_writes_has_all_that_was_
 
 
 def end_who_waits(url: str) -> None:
-    """Wait until some connection waits for a lock, and end that one."""
+    """Wait until a connection waits for a lock, and terminate that connection."""
     query = (
         b"SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         b"WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -91,7 +91,7 @@ def end_who_waits(url: str) -> None:
             pass
 
 
-async def test_a_database_that_goes_in_the_middle_of_an_append_leaves_the_log_as_it_was(own_server: Any) -> None:
+async def test_a_connection_lost_during_an_append_leaves_the_log_unchanged(own_server: Any) -> None:
     url = own_server.url
     store = PostgresStore(url)
     await store.append("s", [record_of("a")], after=0, time_ms=NOW_MS)
@@ -109,16 +109,16 @@ async def test_a_database_that_goes_in_the_middle_of_an_append_leaves_the_log_as
 
 
 class Between:
-    """Stands between a client and its server, and cuts the line when a commit has arrived and nobody was told."""
+    """A proxy that cuts the connection after a commit has arrived and before it is acknowledged."""
 
     def __init__(self, url: str, folder: Path) -> None:
         server, _, self._behind = url.partition("?host=")
         self.url = f"{server}?host={folder}"
         self._path = folder / ".s.PGSQL.5432"
         self.cuts = 0
-        """How many commits are still to be cut off."""
+        """How many commits it will still cut off."""
         self.is_down = False
-        """Whether nobody is let through after that."""
+        """Whether it rejects all connections after that."""
         self._lines: list[asyncio.Future[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -170,7 +170,7 @@ class Between:
             writer.write(data)
 
 
-async def test_an_append_that_arrived_is_acknowledged_where_only_its_acknowledgement_was_lost(
+async def test_a_committed_append_succeeds_even_if_its_acknowledgement_was_lost(
     own_server: Any, tmp_path: Path
 ) -> None:
     async with Between(own_server.url, tmp_path) as line:
@@ -184,7 +184,7 @@ async def test_an_append_that_arrived_is_acknowledged_where_only_its_acknowledge
         await store.close()
 
 
-async def test_what_is_said_again_after_an_outage_is_not_said_twice(own_server: Any, tmp_path: Path) -> None:
+async def test_a_message_recorded_again_after_an_outage_is_stored_once(own_server: Any, tmp_path: Path) -> None:
     async with Between(own_server.url, tmp_path) as line:
         session = await Session.open("s", store=line.url)
         await session.record([user_message("one")])
@@ -203,7 +203,7 @@ async def test_what_is_said_again_after_an_outage_is_not_said_twice(own_server: 
     assert await texts(own_server.url) == ["one", "1", "two", "1", "two"]
 
 
-async def test_a_wrong_password_is_called_so_and_nobody_hears_it(own_server: Any) -> None:
+async def test_a_wrong_password_is_reported_without_the_password(own_server: Any) -> None:
     own_server.ask_for_passwords()
     with psycopg.connect(own_server.url, autocommit=True) as owner:
         owner.execute("CREATE ROLE writer LOGIN PASSWORD 'right'")
@@ -218,7 +218,7 @@ async def test_a_wrong_password_is_called_so_and_nobody_hears_it(own_server: Any
         assert await session.record([user_message("one")]) == range(1)
 
 
-async def test_a_server_whose_disk_is_full_says_so_and_goes_on_when_there_is_room(
+async def test_a_server_with_a_full_disk_is_reported_and_works_again_when_there_is_space(
     new_disk: Callable[[int], Path], own_server: Any
 ) -> None:
     disk, noise, acknowledged = new_disk(16_000_000), random.Random(1), list[str]()

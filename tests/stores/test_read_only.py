@@ -1,4 +1,4 @@
-"""A file or folder that may only be read says so, loses nothing, and is written to again as soon as it may be."""
+"""A read-only file or folder is reported, loses nothing, and is written to again as soon as it is writable."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ FOLDER = "the folder of the file is read-only; change its permissions, or open a
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Give a folder to somebody whom permissions can stop: they never stop root."""
+    """Yield a folder as a user whom permissions restrict: they do not restrict root."""
     made = Path(tempfile.mkdtemp(prefix="holdfast-read-only-"))
     is_root = os.geteuid() == 0
     if is_root:
@@ -41,7 +41,7 @@ async def kept(path: Path) -> list[str]:
         return [entry.message.text for entry in session.history.entries]
 
 
-async def test_a_session_of_a_file_that_may_only_be_read_is_shown_and_goes_on_when_it_may_be_written(
+async def test_a_session_in_a_read_only_file_can_be_read_and_continues_when_the_file_is_writable(
     folder: Path,
 ) -> None:
     path = folder / "chats.db"
@@ -62,7 +62,7 @@ async def test_a_session_of_a_file_that_may_only_be_read_is_shown_and_goes_on_wh
     assert await kept(path) == ["one", "two"]
 
 
-async def test_what_is_not_in_the_index_yet_is_found_in_a_file_that_may_only_be_read(folder: Path) -> None:
+async def test_pending_texts_are_found_in_a_read_only_file(folder: Path) -> None:
     path = folder / "chats.db"
     store = SqliteStore(path)
     await store.append("s", [user_message("one")], after=0, time_ms=1, index=[IndexEntry(0, "one")])
@@ -75,7 +75,7 @@ async def test_what_is_not_in_the_index_yet_is_found_in_a_file_that_may_only_be_
     await store.close()
 
 
-async def test_a_folder_that_may_only_be_read_is_named(folder: Path) -> None:
+async def test_a_read_only_folder_is_reported(folder: Path) -> None:
     path = folder / "chats.db"
     async with Session.open("s", store=f"sqlite:///{path}") as session:
         await session.record([user_message("one")])
@@ -89,7 +89,7 @@ async def test_a_folder_that_may_only_be_read_is_named(folder: Path) -> None:
     assert await kept(path) == ["one"]
 
 
-async def test_a_place_where_no_file_may_be_made_is_named(folder: Path) -> None:
+async def test_a_folder_in_which_no_file_can_be_created_is_reported(folder: Path) -> None:
     path = folder / "chats.db"
     folder.chmod(0o500)
 

@@ -1,4 +1,4 @@
-"""What was said is found at any moment, though it is taken into the index a little later."""
+"""Every message is found at any time, although it is indexed a little later."""
 
 import os
 import sqlite3
@@ -43,14 +43,14 @@ async def found(store: SqliteStore, words: str, session: str | None = "s") -> li
 
 
 def notes(path: Path) -> int:
-    """Return how many messages wait to be taken into the index."""
+    """Return how many texts are pending."""
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute("SELECT count(*) FROM noted").fetchone()[0]
 
 
 @contextmanager
 def locked(path: Path) -> Generator[None]:
-    """Write to a file, as another process would, for as long as this lasts."""
+    """Hold the write lock of a file, as another process would."""
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield
@@ -65,7 +65,7 @@ async def test_every_message_is_found_as_soon_as_it_is_recorded(store: SqliteSto
         assert await found(store, "common") == list(range(position + 1))
 
 
-async def test_what_is_to_be_found_does_not_pile_up(store: SqliteStore, path: Path) -> None:
+async def test_pending_texts_are_limited(store: SqliteStore, path: Path) -> None:
     for position in range(3 * MAX_PENDING_TEXTS):
         await say(store, f"word{position} common", position)
         await store.length("s")
@@ -78,7 +78,7 @@ async def test_what_is_to_be_found_does_not_pile_up(store: SqliteStore, path: Pa
 @pytest.mark.parametrize(
     "texts", [["many"] * MAX_PENDING_TEXTS, ["large " * MAX_PENDING_CHARS]], ids=["many at once", "a large one"]
 )
-async def test_what_is_much_is_taken_in_at_once(store: SqliteStore, path: Path, texts: list[str]) -> None:
+async def test_many_or_long_texts_are_indexed_at_once(store: SqliteStore, path: Path, texts: list[str]) -> None:
     index = [IndexEntry(position, text) for position, text in enumerate(texts)]
 
     await store.append("s", [message_record(text) for text in texts], after=0, time_ms=NOW_MS, index=index)
@@ -87,7 +87,7 @@ async def test_what_is_much_is_taken_in_at_once(store: SqliteStore, path: Path, 
     assert await found(store, texts[0][:5]) == list(range(len(texts)))
 
 
-async def test_what_was_left_by_a_process_that_was_killed_is_found_and_does_not_pile_up_either(path: Path) -> None:
+async def test_pending_texts_of_a_killed_process_are_found_and_indexed(path: Path) -> None:
     # A store that is never closed is as good as killed.
     left = [SqliteStore(path) for _ in range(3)]
     for number, store in enumerate(left):
@@ -99,7 +99,7 @@ async def test_what_was_left_by_a_process_that_was_killed_is_found_and_does_not_
     assert await found(SqliteStore(path), "common") == list(range(90))
 
 
-async def test_a_store_that_is_closed_has_taken_in_everything(store: SqliteStore, path: Path) -> None:
+async def test_closing_a_store_indexes_everything(store: SqliteStore, path: Path) -> None:
     await say(store, "findme", 0)
     assert notes(path) == 1
 
@@ -109,7 +109,9 @@ async def test_a_store_that_is_closed_has_taken_in_everything(store: SqliteStore
     assert await found(store, "findme") == [0]
 
 
-async def test_a_search_waits_for_no_other_process_and_misses_nothing(store: SqliteStore, path: Path) -> None:
+async def test_a_search_during_the_write_of_another_process_neither_waits_nor_misses_a_message(
+    store: SqliteStore, path: Path
+) -> None:
     await say(store, "alpha beta", 0)
     await found(store, "alpha")
     await say(store, "alpha gamma", 1)
@@ -127,7 +129,7 @@ async def test_a_search_waits_for_no_other_process_and_misses_nothing(store: Sql
     assert notes(path) == 0
 
 
-async def test_a_full_disk_hides_nothing(path: Path) -> None:
+async def test_a_search_on_a_full_disk_finds_everything(path: Path) -> None:
     store = SqliteStore(path, max_bytes=1_000_000)
     for position in range(MAX_PENDING_TEXTS - 1):
         await say(store, f"common {os.urandom(400).hex()}", position)
@@ -141,7 +143,7 @@ async def test_a_full_disk_hides_nothing(path: Path) -> None:
     await store.close()
 
 
-async def test_what_is_indexed_again_takes_the_place_of_what_was_found_there(store: SqliteStore) -> None:
+async def test_indexing_a_message_again_replaces_its_old_text(store: SqliteStore) -> None:
     await say(store, "old", 0)
     await found(store, "old")
 
@@ -150,7 +152,7 @@ async def test_what_is_indexed_again_takes_the_place_of_what_was_found_there(sto
     assert (await found(store, "old"), await found(store, "new")) == ([], [0])
 
 
-async def test_halves_of_surrogate_pairs_part_words_and_hurt_nobody(store: SqliteStore) -> None:
+async def test_lone_surrogates_separate_words(store: SqliteStore) -> None:
     await store.append(
         "s", [message_record("x")], after=0, time_ms=NOW_MS, index=[IndexEntry(0, "left\ud800right \udfff")]
     )
@@ -159,7 +161,7 @@ async def test_halves_of_surrogate_pairs_part_words_and_hurt_nobody(store: Sqlit
 
 
 @pytest.mark.parametrize("how", ["delete", "rewrite", "search, delete", "search, rewrite"])
-async def test_nothing_is_left_in_the_file_of_what_was_taken_out(store: SqliteStore, path: Path, how: str) -> None:
+async def test_nothing_of_a_removed_text_is_left_in_the_file(store: SqliteStore, path: Path, how: str) -> None:
     for position in range(20):
         await say(store, f"{SECRET} and {'other words ' * 100}", position)
         await say(store, f"what {SECRET[:7]} said", position, "t")
@@ -180,7 +182,7 @@ async def test_nothing_is_left_in_the_file_of_what_was_taken_out(store: SqliteSt
 
 
 def first_made(path: Path, texts: list[str]) -> None:
-    """Write a file with one session as it was written before anything was noted."""
+    """Write a file with one session in the first schema, which had no pending texts."""
     path.parent.mkdir()
     with closing(sqlite3.connect(path)) as connection:
         for statement in SQLITE_MIGRATIONS[0]:
@@ -198,7 +200,7 @@ def first_made(path: Path, texts: list[str]) -> None:
         connection.commit()
 
 
-async def test_a_file_of_the_first_make_opens_and_everything_in_it_is_found(store: SqliteStore, path: Path) -> None:
+async def test_a_file_of_the_first_schema_opens_and_everything_in_it_is_found(store: SqliteStore, path: Path) -> None:
     first_made(path, ["alpha beta", "beta " + "gamma " * 50])
 
     assert [stored.record for stored in await store.read("s")] == [

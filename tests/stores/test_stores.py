@@ -1,4 +1,4 @@
-"""Every store keeps the contract, and fails as it says."""
+"""The memory and SQLite stores keep the contract, and their errors say what is wrong."""
 
 import os
 import sqlite3
@@ -38,7 +38,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "chats.db"
 
 
-async def test_a_file_is_its_owners_alone(path: Path) -> None:
+async def test_only_the_owner_can_read_the_file(path: Path) -> None:
     store = SqliteStore(path)
     await store.append("s", [message_record("secret")], after=0, time_ms=NOW_MS)
 
@@ -49,7 +49,7 @@ async def test_a_file_is_its_owners_alone(path: Path) -> None:
     assert set(modes.values()) == {0o600}
 
 
-async def test_an_open_file_that_others_could_read_is_closed_to_them(path: Path) -> None:
+async def test_a_file_that_others_can_read_is_made_private(path: Path) -> None:
     path.parent.mkdir()
     path.touch(0o644)
     store = SqliteStore(path)
@@ -59,7 +59,7 @@ async def test_an_open_file_that_others_could_read_is_closed_to_them(path: Path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-async def test_a_damaged_file_is_called_so(path: Path) -> None:
+async def test_a_damaged_file_is_reported(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"this is no database" * 100)
     store = SqliteStore(path)
@@ -68,12 +68,12 @@ async def test_a_damaged_file_is_called_so(path: Path) -> None:
         await store.length("s")
 
 
-async def test_a_folder_is_no_database(tmp_path: Path) -> None:
+async def test_a_folder_is_not_a_database(tmp_path: Path) -> None:
     with pytest.raises(DamagedStoreError, match="it is a folder"):
         await SqliteStore(tmp_path).length("s")
 
 
-async def test_a_file_of_a_newer_program_is_left_alone(path: Path) -> None:
+async def test_a_file_of_a_newer_version_is_rejected(path: Path) -> None:
     path.parent.mkdir()
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 99")
@@ -83,14 +83,14 @@ async def test_a_file_of_a_newer_program_is_left_alone(path: Path) -> None:
         await SqliteStore(path).length("s")
 
 
-async def test_a_path_that_cannot_be_is_called_so(tmp_path: Path) -> None:
+async def test_an_impossible_path_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
 
     with pytest.raises(StoreUnavailableError, match="check the path"):
         await SqliteStore(tmp_path / "file" / "chats.db").length("s")
 
 
-async def test_a_full_disk_leaves_the_log_as_it_was(path: Path) -> None:
+async def test_a_full_disk_leaves_the_log_unchanged(path: Path) -> None:
     store = SqliteStore(path, max_bytes=200_000)
     await store.append("s", [message_record("kept")], after=0, time_ms=NOW_MS)
 
@@ -103,7 +103,7 @@ async def test_a_full_disk_leaves_the_log_as_it_was(path: Path) -> None:
 
 
 @pytest.mark.parametrize("becomes", ["removed", "replaced"])
-async def test_nothing_is_acknowledged_for_a_file_that_is_not_in_its_place(path: Path, becomes: str) -> None:
+async def test_no_append_to_a_removed_or_replaced_file_is_acknowledged(path: Path, becomes: str) -> None:
     store, elsewhere = SqliteStore(path), path.with_name("elsewhere.db")
     await store.append("s", [message_record("one")], after=0, time_ms=NOW_MS)
     path.rename(elsewhere)
@@ -124,7 +124,7 @@ async def test_nothing_is_acknowledged_for_a_file_that_is_not_in_its_place(path:
     await store.close()
 
 
-async def test_a_store_that_is_closed_begins_anew_where_its_file_was_removed(path: Path) -> None:
+async def test_a_closed_store_creates_its_removed_file_again(path: Path) -> None:
     store = SqliteStore(path)
     await store.append("s", [message_record("one")], after=0, time_ms=NOW_MS)
     await store.close()
@@ -134,7 +134,7 @@ async def test_a_store_that_is_closed_begins_anew_where_its_file_was_removed(pat
     await store.close()
 
 
-async def test_what_was_deleted_is_nowhere_in_the_file(path: Path) -> None:
+async def test_nothing_of_a_deleted_session_is_left_in_the_file(path: Path) -> None:
     store = SqliteStore(path)
     secret = "correcthorsebatterystaple"
     await store.append("s", [message_record(secret)], after=0, time_ms=NOW_MS, index=[IndexEntry(0, secret)])

@@ -248,7 +248,7 @@ def test_what_cannot_be_carried_is_said() -> None:
     )
 
 
-def test_a_refusal_keeps_its_words_and_broken_arguments_are_wrapped() -> None:
+def test_a_refusal_keeps_its_text_and_broken_arguments_are_wrapped() -> None:
     broken = tool_call_message("a")
     broken["tool_calls"][0]["function"]["arguments"] = "not json"  # pyright: ignore[reportIndexIssue]
     messages = [
@@ -265,7 +265,7 @@ def test_a_refusal_keeps_its_words_and_broken_arguments_are_wrapped() -> None:
     assert converted.messages[3]["content"][0]["input"] == {"arguments": "not json"}
 
 
-def test_the_same_format_is_only_mended() -> None:
+def test_the_same_format_is_only_repaired() -> None:
     messages = [user_message("go"), tool_call_message("a"), user_message("stop")]
 
     converted = convert(messages, source="openai", target="openai-chat")
@@ -294,7 +294,7 @@ def test_an_unknown_target_is_named_with_the_known_ones() -> None:
         convert([], source="openai", target="acme")
 
 
-def test_a_document_of_words_becomes_words_and_a_prompt_never_vanishes() -> None:
+def test_a_text_document_becomes_text_and_a_prompt_never_disappears() -> None:
     document = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "IMPORTANT"}}
 
     for target in ("openai-chat", "gemini", "mistral", "bedrock"):
@@ -317,7 +317,7 @@ def test_a_call_that_waits_and_a_tool_that_is_called_otherwise_are_said() -> Non
 @pytest.mark.parametrize(
     "arguments", ['{"a": NaN}', "Infinity", '{"a": 1e999}', '{"a": "\\ud800"}', "[" * 500 + "]" * 500]
 )
-def test_arguments_that_cannot_be_sent_are_mended_or_wrapped(arguments: str) -> None:
+def test_arguments_that_cannot_be_sent_are_repaired_or_wrapped(arguments: str) -> None:
     call: Any = tool_call_message("a")
     call["tool_calls"][0]["function"]["arguments"] = arguments
 
@@ -332,12 +332,12 @@ def test_system_text_joins_the_messages_where_the_format_has_it_there() -> None:
     assert converted == Converted([system_message("Be."), user_message("x")])
 
 
-def test_silly_system_text_is_refused() -> None:
+def test_system_text_that_is_not_text_is_refused() -> None:
     with pytest.raises(MalformedInputError, match="system: must be a string or a list of text blocks, not a number"):
         convert([user_message("x")], source="openai", target="anthropic", system=5)
 
 
-def test_system_text_that_stays_apart_is_mended_or_refused_too() -> None:
+def test_separate_system_text_is_repaired_or_refused_too() -> None:
     assert convert([user_message("x")], source="anthropic", target="anthropic", system="a\ud800").system == "a\ufffd"
     with pytest.raises(MalformedInputError, match="system"):
         convert([user_message("x")], source="anthropic", target="anthropic", system=[{1: 2}])

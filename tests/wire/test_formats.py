@@ -90,7 +90,7 @@ def test_clipping_a_chat_result_changes_its_content_and_nothing_else() -> None:
     assert native["content"] == LONG
 
 
-def test_clipping_a_block_leaves_its_neighbours_the_same_objects() -> None:
+def test_clipping_a_block_leaves_its_neighbors_the_same_objects() -> None:
     short: dict[str, Any] = {"type": "text", "text": "short", "cache_control": {"type": "ephemeral"}}
     native: dict[str, Any] = {
         "role": "user",
@@ -128,7 +128,7 @@ def test_clipping_arguments_keeps_them_json_in_both_formats() -> None:
     assert len(blocks["content"][0]["input"]["n"][1]["deep"]) <= 200
 
 
-def test_eliding_an_image_leaves_the_words_beside_it() -> None:
+def test_dropping_an_image_keeps_the_text_next_to_it() -> None:
     words = {"type": "text", "text": "see"}
     native = {"role": "user", "content": [words, {"type": "image", "source": {"type": "url", "url": "u"}}]}
 
@@ -168,7 +168,7 @@ def test_a_custom_tool_call_is_read_and_renamed() -> None:
 
 
 @pytest.mark.parametrize("name", ["openai-chat", "anthropic-messages"])
-def test_what_nobody_read_from_json_is_written_down_by_its_kind(name: str) -> None:
+def test_a_message_without_json_is_encoded_by_its_kind(name: str) -> None:
     made = Message("assistant", (Thinking("hm", "c2ln"), Opaque("hologram", "rays", "model"), Text("so", "model")))
 
     written = {
@@ -189,7 +189,7 @@ def test_reasoning_that_was_taken_out_of_a_chat_message_takes_its_field_along() 
     assert CHAT.encode(message.with_parts(message.parts[1:])) == {"role": "assistant", "content": "so"}
 
 
-def test_a_call_without_a_name_and_an_input_that_is_no_object_are_mended_with_a_line() -> None:
+def test_a_call_without_a_name_and_an_input_that_is_not_an_object_are_repaired_with_a_note() -> None:
     chat = CHAT.decode(
         {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "", "arguments": "{}"}}]}, 0
     )
@@ -231,7 +231,7 @@ def test_the_oldest_marks_go_and_a_message_without_any_stays_the_same_object() -
     assert (kept[0] is bare, kept[3] is marked) == (True, True)
 
 
-def test_what_is_no_message_and_a_result_without_content_are_told_apart() -> None:
+def test_a_value_that_is_not_a_message_differs_from_a_result_without_content() -> None:
     silent = {"type": "tool_result", "tool_use_id": "a", "content": None}
 
     assert ANTHROPIC.decode({"role": "user", "content": [silent]}, 0) == Message("user", (ToolResult("a", ()),))

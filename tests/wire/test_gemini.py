@@ -117,7 +117,7 @@ def test_an_edit_changes_its_part_and_keeps_the_signature_and_the_missing_id() -
     assert answers["parts"][1]["functionResponse"]["response"]["output"].startswith('{"rows": ["xxx')
 
 
-def test_media_inside_a_response_leave_a_word_behind() -> None:
+def test_media_inside_a_response_leave_a_placeholder() -> None:
     shown: dict[str, Any] = {"functionResponse": {"name": "look", "response": {"output": "see"}, "parts": [PICTURE]}}
 
     read = WIRE.decode(user_turn(shown, PICTURE), 0)
@@ -130,7 +130,7 @@ def test_media_inside_a_response_leave_a_word_behind() -> None:
     ]
 
 
-def test_a_response_whose_words_are_clipped_keeps_its_picture() -> None:
+def test_a_response_whose_text_is_clipped_keeps_its_image() -> None:
     shown: dict[str, Any] = {"functionResponse": {"name": "look", "response": {"output": LONG}, "parts": [PICTURE]}}
 
     clipped = WIRE.encode(clip_outputs(WIRE.decode(user_turn(shown), 0), 200))
@@ -201,7 +201,7 @@ def test_a_late_response_without_an_id_finds_its_call() -> None:
     ]
 
 
-def test_a_call_behind_words_of_the_model_joins_them() -> None:
+def test_a_call_joins_the_model_turn_before_it() -> None:
     spoken = [
         GO,
         model_turn(text_part("Looking.")),
@@ -216,7 +216,7 @@ def test_a_call_behind_words_of_the_model_joins_them() -> None:
     ]
 
 
-def test_history_begins_with_the_user_even_after_a_fold() -> None:
+def test_history_begins_with_the_user_even_after_a_compaction() -> None:
     history: list[Any] = []
     for turn in range(60):
         history += [user_turn(text_part(f"prompt {turn} " + "word " * 80)), model_turn(function_call_part("run"))]
@@ -234,7 +234,7 @@ def test_history_begins_with_the_user_even_after_a_fold() -> None:
     assert validate(request.messages, GEMINI) == []
 
 
-def test_a_call_nobody_signed_is_marked_unless_the_model_signs_nothing() -> None:
+def test_an_unsigned_call_is_marked_unless_the_model_never_signs() -> None:
     unsigned = [GO, model_turn(function_call_part("run", signature=None)), user_turn(function_response_part("run"))]
 
     request = govern(unsigned, budget=1_000, format=GEMINI)
@@ -291,7 +291,7 @@ def test_a_malformed_turn_is_named_by_its_place(content: Any, problem: str) -> N
 
 
 @pytest.mark.parametrize("content", [content for content, _ in MALFORMED])
-def test_what_is_malformed_is_found_among_many_that_will_be_folded(content: Any) -> None:
+def test_a_malformed_message_is_found_among_many_that_will_be_compacted(content: Any) -> None:
     many: list[Any] = [user_turn(text_part("x" * 400)), model_turn(text_part("y" * 400))] * 300
 
     with pytest.raises(MalformedInputError) as refusal:
@@ -300,7 +300,7 @@ def test_what_is_malformed_is_found_among_many_that_will_be_folded(content: Any)
     assert refusal.value.where.startswith("messages[600]")
 
 
-def test_what_stands_in_the_wrong_place_or_shape_is_mended_with_a_line() -> None:
+def test_a_part_in_the_wrong_place_or_shape_is_repaired_with_a_note() -> None:
     messages: list[Any] = [
         user_turn(text_part("a\ud800"), function_call_part("run"), {}),
         model_turn({"functionCall": {"name": "", "args": [1]}, "thoughtSignature": "c2ln"}),

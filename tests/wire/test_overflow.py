@@ -189,23 +189,21 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("text", "limit", "size"), OVERFLOWS)
-def test_an_overflow_is_recognised_with_the_numbers_its_text_has(
-    text: str, limit: int | None, size: int | None
-) -> None:
+def test_an_overflow_is_recognized_with_the_numbers_in_its_text(text: str, limit: int | None, size: int | None) -> None:
     assert classify(text, status=400) == Refusal("overflow", text, limit, size)
     assert classify({"error": {"message": text}}, status=400) == Refusal("overflow", text, limit, size)
     assert classify(json.dumps({"error": {"message": text}})) == Refusal("overflow", text, limit, size)
 
 
 @pytest.mark.parametrize(("text", "expected"), OUTPUT_CAPS)
-def test_an_output_cap_that_does_not_fit_is_no_overflow(text: str, expected: Refusal) -> None:
+def test_an_output_cap_that_does_not_fit_is_not_an_overflow(text: str, expected: Refusal) -> None:
     found = classify(text, status=400)
 
     assert found == Refusal("output_cap", text, expected.limit, expected.size, expected.is_lower_bound)
 
 
 @pytest.mark.parametrize(("status", "body"), RATE_LIMITS)
-def test_a_rate_limit_is_no_overflow_whatever_its_status(status: int, body: object) -> None:
+def test_a_rate_limit_is_not_an_overflow_whatever_its_status(status: int, body: object) -> None:
     found = classify(body, status=status)
 
     assert found is not None
@@ -213,7 +211,7 @@ def test_a_rate_limit_is_no_overflow_whatever_its_status(status: int, body: obje
 
 
 @pytest.mark.parametrize("text", MALFORMED)
-def test_a_malformed_history_is_recognised(text: str) -> None:
+def test_a_malformed_history_is_recognized(text: str) -> None:
     assert classify(text, status=400) == Refusal("malformed", text)
 
 
@@ -298,7 +296,7 @@ def test_what_a_router_wraps_is_unwrapped() -> None:
         'data: {"choices": []}\n\ndata: [DONE]\n',
     ],
 )
-def test_an_answer_is_no_refusal(answer: object) -> None:
+def test_an_answer_is_not_a_refusal(answer: object) -> None:
     assert classify(answer, status=200) is None
 
 
@@ -310,13 +308,13 @@ def test_without_a_status_what_holds_no_answer_is_a_refusal() -> None:
     )
 
 
-def test_bytes_are_read_as_text_and_a_silent_failure_is_told_by_its_status() -> None:
+def test_bytes_are_read_as_text_and_a_failure_without_a_body_is_named_by_its_status() -> None:
     assert classify(b"error: bad gateway \xff", status=502) == Refusal("other", "error: bad gateway \ufffd")
     assert classify(b"", status=503) == Refusal("other", "503 without a body")
 
 
 @pytest.mark.parametrize("status", [True, "400", 4.0])
-def test_a_status_that_is_none_is_refused(status: Any) -> None:
+def test_a_status_that_is_not_one_is_refused(status: Any) -> None:
     with pytest.raises(SettingsError, match="status: must be an HTTP status or None"):
         classify("", status=status)
 

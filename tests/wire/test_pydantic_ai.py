@@ -218,7 +218,7 @@ def rewritten(native: Any, **places: str) -> Any:
     return WIRE.encode(message.with_parts(tuple(parts)))
 
 
-def test_other_words_take_the_place_of_those_that_were_there_and_nothing_else_moves() -> None:
+def test_new_text_replaces_the_old_text_and_nothing_else_moves() -> None:
     spoken: Any = {"kind": "text", "content": "second", "metadata": {"x": 1}}
     speech: Any = {"part_kind": "speech", "transcript": "so", "id": "s_1"}
 
@@ -235,7 +235,7 @@ def test_other_words_take_the_place_of_those_that_were_there_and_nothing_else_mo
     ]
 
 
-def test_what_the_model_heard_and_was_shown_is_read_by_kind_whatever_its_shape() -> None:
+def test_speech_unknown_items_and_retries_are_decoded_by_kind() -> None:
     speech: Any = {"part_kind": "speech", "audio": {"data": "A" * 120_000}}
     retry: Any = {"part_kind": "retry-prompt", "content": [{"loc": ["x"], "msg": "missing"}]}
 
@@ -251,7 +251,7 @@ def test_what_the_model_heard_and_was_shown_is_read_by_kind_whatever_its_shape()
     )
 
 
-def test_what_nobody_read_from_json_is_written_down_by_its_kind() -> None:
+def test_a_message_without_json_is_encoded_by_its_kind() -> None:
     image = Media("image", "user", native={"source": {"type": "url", "url": "u"}})
     parts = (Thinking("hm"), Opaque("hologram", "rays", "model"), Media("audio", "model"))
 
@@ -289,7 +289,7 @@ RETRY = {"part_kind": "retry-prompt", "tool_name": "t", "tool_call_id": "call_a"
 @pytest.mark.parametrize(
     "parts", [[RETRY, user_prompt_part([]), RETRY], [twice := user_prompt_part(["look"]), twice, RETRY, twice]]
 )
-def test_a_part_that_stands_twice_in_a_request_changes_no_order(parts: list[Any]) -> None:
+def test_a_part_that_occurs_twice_in_a_request_keeps_its_order(parts: list[Any]) -> None:
     message = read(request_message(*parts))
 
     rewritten = WIRE.encode(message.with_parts((*message.parts,)))
@@ -310,7 +310,7 @@ def test_clipping_arguments_keeps_them_as_they_were_written() -> None:
     assert edited["parts"][1]["id"] is None
 
 
-def test_a_call_that_nobody_answered_is_answered_as_pydantic_ai_would() -> None:
+def test_an_unanswered_call_is_answered_as_pydantic_ai_would() -> None:
     history = [
         request_message(user_prompt_part("go")),
         response_message(tool_call_part("a"), tool_call_part("b", "look")),
@@ -436,7 +436,7 @@ def test_what_cannot_be_read_is_named_by_its_place(native: Any, problem: str) ->
         ),
     ],
 )
-def test_what_is_no_request_of_pydantic_ais_is_named_and_located(
+def test_an_invalid_pydantic_ai_message_is_named_and_located(
     messages: list[Any], expected: list[tuple[str, str]]
 ) -> None:
     assert [(violation.rule, violation.path) for violation in validate(messages, "pydantic-ai")] == expected

@@ -301,7 +301,7 @@ def test_what_nothing_stores_is_left_out_where_nothing_is_stored() -> None:
     assert convert(messages, source=ITEMS, target=STATELESS).messages == request.messages
 
 
-def test_a_compaction_survives_a_fold_whole() -> None:
+def test_a_provider_compaction_survives_a_compaction_unchanged() -> None:
     sealed = compaction_item("s" * 2_000)
     history: list[Any] = [user_message("old"), assistant_message("ok"), sealed]
     for turn in range(60):
@@ -371,7 +371,7 @@ def test_a_malformed_item_is_named_by_its_place(item: Any, problem: str) -> None
 
 
 @pytest.mark.parametrize("item", [item for item, _ in MALFORMED])
-def test_what_is_malformed_is_found_among_many_that_will_be_folded(item: Any) -> None:
+def test_a_malformed_message_is_found_among_many_that_will_be_compacted(item: Any) -> None:
     many: list[Any] = [user_message("x" * 400), output_message_item("y" * 400)] * 300
 
     with pytest.raises(MalformedInputError) as refusal:
@@ -380,7 +380,7 @@ def test_what_is_malformed_is_found_among_many_that_will_be_folded(item: Any) ->
     assert refusal.value.where.startswith("messages[600]")
 
 
-def test_surrogates_and_arguments_that_are_no_text_are_mended_with_a_line() -> None:
+def test_surrogates_and_arguments_that_are_not_text_are_repaired_with_a_note() -> None:
     call = {**function_call_item("a"), "arguments": {"x": 1}, "name": ""}
     request = govern([user_message("a\ud800"), call, function_output_item("a", None)], budget=1_000, format=ITEMS)
 
@@ -395,7 +395,7 @@ def test_surrogates_and_arguments_that_are_no_text_are_mended_with_a_line() -> N
     assert len(request.receipt.repairs) == 4
 
 
-def test_arguments_that_became_no_object_leave_a_tool_that_wants_one_as_it_was() -> None:
+def test_arguments_that_are_no_longer_an_object_leave_a_tool_that_needs_one_unchanged() -> None:
     click = {"type": "computer_call", "id": "cu_1", "call_id": "c", "action": {"type": "click", "x": 1}}
     message = WIRE.decode(click, 0)
 

@@ -371,6 +371,6 @@ def test_an_unknown_provider_is_named_with_the_known_ones() -> None:
         validate([], "acme")
 
 
-def test_what_is_no_message_is_located() -> None:
+def test_a_value_that_is_not_a_message_is_located() -> None:
     with pytest.raises(MalformedInputError, match=r"messages\[1\]: must be an object, not a string"):
         validate([user_message("hi"), "oops"], "openai-chat")  # pyright: ignore[reportArgumentType]

@@ -21,7 +21,6 @@ CHUNK_CHARS = 1_000_000
 """Longer texts are counted in pieces, so that only the ids of one piece are in memory."""
 CACHED_TEXT_CHARS, CACHED_TEXT_COUNT = 48, 4_096
 """Short texts such as tool names repeat: the counts of this many are cached."""
-SAMPLE_CHARS = 50_000
 CLAUDE_TOKEN_FACTOR = 1.2
 """Tokens of Claude 4.5 per token of o200k, measured on the usage reported for recorded sessions."""
 
@@ -90,19 +89,17 @@ def tokenizer(vocabulary: str) -> "AnyTokenizer":
 
 def model_family(model: str | None) -> ModelFamily:
     """Return the family of a model; the provider in its name does not matter."""
-    name = "-" + (model or "").lower().rsplit("/", 1)[-1].rsplit(":", 1)[-1]
-    if ":" in (model or "") and "/" not in (model or ""):
-        # Both `provider:model` and `model:tag` are common: either half may name the family.
-        name = "-" + (model or "").lower().replace(":", "-")
-    words = name.replace(".", "-.").replace("_", "-").replace("-.", ".")
+    name = (model or "").lower().replace("_", "-")
+    # Both `provider:model` and `model:tag` are common: either half may name the family.
+    name = name.rsplit("/", 1)[-1].rsplit(":", 1)[-1] if "/" in name else name.replace(":", "-")
     return next(
-        (family for family in MODEL_FAMILIES if any(_matches_name(words, start) for start in family.names)),
+        (
+            family
+            for family in MODEL_FAMILIES
+            if any(f"-{start}" in f"-{name}" or f".{start}" in name for start in family.names)
+        ),
         UNKNOWN_FAMILY,
     )
-
-
-def _matches_name(name: str, start: str) -> bool:
-    return f"-{start}" in name or f".{start}" in name
 
 
 @cache

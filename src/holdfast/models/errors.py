@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from typing import Protocol
 
 from holdfast.errors import (
     FIRST_SERVER_STATUS,
@@ -29,6 +28,7 @@ UNAUTHORIZED, PAYMENT_REQUIRED, FORBIDDEN, NOT_FOUND, PROXY_UNAUTHORIZED, REQUES
 UNAVAILABLE, OVERLOADED = 503, 529
 NO_ACCESS_STATUSES = {UNAUTHORIZED, PAYMENT_REQUIRED, FORBIDDEN, PROXY_UNAUTHORIZED}
 FIRST_HTTP_ERROR, LAST_HTTP_ERROR = 400, 599
+CONTENT_FILTERED = "the provider's content filter stopped the answer"
 MAX_ERROR_TEXT_CHARS = 500
 """The longest text of a provider in an error: some send whole pages."""
 _PAGE = re.compile(r"<(!doctype )?html", re.IGNORECASE)
@@ -60,14 +60,6 @@ ERROR_STATUSES = {
 """The status that an error without one corresponds to."""
 
 
-class ResponseHeaders(Protocol):
-    """The headers of a response, of any library."""
-
-    def get(self, key: str, /) -> str | None:
-        """Return a header."""
-        ...
-
-
 def error_from_response(
     model: str, body: object, *, status: int | None, retry_after: float | None = None, is_stream: bool = False
 ) -> ModelError:
@@ -93,21 +85,24 @@ def as_model_error(model: str, error: Exception) -> HoldfastError:
     """Return an error of pydantic-ai, openai, anthropic, httpx or the system as one of ours."""
     if isinstance(error, HoldfastError):
         return error
-    if last := _last_exception(error):
-        return as_model_error(model, last)
+    members: object = getattr(error, "exceptions", None)
+    if is_list(members) and members and isinstance(members[-1], Exception):
+        # The last attempt of a chain of fallbacks.
+        return as_model_error(model, members[-1])
     names = {kind.__name__ for kind in type(error).__mro__}
     if named := _error_by_class_name(model, error, names):
         return named
     body: object = getattr(error, "body", None)
     code: object = getattr(error, "status_code", None)
-    status = (
-        code
-        if isinstance(code, int)
-        else next((ERROR_STATUSES[name] for name in ERROR_STATUSES if name in names), None)
-    )
-    if status is not None or body is not None:
-        return error_from_response(model, _error_body(error, body), status=status, retry_after=_requested_wait(error))
-    return ModelRefusedError(model, f"{type(error).__name__}: {_shorten(str(error))}")
+    known = (known for name, known in ERROR_STATUSES.items() if name in names)
+    status = code if isinstance(code, int) else next(known, None)
+    if status is None and body is None:
+        return ModelRefusedError(model, f"{type(error).__name__}: {_shorten(str(error))}")
+    if is_mapping(body) and "error" not in body:
+        # Some libraries remove the outer object.
+        body = {"error": body}
+    text_or_body = str(error) if body is None else body
+    return error_from_response(model, text_or_body, status=status, retry_after=_requested_wait(error))
 
 
 def _error_by_class_name(model: str, error: Exception, names: set[str]) -> ModelError | None:
@@ -127,10 +122,9 @@ def _error_by_class_name(model: str, error: Exception, names: set[str]) -> Model
     return None
 
 
-def retry_after_seconds(headers: ResponseHeaders) -> float | None:
+def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
     """Return the delay in seconds that a provider asks for, if it does."""
-    milliseconds = _seconds(headers.get("retry-after-ms"))
-    if milliseconds is not None:
+    if (milliseconds := _seconds(headers.get("retry-after-ms"))) is not None:
         return milliseconds / 1000
     value = headers.get("retry-after")
     seconds = _seconds(value)
@@ -144,30 +138,14 @@ def retry_after_seconds(headers: ResponseHeaders) -> float | None:
     return max(0.0, wait.total_seconds())
 
 
-def _last_exception(error: Exception) -> Exception | None:
-    """Return the last error of a group: the last attempt of a chain of fallbacks."""
-    members: object = getattr(error, "exceptions", None)
-    last: object = members[-1] if is_list(members) and members else None
-    return last if isinstance(last, Exception) else None
-
-
 def _overflow(model: str, refusal: Refusal) -> ModelOverflowError:
     return ModelOverflowError(model, _shorten(refusal.message), limit=refusal.limit, size=refusal.size)
-
-
-def _error_body(error: Exception, body: object) -> object:
-    """Return the body of an error, wrapped again if a library removed the outer object."""
-    if body is None:
-        return str(error)
-    return {"error": body} if is_mapping(body) and "error" not in body else body
 
 
 def _requested_wait(error: Exception) -> float | None:
     delay = _seconds(getattr(error, "retry_after", None))
     headers: object = getattr(getattr(error, "response", None), "headers", None)
-    if delay is None and isinstance(headers, Mapping):
-        return retry_after_seconds(headers)  # pyright: ignore[reportUnknownArgumentType] - a library's own headers
-    return delay
+    return retry_after_seconds(headers) if delay is None and is_mapping(headers) else delay
 
 
 def _seconds(value: object) -> float | None:

@@ -21,7 +21,7 @@ from holdfast.core.conversation.json_values import dump_json
 from holdfast.core.history.events import Usage
 from holdfast.errors import HoldfastError, ModelRefusedError, ModelUnreachableError, SettingsError
 from holdfast.models.base import INTERACTION_HEADER, CachedPrefix, ModelReply, SummaryPrompt
-from holdfast.models.errors import as_model_error, error_from_response, retry_after_seconds
+from holdfast.models.errors import CONTENT_FILTERED, as_model_error, error_from_response, retry_after_seconds
 from holdfast.redaction import REDACTED_MARK
 from holdfast.wire.json_reader import is_list, is_mapping
 from holdfast.wire.overflow import classify
@@ -32,22 +32,13 @@ if TYPE_CHECKING:
 STREAM_DONE = "[DONE]"
 ERROR_EVENT = "error"
 CUT_OFF_FINISH_REASONS = {"length", "max_tokens"}
-CONTENT_FILTERED = "content_filter"
 MAX_EVENT_BYTES = 8_000_000
 """No server sends this much in one event. Without a limit, a broken server would fill the memory."""
 HTTP_OK = 200
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSentEvent:
-    """One event of a stream."""
-
-    kind: str
-    text: str
-
-
-async def server_sent_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[ServerSentEvent]:
-    """Yield the events of a stream; the last one need not be closed by a blank line."""
+async def server_sent_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[tuple[str, str]]:
+    """Yield the kind and the text of each event of a stream; the last one need not be closed by a blank line."""
     kind, lines = "", list[str]()
     async for line in _lines(chunks):
         name, _, value = line.partition(":")
@@ -57,12 +48,12 @@ async def server_sent_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[Serv
         elif name == "event":
             kind = value
         elif name == ERROR_EVENT:
-            yield ServerSentEvent(ERROR_EVENT, value)
+            yield ERROR_EVENT, value
         elif not line and lines:
-            yield ServerSentEvent(kind, "\n".join(lines))
+            yield kind, "\n".join(lines)
             kind, lines = "", []
     if lines:
-        yield ServerSentEvent(kind, "\n".join(lines))
+        yield kind, "\n".join(lines)
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
@@ -99,22 +90,19 @@ class StreamedReply:
         """Whether the model ignores its output limit."""
         return self.chars > self.max_chars
 
-    def add_event(self, event: ServerSentEvent) -> None:
+    def add_event(self, kind: str, text: str) -> None:
         """Add an event, or raise the error that it reports."""
-        if event.text.strip() == STREAM_DONE:
+        if text.strip() == STREAM_DONE:
             self.is_done = True
             return
         try:
-            payload: object = json.loads(event.text)
+            payload: object = json.loads(text)
         except (ValueError, RecursionError):
-            if event.kind == ERROR_EVENT:
-                raise error_from_response(
-                    self.requested_model, {"error": {"message": event.text}}, status=HTTP_OK
-                ) from None
-            raise ModelUnreachableError(
-                self.requested_model, f"the stream was cut inside an event: {event.text[:80]!r}"
-            ) from None
-        if event.kind == ERROR_EVENT and not (is_mapping(payload) and "error" in payload):
+            if kind != ERROR_EVENT:
+                problem = f"the stream was cut inside an event: {text[:80]!r}"
+                raise ModelUnreachableError(self.requested_model, problem) from None
+            payload = {"error": {"message": text}}
+        if kind == ERROR_EVENT and not (is_mapping(payload) and "error" in payload):
             payload = {"error": payload}
         self.add_payload(payload)
 
@@ -157,14 +145,11 @@ class StreamedReply:
             self.texts.append(text)
             self.chars += len(text)
             if declined := piece.get("refusal"):
-                raise ModelRefusedError(
-                    self.requested_model, f"the model declined: {str(declined)[:200]}", status=HTTP_OK
-                )
+                problem = f"the model declined: {str(declined)[:200]}"
+                raise ModelRefusedError(self.requested_model, problem, status=HTTP_OK)
         finish = choice.get("finish_reason")
-        if finish == CONTENT_FILTERED:
-            raise ModelRefusedError(
-                self.requested_model, "the provider's content filter stopped the answer", status=HTTP_OK
-            )
+        if finish == "content_filter":
+            raise ModelRefusedError(self.requested_model, CONTENT_FILTERED, status=HTTP_OK)
         self.finish = str(finish) if finish else self.finish
 
 
@@ -232,9 +217,9 @@ class ChatSummarizer:
         if find_spec("httpx") is None:
             raise SettingsError("model", f"{model} needs an HTTP client: pip install '.[http]' in Holdfast's folder")
         self.base_url = base_url.rstrip("/")
-        self._model = model
+        self.name = model
+        self.window = window
         self._key = _check_key(api_key)
-        self._window = window
         self._output_field: OutputField = output_field
         self._options = dict(options or {})
         self._headers = dict(headers or {})
@@ -244,21 +229,11 @@ class ChatSummarizer:
 
     def __repr__(self) -> str:
         """Show the address and the model, never the key."""
-        return f"ChatSummarizer({self.base_url!r}, {self._model!r})"
-
-    @property
-    def name(self) -> str:
-        """The name of the model."""
-        return self._model
-
-    @property
-    def window(self) -> int | None:
-        """The context window in tokens, if configured."""
-        return self._window
+        return f"ChatSummarizer({self.base_url!r}, {self.name!r})"
 
     async def write(self, prompt: SummaryPrompt) -> ModelReply:
         """Return the reply of the model."""
-        reply = StreamedReply(self._model, max(MIN_STREAM_CHARS, prompt.max_output_tokens * STREAM_CHARS_PER_TOKEN))
+        reply = StreamedReply(self.name, max(MIN_STREAM_CHARS, prompt.max_output_tokens * STREAM_CHARS_PER_TOKEN))
         try:
             async with (
                 await self._client() as client,
@@ -274,7 +249,7 @@ class ChatSummarizer:
             raise
         except Exception as error:
             if not reply.finish:
-                raise as_model_error(self._model, error) from error
+                raise as_model_error(self.name, error) from error
         return reply.to_reply()
 
     async def _client(self) -> "httpx.AsyncClient":
@@ -289,17 +264,19 @@ class ChatSummarizer:
 
     async def _receive(self, response: "httpx.Response", reply: StreamedReply) -> None:
         if response.status_code != HTTP_OK:
-            body = self._without_key(await _read_error_body(response))
+            body = await _read_error_body(response)
+            if self._key:
+                body = body.replace(self._key, REDACTED_MARK)
             wait = retry_after_seconds(response.headers)
-            raise error_from_response(self._model, body, status=response.status_code, retry_after=wait)
+            raise error_from_response(self.name, body, status=response.status_code, retry_after=wait)
         if "json" in response.headers.get("content-type", ""):
             # A server that does not stream, or an error under the status 200.
             await response.aread()
             reply.add_payload(response.json())
             reply.is_done = True
             return
-        async for event in server_sent_events(response.aiter_bytes()):
-            reply.add_event(event)
+        async for kind, text in server_sent_events(response.aiter_bytes()):
+            reply.add_event(kind, text)
             if reply.is_done or reply.is_overlong:
                 return
 
@@ -318,16 +295,13 @@ class ChatSummarizer:
         tools: dict[str, object] = {"tools": prefix.tools, "tool_choice": "none"} if prefix and prefix.tools else {}
         return {
             **self._options,
-            "model": self._model,
-            "messages": _messages_after_prefix(prefix, prompt) if prefix else _standalone_messages(prompt),
+            "model": self.name,
+            "messages": _messages(prompt, prefix),
             **tools,
             self._output_field: prompt.max_output_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-
-    def _without_key(self, text: str) -> str:
-        return text.replace(self._key, REDACTED_MARK) if self._key else text
 
 
 def _tls_for(url: str) -> ssl.SSLContext:
@@ -337,22 +311,19 @@ def _tls_for(url: str) -> ssl.SSLContext:
     return httpx.create_ssl_context() if url.startswith("https://") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
-def _standalone_messages(prompt: SummaryPrompt) -> list[Mapping[str, object]]:
-    system: list[Mapping[str, object]] = [{"role": "system", "content": prompt.system}] if prompt.system else []
-    return [*system, {"role": "user", "content": prompt.text}]
+def _messages(prompt: SummaryPrompt, prefix: CachedPrefix | None) -> list[Mapping[str, object]]:
+    """Return the prompt alone, or after the last request of the conversation.
 
-
-def _messages_after_prefix(prefix: CachedPrefix, prompt: SummaryPrompt) -> list[Mapping[str, object]]:
-    """Return the last request of the conversation, followed by the prompt.
-
-    The instructions are part of the prompt: anywhere else they would change the cached prefix.
+    After a prefix the instructions are part of the prompt: anywhere else they would change the cached prefix.
     """
+    if prefix is None:
+        return [*_system_messages(prompt.system), {"role": "user", "content": prompt.text}]
     text = "\n\n".join(text for text in (prompt.system, prompt.text) if text)
     return [*_system_messages(prefix.system), *prefix.messages, {"role": "user", "content": text}]
 
 
 def _system_messages(system: object) -> list[Mapping[str, object]]:
-    """Return the messages for system text that is sent outside the messages."""
+    """Return system text as messages."""
     if is_mapping(system):
         return [system]
     if is_list(system) and all(is_mapping(item) and "role" in item for item in system):

@@ -11,13 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from holdfast.errors import (
-    HoldfastError,
-    ModelBusyError,
-    ModelRefusedError,
-    ModelUnreachableError,
-    SettingsError,
-)
+from holdfast.errors import HoldfastError, ModelBusyError, ModelRefusedError, ModelUnreachableError, SettingsError
 from holdfast.models.base import ModelReply, Summarizer, SummaryPrompt
 from holdfast.models.errors import as_model_error
 
@@ -81,9 +75,8 @@ async def with_retries(
 
 def retry_delay(error: HoldfastError, attempt: int, max_wait_seconds: float = MAX_WAIT_SECONDS) -> float | None:
     """Return the delay before the next attempt, or None if there is no retry."""
-    if isinstance(error, ModelRefusedError) and not error.is_transient:
-        return None
-    if not isinstance(error, ModelBusyError | ModelUnreachableError | ModelRefusedError):
+    is_transient = isinstance(error, ModelRefusedError) and error.is_transient
+    if not is_transient and not isinstance(error, ModelBusyError | ModelUnreachableError):
         return None
     requested = (error.retry_after or 0.0) if isinstance(error, ModelBusyError) else 0.0
     if requested > max_wait_seconds:

@@ -40,7 +40,6 @@ from holdfast.session.compaction.compactor import CompactionOptions, Compactor
 from holdfast.session.inputs import check_count, check_extras, check_model, check_scope, check_text, decode_messages
 from holdfast.session.log.event_log import Clock, SessionLog, locked, retried
 from holdfast.session.log.records import encode_event
-from holdfast.session.manual import ManualCompaction
 from holdfast.session.overflow_retry import OverflowRetry
 from holdfast.session.prepare import RequestBuilder, RequestOptions, check_usage
 from holdfast.session.recall.answerer import answer_recall
@@ -48,6 +47,7 @@ from holdfast.session.recall.artifact_lookup import find_artifact, text_range, v
 from holdfast.session.recall.earlier import EarlierSessions
 from holdfast.session.recall.search import check_query_words
 from holdfast.session.request import Request
+from holdfast.session.requested_compaction import RequestedCompaction
 from holdfast.session.sync import with_read_notes
 from holdfast.session.tools import COMPACT_CONTEXT, COMPACT_DESCRIPTION, COMPACT_PARAMETERS, ModelTool
 from holdfast.stores.base import Store
@@ -75,7 +75,7 @@ class SessionEngine:
         self.compactor = Compactor(self.log, policy, compaction)
         self.calibrator = UsageCalibrator(store)
         self.builder = RequestBuilder(self.log, self.compactor, self.calibrator)
-        self.manual = ManualCompaction(self.log, self.compactor, self.builder)
+        self.requested = RequestedCompaction(self.log, self.compactor, self.builder)
         self.overflow_retry = OverflowRetry(self.builder, self.calibrator)
 
 
@@ -215,7 +215,7 @@ class Conversation:
         self, focus: str, trigger: log.CompactionTrigger, budget: int | Budget | None, scope: str | OwnScope
     ) -> log.CompactionCompleted:
         options = RequestOptions(budget=budget, model=self.model, scope=await self._find_scope(scope))
-        return await self._engine.manual.compact(options, trigger, check_text("focus", focus))
+        return await self._engine.requested.compact(options, trigger, check_text("focus", focus))
 
     def compact_tool(self, *, scope: str | OwnScope = OWN_SCOPE) -> ModelTool:
         """Return the tool with which a model requests a compaction itself, in the middle of its work."""
@@ -243,10 +243,8 @@ class Conversation:
         """
         options = RequestOptions(budget=budget, model=self.model, scope=self.scope)
         focus = check_text("focus", focus)
-        if draft:
-            return await self._engine.manual.draft(options, focus)
-        async with self._log.locked():
-            return self._engine.manual.preview(options)
+        requested = self._engine.requested
+        return await (requested.draft(options, focus) if draft else requested.preview(options))
 
     # Reading.
 
@@ -285,7 +283,7 @@ class Conversation:
         names = [name for name in earlier if name != self._log.session]
         others = EarlierSessions(self._log.store, self._log.clock, self.model, names)
         if isinstance(query, Sequence) and not isinstance(query, str):
-            raise MalformedInputError("recall", "pass Recall(query=(…)) for several questions, not a list of them")
+            raise MalformedInputError("recall", "pass RecallQuery(query=(…)) for several questions, not a list of them")
         if isinstance(query, str) and others.session_of_refs(query):
             query = RecallQuery(refs=query)
         question = query if isinstance(query, RecallQuery) else RecallQuery.from_text(query)
@@ -306,7 +304,7 @@ class Conversation:
         # A search reads the store for a long time, so the lock is released first.
         in_view = frozenset[int]()
         if query.is_unseen_first:
-            request = self._builder.last_request(scope)
+            request = self._builder.last_requests.get(scope)
             quoted = (compaction.quoted for compaction in self.history.version.state_of(scope).compactions)
             in_view = (request.whole_positions if request else in_view).union(*quoted)
         return await answer_recall(self._log, self.history.context(scope), query, self.model, in_view)
@@ -324,7 +322,7 @@ class Conversation:
         async def call(arguments: Mapping[str, object]) -> str:
             try:
                 query = RecallQuery.from_arguments(arguments, max_tokens=max_tokens)
-                request = self._builder.last_request(named)
+                request = self._builder.last_requests.get(named)
                 limit = int(RETRIEVAL_SHARE * request.window) if request else MAX_RECALL_TOKENS
                 allowed = min(query.max_tokens, MAX_ALLOWANCE_FACTOR * max_tokens, limit)
                 query = replace(query, max_tokens=max(MIN_RECALL_TOKENS, allowed))
@@ -384,8 +382,10 @@ class Conversation:
     def _check_format(self, format_name: str) -> MessageFormat:
         message_format, known = format_named(format_name), self.history.format
         if known and message_format.name != known:
-            remedy = f"use convert() to bring {message_format.name} messages into it first"
-            raise SettingsError("format", f"this session speaks {known}; {remedy}")
+            problem = (
+                f"the messages of this session are in {known}; convert {message_format.name} messages with convert()"
+            )
+            raise SettingsError("format", problem)
         return message_format
 
     def _resolve_scope(self, scope: str | OwnScope) -> str:

@@ -48,9 +48,9 @@ class DelegationSpec:
 
     def __post_init__(self) -> None:
         if not check_text("agent", self.agent).strip():
-            raise SettingsError("agent", "must be the name of who is asked")
+            raise SettingsError("agent", "must be the name of the agent")
         if not isinstance(self.sees, Visibility):
-            raise SettingsError("sees", f"must be a Sees, not {short_repr(self.sees)}")
+            raise SettingsError("sees", f"must be a Visibility, not {short_repr(self.sees)}")
         if self.main_sees is not None and self.main_sees not in get_args(MainVisibility):
             problem = f"must be one of {', '.join(get_args(MainVisibility))}, not {short_repr(self.main_sees)}"
             raise SettingsError("main_sees", problem)
@@ -120,30 +120,16 @@ class Delegate(DelegatingConversation):
 
     def __init__(self, engine: SessionEngine, started: log.DelegationStarted) -> None:
         super().__init__(engine, started.scope, started.agent)
-        self._started = started
+        self._owner = started.owner
         self._finished: log.DelegationFinished | None = None
+        self.agent = started.agent
+        self.parent = started.parent
+        """The scope of the agent that delegated to it."""
+        self.task = started.task
+        self.opening_prompt = _opening_prompt(started)
+        """The first message of the delegate: a briefing, then the task."""
         self.result: DelegateAnswer | None = None
         """The answer, once there is one."""
-
-    @property
-    def agent(self) -> str:
-        """The name of the agent."""
-        return self._started.agent
-
-    @property
-    def parent(self) -> str:
-        """The scope of the agent that delegated to it."""
-        return self._started.parent
-
-    @property
-    def task(self) -> str:
-        """The task of the delegate."""
-        return self._started.task
-
-    @property
-    def opening_prompt(self) -> str:
-        """The first message of the delegate: a briefing, then the task."""
-        return _opening_prompt(self._started)
 
     @property
     def state(self) -> str:
@@ -173,7 +159,7 @@ class Delegate(DelegatingConversation):
     async def end(self, finished: log.DelegationFinished) -> None:
         """Record how the delegation ended; a second call changes nothing."""
         if self._finished is None:
-            HELD_HERE.discard(self._started.owner)
+            HELD_HERE.discard(self._owner)
             await self._record_end(finished)
             self._finished = finished
 
@@ -212,7 +198,9 @@ class Delegate(DelegatingConversation):
     async def _check_findings(self, findings: Sequence[DelegateFinding]) -> tuple[DelegateFinding, ...]:
         """Return findings whose sources were looked up in what the delegate saw and received."""
         if isinstance(findings, str) or not all(isinstance(finding, DelegateFinding) for finding in findings):
-            raise MalformedInputError("answer.findings", "must be a list of Finding(claim=…, sources=…, status=…)")
+            raise MalformedInputError(
+                "answer.findings", "must be a list of DelegateFinding(claim=…, sources=…, status=…)"
+            )
         names = {source for finding in findings for source in finding.sources}
         if not names:
             return tuple(findings)
@@ -314,7 +302,7 @@ async def end_abandoned_delegations(session_log: SessionLog) -> None:
         await session_log.append(
             *(log.TurnInterrupted(scope=scope) for scope in abandoned),
             *(
-                log.DelegationFinished(scope=scope, state="abandoned", error="nobody is at it any more")
+                log.DelegationFinished(scope=scope, state="abandoned", error="its process has exited")
                 for scope in abandoned
             ),
         )
@@ -349,7 +337,7 @@ def _is_source_visible(source: str, context: Context) -> bool:
 
 def _end_without_answer(scope: str, error: BaseException | None, *, is_late: bool) -> log.DelegationFinished:
     """Return the event for a delegation that ends without an answer."""
-    ended = log.DelegationFinished(scope=scope, state="silent", error="it has not answered")
+    ended = log.DelegationFinished(scope=scope, state="silent", error="it did not answer")
     if is_late:
         return replace(ended, state="timed_out", error="its time ran out")
     if isinstance(error, asyncio.CancelledError):

@@ -42,7 +42,7 @@ class OverflowRetry:
     def reset(self, scope: str) -> None:
         """Start over with the next request, because the provider has answered."""
         self._states.pop(scope, None)
-        self._builder.forget_prepared(scope)
+        self._builder.last_prepared.pop(scope, None)
 
     async def retry(self, error: object, status: int | None = None, scope: str = MAIN) -> Request:
         """Return a smaller request after a rejection; raises it as an error if it is no overflow, or nothing helps."""
@@ -76,7 +76,7 @@ class OverflowRetry:
 
     def _state_of(self, scope: str) -> _RetryState | None:
         """Return the progress of the retries; the first request after a new message starts over."""
-        state, prepared = self._states.get(scope), self._builder.last_prepared(scope)
+        state, prepared = self._states.get(scope), self._builder.last_prepared.get(scope)
         if prepared is None:
             return None
         if state is None or state.prepared.message_count != prepared.message_count:

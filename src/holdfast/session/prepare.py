@@ -72,8 +72,7 @@ class ExtrasCounter:
 
     def forget(self, scope: str) -> None:
         """Discard the counts of an agent that will make no more requests."""
-        for key in [key for key in self._counted if key[0] == scope]:
-            del self._counted[key]
+        self._counted = {key: known for key, known in self._counted.items() if key[0] != scope}
 
 
 def _changed_options(history: History, options: RequestOptions) -> list[log.Event]:
@@ -127,9 +126,9 @@ class RequestBuilder:
         self._log = session_log
         self._compactor = compactor
         self._calibrator = calibrator
-        self._last_requests: dict[str, SentRequest] = {}
-        """By scope, the last request."""
-        self._prepared: dict[str, LastPrepared] = {}
+        self.last_requests: dict[str, SentRequest] = {}
+        """By scope, the last request since the session was opened."""
+        self.last_prepared: dict[str, LastPrepared] = {}
         """By scope, the last request that no rejection made smaller, until the provider answers it."""
         self._budgets: dict[tuple[str, str | None], Budget] = {}
         """By scope and model, the budget of the last request."""
@@ -150,7 +149,7 @@ class RequestBuilder:
                 continue
             if request is not None:
                 if not options.refusals:
-                    self._prepared[options.scope] = LastPrepared(original, request, len(self._log.history))
+                    self.last_prepared[options.scope] = LastPrepared(original, request, len(self._log.history))
                 return request
             waits += 1
             await self._compactor.wait()
@@ -158,24 +157,11 @@ class RequestBuilder:
                 # There is no summary, so plan this request as if no model could write one.
                 options = replace(options, without_summarizer=True)
 
-    def last_request(self, scope: str) -> SentRequest | None:
-        """Return the last request of an agent since the session was opened, or None."""
-        return self._last_requests.get(scope)
-
-    def last_prepared(self, scope: str) -> LastPrepared | None:
-        """Return the last request of an agent that a provider may still reject."""
-        return self._prepared.get(scope)
-
-    def forget_prepared(self, scope: str) -> None:
-        """Forget that a request may still be rejected, because the provider has answered."""
-        self._prepared.pop(scope, None)
-
     def forget_scope(self, scope: str) -> None:
         """Forget the last request of an agent that will make no more."""
-        self._last_requests.pop(scope, None)
+        self.last_requests.pop(scope, None)
         self._extras_counter.forget(scope)
-        for key in [key for key in self._budgets if key[0] == scope]:
-            del self._budgets[key]
+        self._budgets = {key: budget for key, budget in self._budgets.items() if key[0] != scope}
 
     def with_last_budget(self, options: RequestOptions) -> RequestOptions:
         """Return the options; if they name no budget, with the budget of the last request to the same model."""
@@ -268,7 +254,7 @@ class RequestBuilder:
             await self._compactor.commit(situation)
         elif step.by == "summary" and situation.has_summarizer:
             if self._log.history.session_state.running_compaction is None:
-                await self._compactor.start(step, situation, last_request=self.last_request(situation.scope))
+                await self._compactor.start(step, plan_input, last_request=self.last_requests.get(situation.scope))
             return may_wait
         elif rule is not None:
             event = replace(compaction_completed_event(step, rule, plan_input), reason=reason)
@@ -289,7 +275,7 @@ class RequestBuilder:
             tools=options.tools,
         )
         self._budgets[scope, options.model] = situation.budget
-        self._last_requests[scope] = SentRequest(
+        self.last_requests[scope] = SentRequest(
             prefix=CachedPrefix(
                 format=self._log.history.message_format.name,
                 messages=request.messages,
@@ -307,8 +293,8 @@ class RequestBuilder:
         if plan.later:
             await self._compactor.shelve_ready_summary(except_scope=scope)
         for step in plan.later:
-            if isinstance(step, CompactSpan) and self._compactor.may_start(situation):
-                await self._compactor.start(step, situation, last_request=self.last_request(scope))
+            if isinstance(step, CompactSpan) and self._compactor.may_start(plan_input):
+                await self._compactor.start(step, plan_input, last_request=self.last_requests.get(scope))
         await self._log.append(
             usage_measured_event(view, request.tokens, situation),
             *(() if view.truncated is None else (view.truncated,)),

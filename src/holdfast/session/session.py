@@ -5,7 +5,7 @@ is durable before it takes effect, so it can be undone. If another process has w
 its events first.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from secrets import token_hex
@@ -35,8 +35,8 @@ from holdfast.session.conversation import SessionEngine
 from holdfast.session.delegation import DelegatingConversation, end_abandoned_delegations
 from holdfast.session.inputs import check_count, check_model, check_position, check_text, decode_messages
 from holdfast.session.log.event_log import Clock, locked, now_ms, retried
-from holdfast.session.manual import compact_above_memory_limit, switch_model_and_fit
 from holdfast.session.prepare import RequestOptions
+from holdfast.session.requested_compaction import compact_above_memory_limit, switch_model_and_fit
 from holdfast.session.sync import (
     last_sent_fingerprints,
     message_fingerprint,
@@ -93,10 +93,11 @@ class Session(DelegatingConversation):
         """
         options = CompactionOptions() if compaction is None else compaction
         if not isinstance(options, CompactionOptions):
-            raise SettingsError("compaction", f"must be a Compaction, not {short_repr(options)}")
+            raise SettingsError("compaction", f"must be a CompactionOptions, not {short_repr(options)}")
         if summarizer is not None:
             options = replace(options, automatic=summarizer)
-        return SessionOpener(cls(session_id, store=store, policy=policy, model=model, compaction=options, clock=clock))
+        session = cls(session_id, store=store, policy=policy, model=model, compaction=options, clock=clock)
+        return SessionOpener(session, session._start)
 
     def __len__(self) -> int:
         return len(self.history)
@@ -132,8 +133,14 @@ class Session(DelegatingConversation):
         async with self._log.lock:
             return await self._log.refresh()
 
+    async def _start(self) -> "Session":
+        await self._restore()
+        days, now = self.policy.retention_days, self.clock()
+        await delete_expired_sessions(self.store, days=days, now_ms=now, keep=self.id)
+        return self
+
     @locked
-    async def restore(self) -> None:
+    async def _restore(self) -> None:
         """Continue after a restart with as much of the conversation as the policy keeps; nothing is deleted.
 
         Ends compactions and delegations whose process has exited, unless the log is read-only. If the session has a
@@ -178,7 +185,7 @@ class Session(DelegatingConversation):
     async def record_state(self, event: StateEvent) -> None:
         """Record state other than messages: a plan, todos, a skill, the active agent."""
         if not isinstance(event, get_args(StateEvent)):
-            raise MalformedInputError("note", f"{type(event).__name__} is not for callers to record")
+            raise MalformedInputError("record_state", f"a caller cannot record a {type(event).__name__}")
         await self._append_change(event)
 
     @locked
@@ -236,7 +243,7 @@ class Session(DelegatingConversation):
         if not self.history.version.state_of(log.MAIN).compactions:
             raise NothingToCompactError(len(self.history))
         if not self.history.is_last_change_a_compaction:
-            raise MalformedInputError("recompact", "the last change of context is no compaction; undo that first")
+            raise MalformedInputError("recompact", "the last change of context is not a compaction; undo it first")
         await self.undo()
         try:
             return await self.compact(focus=focus, budget=budget)
@@ -254,7 +261,7 @@ class Session(DelegatingConversation):
     async def compact_if_memory_above(self, limit_bytes: int) -> log.CompactionCompleted | None:
         """Compact if the process still uses more memory than a limit after garbage collection."""
         limit = check_count("limit_bytes", limit_bytes)
-        return await compact_above_memory_limit(self._engine.manual, RequestOptions(model=self.model), limit)
+        return await compact_above_memory_limit(self._engine.requested, RequestOptions(model=self.model), limit)
 
     async def cancel_compaction(self) -> bool:
         """Cancel the summary that this process is writing, and return whether there was one."""
@@ -271,7 +278,7 @@ class Session(DelegatingConversation):
     async def switch_model(self, model: str, *, budget: int | Budget | None = None) -> log.CompactionCompleted | None:
         """Use another model from now on; if the context is too long for it, compact first and return the compaction."""
         options = RequestOptions(model=model, budget=budget)
-        done = await switch_model_and_fit(self._log, self._engine.manual, self._builder, options)
+        done = await switch_model_and_fit(self._log, self._engine.requested, self._builder, options)
         self.model = model
         return done
 
@@ -301,11 +308,11 @@ class Session(DelegatingConversation):
     @locked
     async def messages_at(self, start: int, stop: int | None = None) -> list[Mapping[str, object]]:
         """Return messages as they were recorded, byte for byte, in view or not; none from before a clear."""
-        first = check_position("recall.start", start)
-        last = first + 1 if stop is None else check_position("recall.stop", stop)
+        first = check_position("messages_at.start", start)
+        last = first + 1 if stop is None else check_position("messages_at.stop", stop)
         cleared = self.history.version.state_of(log.MAIN).cleared_at
         if not cleared <= first < last <= len(self.history):
-            raise MalformedInputError("recall", f"there are messages {cleared} to {len(self.history) - 1}")
+            raise MalformedInputError("messages_at", f"there are messages {cleared} to {len(self.history) - 1}")
         self.history.entries.require(range(first, last))
         self._log.require_content(range(first, last))
         return [self.history.entries.native(position) for position in range(first, last)]
@@ -327,13 +334,14 @@ class Session(DelegatingConversation):
         stop = None if at is None else check_position("fork.at", at)
         other = self._make_sibling(session_id or f"{self.id}-fork-{self.clock():x}{token_hex(2)}")
         if await self.store.length(other.id):
-            raise SettingsError("session", f"{other.id!r} is already there; choose another name")
+            raise SettingsError("session", f"{other.id!r} already exists; choose another id")
         await self._log.copy_to(other._log, stop)  # noqa: SLF001 - one session to another
         return other
 
     def open_sibling(self, session_id: str) -> "SessionOpener":
         """Open another session in the same store, with the same settings."""
-        return SessionOpener(self._make_sibling(session_id))
+        sibling = self._make_sibling(session_id)
+        return SessionOpener(sibling, sibling._start)  # noqa: SLF001 - one session to another
 
     def _make_sibling(self, session_id: str) -> "Session":
         return Session(
@@ -349,15 +357,9 @@ class Session(DelegatingConversation):
 class SessionOpener:
     """A session about to be opened."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, open_session: Callable[[], Coroutine[object, object, Session]]) -> None:
         self._session = session
-
-    async def _open(self) -> Session:
-        session = self._session
-        await session.restore()
-        days, now = session.policy.retention_days, session.clock()
-        await delete_expired_sessions(session.store, days=days, now_ms=now, keep=session.id)
-        return session
+        self._open = open_session
 
     def __await__(self):  # noqa: ANN204 - a generator that only the event loop sees
         return self._open().__await__()

@@ -41,7 +41,7 @@ except ImportError as error:  # pragma: no cover - depends on what is installed
 POSTGRES_LABEL = "postgresql"
 POSTGRES_CONNECT_SECONDS = 10
 MAX_VECTOR_BYTES = 1_000_000
-"""A little less than PostgreSQL's limit for the index of one text; it refuses larger ones."""
+"""A little less than PostgreSQL's limit for the index of one text; it rejects larger ones."""
 MIGRATION_LOCK = 0x686F6C64
 """The key of the advisory lock that makes the migrations of several machines wait for each other."""
 _EVENTS_OF = "FROM holdfast.events JOIN holdfast.sessions ON number = session WHERE id = %s"
@@ -89,21 +89,21 @@ POSTGRES_MIGRATIONS: tuple[str, ...] = (
 )
 MAX_POSITION = 2**62
 POSTGRES_SEARCH = """
-    WITH asked AS (
+    WITH queries AS (
         SELECT number, to_tsquery('simple', term) AS query
-        FROM unnest(%s::text[]) WITH ORDINALITY AS given (term, number)
-    ), held AS (
-        SELECT id, position, asked.number AS term, ts_rank(body, query, 1) AS fit
-        FROM asked
+        FROM unnest(%s::text[]) WITH ORDINALITY AS input (term, number)
+    ), matches AS (
+        SELECT id, position, queries.number AS term, ts_rank(body, query, 1) AS fit
+        FROM queries
         JOIN holdfast.words ON body @@ query
         JOIN holdfast.sessions ON sessions.number = session
         WHERE (%s::text IS NULL OR id = %s) AND position >= %s AND position < %s
     ), weights AS (
-        SELECT term, power(ln(1 + said.total / (count(*) + 0.5)), 1.5) AS weight
-        FROM held, (SELECT sum(length) AS total FROM holdfast.sessions WHERE %s::text IS NULL OR id = %s) AS said
-        GROUP BY term, said.total
+        SELECT term, power(ln(1 + counted.total / (count(*) + 0.5)), 1.5) AS weight
+        FROM matches, (SELECT sum(length) AS total FROM holdfast.sessions WHERE %s::text IS NULL OR id = %s) AS counted
+        GROUP BY term, counted.total
     )
-    SELECT id, position, sum(fit * weight)::float8 AS score FROM held JOIN weights USING (term)
+    SELECT id, position, sum(fit * weight)::float8 AS score FROM matches JOIN weights USING (term)
     GROUP BY id, position ORDER BY score DESC, position DESC LIMIT %s
 """
 """Parameters: the terms, a session twice, two positions, the session twice again, a limit."""
@@ -247,7 +247,7 @@ class PostgresStore:
     async def get_snapshot(self, session: str) -> Snapshot | None:
         check_session_id(session)
         query = (
-            "SELECT kept.length, data FROM holdfast.snapshots AS kept "
+            "SELECT snapshots.length, data FROM holdfast.snapshots "
             "JOIN holdfast.sessions ON number = session WHERE id = %s"
         )
         rows = await self._rows(query, (session,))

@@ -28,7 +28,7 @@ class StoreContract:
         del store
         return None
 
-    async def test_what_was_appended_is_read_in_order_with_its_time(self, store: Store) -> None:
+    async def test_appended_records_are_read_in_order_with_their_times(self, store: Store) -> None:
         await store.append("s", [message_record("a"), message_record("b")], after=0, time_ms=NOW_MS)
         length = await store.append("s", [message_record("c")], after=2, time_ms=NOW_MS + 5)
 
@@ -40,13 +40,13 @@ class StoreContract:
         ]  # fmt: skip
         assert await store.read("s", start=1, limit=1) == [StoredRecord(1, NOW_MS, message_record("b"))]
 
-    async def test_a_session_that_is_not_there_has_no_records(self, store: Store) -> None:
+    async def test_an_unknown_session_has_no_records(self, store: Store) -> None:
         assert await store.read("nobody") == []
         assert await store.length("nobody") == 0
         assert await store.get_snapshot("nobody") is None
 
     @pytest.mark.parametrize("name", ["", "a\0b", "half \ud800 of one"])
-    async def test_an_id_that_not_every_store_can_write_down_is_refused_by_name(self, store: Store, name: str) -> None:
+    async def test_every_method_rejects_an_id_that_some_store_cannot_write(self, store: Store, name: str) -> None:
         for attempt in (
             store.append(name, [message_record("a")], after=0, time_ms=NOW_MS),
             store.rewrite(name, {}, tombstone=message_record("a"), after=0, time_ms=NOW_MS),
@@ -62,7 +62,7 @@ class StoreContract:
                 await attempt
         assert await store.sessions() == []
 
-    async def test_a_name_for_people_is_what_every_store_can_write_down(self, store: Store) -> None:
+    async def test_a_display_name_that_some_store_cannot_write_is_rejected(self, store: Store) -> None:
         await store.append("s", [message_record("x")], after=0, time_ms=NOW_MS)
 
         for name in ("a\0b", "half \ud800 of one"):
@@ -71,7 +71,7 @@ class StoreContract:
 
         assert [(info.id, info.name) for info in await store.sessions()] == [("s", "")]
 
-    async def test_records_come_back_to_the_letter(self, store: Store) -> None:
+    async def test_records_are_read_back_unchanged(self, store: Store) -> None:
         odd: JsonRecord = {
             "type": "x",
             "text": "Ünïcödé \u2028 日本語 🎉 \u0000 \\ \" '; DROP TABLE events; --",
@@ -84,7 +84,7 @@ class StoreContract:
 
         assert (await store.read("s"))[0].record == odd
 
-    async def test_a_writer_that_is_behind_is_told_and_nothing_is_written(self, store: Store) -> None:
+    async def test_an_append_at_a_position_the_log_has_passed_raises_and_writes_nothing(self, store: Store) -> None:
         await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
 
         with pytest.raises(SequenceConflictError) as conflict:
@@ -96,7 +96,7 @@ class StoreContract:
             await store.append("new", [message_record("b")], after=3, time_ms=NOW_MS)
         assert await store.sessions(prefix="new") == []
 
-    async def test_of_many_writers_one_wins_each_place(self, store: Store) -> None:
+    async def test_concurrent_writers_never_share_a_position(self, store: Store) -> None:
         async def write(number: int) -> None:
             while True:
                 length = await store.length("s")
@@ -112,13 +112,13 @@ class StoreContract:
         assert len(texts) == 20
         assert len({str(text) for text in texts}) == 20
 
-    async def test_sessions_do_not_see_each_other(self, store: Store) -> None:
+    async def test_sessions_are_independent(self, store: Store) -> None:
         await store.append("a", [message_record("1")], after=0, time_ms=NOW_MS)
         await store.append("b", [message_record("2")], after=0, time_ms=NOW_MS)
 
         assert [stored.record for stored in await store.read("b")] == [message_record("2")]
 
-    async def test_content_is_kept_once_under_its_hash(self, store: Store) -> None:
+    async def test_a_blob_is_stored_once_under_its_hash(self, store: Store) -> None:
         content = os.urandom(1_000) + b"x" * 200_000
 
         first, second = await store.put_blob(content), await store.put_blob(content)
@@ -130,9 +130,7 @@ class StoreContract:
         with pytest.raises(MissingBlobError):
             await store.get_blob("0" * 64)
 
-    async def test_an_append_that_refers_to_content_that_is_gone_is_refused_and_writes_nothing(
-        self, store: Store
-    ) -> None:
+    async def test_an_append_that_refers_to_a_missing_blob_raises_and_writes_nothing(self, store: Store) -> None:
         digest = await store.put_blob(b"large")
         await store.append("a", [message_record("x")], after=0, time_ms=NOW_MS, blobs=[digest])
         await store.delete("a")
@@ -146,7 +144,7 @@ class StoreContract:
         assert await store.append("b", [message_record("y")], after=0, time_ms=NOW_MS, blobs=[digest, digest]) == 1
         assert await store.append("b", [message_record("z")], after=1, time_ms=NOW_MS, blobs=[digest]) == 2
 
-    async def test_words_are_found_where_they_stand_the_best_first(self, store: Store) -> None:
+    async def test_a_search_returns_the_best_hits_first(self, store: Store) -> None:
         texts = ["the parser reads totals", "nothing of the kind", "totals and src/report/parseTotals.py", "会议纪要"]
         index = [IndexEntry(position, text) for position, text in enumerate(texts)]
         await store.append("s", [message_record(text) for text in texts], after=0, time_ms=NOW_MS, index=index)
@@ -166,9 +164,7 @@ class StoreContract:
         assert await found("totals", "nobody") == []
         assert len(await store.search("totals", limit=1)) == 1
 
-    async def test_a_search_finds_other_forms_weighs_rare_words_and_keeps_between_two_positions(
-        self, store: Store
-    ) -> None:
+    async def test_a_search_finds_other_forms_prefers_rare_words_and_respects_its_range(self, store: Store) -> None:
         texts = ["we camped at the lake", "the lake is calm", "the lake is calm", "the lake is cold", "camping is over"]
         words = [IndexEntry(position, text) for position, text in enumerate(texts)]
         await store.append("a", [message_record(text) for text in texts], after=0, time_ms=NOW_MS, index=words)
@@ -178,7 +174,7 @@ class StoreContract:
 
         assert set(await found("camping")) == {0, 4}
         assert (await found("lake cold"))[0] == 3
-        assert await found("calm") == [2, 1], "of what is as good the newest comes first"
+        assert await found("calm") == [2, 1], "of equal hits the newest comes first"
         assert await found("lake", 1, 3) == [2, 1]
         assert await found("lake", 4) == []
 
@@ -195,14 +191,14 @@ class StoreContract:
         assert [info.id for info in await store.sessions(prefix="s3")] == ["s3"]
         assert await store.sessions(prefix="%") == []
 
-    async def test_a_clock_that_goes_backwards_takes_no_session_back(self, store: Store) -> None:
+    async def test_a_clock_that_goes_backwards_does_not_change_the_last_change_of_a_session(self, store: Store) -> None:
         await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
         await store.append("s", [message_record("b")], after=1, time_ms=NOW_MS - 50)
 
         assert (await store.sessions())[0].updated_ms == NOW_MS
         assert [stored.time_ms for stored in await store.read("s")] == [NOW_MS, NOW_MS - 50]
 
-    async def test_a_session_can_be_named(self, store: Store) -> None:
+    async def test_a_session_can_be_renamed(self, store: Store) -> None:
         await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
 
         await store.rename("s", "Quarterly report")
@@ -211,7 +207,7 @@ class StoreContract:
         with pytest.raises(UnknownSessionError):
             await store.rename("nobody", "x")
 
-    async def test_deletion_takes_a_whole_session_and_what_only_it_used(self, store: Store) -> None:
+    async def test_deleting_a_session_deletes_its_records_index_snapshot_and_unshared_blobs(self, store: Store) -> None:
         own, shared = await store.put_blob(b"own"), await store.put_blob(b"shared")
         index = [IndexEntry(0, "findme")]
         await store.append("a", [message_record("x")], after=0, time_ms=NOW_MS, blobs=[own, shared], index=index)
@@ -230,7 +226,7 @@ class StoreContract:
         assert not await store.delete("a")
         assert await store.append("a", [message_record("again")], after=0, time_ms=NOW_MS) == 1
 
-    async def test_a_rewriting_takes_what_stood_there_from_everywhere(self, store: Store) -> None:
+    async def test_a_rewrite_removes_the_old_content_from_log_index_snapshot_and_blobs(self, store: Store) -> None:
         own, shared, new = [await store.put_blob(content) for content in (b"own", b"shared", b"new")]
         index = [IndexEntry(0, "findme alpha"), IndexEntry(1, "beta")]
         await store.append(
@@ -263,7 +259,7 @@ class StoreContract:
         with pytest.raises(MissingBlobError):
             await store.get_blob(own)
 
-    async def test_a_rewriting_that_is_behind_changes_nothing(self, store: Store) -> None:
+    async def test_a_rewrite_at_a_position_the_log_has_passed_changes_nothing(self, store: Store) -> None:
         await store.append("a", [message_record("x")], after=0, time_ms=NOW_MS, index=[IndexEntry(0, "findme")])
 
         with pytest.raises(SequenceConflictError):
@@ -279,7 +275,7 @@ class StoreContract:
         assert [stored.record for stored in await store.read("a")] == [message_record("x")]
         assert [hit.position for hit in await store.search("findme")] == [0]
 
-    async def test_records_are_picked_by_their_positions(self, store: Store) -> None:
+    async def test_single_records_are_read_by_position(self, store: Store) -> None:
         await store.append("s", [{"n": number} for number in range(5)], after=0, time_ms=7)
 
         picked = await store.read_at("s", [4, 1, 1, 9])
@@ -287,14 +283,14 @@ class StoreContract:
         assert picked == [StoredRecord(1, 7, {"n": 1}), StoredRecord(4, 7, {"n": 4})]
         assert await store.read_at("nobody", [0]) == []
 
-    async def test_a_snapshot_is_the_last_one_kept(self, store: Store) -> None:
+    async def test_a_new_snapshot_replaces_the_old_one(self, store: Store) -> None:
         await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
         assert await store.put_snapshot("s", Snapshot(1, b"one"))
         assert await store.put_snapshot("s", Snapshot(1, b"two" * 1_000))
 
         assert await store.get_snapshot("s") == Snapshot(1, b"two" * 1_000)
 
-    async def test_a_snapshot_that_was_overtaken_is_not_kept(self, store: Store) -> None:
+    async def test_a_snapshot_of_another_length_than_the_log_is_not_stored(self, store: Store) -> None:
         await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
         await store.append("s", [message_record("b")], after=1, time_ms=NOW_MS)
 
@@ -302,14 +298,14 @@ class StoreContract:
         assert not await store.put_snapshot("nobody", Snapshot(0, b""))
         assert await store.get_snapshot("s") is None
 
-    async def test_facts_belong_to_no_session(self, store: Store) -> None:
+    async def test_a_value_is_stored_under_its_key(self, store: Store) -> None:
         await store.put_value("limit:gpt", {"tokens": 1})
         await store.put_value("limit:gpt", {"tokens": 2})
 
         assert await store.get_value("limit:gpt") == {"tokens": 2}
         assert await store.get_value("limit:other") is None
 
-    async def test_facts_about_a_session_go_with_it_and_no_others(self, store: Store) -> None:
+    async def test_deleting_a_session_deletes_exactly_the_values_about_it(self, store: Store) -> None:
         others = [
             session_value_key("a:s", "memory"),
             session_value_key("a:s", "consolidated", "b"),
@@ -329,7 +325,7 @@ class StoreContract:
 
         assert [key for key in (*others, *about) if await store.get_value(key)] == others
 
-    async def test_another_process_sees_what_was_acknowledged(self, store: Store) -> None:
+    async def test_another_process_reads_what_was_acknowledged(self, store: Store) -> None:
         await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS, index=[IndexEntry(0, "findme")])
         again = await self.reopen(store)
         if again is None:
@@ -343,7 +339,7 @@ class StoreContract:
         finally:
             await again.close()
 
-    async def test_a_store_that_was_closed_opens_again(self, store: Store) -> None:
+    async def test_a_closed_store_opens_again(self, store: Store) -> None:
         await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
         await store.close()
 

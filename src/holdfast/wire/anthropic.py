@@ -27,7 +27,6 @@ from holdfast.wire.json_reader import (
     extra_fields,
     is_list,
     is_mapping,
-    json_bytes,
     measure_messages,
     replace_items,
 )
@@ -75,9 +74,6 @@ class AnthropicMessages:
             return message.native
         native: Mapping[str, Any] = message.native or {"role": "user" if message.role == "tool" else message.role}
         return {**native, "content": _content_json(message.parts, native.get("content"))}
-
-    def json_bytes(self, message: Message) -> int:
-        return json_bytes(self.encode(message))
 
 
 def _extras(content: Any) -> str:

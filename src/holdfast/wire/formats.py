@@ -8,7 +8,6 @@ from holdfast.errors import SettingsError
 from holdfast.wire.anthropic import AnthropicMessages, strip_cache_marks
 from holdfast.wire.gemini import Gemini
 from holdfast.wire.openai_chat import OpenAIChat
-from holdfast.wire.pydantic_ai import PYDANTIC_AI_FORMAT_NAME as PYDANTIC_AI
 from holdfast.wire.pydantic_ai import PydanticAI, canonical_form, split_messages
 from holdfast.wire.responses import OpenAIResponses
 
@@ -25,7 +24,7 @@ FORMATS: Mapping[str, MessageFormat] = {
     )
 }
 CANONICAL: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
-    PYDANTIC_AI: canonical_form,
+    PydanticAI.name: canonical_form,
     AnthropicMessages.name: strip_cache_marks,
 }
 """How to reduce a message to what it says, for formats that store more than that."""

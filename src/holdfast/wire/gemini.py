@@ -34,7 +34,6 @@ from holdfast.wire.json_reader import (
     extra_fields,
     is_list,
     is_mapping,
-    json_bytes,
     json_type_name,
     measure_messages,
     replace_items,
@@ -98,9 +97,6 @@ class Gemini:
         if self._is_signed:
             _sign_first_call(parts)
         return {**(message.native or {"role": role}), "parts": parts}
-
-    def json_bytes(self, message: Message) -> int:
-        return json_bytes(self.encode(message))
 
 
 def _repair_turn(native: Mapping[str, Any], place: InputPath, *, is_signed: bool) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
 from typing import Any, NoReturn, TypeGuard, TypeVar, cast
 
-from holdfast.core.conversation.json_values import Json, NotJsonError, dump_json, is_sendable_json, sendable_json
+from holdfast.core.conversation.json_values import Json, NotJsonError, is_sendable_json, sendable_json
 from holdfast.core.conversation.messages import Message, Role, Text, Trust
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, message_bytes
 from holdfast.core.conversation.transcript import MessageMeasures
@@ -169,11 +169,6 @@ def extra_fields(value: Any, known: frozenset[str] | None) -> str:
     if known is None or not is_mapping(value) or value.keys() <= known:
         return ""
     return json.dumps({key: item for key, item in value.items() if key not in known}, ensure_ascii=False)
-
-
-def json_bytes(value: object) -> int:
-    """Return the size of a value as clients send it: compact, in UTF-8."""
-    return len(dump_json(value).encode())
 
 
 def replace_items(native: Mapping[str, Any], key: str, items: Sequence[Any]) -> Mapping[str, Any]:

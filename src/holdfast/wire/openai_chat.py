@@ -25,7 +25,6 @@ from holdfast.wire.json_reader import (
     extra_fields,
     is_list,
     is_mapping,
-    json_bytes,
     replace_items,
 )
 from holdfast.wire.media import data_tokens, image_tokens, image_url
@@ -133,9 +132,6 @@ class OpenAIChat:
         else:
             native.pop("tool_calls", None)
         return native
-
-    def json_bytes(self, message: Message) -> int:
-        return json_bytes(self.encode(message))
 
 
 def _extras(native: Mapping[str, Any], role: Role) -> str:

@@ -167,7 +167,8 @@ def _is_refusal(payload: object, text: str, status: int | None, codes: frozenset
     if _has_error(payload) or codes & OVERFLOW_CODES:
         return True
     if status is None:
-        return payload is None or not _has_answer(payload)
+        answers = ("choices", "content", "output", "candidates")
+        return not is_mapping(payload) or not any(key in payload for key in answers)
     return status >= MIN_ERROR_STATUS or (payload is None and text.lstrip().lower().startswith("error"))
 
 
@@ -187,8 +188,7 @@ def _refusal_with_numbers(
     for item in _error_objects(payload):
         if isinstance(item.get("n_ctx"), int) and isinstance(item.get("n_prompt_tokens"), int):
             limit, size = item["n_ctx"], item["n_prompt_tokens"]
-    is_lower_bound = size is not None and "at least" in message
-    return Refusal(kind, message, limit, size, is_lower_bound)
+    return Refusal(kind, message, limit, size, is_lower_bound=size is not None and "at least" in message)
 
 
 def _number(text: str | None) -> int | None:
@@ -225,10 +225,6 @@ def _has_error(payload: object) -> bool:
     return is_mapping(payload) and (bool(payload.get("error")) or payload.get("type") == "error")
 
 
-def _has_answer(payload: object) -> bool:
-    return is_mapping(payload) and any(key in payload for key in ("choices", "content", "output", "candidates"))
-
-
 def _error_objects(value: object, depth: int = 0) -> Iterator[Mapping[str, Any]]:
     """Yield the objects of an error: itself, its inner error, and the error that a router wraps."""
     if depth > MAX_ERROR_DEPTH:
@@ -251,7 +247,7 @@ def _message_and_codes(payload: object, text: str) -> tuple[str, frozenset[str]]
     codes: set[str] = set()
     for item in _error_objects(payload):
         messages += [item[key] for key in ("message", "error", "detail") if isinstance(item.get(key), str)]
-        codes.update(str(item[key]) for key in ("code", "type") if isinstance(item.get(key), str))
+        codes.update(item[key] for key in ("code", "type") if isinstance(item.get(key), str))
     choices = payload.get("choices") if is_mapping(payload) else None
     for choice in filter(is_mapping, [payload, *(choices if is_list(choices) else ())]):
         codes.update(OVERFLOW_CODES & {str(choice.get("finish_reason")), str(choice.get("stop_reason"))})

@@ -33,7 +33,6 @@ from holdfast.wire.json_reader import (
     InputPath,
     is_list,
     is_mapping,
-    json_bytes,
     json_type_name,
     measure_messages,
     preview_value,
@@ -101,9 +100,6 @@ class PydanticAI:
         if message.role != "assistant":
             return _encode_request(message)
         return {**(message.native or {"kind": "response"}), "parts": [*map(_encode_response_part, message.parts)]}
-
-    def json_bytes(self, message: Message) -> int:
-        return json_bytes(self.encode(message))
 
 
 def _measure_message(native: Any) -> tuple[Role, int, bool]:

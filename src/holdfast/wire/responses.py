@@ -35,7 +35,6 @@ from holdfast.wire.json_reader import (
     extra_fields,
     is_list,
     is_mapping,
-    json_bytes,
     json_type_name,
     preview_value,
 )
@@ -122,9 +121,6 @@ class OpenAIResponses:
             return native
         content = _content_json(message.parts, native.get("content") if native else None, message.role)
         return {**(native or {"role": message.role}), "content": content}
-
-    def json_bytes(self, message: Message) -> int:
-        return json_bytes(self.encode(message))
 
 
 def _kind(native: Mapping[str, Any], place: InputPath) -> str:

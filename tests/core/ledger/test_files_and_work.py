@@ -46,7 +46,7 @@ def test_a_file_is_known_with_the_lines_and_the_hash_of_what_was_read_and_writte
         FileRecord("src/b.py", 4, 5, last_read=FileAccess(5, (7, 8), hash_of("    7\tdef f():\n    8\t    pass"))),
         FileRecord("src/c.py", 6, 7, last_write=FileAccess(7, None, hash_of("print()"))),
     ]
-    assert str(next(kept.files)) == "src/a.py: wrote #3, read 40-41 #1"
+    assert str(next(iter(kept.files))) == "src/a.py: wrote #3, read 40-41 #1"
 
 
 def test_a_file_that_could_not_be_read_is_only_named(ledger: LedgerOf) -> None:
@@ -55,7 +55,7 @@ def test_a_file_that_could_not_be_read_is_only_named(ledger: LedgerOf) -> None:
     )
 
     assert list(kept.files) == [FileRecord("gone.py", 0, 0), FileRecord("open.py", 2, 2)]
-    assert [call.subject for call in kept.open_calls] == ["open.py"]
+    assert [call.subject for call in kept.open_calls.values()] == ["open.py"]
 
 
 def test_a_command_names_the_files_that_stand_in_it(ledger: LedgerOf) -> None:
@@ -72,12 +72,12 @@ def test_commands_are_kept_with_how_they_ended_the_last_time(ledger: LedgerOf) -
         *did("d", '{"status": "sent"}', "send_mail", to="ann@example.org"),
     )
 
-    assert [str(command) for command in kept.commands] == [
+    assert [str(command) for command in kept.actions.commands.values()] == [
         "ruff check .: ok #3",
         "pytest -q: ok, 2 runs #5",
         'send_mail {"to": "ann@example.org"}: ok #7',
     ]
-    assert list(kept.commands)[1] == CommandRecord("pytest -q", CallOutcome(is_ok=True), (1, 5), 2)
+    assert list(kept.actions.commands.values())[1] == CommandRecord("pytest -q", CallOutcome(is_ok=True), (1, 5), 2)
 
 
 def test_an_error_is_resolved_when_the_same_attempt_goes_well(ledger: LedgerOf) -> None:
@@ -87,13 +87,13 @@ def test_an_error_is_resolved_when_the_same_attempt_goes_well(ledger: LedgerOf) 
         *did("c", "built", "bash", command="cd /repo && make"),
     )
 
-    assert list(kept.errors) == [
+    assert list(kept.actions.errors.values()) == [
         ErrorRecord("cd /repo && make", "bash", "TypeError: no more", (1,), is_resolved=True),
         ErrorRecord(
             'edit {"path": "a.py", "oldText": "x", "newText": "y"}', "edit", "Could not find the exact text", (3,)
         ),
     ]
-    assert str(next(kept.errors)) == "make: TypeError: no more (resolved) #1"
+    assert str(next(iter(kept.actions.errors.values()))) == "make: TypeError: no more (resolved) #1"
 
 
 def test_searches_are_kept_with_where_and_how_much_was_found(ledger: LedgerOf) -> None:
@@ -102,7 +102,10 @@ def test_searches_are_kept_with_where_and_how_much_was_found(ledger: LedgerOf) -
         *did("b", "No matches found", "grep", pattern="FIXME"),
     )
 
-    assert list(kept.searches) == [SearchRecord("TODO", "src", 2, (1,)), SearchRecord("FIXME", "", 0, (3,))]
+    assert list(kept.actions.searches.values()) == [
+        SearchRecord("TODO", "src", 2, (1,)),
+        SearchRecord("FIXME", "", 0, (3,)),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -131,14 +134,14 @@ def test_records_are_bounded_and_the_oldest_go_first(ledger: LedgerOf) -> None:
     kept = ledger(*messages)
 
     assert len(list(kept.files)) == MAX_LEDGER_FILES
-    assert len(list(kept.commands)) == len(list(kept.errors)) == MAX_ACTION_RECORDS
-    assert [command.text for command in kept.commands][-1] == f"x{runs - 1} a/{runs - 1}.py"
+    assert len(list(kept.actions.commands.values())) == len(list(kept.actions.errors.values())) == MAX_ACTION_RECORDS
+    assert [command.text for command in kept.actions.commands.values()][-1] == f"x{runs - 1} a/{runs - 1}.py"
 
 
 def test_calls_without_a_result_do_not_pile_up(ledger: LedgerOf) -> None:
     kept = ledger(*(tool_call_message(str(number)) for number in range(1_000)))
 
-    assert [call.id for call in kept.open_calls] == [str(number) for number in range(800, 1_000)]
+    assert [call.id for call in kept.open_calls.values()] == [str(number) for number in range(800, 1_000)]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def test_what_was_said_outranks_what_only_stood_in_an_output(ledger: LedgerOf) -
         tool_result_message("a", "otherName someThing"),
     )
 
-    assert [item.text for item in kept.ranked_identifiers()] == ["src/a.py", "parseConfig", "someThing", "otherName"]
+    assert [item.text for item in kept.names.ranked()] == ["src/a.py", "parseConfig", "someThing", "otherName"]
 
 
 def test_short_numbers_count_only_where_somebody_has_used_them(ledger: LedgerOf) -> None:
@@ -32,7 +32,7 @@ def test_short_numbers_count_only_where_somebody_has_used_them(ledger: LedgerOf)
         tool_result_message("a", table),
     )
 
-    assert {item.text for item in kept.ranked_identifiers()} == {"8080", "1100", "12345678"}
+    assert {item.text for item in kept.names.ranked()} == {"8080", "1100", "12345678"}
 
 
 def test_recent_and_frequent_uses_outrank_old_ones(ledger: LedgerOf) -> None:
@@ -41,7 +41,7 @@ def test_recent_and_frequent_uses_outrank_old_ones(ledger: LedgerOf) -> None:
         user_message("oldName1"), user_message("useTwice"), *filler, user_message("newName1"), user_message("useTwice")
     )
 
-    assert [item[1:] for item in kept.ranked_identifiers()] == [
+    assert [item[1:] for item in kept.names.ranked()] == [
         ("useTwice", 1, 403),
         ("newName1", 402, 402),
         ("oldName1", 0, 0),
@@ -51,8 +51,8 @@ def test_recent_and_frequent_uses_outrank_old_ones(ledger: LedgerOf) -> None:
 def test_the_best_are_the_beginning_of_all(ledger: LedgerOf) -> None:
     kept = ledger(*(user_message(f"name{number % 70}Of{number % 30}") for number in range(300)))
 
-    assert [kept.ranked_identifiers(limit) for limit in (0, 1, 50, 999)] == [
-        kept.ranked_identifiers()[:limit] for limit in (0, 1, 50, 999)
+    assert [kept.names.ranked(limit) for limit in (0, 1, 50, 999)] == [
+        kept.names.ranked()[:limit] for limit in (0, 1, 50, 999)
     ]
 
 
@@ -75,7 +75,7 @@ def test_what_stands_beside_the_ledger_is_left_out_of_it(ledger: LedgerOf) -> No
     kept = ledger(user_message("firstName secondName thirdName"))
 
     assert (
-        kept.pack_identifiers(100, COUNTER, exclude_text="see firstName, and thirdNames")
+        kept.names.pack(100, COUNTER, exclude_text="see firstName, and thirdNames")
         == f"{IDENTIFIERS_HEADING}\nthirdName secondName"
     )
 
@@ -84,7 +84,7 @@ def test_what_stands_beside_the_ledger_is_left_out_of_it(ledger: LedgerOf) -> No
 def test_a_pack_never_costs_more_than_its_allowance(ledger: LedgerOf, allowance: int) -> None:
     kept = ledger(*(user_message(f"src/module_{number}/näme{number}Ünique.py") for number in range(200)))
 
-    assert COUNTER.count(kept.pack_identifiers(allowance, COUNTER)) <= max(0, allowance)
+    assert COUNTER.count(kept.names.pack(allowance, COUNTER)) <= max(0, allowance)
 
 
 def test_of_too_many_names_the_best_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,4 +105,4 @@ def test_of_too_many_names_the_best_are_held(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_same_messages_give_the_same_ledger_in_every_process(ledger: LedgerOf) -> None:
     kept = ledger(user_message("aName bName"), tool_result_message("x", "cName dName"))
 
-    assert kept.pack_identifiers(100, COUNTER) == f"{IDENTIFIERS_HEADING}\nbName aName dName cName"
+    assert kept.names.pack(100, COUNTER) == f"{IDENTIFIERS_HEADING}\nbName aName dName cName"

@@ -44,10 +44,7 @@ def test_an_entry_is_proposed_with_its_sources() -> None:
         ({"action": "add", "sources": [0]}, "refused: an entry needs a text"),
         ({"action": "burn"}, "refused: 'burn' is no action; add or prune"),
         ({}, "refused: None is no action; add or prune"),
-        (
-            {"action": "prune", "id": "zz", "sources": [0]},
-            "refused: 'zz' names no single entry; the ids are: none",
-        ),
+        ({"action": "prune", "id": "zz", "sources": [0]}, "refused: 'zz' names no single entry; the ids are: none"),
     ],
 )
 def test_a_call_that_cannot_be_is_refused_in_words(call: dict[str, object], why: str) -> None:

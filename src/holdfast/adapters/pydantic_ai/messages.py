@@ -44,8 +44,13 @@ def session_elements(messages: Sequence[ModelMessage]) -> list[tuple[Mapping[str
     # A tool may return any object. Its metadata, which no model sees, may be any object too.
     dumped = ModelMessagesTypeAdapter.dump_python(list(messages), mode="json", fallback=repr)
     for native, message in zip(dumped, messages, strict=True):
-        natives = split_system_text(native)
-        found += zip(natives, _split_parts(message, [len(one["parts"]) for one in natives]), strict=True)
+        natives, parts = split_system_text(native), message.parts
+        if len(natives) == 1 or not isinstance(message, ModelRequest):
+            found.append((natives[0], message))
+        else:
+            first = len(natives[0]["parts"])
+            split = replace(message, parts=parts[:first]), replace(message, parts=parts[first:])
+            found += zip(natives, split, strict=True)
     return found
 
 
@@ -91,13 +96,6 @@ def native_system_text(native: Mapping[str, Any]) -> str:
     """Return the text of a recorded message that is only system text, else an empty string."""
     is_text = all(part.get("part_kind") == "system-prompt" for part in native["parts"])
     return "\n\n".join(str(part.get("content")) for part in native["parts"]) if is_text else ""
-
-
-def _split_parts(message: ModelMessage, counts: Sequence[int]) -> list[ModelMessage]:
-    if len(counts) == 1 or not isinstance(message, ModelRequest):
-        return [message]
-    first = counts[0]
-    return [replace(message, parts=message.parts[:first]), replace(message, parts=message.parts[first:])]
 
 
 STATE_PARTS = (

@@ -65,19 +65,14 @@ class HistorySettings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "HistorySettings":
         """Return the settings from the `CO_CLI_…` variables of an environment."""
-        return cls(
-            tool_output_trim_chars=_number(environment, "tool_output_trim_chars", 2_000),
-            max_history_messages=_number(environment, "max_history_messages", 40),
-            summarization_model=environment.get(f"{CO_CLI_PREFIX}SUMMARIZATION_MODEL", ""),
-        )
-
-
-def _number(environment: Mapping[str, str], setting: str, default: int) -> int:
-    name = CO_CLI_PREFIX + setting.upper()
-    text = environment.get(name, "").strip()
-    if text and not text.isdecimal():
-        raise SettingsError(name, f"must be a whole number, not {text!r}")
-    return int(text) if text else default
+        numbers: dict[str, int] = {}
+        for setting in ("tool_output_trim_chars", "max_history_messages"):
+            name = CO_CLI_PREFIX + setting.upper()
+            if text := environment.get(name, "").strip():
+                if not text.isdecimal():
+                    raise SettingsError(name, f"must be a whole number, not {text!r}")
+                numbers[setting] = int(text)
+        return cls(**numbers, summarization_model=environment.get(f"{CO_CLI_PREFIX}SUMMARIZATION_MODEL", ""))
 
 
 def history_processors(

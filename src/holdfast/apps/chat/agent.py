@@ -6,7 +6,7 @@ loop loads them in a thread while the user types the first prompt.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,13 +133,14 @@ def build_delegation_toolset(
     toolsets: Callable[[Sequence[str]], Sequence[AbstractToolset[object]]],
 ) -> AbstractToolset[object]:
     """Return the tool to delegate tasks; agents without a model of their own use the main model and budget."""
-    made = {name: _sub_agent(agent, model, toolsets(agent.tools)) for name, agent in agents.items()}
     return delegation_toolset(
-        {name: one if agents[name].model else replace(one, budget=budget) for name, one in made.items()}
+        {name: _sub_agent(agent, model, budget, toolsets(agent.tools)) for name, agent in agents.items()}
     )
 
 
-def _sub_agent(named: AgentSettings, model: str, toolsets: Sequence[AbstractToolset[object]]) -> SubAgent:
+def _sub_agent(
+    named: AgentSettings, model: str, budget: Budget | None, toolsets: Sequence[AbstractToolset[object]]
+) -> SubAgent:
     limit: list[AbstractCapability[object]] = [] if named.max_steps is None else [StepLimit(named.max_steps)]
     model_name = named.model or model
     made = Agent[object, str](
@@ -154,6 +155,7 @@ def _sub_agent(named: AgentSettings, model: str, toolsets: Sequence[AbstractTool
         sees=named.sees,
         main_sees=named.main_sees,
         timeout_seconds=named.timeout_seconds,
+        budget=None if named.model else budget,
         # One more step for the closing answer, and one in case the model calls a tool in it nevertheless.
         max_steps=None if named.max_steps is None else named.max_steps + 2,
         model=bare_model_name(model_name),

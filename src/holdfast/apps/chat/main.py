@@ -109,9 +109,12 @@ async def _run_in_terminal(settings: Settings, options: ChatOptions) -> int:
 
 
 async def _show_greeting(chat: Chat, terminal: "TerminalScreen") -> None:
-    """Show the model, the conversation and its last exchange."""
-    chat.notify(welcome_text(chat))
-    if len(chat.session):
+    """Show the model, the conversation and its last exchange, and where to find help."""
+    count = len(chat.session)
+    where = f"{chat.session.id}, {count:,} messages so far" if count else "a new conversation"
+    first = f"holdfast {version('holdfast')} · {chat.status.model} · {where}"
+    chat.notify(f"{first}\n/help lists the commands, Ctrl-D leaves")
+    if count:
         asked, answer = await chat.last_exchange()
         terminal.show_prompt(asked)
         terminal.show(CommandReply(answer))
@@ -155,13 +158,6 @@ async def _open_chat(settings: Settings, screen: Screen, options: ChatOptions) -
         yield chat
     finally:
         await chat.close()
-
-
-def welcome_text(chat: Chat) -> str:
-    """Return the first lines: the model, the conversation, and where to find help."""
-    count = len(chat.session)
-    where = f"{chat.session.id}, {count:,} messages so far" if count else "a new conversation"
-    return f"holdfast {version('holdfast')} · {chat.status.model} · {where}\n/help lists the commands, Ctrl-D leaves"
 
 
 def has_terminal() -> bool:

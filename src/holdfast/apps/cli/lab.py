@@ -37,14 +37,16 @@ async def lab_run(args: argparse.Namespace, store: Store) -> int:
     holdfast lab run sessions.jsonl --policy default,copilot,my.toml --budget 16000,50000 --html report.html
     """
     from holdfast.apps.lab import report, tables  # noqa: PLC0415 - loaded when the command runs
-    from holdfast.apps.lab.policies import check_policy_name  # noqa: PLC0415 - as above
+    from holdfast.apps.lab.baselines import BASELINES  # noqa: PLC0415 - as above
+    from holdfast.apps.lab.policies import find_policy  # noqa: PLC0415 - as above
     from holdfast.apps.lab.prices import prices_for  # noqa: PLC0415 - as above
     from holdfast.apps.lab.runner import make_jobs  # noqa: PLC0415 - as above
 
     policies, baselines = _split_names(args.policies), _split_names(args.baselines)
     for setting, names in (("--policy", policies), ("--baselines", baselines)):
         for name in names:
-            check_policy_name(name, setting)
+            if name not in BASELINES:
+                find_policy(name, setting)
     prices, budgets = prices_for(args.prices), _parse_budgets(args.budgets, args.static)
     recordings, problems = await _load_recordings(args, store, budgets)
     played = [*(name for name in baselines if name not in policies), *policies]

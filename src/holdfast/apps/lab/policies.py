@@ -11,12 +11,6 @@ SUMMARY_OPTION = "summary"
 """The option after a policy's name and a plus that makes a model write summaries."""
 
 
-def check_policy_name(name: str, setting: str) -> None:
-    """Raise `SettingsError` for a name that is neither a policy nor a baseline."""
-    if name not in BASELINES:
-        find_policy(name, setting)
-
-
 def find_policy(name: str, setting: str = "--policy") -> tuple[Policy, bool]:
     """Return a policy by its name, and whether a model writes summaries; raise `SettingsError` if it is unknown."""
     stem, _, option = name.partition("+")

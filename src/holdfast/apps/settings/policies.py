@@ -6,6 +6,7 @@ A setting belongs to different rules in different presets. In a preset without s
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import cast
 
@@ -80,10 +81,7 @@ def find_policy_link(policy: Policy, name: str) -> PolicyLink | None:
 
 def linked_value(policy: Policy, link: PolicyLink) -> object:
     """Return the value at the place of a setting."""
-    value: object = policy
-    for name in link.path:
-        value = getattr(value, name)
-    return value
+    return attrgetter(".".join(link.path))(policy)
 
 
 def policy_with_settings(policy: Policy, values: Mapping[str, object]) -> Policy:

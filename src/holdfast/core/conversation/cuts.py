@@ -31,32 +31,22 @@ class CutRule(NamedTuple):
     """Returns whether the second message requires the first directly before it."""
 
 
-def _has_call(message: Message) -> bool:
-    return bool(message.outline.call_ids)
-
-
-def _has_result(message: Message) -> bool:
-    return bool(message.outline.result_ids)
-
-
-def _is_reasoning_only(message: Message) -> bool:
-    return message.outline.is_reasoning_only
-
-
 def _is_call_and_result(before: Message, after: Message) -> bool:
     # In itemized formats the model may send text between a call and its result.
-    if _has_result(after):
+    if after.outline.result_ids:
         return before.role == "assistant"
-    return _has_call(before) and after.role == "assistant"
+    return bool(before.outline.call_ids) and after.role == "assistant"
 
 
 def _is_one_batch(before: Message, after: Message) -> bool:
     # Consecutive items of the model form one batch if another call follows.
-    return (_has_result(before) and _has_result(after)) or (before.role == "assistant" and _has_call(after))
+    if after.outline.call_ids and before.role == "assistant":
+        return True
+    return bool(before.outline.result_ids and after.outline.result_ids)
 
 
 def _is_reasoning_before(before: Message, _after: Message) -> bool:
-    return _is_reasoning_only(before)
+    return before.outline.is_reasoning_only
 
 
 def _is_same_turn(_before: Message, after: Message) -> bool:
@@ -82,8 +72,9 @@ def can_cut(before: Message, after: Message, rules: Sequence[CutRule] = PROVIDER
 def cut_points(messages: MessageSequence, rules: Sequence[CutRule] = PROVIDER_RULES) -> list[int]:
     """Return each index at which both sides of the history are valid on their own."""
     inner = [index for index in range(1, len(messages)) if can_cut(messages[index - 1], messages[index], rules)]
-    is_open = bool(messages) and (_has_call(messages[-1]) or _is_reasoning_only(messages[-1]))
-    return [0, *inner] if is_open or not messages else [0, *inner, len(messages)]
+    if not messages or messages[-1].outline.call_ids or messages[-1].outline.is_reasoning_only:
+        return [0, *inner]
+    return [0, *inner, len(messages)]
 
 
 def next_cut(messages: MessageSequence, index: int, rules: Sequence[CutRule] = PROVIDER_RULES) -> int:

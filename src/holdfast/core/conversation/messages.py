@@ -172,7 +172,15 @@ class Message:
         """The outline of the parts, computed once."""
         outline = self._outline
         if outline is None:
-            outline = _outline_of(self.parts)
+            results = tuple(part.call_id for part in self.parts if isinstance(part, ToolResult))
+            is_reasoning = all(isinstance(part, Thinking) for part in self.parts)
+            outline = MessageOutline(
+                tuple(part.id for part in self.parts if isinstance(part, ToolCall)),
+                results,
+                not is_reasoning and not any(map(_is_blank, self.parts)),
+                all(isinstance(part, ToolResult) for part in self.parts[: len(results)]),
+                is_reasoning and bool(self.parts),
+            )
             object.__setattr__(self, "_outline", outline)
         return outline
 
@@ -241,18 +249,6 @@ class Message:
     def with_parts(self, parts: tuple[Part, ...]) -> "Message":
         """Return the message with other parts; it keeps its JSON for the encoder."""
         return replace(self, parts=parts)
-
-
-def _outline_of(parts: tuple[Part, ...]) -> MessageOutline:
-    results = tuple(part.call_id for part in parts if isinstance(part, ToolResult))
-    says_nothing = all(isinstance(part, Thinking) for part in parts)
-    return MessageOutline(
-        tuple(part.id for part in parts if isinstance(part, ToolCall)),
-        results,
-        not says_nothing and not any(map(_is_blank, parts)),
-        all(isinstance(part, ToolResult) for part in parts[: len(results)]),
-        says_nothing and bool(parts),
-    )
 
 
 def _is_blank(part: Part) -> bool:

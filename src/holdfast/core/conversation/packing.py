@@ -4,7 +4,7 @@ Each section has a share of the budget. A line is included in full or not at all
 unused tokens to the sections in order. The caller ranks the lines of a section.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -62,7 +62,7 @@ def section_lines(sections: Sequence[Section], chosen: ChosenLines) -> list[str]
         line
         for section, own in zip(sections, chosen, strict=True)
         if own
-        for line in _section_with_heading(section, sorted(own))
+        for line in (section.heading, *(f"- {section.lines[index]}" for index in sorted(own)))
     ]
 
 
@@ -83,9 +83,3 @@ def _choose_lines(section: Section, own: set[int], allowance: int, counter: Coun
         else:
             misses += 1
     return spent
-
-
-def _section_with_heading(section: Section, chosen: list[int]) -> Iterator[str]:
-    yield section.heading
-    for index in chosen:
-        yield f"- {section.lines[index]}"

@@ -6,7 +6,7 @@ calls with results; only `repair` uses it.
 
 import operator
 from bisect import bisect_right
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -64,8 +64,14 @@ class CallPairing:
         self._entries = entries
         self._is_interrupted = is_interrupted
         self._batching = batching
-        self._results = self._index_results()
-        self._callers = self._index_callers()
+        self._results: defaultdict[str, deque[_FoundResult]] = defaultdict(deque)
+        self._callers: defaultdict[str, list[int]] = defaultdict(list)
+        """Indices of the entries with a call of each id."""
+        for index, entry in enumerate(entries):
+            for number, result in enumerate(entry.message.results):
+                self._results[result.call_id].append(_FoundResult(index, number, result))
+            for call_id in {*entry.message.outline.call_ids, *self._name_ids(entry.message)}:
+                self._callers[call_id].append(index)
         self._next_speech = self._index_next_speech()
         self._used_ids: set[str] = set()
         self._matched: set[int] = set()
@@ -80,18 +86,13 @@ class CallPairing:
         out: list[Entry] = []
         # Match all batches before output: a late result moves to its earlier call.
         batches = {span.start: self._match(span) for span in self._batch_ranges()}
-        index = 0
-        while index < len(self._entries):
-            entry = self._entries[index]
+        stop = 0
+        for index, entry in enumerate(self._entries):
             if index in batches:
                 out += self._batch_entries(batches[index])
-                index = batches[index].span.stop
-                continue
-            if entry.message.results:
-                out += self._without_results(index, entry)
-            else:
-                out.append(entry)
-            index += 1
+                stop = batches[index].span.stop
+            elif index >= stop:
+                out += self._without_results(index, entry) if entry.message.results else [entry]
         return out
 
     def _batch_ranges(self) -> Iterator[range]:
@@ -101,26 +102,13 @@ class CallPairing:
             if index < stop or not entry.message.calls:
                 continue
             stop = index + 1
-            while self._batching.is_itemized and stop < len(self._entries) and self._is_by_model(stop):
+            while (
+                self._batching.is_itemized
+                and stop < len(self._entries)
+                and self._entries[stop].message.role == "assistant"
+            ):
                 stop += 1
             yield range(index, stop)
-
-    def _is_by_model(self, index: int) -> bool:
-        return self._entries[index].message.role == "assistant"
-
-    def _index_results(self) -> dict[str, deque[_FoundResult]]:
-        found: dict[str, deque[_FoundResult]] = {}
-        for index, entry in enumerate(self._entries):
-            for number, result in enumerate(entry.message.results):
-                found.setdefault(result.call_id, deque()).append(_FoundResult(index, number, result))
-        return found
-
-    def _index_callers(self) -> dict[str, list[int]]:
-        callers: dict[str, list[int]] = {}
-        for index, entry in enumerate(self._entries):
-            for call_id in {*entry.message.outline.call_ids, *self._name_ids(entry.message)}:
-                callers.setdefault(call_id, []).append(index)
-        return callers
 
     def _name_ids(self, message: Message) -> Iterator[str]:
         """Yield for each call of a message the id of a result that matches it by name, or else its own id."""
@@ -135,7 +123,7 @@ class CallPairing:
         upcoming = None
         for index in range(len(self._entries) - 1, -1, -1):
             following.append(upcoming)
-            if _has_more_than_results(self._entries[index].message):
+            if not all(isinstance(part, ToolResult) for part in self._entries[index].message.parts):
                 upcoming = index
         return following[::-1]
 
@@ -165,19 +153,18 @@ class CallPairing:
 
     def _with_usable_id(self, answer: _AnsweredCall, ordinal: int) -> _AnsweredCall:
         call, position, found = answer
-        if self._is_usable(call.id):
+        accepts = self._batching.accepts_id
+        if call.id and call.id not in self._used_ids and (accepts is None or accepts(call.id)):
             return answer
-        call = call.with_id(self._fresh_id(call.id, position, ordinal))
+        fresh = f"{safe_id_stem(call.id)}_{'x' if position is None else position}_{ordinal}"
+        while fresh in self._used_ids or fresh in self._callers:
+            fresh += "x"
+        call = call.with_id(fresh)
         self.repairs.append(Repair(position, f"renamed a repeated, empty or unusable call id to {call.id!r}"))
         if found:
             found = found._replace(result=found.result.with_call_id(call.id))
             self.repairs.append(Repair(self._entries[found.entry_index].position, "renamed its call id accordingly"))
         return _AnsweredCall(call, position, found)
-
-    def _is_usable(self, call_id: str) -> bool:
-        if not call_id or call_id in self._used_ids:
-            return False
-        return self._batching.accepts_id is None or self._batching.accepts_id(call_id)
 
     def _take_by_name(self, span: range, call_id: str, name: str) -> _FoundResult | None:
         found = self._take(span, name) if name != call_id else None
@@ -193,7 +180,7 @@ class CallPairing:
         callers = self._callers[call_id]
         later = bisect_right(callers, span.stop - 1)
         limit = callers[later] if later < len(callers) else len(self._entries)
-        waiting = self._results.get(call_id, deque())
+        waiting = self._results[call_id]
         while waiting and waiting[0].entry_index < span.stop:
             waiting.popleft()
         if not waiting or waiting[0].entry_index >= limit:
@@ -201,12 +188,6 @@ class CallPairing:
         found = waiting.popleft()
         self._matched.add(id(found.result))
         return found
-
-    def _fresh_id(self, call_id: str, position: int | None, ordinal: int) -> str:
-        fresh = f"{safe_id_stem(call_id)}_{'x' if position is None else position}_{ordinal}"
-        while fresh in self._used_ids or fresh in self._callers:
-            fresh += "x"
-        return fresh
 
     def _batch_entries(self, batch: _CallBatch) -> Iterator[Entry]:
         """Yield the messages of a batch of calls and, directly after them, their results."""
@@ -220,19 +201,16 @@ class CallPairing:
                 if speech is not None and speech < answer.entry_index:
                     self.repairs.append(Repair(position, f"moved the late result of {call.id!r} to its call"))
             elif self._is_interrupted or speech is not None:
-                made_up.append(self._synthetic_result(call, speech))
+                is_stopped = speech is None or self._entries[speech].message.role == "user"
+                text = Text(INTERRUPTED_RESULT if is_stopped else MISSING_RESULT, "tool")
+                made_up.append(ToolResult(call.id, (text,), is_error=True, answered_call=call))
                 self.repairs.append(Repair(position, f"made up a result for call {call.id!r}"))
             else:
                 self.pending.append(call.id)
-        found.sort(key=lambda answer: (answer.entry_index, answer.result_index))
+        found.sort(key=lambda answer: answer[:2])
         yield from (self._results_in_one_message if self._batching.is_grouped else self._result_per_message)(
             batch.span.stop, found, made_up
         )
-
-    def _synthetic_result(self, call: ToolCall, speech: int | None) -> ToolResult:
-        by_person = speech is None or self._entries[speech].message.role == "user"
-        words = Text(INTERRUPTED_RESULT if by_person else MISSING_RESULT, "tool")
-        return ToolResult(call.id, (words,), is_error=True, answered_call=call)
 
     def _result_per_message(self, _place: int, found: list[_FoundResult], made_up: list[ToolResult]) -> Iterator[Entry]:
         for answer in found:
@@ -279,7 +257,3 @@ class CallPairing:
             self.repairs.append(Repair(entry.position, "moved its results to the message of their batch"))
         if besides and index not in self._merged:
             yield entry.with_message(entry.message.with_parts(besides))
-
-
-def _has_more_than_results(message: Message) -> bool:
-    return not all(isinstance(part, ToolResult) for part in message.parts)

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from holdfast.core.conversation.batching import ONE_RESULT_PER_MESSAGE, Batching
-from holdfast.core.conversation.messages import Entry, Message, Text, ToolResult, user
+from holdfast.core.conversation.messages import Entry, Text, ToolResult, user
 from holdfast.core.conversation.pairing import CallPairing, Repair
 
 
@@ -110,18 +110,18 @@ def repair_entries(
     """Return the entries in a form that every provider accepts, with batches in the form of `batching`."""
     repairs: list[Repair] = []
     pending: list[str] = []
-    mended = list(entries)
+    repaired = list(entries)
     if not is_valid_history(entries, batching):
-        mended = list(_without_blanks(entries, batching, repairs))
+        repaired = list(_without_blanks(entries, batching, repairs))
         if batching.is_itemized:
-            mended = _without_orphaned_reasoning(mended, repairs)
-        pairing = CallPairing(mended, is_interrupted=is_interrupted, batching=batching)
-        mended = pairing.pair()
+            repaired = _without_orphaned_reasoning(repaired, repairs)
+        pairing = CallPairing(repaired, is_interrupted=is_interrupted, batching=batching)
+        repaired = pairing.pair()
         repairs += pairing.repairs
         pending = pairing.pending
         if batching.calls_follow_user:
-            mended = _with_calls_after_users(mended, repairs)
-    return RepairedEntries(_with_valid_ends(mended, repairs, pending), repairs, tuple(pending))
+            repaired = _with_calls_after_users(repaired, repairs)
+    return RepairedEntries(_with_valid_ends(repaired, repairs, pending), repairs, tuple(pending))
 
 
 def _with_calls_after_users(entries: Iterable[Entry], repairs: list[Repair]) -> list[Entry]:
@@ -136,7 +136,13 @@ def _with_calls_after_users(entries: Iterable[Entry], repairs: list[Repair]) -> 
         while whole and is_split_turn(whole[-1], turn) and _are_adjacent(whole[-1], turn):
             repairs.append(Repair(turn.position, "joined a turn with calls to the turn of the model before it"))
             before = whole.pop()
-            turn = before.with_message(_joined_messages(before.message, turn.message))
+            joined = replace(
+                before.message,
+                parts=(*before.message.parts, *turn.message.parts),
+                repair_notes=(*before.message.repair_notes, *turn.message.repair_notes),
+                extra_fields_json=before.message.extra_fields_json + turn.message.extra_fields_json,
+            )
+            turn = before.with_message(joined)
         if whole and is_split_turn(whole[-1], turn):
             repairs.append(Repair(turn.position, "put a user message before a turn with calls"))
             whole.append(Entry(user(NO_NEW_MESSAGE_NOTICE, trust="system")))
@@ -146,15 +152,6 @@ def _with_calls_after_users(entries: Iterable[Entry], repairs: list[Repair]) -> 
 
 def _are_adjacent(before: Entry, after: Entry) -> bool:
     return before.position is not None and before.position + 1 == after.position
-
-
-def _joined_messages(before: Message, after: Message) -> Message:
-    return replace(
-        before,
-        parts=(*before.parts, *after.parts),
-        repair_notes=(*before.repair_notes, *after.repair_notes),
-        extra_fields_json=before.extra_fields_json + after.extra_fields_json,
-    )
 
 
 def _without_orphaned_reasoning(entries: Sequence[Entry], repairs: list[Repair]) -> list[Entry]:
@@ -174,17 +171,17 @@ def _without_blanks(entries: Iterable[Entry], batching: Batching, repairs: list[
         if message.outline.has_no_empty_text or (batching.is_itemized and message.outline.is_reasoning_only):
             yield entry
             continue
-        slimmer = message.with_parts(
+        filled = message.with_parts(
             tuple(
                 _without_blank_blocks(part) if isinstance(part, ToolResult) else part
                 for part in message.parts
                 if not (isinstance(part, Text) and part.is_blank)
             )
         )
-        if slimmer.outline.has_no_empty_text:
+        if filled.outline.has_no_empty_text:
             repairs.append(Repair(entry.position, "removed an empty text"))
-            yield entry.with_message(slimmer)
-        elif slimmer.parts:
+            yield entry.with_message(filled)
+        elif filled.parts:
             repairs.append(Repair(entry.position, "removed a turn that holds only reasoning"))
         else:
             what = "; ".join(message.repair_notes) or f"removed an empty {message.role} turn"

@@ -5,6 +5,7 @@ tool, the notice names the tool and a handle: `#` and a position, and the number
 several. Without the tool the notice has no handle, because an unusable handle is worse than none.
 """
 
+import operator
 from collections.abc import Iterable, Sequence
 
 from holdfast.core.conversation.cuts import turn_ranges
@@ -15,7 +16,11 @@ from holdfast.core.conversation.messages import Content, Entry, Media, Message, 
 def turn_as_text(turn: Sequence[Entry]) -> list[Entry]:
     """Return only the first user text and the last assistant reply of a turn."""
     replies = [entry for entry in turn if entry.message.role == "assistant" and entry.message.text.strip()]
-    return [_text_parts_only(entry) for entry in (turn[0], *replies[-1:])]
+    texts: list[Entry] = []
+    for entry in (turn[0], *replies[-1:]):
+        parts = tuple(part for part in entry.message.parts if isinstance(part, Text))
+        texts.append(entry if parts == entry.message.parts else entry.with_message(entry.message.with_parts(parts)))
+    return texts
 
 
 def turns_as_text(entries: Sequence[Entry], *, keep_last: int) -> list[Entry]:
@@ -24,28 +29,15 @@ def turns_as_text(entries: Sequence[Entry], *, keep_last: int) -> list[Entry]:
     Entries before the first turn stay unchanged.
     """
     spans = turn_ranges(entries)
-    if not spans:
-        return list(entries)
-    kept = list(entries[: spans[0].start])
-    whole = len(spans) - keep_last
+    kept = list(entries[: spans[0].start] if spans else entries)
     for number, span in enumerate(spans):
-        turn = [entries[index] for index in span]
-        kept += turn_as_text(turn) if number < whole else turn
+        turn = entries[span.start : span.stop]
+        kept += turn_as_text(turn) if number < len(spans) - keep_last else turn
     return kept
-
-
-def _text_parts_only(entry: Entry) -> Entry:
-    parts: tuple[Part, ...] = tuple(part for part in entry.message.parts if isinstance(part, Text))
-    return entry if parts == entry.message.parts else entry.with_message(entry.message.with_parts(parts))
 
 
 RECALL_TOOL = "recall"
 """The name of the recall tool. Its answers are not shortened or offloaded, and it does not find them again."""
-
-
-def message_handle(position: int, part: int | None = None) -> str:
-    """Return the handle of a message, or of one of its parts, for recall; parts are counted from 1."""
-    return f"#{position}" if part is None else f"#{position}.{part}"
 
 
 def recall_range_hint(start: int, stop: int) -> str:
@@ -53,9 +45,9 @@ def recall_range_hint(start: int, stop: int) -> str:
     return f"[All of it can be looked up: {RECALL_TOOL} with ref #{start}-#{stop - 1}, or with a query.]"
 
 
-def recall_hint(what: str) -> str:
-    """Return the text that tells the model how to recall something."""
-    return f"{RECALL_TOOL} {what}"
+def _recall_hint(handle: str) -> str:
+    """Return the end of a notice, which tells the model how to recall the rest; empty without a handle."""
+    return f": {RECALL_TOOL} {handle}" if handle else ""
 
 
 CLIP_HEAD_SHARE = 2 / 3
@@ -70,7 +62,7 @@ def clip_text(text: str, max_chars: int, handle: str = "") -> str:
     """
     if len(text) <= max_chars:
         return text
-    how = f": {recall_hint(handle)}" if handle else ""
+    how = _recall_hint(handle)
     keep = max(0, max_chars - NOTICE_ROOM - len(how))
     head = int(keep * CLIP_HEAD_SHARE)
     tail = keep - head
@@ -86,21 +78,16 @@ def clip_outputs(
     `position` is the position of the message if the model can recall the rest, otherwise None.
     `keep_recall_answers` leaves answers of the recall tool unchanged.
     """
-    long = [
-        isinstance(part, ToolResult)
-        and _has_long_text(part, max_chars)
-        and not (keep_recall_answers and part.is_recall_answer)
-        for part in message.parts
-    ]
-    if not any(long):
-        return message
-    places = part_handles(message, position)
-    return message.with_parts(
-        tuple(
-            _clip_part(part, max_chars, place) if is_long else part
-            for part, place, is_long in zip(message.parts, places, long, strict=True)
-        )
-    )
+    parts = list(message.parts)
+    for number, part in enumerate(parts):
+        if (
+            isinstance(part, ToolResult)
+            and any(isinstance(inner, Text) and len(inner.text) > max_chars for inner in part.content)
+            and not (keep_recall_answers and part.is_recall_answer)
+        ):
+            handle = part_handles(message, position)[number]
+            parts[number] = part.with_content(tuple(_clip_content(inner, max_chars, handle) for inner in part.content))
+    return message.with_parts(tuple(parts)) if any(map(operator.is_not, parts, message.parts)) else message
 
 
 def part_handles(message: Message, position: int | None) -> list[str]:
@@ -108,17 +95,7 @@ def part_handles(message: Message, position: int | None) -> list[str]:
     count = len(message.parts)
     if position is None:
         return [""] * count
-    return [message_handle(position, number if count > 1 else None) for number in range(1, count + 1)]
-
-
-def _has_long_text(result: ToolResult, max_chars: int) -> bool:
-    return any(isinstance(part, Text) and len(part.text) > max_chars for part in result.content)
-
-
-def _clip_part(part: Part, max_chars: int, handle: str) -> Part:
-    if not isinstance(part, ToolResult):
-        return part
-    return part.with_content(tuple(_clip_content(content, max_chars, handle) for content in part.content))
+    return [f"#{position}"] if count == 1 else [f"#{position}.{number}" for number in range(1, count + 1)]
 
 
 def _clip_content(content: Content, max_chars: int, handle: str) -> Content:
@@ -133,21 +110,19 @@ def clip_arguments(message: Message, max_chars: int) -> Message:
         return message
     return message.with_parts(
         tuple(
-            part.with_arguments(_clip_arguments_json(part.arguments, max_chars))
-            if isinstance(part, ToolCall) and len(part.arguments) > max_chars
-            else part
+            _clip_call(part, max_chars) if isinstance(part, ToolCall) and len(part.arguments) > max_chars else part
             for part in message.parts
         )
     )
 
 
-def _clip_arguments_json(arguments: str, max_chars: int) -> str:
+def _clip_call(call: ToolCall, max_chars: int) -> ToolCall:
     try:
-        shorter = dump_json(_clip_strings(parse_json(arguments), max_chars))
+        shorter = dump_json(_clip_strings(parse_json(call.arguments), max_chars))
     except (ValueError, RecursionError):
         # Only the model reads broken JSON, so a clipped quotation of it is enough.
-        shorter = dump_json({"clipped": clip_text(replace_surrogates(arguments), max_chars)})
-    return shorter if len(shorter) < len(arguments) else arguments
+        shorter = dump_json({"clipped": clip_text(replace_surrogates(call.arguments), max_chars)})
+    return call.with_arguments(min(call.arguments, shorter, key=len))
 
 
 def _clip_strings(value: Json, max_chars: int) -> Json:
@@ -167,11 +142,11 @@ def drop_media(message: Message, *, results_only: bool = False, position: int | 
     """
     if not message.media_count:
         return message
-    places = part_handles(message, position)
+    parts = zip(message.parts, part_handles(message, position), strict=True)
     return message.with_parts(
         tuple(
-            part if results_only and isinstance(part, Media) else _drop_part_media(part, place)
-            for part, place in zip(message.parts, places, strict=True)
+            part if results_only and isinstance(part, Media) else _drop_part_media(part, handle)
+            for part, handle in parts
         )
     )
 
@@ -185,13 +160,11 @@ def _drop_part_media(part: Part, handle: str) -> Part:
     if isinstance(part, Media):
         return _media_notice(part, handle)
     if isinstance(part, ToolResult) and any(isinstance(inner, Media) for inner in part.content):
-        content: tuple[Content, ...] = tuple(
-            _media_notice(inner, handle) if isinstance(inner, Media) else inner for inner in part.content
+        return part.with_content(
+            tuple(_media_notice(inner, handle) if isinstance(inner, Media) else inner for inner in part.content)
         )
-        return part.with_content(content)
     return part
 
 
 def _media_notice(media: Media, handle: str) -> Text:
-    how = f": {recall_hint(handle)}" if handle else ""
-    return Text(f"[{media.kind} elided{how}]", media.trust, is_edited=True)
+    return Text(f"[{media.kind} elided{_recall_hint(handle)}]", media.trust, is_edited=True)

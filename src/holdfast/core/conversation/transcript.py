@@ -6,11 +6,14 @@ list grows, a continuation of the transcript reuses the measures and decoded mes
 """
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from copy import copy
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 from holdfast.core.conversation.batching import Batching
+from holdfast.core.conversation.json_values import dump_json
 from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, Counter, message_bytes, message_tokens
 
@@ -51,9 +54,10 @@ class MessageFormat(Protocol):
         """Return a message as JSON: its original JSON, changed only where it was edited."""
         ...
 
-    def json_bytes(self, message: Message) -> int:
-        """Return the size of a message in bytes of JSON as it would be sent."""
-        ...
+
+def json_bytes(message_format: MessageFormat, message: Message) -> int:
+    """Return the size of a message in bytes of JSON as it would be sent."""
+    return len(dump_json(message_format.encode(message)).encode())
 
 
 class Transcript:
@@ -75,13 +79,17 @@ class Transcript:
         self._prompts: list[int] = []
         self._systems: list[int] = []
         self._length = 0
-        self._largest = 0
+        self.largest_bytes = 0
+        """The size of the largest message, in bytes of text."""
         self._entries: dict[int, Entry] = {}
-        self._variants: dict[object, dict[int, Entry]] = {}
-        self._costs: dict[object, dict[int, tuple[int, int]]] = {}
-        self._cuts: dict[object, dict[int, int]] = {}
+        self.edited_entries: defaultdict[object, dict[int, Entry]] = defaultdict(dict)
+        """Messages edited as a key says, which the next request reuses."""
+        self.cached_costs: defaultdict[object, dict[int, tuple[int, int]]] = defaultdict(dict)
+        """What messages cost in full and shortened as a key says."""
+        self.cached_cuts: defaultdict[object, dict[int, int]] = defaultdict(dict)
+        """Cuts that were placed as a key says."""
         self._tokens: dict[int, tuple[int, int]] = {}
-        """By object id of the message; `_entries` or `_variants` keep each message alive."""
+        """By object id of the message; `_entries` or `edited_entries` keep each message alive."""
         self._grow(self.reader.measure(natives, 0), natives)
 
     @classmethod
@@ -121,11 +129,6 @@ class Transcript:
         """The size of all messages, in bytes of text."""
         return self._offsets[self._length]
 
-    @property
-    def largest_bytes(self) -> int:
-        """The size of the largest message, in bytes of text."""
-        return self._largest
-
     def bytes_before(self, index: int) -> int:
         """Return the size of all messages before `index`, in bytes of text."""
         return self._offsets[index]
@@ -146,22 +149,10 @@ class Transcript:
         """Return the indices of system messages before `index`."""
         return self._systems[: bisect_left(self._systems, index)]
 
-    def edited_entries(self, key: object) -> dict[int, Entry]:
-        """Return the cache of messages edited as `key` says, so that the next request can reuse them."""
-        return self._variants.setdefault(key, {})
-
     def remember_cost(self, entry: Entry) -> Entry:
         """Cache the cost of an edited entry and return the entry; the caller keeps it in `edited_entries`."""
         self.tokens_of(entry.message, is_cached=True)
         return entry
-
-    def cached_costs(self, key: object) -> dict[int, tuple[int, int]]:
-        """Return the cache of what messages cost in full and shortened as `key` says."""
-        return self._costs.setdefault(key, {})
-
-    def cached_cuts(self, key: object) -> dict[int, int]:
-        """Return the cache of cuts that were placed as `key` says."""
-        return self._cuts.setdefault(key, {})
 
     def index_at_bytes(self, size_bytes: float, limit: int) -> int:
         """Return the first index up to `limit` before which there are at least `size_bytes` bytes of text."""
@@ -193,26 +184,21 @@ class Transcript:
             is_begun = len(natives) >= self._length and natives[: len(known)] == known
         except RecursionError:
             return None
-        return self._continuation(natives) if is_begun and self._are_same_objects(natives) else None
-
-    def _are_same_objects(self, natives: list[object]) -> bool:
-        """Return whether the decoded messages are the same objects; equal ones may differ (1 and True)."""
-        known, count = self._natives, min(len(natives), len(self._natives))
-        return not any(natives[index] is not known[index] for index in self._entries if index < count)
+        # Equal messages may differ (1 and True), so decoded ones must be the same objects.
+        decoded = (index for index in self._entries if index < len(known))
+        if not is_begun or any(natives[index] is not known[index] for index in decoded):
+            return None
+        return self._continuation(natives)
 
     def _continuation(self, natives: list[object]) -> "Transcript":
         """Return a transcript that shares the arrays, which only grow; each transcript knows its own length."""
-        grown = Transcript((), self.reader, self.counter)
-        grown._natives, grown._offsets = self._natives, self._offsets
-        grown._prompts, grown._systems = self._prompts, self._systems
-        grown._entries, grown._variants = self._entries, self._variants
-        grown._costs, grown._tokens, grown._cuts = self._costs, self._tokens, self._cuts
-        grown._length = len(self._natives)
-        added = natives[grown._length :]
-        grown._grow(self.reader.measure(added, grown._length), added)
-        grown._length = len(natives)
+        grown: Transcript = copy(self)
+        known = len(self._natives)
+        added = natives[known:]
+        grown._grow(self.reader.measure(added, known), added)
+        grown._positions, grown._length = None, len(natives)
         sizes = (self.bytes_of(index) for index in range(self._length, len(natives)))
-        grown._largest = max(self._largest, max(sizes, default=0))
+        grown.largest_bytes = max(self.largest_bytes, max(sizes, default=0))
         return grown
 
     def has_unchanged_sizes(self, positions: Sequence[int]) -> bool:
@@ -224,7 +210,7 @@ class Transcript:
     def _grow(self, measures: MessageMeasures, natives: Sequence[object]) -> None:
         running = accumulate(measures.sizes, initial=self._offsets.pop())
         self._offsets.extend(running)
-        self._largest = max(self._largest, max(measures.sizes, default=0))
+        self.largest_bytes = max(self.largest_bytes, max(measures.sizes, default=0))
         self._prompts.extend(measures.prompts)
         self._systems.extend(measures.systems)
         self._natives.extend(natives)

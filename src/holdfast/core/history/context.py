@@ -191,15 +191,6 @@ class Context:
         tail = self._visible_between(position, self.length)
         return [*entries, *(_merge_opening(opening, tail) if opening else tail)]
 
-    def compacted_entries(self) -> list[Entry]:
-        """Return the messages that compactions replace."""
-        start = self.state.cleared_at
-        return [
-            entry
-            for span in (one.span for one in self.state.compactions)
-            for entry in self.entries_between(max(start, span.start), span.stop)
-        ]
-
     def entries_between(self, start: int, stop: int) -> Iterator[Entry]:
         """Yield the visible messages of a span as they were recorded."""
         for position in range(start, min(stop, self.length)):

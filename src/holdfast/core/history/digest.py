@@ -71,8 +71,8 @@ def make_digest(
     room = allowance_tokens - counter.count(frame) - 2
     if room < 0:
         return ""
-    findings = _collect_lines(entries, is_prompt_kept=is_prompt_kept)
-    return "\n".join([frame, *pack_sections(findings.sections(), room, counter)])
+    lines = _collect_lines(entries, is_prompt_kept=is_prompt_kept)
+    return "\n".join([frame, *pack_sections(lines.sections(), room, counter)])
 
 
 def _collect_lines(entries: Sequence[Entry], *, is_prompt_kept: bool) -> _DigestLines:
@@ -108,15 +108,12 @@ def _add_result(lines: _DigestLines, tag: str, call: ObservedCall | None, result
     name = call.label if call else "a tool"
     outcome = call_outcome(call, result)
     if outcome.is_ok:
-        lines.actions.append(f"{tag}{name}: {_text_size(result.text)}")
+        count = result.text.count("\n") + 1
+        size = clip_to_line(result.text, SIZE_CHARS) if count == 1 else f"{count:,} lines"
+        lines.actions.append(f"{tag}{name}: {size}")
     else:
         lines.errors.append(f"{tag}{name}: {outcome.error_text}")
         lines.actions.append(f"{tag}{name}: went wrong")
-
-
-def _text_size(text: str) -> str:
-    lines = text.count("\n") + 1
-    return clip_to_line(text, SIZE_CHARS) if lines == 1 else f"{lines:,} lines"
 
 
 def _quote(text: str) -> str:

@@ -9,6 +9,7 @@ history, and so does resuming from a `HistorySnapshot`.
 from array import array
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Self
@@ -29,6 +30,7 @@ from holdfast.core.history.snapshot import (
     HistorySnapshot,
     LedgerLineage,
     PackedLedger,
+    from_snapshot_json,
     pack_positions,
     to_snapshot_json,
     unpack_positions,
@@ -43,19 +45,19 @@ class _OpenLedger:
 
     lineage: LedgerLineage
     stop: int
-    ledger: Ledger | PackedLedger
+    ledger: Ledger | str
+    """The ledger, or its JSON text until it is needed."""
 
     def unpacked(self) -> Ledger:
         """Return the ledger for reading and extending; parse it if it is packed."""
-        if isinstance(self.ledger, PackedLedger):
-            self.ledger = self.ledger.unpack()
+        if isinstance(self.ledger, str):
+            self.ledger = from_snapshot_json(Ledger, self.ledger)
         return self.ledger
 
     def pack(self) -> PackedLedger:
         """Return the ledger in packed form."""
-        if isinstance(self.ledger, PackedLedger):
-            return self.ledger
-        return PackedLedger(self.lineage, self.stop, to_snapshot_json(self.ledger))
+        text = self.ledger if isinstance(self.ledger, str) else to_snapshot_json(self.ledger)
+        return PackedLedger(self.lineage, self.stop, text)
 
 
 @dataclass(slots=True)
@@ -118,11 +120,6 @@ class History:
     def version(self) -> ContextVersion:
         """The version of the context in force."""
         return self._versions[self._current]
-
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether the main agent's turn was interrupted and no message followed."""
-        return self.was_interrupted(log.MAIN)
 
     def was_interrupted(self, scope: str) -> bool:
         """Return whether an agent's turn was interrupted and no message followed."""
@@ -319,8 +316,8 @@ class History:
         lineage = self.scopes.lineage(event.scope)
 
         def is_inherited(compaction: log.CompactionCompleted) -> bool:
-            told = self.message_scopes[compaction.span.start : max(compaction.span.stop, compaction.read_to)]
-            return all(self.scopes.main_view_of(scope) == "nothing" for scope in {*told} - lineage)
+            scopes = {*self.message_scopes[compaction.span.start : max(compaction.span.stop, compaction.read_to)]}
+            return all(self.scopes.main_view_of(scope) == "nothing" for scope in scopes - lineage)
 
         return replace(above, compactions=tuple(filter(is_inherited, above.compactions)))
 
@@ -389,37 +386,24 @@ class History:
             change_count=self.change_count,
             has_forgotten_versions=self._has_forgotten_versions or first > 0,
             session_state=self.session_state,
-            parents=dict(self.scopes.parents),
-            main_sees=self.scopes.main_sees,
-            main_limits=dict(self.scopes.main_limits),
-            visible_spans=dict(self.scopes.visible_spans),
-            attributed_scopes=tuple(sorted(self.scopes.attributed_scopes)),
+            scopes=deepcopy(self.scopes),
             ledgers={scope: kept.pack() for scope, kept in self._ledgers.items()},
         )
 
     @classmethod
     def from_snapshot(cls, snapshot: HistorySnapshot, formats: Callable[[str], MessageFormat]) -> "History":
         """Return the history of a snapshot; messages are loaded on demand."""
-        scopes = Scopes(
-            dict(snapshot.parents),
-            snapshot.main_sees,
-            dict(snapshot.main_limits),
-            dict(snapshot.visible_spans),
-            set(snapshot.attributed_scopes),
-        )
-        history = cls(formats, scopes, MessageCache(snapshot.length), format=snapshot.format)
+        history = cls(formats, deepcopy(snapshot.scopes), MessageCache(snapshot.length), format=snapshot.format)
         history.message_scopes = [scope for scope, count in snapshot.scope_runs for _ in range(count)]
         history.message_counts = dict(Counts(history.message_scopes))
-        history.system_positions, history.prompt_positions = (
-            list(snapshot.system_positions),
-            unpack_positions(snapshot.packed_prompts),
-        )
+        history.system_positions = list(snapshot.system_positions)
+        history.prompt_positions = unpack_positions(snapshot.packed_prompts)
         history.recall_marks = RecallMarks.from_snapshot(snapshot.recall_marks)
         history._versions, history._current = list(snapshot.versions), snapshot.current
         history.change_count = snapshot.change_count
         history._has_forgotten_versions, history.session_state = snapshot.has_forgotten_versions, snapshot.session_state
         history._ledgers = {
-            scope: _OpenLedger(kept.lineage, kept.stop, kept) for scope, kept in snapshot.ledgers.items()
+            scope: _OpenLedger(kept.lineage, kept.stop, kept.text) for scope, kept in snapshot.ledgers.items()
         }
         return history
 

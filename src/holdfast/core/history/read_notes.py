@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from holdfast.core.conversation.messages import Content, Message, Part, Text, ToolCall, ToolResult
 from holdfast.core.ledger.actions import call_outcome
 from holdfast.core.ledger.constraints import conflicting_constraints
-from holdfast.core.ledger.files import FileAccess, FileRecord, FileRecords
+from holdfast.core.ledger.files import FileRecord, FileRecords
 from holdfast.core.ledger.identifiers import argument_value
 from holdfast.core.ledger.ledger import Ledger
 from holdfast.core.ledger.tool_calls import describe_call
@@ -37,20 +37,23 @@ class CompactedReads:
     def notes_for(self, messages: Sequence[Message], earlier: Iterable[ToolCall]) -> list[ReadNotes]:
         """Return the notes on the results of each new message; `earlier` holds the calls before these messages."""
         calls = {call.id: call for call in earlier}
-        told: list[ReadNotes] = []
+        notes: list[ReadNotes] = []
         for message in messages:
             calls.update({call.id: call for call in message.calls})
             found = [(result.call_id, self._note_for(calls.get(result.call_id), result)) for result in message.results]
-            told.append(tuple((call_id, note) for call_id, note in found if note))
-        return told
+            notes.append(tuple((call_id, note) for call_id, note in found if note))
+        return notes
 
     def _note_for(self, call: ToolCall | None, result: ToolResult) -> str:
-        touch = _successful_read(call, result) if call else None
-        if call is None or touch is None:
+        """Return the note on the result of a successful read; empty for any other call."""
+        made = describe_call(call, argument_value(call.arguments), 0) if call else None
+        if made is None or made.kind != "file" or made.is_write or not call_outcome(made, result).is_ok:
             return ""
-        known = self.reads.get(_read_path(call))
+        files = FileRecords()
+        files.observe_result(made, result.text, 0)
+        now, known = next(iter(files)).last_read, self.reads.get(made.subject)
         before = known.last_read if known else None
-        if before is None or (before.content_hash, before.lines) != (touch.content_hash, touch.lines):
+        if now is None or before is None or (before.content_hash, before.lines) != (now.content_hash, now.lines):
             return ""
         span = f", lines {before.lines[0]}-{before.lines[1]}" if before.lines else ""
         return (
@@ -63,8 +66,8 @@ def add_read_notes(message: Message, notes: ReadNotes) -> Message:
     """Return a message with notes appended to its results."""
     if not notes:
         return message
-    told = dict(notes)
-    return message.with_parts(tuple(_part_with_note(part, told) for part in message.parts))
+    by_call = dict(notes)
+    return message.with_parts(tuple(_part_with_note(part, by_call) for part in message.parts))
 
 
 def _part_with_note(part: Part, notes: Mapping[str, str]) -> Part:
@@ -76,17 +79,3 @@ def _part_with_note(part: Part, notes: Mapping[str, str]) -> Part:
             content[number] = text.with_text(f"{text.text}\n{notes[part.call_id]}")
             return part.with_content(tuple(content))
     return part
-
-
-def _successful_read(call: ToolCall, result: ToolResult) -> FileAccess | None:
-    """Return the file access of a successful read; None for any other call."""
-    made = describe_call(call, argument_value(call.arguments), 0)
-    if made.kind != "file" or made.is_write or not call_outcome(made, result).is_ok:
-        return None
-    files = FileRecords()
-    files.observe_result(made, result.text, 0)
-    return next(iter(files)).last_read
-
-
-def _read_path(call: ToolCall) -> str:
-    return describe_call(call, argument_value(call.arguments), 0).subject

@@ -5,7 +5,6 @@ message instead of the answer. A message can hold recall answers together with r
 are marked.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -69,13 +68,13 @@ class RecallMarks:
         )
         return replace(message, parts=parts, decoded=parts if message.is_unedited else message.decoded)
 
-    def is_recall_only(self, position: int) -> bool:
-        """Return whether a message holds only recall calls or only recall answers."""
-        return position in self.recall_only
-
     def _observe_answers(self, message: Message, position: int, scope: str) -> None:
-        wanted = {call_id for asker, call_id in self.open_calls if asker == scope}
-        found = _answer_parts(message, wanted)
+        call_ids = {call_id for asker, call_id in self.open_calls if asker == scope}
+        found = {
+            number: part.call_id
+            for number, part in enumerate(message.parts)
+            if isinstance(part, ToolResult) and part.call_id in call_ids
+        }
         if found:
             self.answer_parts[position] = tuple(found)
             if len(found) == len(message.parts):
@@ -94,12 +93,3 @@ class RecallMarks:
 
     def _close(self, scope: str, call_ids: set[str]) -> None:
         self.open_calls = [one for one in self.open_calls if one[0] != scope or one[1] not in call_ids]
-
-
-def _answer_parts(message: Message, call_ids: set[str]) -> Mapping[int, str]:
-    """Return the indices of the parts that answer one of the calls, each with its call id."""
-    return {
-        number: part.call_id
-        for number, part in enumerate(message.parts)
-        if isinstance(part, ToolResult) and part.call_id in call_ids
-    }

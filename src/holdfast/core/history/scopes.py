@@ -23,6 +23,7 @@ from holdfast.core.conversation.spans import PositionPairs
 from holdfast.core.history import events as log
 from holdfast.core.history.events import MAIN, DelegationOutcome
 from holdfast.errors import MalformedInputError
+from holdfast.text import pluralize
 
 MainVisibility: TypeAlias = Literal["everything", "answers", "nothing"]
 FUTURE_DELEGATE = ""
@@ -127,7 +128,6 @@ def label_trust(message: Message, scope: object, trust: object) -> Message:
 FindingStatus: TypeAlias = Literal["confirmed", "uncertain", "open"]
 """Whether a claim is supported by a source, is a guess, or is an open question."""
 MAX_FINDINGS, MAX_CLAIM_CHARS, MAX_FINDING_SOURCES = 100, 2_000, 50
-_STATUSES: Mapping[str, FindingStatus] = {"confirmed": "confirmed", "uncertain": "uncertain", "open": "open"}
 _OPENING, _CLOSING = re.compile(r"```(?:json)?[ \t]*\n"), re.compile(r"\n[ \t]*```")
 
 
@@ -204,7 +204,7 @@ def _finding_from_json(value: object) -> DelegateFinding | None:
     return DelegateFinding(
         claim=claim.strip()[:MAX_CLAIM_CHARS],
         sources=_finding_texts(fields.get("sources")),
-        status=_STATUSES.get(status, "uncertain") if isinstance(status, str) else "uncertain",
+        status=cast("FindingStatus", status) if status in get_args(FindingStatus) else "uncertain",
         unverified=_finding_texts(fields.get("unverified")),
     )
 
@@ -259,9 +259,9 @@ class DelegationRecord:
         spans = self.started.visible_spans
         count = sum(stop - start for start, stop in spans)
         positions = ", ".join(f"#{start}" if stop == start + 1 else f"#{start}–#{stop - 1}" for start, stop in spans)
-        many = "messages" if count > 1 else "message"
-        briefing = ["a briefing about the rest"] if self.started.briefing else []
-        return " and ".join([*([f"{count:,} {many} ({positions})"] if count else []), *briefing]) or "nothing"
+        parts = [f"{pluralize(count, 'message')} ({positions})"] if count else []
+        parts += ["a briefing about the rest"] if self.started.briefing else []
+        return " and ".join(parts) or "nothing"
 
 
 def delegation_records(timed: Iterable[tuple[int, log.Event]]) -> list[DelegationRecord]:

@@ -16,12 +16,10 @@ from operator import sub
 from types import UnionType
 from typing import NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from holdfast.core.conversation.spans import PositionPairs
 from holdfast.core.history.context import ContextVersion
 from holdfast.core.history.recall_marks import RecallMarksSnapshot
-from holdfast.core.history.scopes import MainVisibility
+from holdfast.core.history.scopes import Scopes
 from holdfast.core.history.session_state import SessionState
-from holdfast.core.ledger.ledger import Ledger
 
 SnapshotT = TypeVar("SnapshotT")
 ValueReader = Callable[[object], object]
@@ -68,11 +66,11 @@ def _reader_for(hint: object) -> ValueReader:
     if isinstance(hint, UnionType) or kind is Union:
         return _optional_reader(inner)
     if kind is range:
-        return _read_range
+        return lambda value: range(*cast("list[int]", value))
     if kind is tuple:
         return _tuple_reader(inner)
-    if kind is frozenset:
-        return lambda value: frozenset(cast("list[int]", value))
+    if kind is set or kind is frozenset:
+        return cast("ValueReader", kind)
     if not isinstance(kind, type):
         return _read_as_is
     known = cast("type[object]", kind)
@@ -84,10 +82,6 @@ def _reader_for(hint: object) -> ValueReader:
 
 def _read_as_is(value: object) -> object:
     return value
-
-
-def _read_range(value: object) -> object:
-    return range(*cast("list[int]", value))
 
 
 def _optional_reader(options: tuple[object, ...]) -> ValueReader:
@@ -141,10 +135,6 @@ class PackedLedger:
     stop: int
     text: str
 
-    def unpack(self) -> Ledger:
-        """Return the ledger."""
-        return from_snapshot_json(Ledger, self.text)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistorySnapshot:
@@ -165,9 +155,5 @@ class HistorySnapshot:
     change_count: int
     has_forgotten_versions: bool
     session_state: SessionState
-    parents: Mapping[str, str]
-    main_sees: MainVisibility
-    main_limits: Mapping[str, MainVisibility]
-    visible_spans: Mapping[str, PositionPairs]
-    attributed_scopes: tuple[str, ...]
+    scopes: Scopes
     ledgers: Mapping[str, PackedLedger]

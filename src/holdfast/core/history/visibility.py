@@ -77,10 +77,8 @@ class VisibleParts:
 def choose_visible(history: History, parent: str, visibility: Visibility, counter: Counter) -> VisibleParts:
     """Return the selection for a delegate of `parent` that starts now."""
     if visibility.is_unlimited:
-        line, start = history.delegable_context(parent), history.version.state_of(parent).cleared_at
-        return VisibleParts(
-            position_pairs(position for position in range(start, len(history)) if line.is_visible(position))
-        )
+        context, start = history.delegable_context(parent), history.version.state_of(parent).cleared_at
+        return VisibleParts(position_pairs(filter(context.is_visible, range(start, len(history)))))
     choice = _VisibleSelection(history, parent, counter, visibility.max_tokens)
     if visibility.pins:
         choice.add_pins()
@@ -138,12 +136,12 @@ class _VisibleSelection:
 
     def _prompts(self) -> Iterator[int]:
         """Yield the positions at which turns begin, newest first."""
-        line = self._context
-        own = line.scopes.lineage(line.scope)
+        context = self._context
+        own = context.scopes.lineage(context.scope)
         for position in reversed(self._history.prompt_positions):
             if position < self._start:
                 return
-            if line.is_visible(position) and line.message_scopes[position] in own:
+            if context.is_visible(position) and context.message_scopes[position] in own:
                 yield position
 
     @property

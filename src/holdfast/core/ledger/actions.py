@@ -6,7 +6,6 @@ error is resolved.
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
@@ -103,54 +102,40 @@ class ErrorRecord:
 
     def __str__(self) -> str:
         end = " (resolved)" if self.is_resolved else ""
-        command, said = _short_command(self.call, ACTION_CLIP_CHARS // 2), clip_to_line(self.text, ACTION_CLIP_CHARS)
-        return f"{command}: {said}{end} #{self.sources[-1]}"
+        command, text = _short_command(self.call, ACTION_CLIP_CHARS // 2), clip_to_line(self.text, ACTION_CLIP_CHARS)
+        return f"{command}: {text}{end} #{self.sources[-1]}"
 
 
 @dataclass(slots=True)
 class Actions:
-    """Commands, searches and errors, the latest of each kind last."""
+    """Commands, searches and errors by the key of their call, the latest of each kind last."""
 
-    _commands: dict[str, CommandRecord] = field(default_factory=dict[str, CommandRecord])
-    _searches: dict[str, SearchRecord] = field(default_factory=dict[str, SearchRecord])
-    _errors: dict[str, ErrorRecord] = field(default_factory=dict[str, ErrorRecord])
-
-    @property
-    def commands(self) -> Iterator[CommandRecord]:
-        """The commands that were run."""
-        return iter(self._commands.values())
-
-    @property
-    def searches(self) -> Iterator[SearchRecord]:
-        """The searches that were made."""
-        return iter(self._searches.values())
-
-    @property
-    def errors(self) -> Iterator[ErrorRecord]:
-        """The calls that failed."""
-        return iter(self._errors.values())
+    commands: dict[str, CommandRecord] = field(default_factory=dict[str, CommandRecord])
+    searches: dict[str, SearchRecord] = field(default_factory=dict[str, SearchRecord])
+    errors: dict[str, ErrorRecord] = field(default_factory=dict[str, ErrorRecord])
+    """The calls that failed."""
 
     def observe_result(self, call: ObservedCall, outcome: CallOutcome, output: str, position: int) -> None:
         """Record the outcome of a call."""
         if call.kind == "command":
-            ran = self._commands.get(call.key)
+            ran = self.commands.get(call.key)
             sources = add_source(ran.sources if ran else (), position)
             _keep_latest(
-                self._commands, call.key, CommandRecord(call.subject, outcome, sources, ran.runs + 1 if ran else 1)
+                self.commands, call.key, CommandRecord(call.subject, outcome, sources, ran.runs + 1 if ran else 1)
             )
         elif call.kind == "search" and outcome.is_ok:
-            made = self._searches.get(call.key)
+            made = self.searches.get(call.key)
             sources = add_source(made.sources if made else (), position)
             _keep_latest(
-                self._searches, call.key, SearchRecord(call.subject, call.search_path, _hit_count(output), sources)
+                self.searches, call.key, SearchRecord(call.subject, call.search_path, _hit_count(output), sources)
             )
-        failed = self._errors.get(call.key)
+        failed = self.errors.get(call.key)
         if not outcome.is_ok:
             sources = add_source(failed.sources if failed else (), position)
             name = call.subject if call.kind == "command" else call.label
-            _keep_latest(self._errors, call.key, ErrorRecord(name, call.tool, outcome.error_text, sources))
+            _keep_latest(self.errors, call.key, ErrorRecord(name, call.tool, outcome.error_text, sources))
         elif failed:
-            self._errors[call.key] = replace(failed, is_resolved=True)
+            self.errors[call.key] = replace(failed, is_resolved=True)
 
 
 def call_outcome(call: ObservedCall | None, result: ToolResult) -> CallOutcome:

@@ -211,8 +211,8 @@ class Constraint:
     def __str__(self) -> str:
         # The user's wording is kept verbatim, unless it contains characters that could break the line.
         text = self.text if self.speaker == "user" and self.text.isprintable() else clip_to_line(self.text)
-        said = f"“{text}” #{self.sources[-1]}"
-        return said if self.status == "active" else f"{said} ({self.status} by #{self.settled_by})"
+        quote = f"“{text}” #{self.sources[-1]}"
+        return quote if self.status == "active" else f"{quote} ({self.status} by #{self.settled_by})"
 
 
 @dataclass(slots=True)
@@ -250,32 +250,34 @@ class Constraints:
     def _supersede(self, lower: str, speaker: ConstraintSpeaker, position: int) -> None:
         """Mark the statements that a new one replaces as superseded."""
         # The model cannot supersede a constraint of the user.
-        standing = {
+        active = {
             key: constraint.text.lower()
             for key, constraint in self._constraints.items()
             if constraint.status == "active"
             and (speaker == "user" or constraint.speaker == "assistant")
             and key != lower
         }
-        replaced = [key for key, old in standing.items() if _contradicts(lower, old)]
-        if not replaced and _is_bare_replacement(lower):
+        replaced = [key for key, old in active.items() if _contradicts(lower, old)]
+        new = _sentence_traits(lower)
+        if not replaced and new.is_replacement and new.is_adoption and len(new.subject) == 1:
+            # The statement adopts one thing in place of another that it does not name.
             recent = (
                 key
-                for key in reversed(standing)
+                for key in reversed(active)
                 if position - self._constraints[key].sources[-1] <= REPLACEMENT_REACH_MESSAGES
             )
-            replaced = [key for key in recent if matches_cue(ADOPTION_CUE, standing[key])][:1]
+            replaced = [key for key in recent if matches_cue(ADOPTION_CUE, active[key])][:1]
         for key in replaced:
             self._constraints[key] = replace(self._constraints[key], status="superseded", settled_by=position)
 
     def _close(self, lower: str, position: int) -> bool:
         """Mark the constraints that a sentence declares done; return whether there were any."""
-        said = _cached_subject(lower)
+        words = _cached_subject(lower)
         closed = [
             key
             for key, constraint in self._constraints.items()
             if constraint.status == "active"
-            and len(said & (subject := _cached_subject(constraint.text.lower()))) > len(subject) / 2
+            and len(words & (subject := _cached_subject(constraint.text.lower()))) > len(subject) / 2
         ]
         for key in closed:
             self._constraints[key] = replace(self._constraints[key], status="done", settled_by=position)
@@ -285,11 +287,11 @@ class Constraints:
 def conflicting_constraints(constraints: Iterable[Constraint]) -> Iterator[str]:
     """Yield a description of each active decision of the model that contradicts an active statement of the user."""
     active = [constraint for constraint in constraints if constraint.status == "active"]
-    own = [constraint for constraint in active if constraint.speaker == "user"]
-    for settled in (constraint for constraint in active if constraint.speaker == "assistant"):
-        for asked in own:
-            if _contradicts(settled.text.lower(), asked.text.lower()):
-                yield f"the model decided {settled}, the user asked for {asked}"
+    requests = [constraint for constraint in active if constraint.speaker == "user"]
+    for decided in (constraint for constraint in active if constraint.speaker == "assistant"):
+        for asked in requests:
+            if _contradicts(decided.text.lower(), asked.text.lower()):
+                yield f"the model decided {decided}, the user asked for {asked}"
 
 
 def _kind(lower: str, speaker: ConstraintSpeaker) -> ConstraintKind | None:
@@ -309,16 +311,16 @@ def _kind(lower: str, speaker: ConstraintSpeaker) -> ConstraintKind | None:
 
 def _contradicts(new: str, old: str) -> bool:
     """Return whether a statement contradicts an older one on the same subject."""
-    said, before = _sentence_traits(new), _sentence_traits(old)
-    shared = len(said.subject & before.subject)
+    now, before = _sentence_traits(new), _sentence_traits(old)
+    shared = len(now.subject & before.subject)
     if not shared:
         return False
-    if said.rejected and said.rejected <= before.adopted:
+    if now.rejected and now.rejected <= before.adopted:
         return True
-    if said.is_negated != before.is_negated:
-        return shared > SAME_SUBJECT * len(said.subject | before.subject)
-    is_replacement = said.is_replacement and said.is_adoption and before.is_adoption
-    return is_replacement and shared >= SAME_SUBJECT * min(len(said.subject), len(before.subject))
+    if now.is_negated != before.is_negated:
+        return shared > SAME_SUBJECT * len(now.subject | before.subject)
+    is_replacement = now.is_replacement and now.is_adoption and before.is_adoption
+    return is_replacement and shared >= SAME_SUBJECT * min(len(now.subject), len(before.subject))
 
 
 class _Traits(NamedTuple):
@@ -336,20 +338,15 @@ class _Traits(NamedTuple):
 
 @lru_cache(maxsize=4 * MAX_CONSTRAINTS)
 def _sentence_traits(lower: str) -> _Traits:
-    given_up = re.search(REJECTION_CUE, lower)
+    rejected = re.search(REJECTION_CUE, lower)
     return _Traits(
         _cached_subject(lower),
-        _cached_subject(given_up[1]) if given_up else frozenset(),
+        _cached_subject(rejected[1]) if rejected else frozenset(),
         _cached_subject(re.sub(REJECTION_CUE, " ", lower)),
         matches_cue(NEGATION_CUE, lower),
         matches_cue(ADOPTION_CUE, lower),
         matches_cue(REPLACEMENT_CUE, lower),
     )
-
-
-def _is_bare_replacement(lower: str) -> bool:
-    """Return whether a statement adopts one thing in place of another without naming the other."""
-    return matches_cue(REPLACEMENT_CUE, lower) and matches_cue(ADOPTION_CUE, lower) and len(_cached_subject(lower)) == 1
 
 
 def subject_words(lower: str) -> frozenset[str]:

@@ -40,9 +40,12 @@ class FileRecord:
     last_write: FileAccess | None = None
 
     def __str__(self) -> str:
-        deeds = [("wrote", self.last_write), ("read", self.last_read)]
-        told = [f"{deed} {_format_line_range(touch.lines)}#{touch.position}" for deed, touch in deeds if touch]
-        return f"{self.path}: {', '.join(told)}" if told else f"{self.path} #{self.last}"
+        accesses = [
+            f"{verb} {f'{access.lines[0]}-{access.lines[1]} ' if access.lines else ''}#{access.position}"
+            for verb, access in (("wrote", self.last_write), ("read", self.last_read))
+            if access
+        ]
+        return f"{self.path}: {', '.join(accesses)}" if accesses else f"{self.path} #{self.last}"
 
 
 @dataclass(slots=True)
@@ -91,7 +94,3 @@ def _numbered_range(output: str) -> LineRange | None:
 
 def _hash(text: str) -> str:
     return sha256(text.encode(errors="replace")).hexdigest()[:HASH_CHARS] if text else ""
-
-
-def _format_line_range(lines: LineRange | None) -> str:
-    return f"{lines[0]}-{lines[1]} " if lines else ""

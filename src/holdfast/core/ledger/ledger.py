@@ -4,27 +4,23 @@ The ledger is a pure function of the messages, so the same messages give the sam
 records of each kind, and which records it evicts depends on the messages alone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.core.conversation.messages import Entry, Text, ToolCall, ToolResult, Trust
-from holdfast.core.conversation.tokens import Counter
-from holdfast.core.ledger.actions import Actions, CommandRecord, ErrorRecord, SearchRecord, call_outcome
-from holdfast.core.ledger.constraints import Constraint, Constraints
-from holdfast.core.ledger.files import FileRecord, FileRecords
+from holdfast.core.ledger.actions import Actions, call_outcome
+from holdfast.core.ledger.constraints import Constraints, ConstraintSpeaker
+from holdfast.core.ledger.files import FileRecords
 from holdfast.core.ledger.identifiers import argument_value, distinct_identifiers, json_strings_text
-from holdfast.core.ledger.names import (
-    FILE_USE_WEIGHT,
-    MODEL_USE_WEIGHT,
-    OUTPUT_USE_WEIGHT,
-    USER_USE_WEIGHT,
-    RankedName,
-    UsedNames,
-)
+from holdfast.core.ledger.names import FILE_USE_WEIGHT, MODEL_USE_WEIGHT, OUTPUT_USE_WEIGHT, USER_USE_WEIGHT, UsedNames
 from holdfast.core.ledger.tool_calls import ObservedCall, describe_call
 
 DATA_DIGITS = 6
 """Numbers with fewer digits count only if the model or the user has used them."""
+SPEAKERS: Mapping[Trust, ConstraintSpeaker] = {"user": "user", "agent": "user", "model": "assistant"}
+"""Who states the constraints and decisions in a text; other texts state none."""
+TEXT_WEIGHTS: Mapping[Trust, float] = {"model": MODEL_USE_WEIGHT, "tool": OUTPUT_USE_WEIGHT}
+"""The weight of a name in a text; `USER_USE_WEIGHT` for any other author."""
 MAX_OPEN_LEDGER_CALLS = 200
 """The limit for calls without a result; the oldest are evicted first."""
 
@@ -33,42 +29,13 @@ MAX_OPEN_LEDGER_CALLS = 200
 class Ledger:
     """Identifiers, files, commands, searches, errors, constraints and decisions, with their sources."""
 
-    _names: UsedNames = field(default_factory=UsedNames)
-    _files: FileRecords = field(default_factory=FileRecords)
-    _actions: Actions = field(default_factory=Actions)
-    _constraints: Constraints = field(default_factory=Constraints)
-    _open: dict[str, ObservedCall] = field(default_factory=dict[str, ObservedCall])
+    names: UsedNames = field(default_factory=UsedNames)
+    files: FileRecords = field(default_factory=FileRecords)
+    actions: Actions = field(default_factory=Actions)
+    constraints: Constraints = field(default_factory=Constraints)
+    open_calls: dict[str, ObservedCall] = field(default_factory=dict[str, ObservedCall])
+    """The calls that have no result yet, by id."""
     _length: int = 0
-
-    @property
-    def files(self) -> Iterator[FileRecord]:
-        """The files that were named, read or written, the latest last."""
-        return iter(self._files)
-
-    @property
-    def commands(self) -> Iterator[CommandRecord]:
-        """The commands that were run, the latest last."""
-        return self._actions.commands
-
-    @property
-    def searches(self) -> Iterator[SearchRecord]:
-        """The searches that were made, the latest last."""
-        return self._actions.searches
-
-    @property
-    def errors(self) -> Iterator[ErrorRecord]:
-        """The calls that failed, the latest last."""
-        return self._actions.errors
-
-    @property
-    def constraints(self) -> Iterator[Constraint]:
-        """The user's constraints and the decisions, the latest last."""
-        return iter(self._constraints)
-
-    @property
-    def open_calls(self) -> Iterator[ObservedCall]:
-        """The calls that have no result yet."""
-        return iter(self._open.values())
 
     def observe(self, entry: Entry) -> None:
         """Extract the records of a message."""
@@ -86,45 +53,26 @@ class Ledger:
                 self._observe_result(part, position)
                 _add_weights(used, part.text, OUTPUT_USE_WEIGHT)
             elif isinstance(part, Text):
-                self._observe_text(part, position)
-                _add_weights(used, part.text, _trust_weight(part.trust))
-        self._names.observe(used, position)
-
-    def ranked_identifiers(self, limit: int | None = None) -> list[RankedName]:
-        """Return the identifiers, or the best `limit` of them, most likely needed first."""
-        return self._names.ranked(limit)
-
-    def pack_identifiers(self, allowance_tokens: int, counter: Counter, *, exclude_text: str = "") -> str:
-        """Return as many identifiers as fit, verbatim, except those in `exclude_text`."""
-        return self._names.pack(allowance_tokens, counter, exclude_text=exclude_text)
+                if speaker := SPEAKERS.get(part.trust):
+                    self.constraints.observe(part.text, speaker, position)
+                _add_weights(used, part.text, TEXT_WEIGHTS.get(part.trust, USER_USE_WEIGHT))
+        self.names.observe(used, position)
 
     def _observe_call(self, call: ObservedCall) -> None:
-        self._files.observe_call(call)
-        self._open.pop(call.id, None)
-        self._open[call.id] = call
-        if len(self._open) > MAX_OPEN_LEDGER_CALLS:
-            del self._open[next(iter(self._open))]
+        self.files.observe_call(call)
+        self.open_calls.pop(call.id, None)
+        self.open_calls[call.id] = call
+        if len(self.open_calls) > MAX_OPEN_LEDGER_CALLS:
+            del self.open_calls[next(iter(self.open_calls))]
 
     def _observe_result(self, part: ToolResult, position: int) -> None:
-        call = self._open.pop(part.call_id, None)
+        call = self.open_calls.pop(part.call_id, None)
         if call is None:
             return
         outcome = call_outcome(call, part)
-        self._actions.observe_result(call, outcome, part.text, position)
+        self.actions.observe_result(call, outcome, part.text, position)
         if outcome.is_ok:
-            self._files.observe_result(call, part.text, position)
-
-    def _observe_text(self, part: Text, position: int) -> None:
-        if part.trust in {"user", "agent"}:
-            self._constraints.observe(part.text, "user", position)
-        elif part.trust == "model":
-            self._constraints.observe(part.text, "assistant", position)
-
-
-def _trust_weight(trust: Trust) -> float:
-    if trust == "model":
-        return MODEL_USE_WEIGHT
-    return OUTPUT_USE_WEIGHT if trust == "tool" else USER_USE_WEIGHT
+            self.files.observe_result(call, part.text, position)
 
 
 def _add_weights(used: dict[str, float], text: str, weight: float) -> None:

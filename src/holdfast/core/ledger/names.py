@@ -111,7 +111,13 @@ def _pack_priced(priced: Iterable[tuple[str, int]], allowance_tokens: int, count
         chosen[text] = cost
         endings.setdefault(_ending(text), []).append(text)
         line = " ".join(chosen) if inside else f"{line} {text}"
-    return _trim_to_allowance(IDENTIFIERS_HEADING, list(chosen), allowance_tokens, counter)
+    texts = list(chosen)
+    while texts:
+        whole = f"{IDENTIFIERS_HEADING}\n{' '.join(texts)}"
+        if counter.count(whole) <= allowance_tokens:
+            return whole
+        texts.pop()  # Together the texts may cost more than one by one.
+    return ""
 
 
 def _contained_names(text: str, endings: Mapping[str, list[str]], chosen: Container[str]) -> set[str]:
@@ -130,13 +136,9 @@ def _ending(text: str) -> str:
 def is_name_in(short: str, text: str) -> bool:
     """Return whether a text contains a name as a whole: `view` in `login_view.py`, but not `page_1` in `page_10`."""
     at = text.find(short)
-    while at >= 0 and not _is_name_at(at, short, text):
+    while at >= 0 and not (_is_word_boundary(text, at) and _is_word_boundary(text, at + len(short))):
         at = text.find(short, at + 1)
     return at >= 0
-
-
-def _is_name_at(at: int, short: str, text: str) -> bool:
-    return text.startswith(short, at) and _is_word_boundary(text, at) and _is_word_boundary(text, at + len(short))
 
 
 def _is_word_boundary(text: str, at: int) -> bool:
@@ -145,16 +147,6 @@ def _is_word_boundary(text: str, at: int) -> bool:
         return True
     before, after = text[at - 1], text[at]
     return not (before.isalnum() and after.isalnum()) or (after.isupper() and not before.isupper())
-
-
-def _trim_to_allowance(heading: str, texts: list[str], allowance_tokens: int, counter: Counter) -> str:
-    """Return a heading and the texts below it, without the last few if together they cost more than one by one."""
-    while texts:
-        whole = f"{heading}\n{' '.join(texts)}"
-        if counter.count(whole) <= allowance_tokens:
-            return whole
-        texts = texts[:-1]
-    return ""
 
 
 def _prior(text: str) -> float:

@@ -7,17 +7,12 @@ those that already occur in a section are left out. The sections may then use wh
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import TypeVar
 
 from holdfast.core.conversation.packing import Section, choose_more, choose_within_shares, section_lines
 from holdfast.core.conversation.tokens import Counter
-from holdfast.core.ledger.actions import ErrorRecord
-from holdfast.core.ledger.constraints import Constraint
-from holdfast.core.ledger.files import FileRecord
 from holdfast.core.ledger.ledger import Ledger
 
 LEDGER_FRAME = "[Ledger of earlier messages, made by rule, for reference only; #n is where a line comes from.]"
-RecordT = TypeVar("RecordT")
 CONSTRAINTS_SHARE, MIN_CONSTRAINTS_TOKENS, MAX_CONSTRAINTS_SHARE = 0.15, 160, 0.5
 """The share of the constraints, with a minimum because a constraint is no shorter in a small budget."""
 MAX_SECTION_RECORDS = 60
@@ -37,7 +32,7 @@ def render_ledger(ledger: Ledger, allowance_tokens: int, counter: Counter, *, ex
     )
     chosen, _ = choose_within_shares(sections, room, counter)
     shares = "\n".join([LEDGER_FRAME, *section_lines(sections, chosen)])
-    names = ledger.pack_identifiers(
+    names = ledger.names.pack(
         allowance_tokens - counter.count(shares) - 1, counter, exclude_text=f"{shares}\n{exclude_text}"
     )
     # Lines within the shares stay, however much the names cost: the user's constraints are among them.
@@ -47,16 +42,19 @@ def render_ledger(ledger: Ledger, allowance_tokens: int, counter: Counter, *, ex
 
 
 def _sections(ledger: Ledger, exclude_text: str, rules_share: float) -> list[Section]:
-    statements = [statement for statement in ledger.constraints if statement.text not in exclude_text]
-    constraints = _newest_first([statement for statement in statements if statement.kind == "constraint"])
-    decisions = _newest_first([statement for statement in statements if statement.kind == "decision"])
+    statements = [statement for statement in ledger.constraints if statement.text not in exclude_text][::-1]
+    statements.sort(key=lambda statement: statement.status != "active")
+    files = [*ledger.files][::-1]
+    files.sort(key=lambda file: (file.last_write is None, file.last_read is None))
+    errors = [*ledger.actions.errors.values()][::-1]
+    errors.sort(key=lambda error: error.is_resolved)
     return [
-        _section("The user asked to keep to:", rules_share, sorted(constraints, key=_is_settled)),
-        _section("Decided:", 0.02, sorted(decisions, key=_is_settled)),
-        _section("Files:", 0.04, sorted(_newest_first(ledger.files), key=_is_unwritten)),
-        _section("Commands:", 0.02, _newest_first(ledger.commands)),
-        _section("Went wrong:", 0.02, sorted(_newest_first(ledger.errors), key=_is_resolved)),
-        _section("Searches:", 0.01, _newest_first(ledger.searches)),
+        _section("The user asked to keep to:", rules_share, (one for one in statements if one.kind == "constraint")),
+        _section("Decided:", 0.02, (one for one in statements if one.kind == "decision")),
+        _section("Files:", 0.04, files),
+        _section("Commands:", 0.02, reversed(ledger.actions.commands.values())),
+        _section("Went wrong:", 0.02, errors),
+        _section("Searches:", 0.01, reversed(ledger.actions.searches.values())),
     ]
 
 
@@ -64,19 +62,3 @@ def _section(heading: str, share: float, records: Iterable[object]) -> Section:
     """Return a section of records, which come most important first."""
     lines = [str(record) for record in islice(records, MAX_SECTION_RECORDS)]
     return Section(heading, share, lines, range(len(lines)))
-
-
-def _newest_first(records: Iterable[RecordT]) -> list[RecordT]:
-    return list(records)[::-1]
-
-
-def _is_settled(constraint: Constraint) -> bool:
-    return constraint.status != "active"
-
-
-def _is_unwritten(file: FileRecord) -> tuple[bool, bool]:
-    return file.last_write is None, file.last_read is None
-
-
-def _is_resolved(error: ErrorRecord) -> bool:
-    return error.is_resolved

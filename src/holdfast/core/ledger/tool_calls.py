@@ -8,6 +8,7 @@ arguments decide, whatever the name of the tool.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias
 
 from holdfast.core.conversation.json_values import Json
@@ -73,25 +74,19 @@ def describe_call(call: ToolCall, value: Json, position: int) -> ObservedCall:
     label = clip_to_line(f"{call.name} {call.arguments}" if call.arguments not in {"", "{}"} else call.name)
     path, command = _first_text(fields, _PATH_KEYS), _first_text(fields, _COMMAND_KEYS)
     content = _written_content(fields)
+    observed = partial(ObservedCall, call.id, call.name, position=position, label=label)
     if command and not (path and command in _EDITOR_VERBS):
-        named = tuple(paths_in(command))
-        return ObservedCall(
-            call.id, call.name, "command", clip_to_line(command), position, named_paths=named, label=label
-        )
+        return observed("command", clip_to_line(command), named_paths=tuple(paths_in(command)))
     pattern = _first_text(fields, _PATTERN_KEYS)
     if pattern and not content:
         where = next(
             (place for key in _WHERE_KEYS if (place := _argument_text(fields.get(key))) not in {"", pattern}), ""
         )
-        return ObservedCall(
-            call.id, call.name, "search", clip_to_line(pattern), position, search_path=where, label=label
-        )
+        return observed("search", clip_to_line(pattern), search_path=where)
     if path:
         is_write = bool(content) or re.search(_WRITING, f"{call.name} {command}".lower()) is not None
-        lines = _line_range(fields)
-        return ObservedCall(call.id, call.name, "file", path, position, "", is_write, lines, content, label=label)
-    named = tuple(paths_in(call.arguments))
-    return ObservedCall(call.id, call.name, "command", label, position, named_paths=named, label=label)
+        return observed("file", path, is_write=is_write, lines=_line_range(fields), content=content)
+    return observed("command", label, named_paths=tuple(paths_in(call.arguments)))
 
 
 def paths_in(text: str) -> Iterator[str]:

@@ -32,7 +32,7 @@ from holdfast.core.conversation.shorten import (
 )
 from holdfast.core.conversation.spans import PositionRanges, position_count, ranges_without
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD, REPLY_OVERHEAD
-from holdfast.core.conversation.transcript import MessageFormat, Transcript
+from holdfast.core.conversation.transcript import MessageFormat, Transcript, json_bytes
 from holdfast.core.history.digest import make_digest
 from holdfast.core.planning.policy import FitSettings
 from holdfast.core.planning.receipt import View
@@ -84,7 +84,7 @@ class CutGrid(NamedTuple):
         """Return the position of a cut: the first legal one at or after its multiple of a step."""
         if number <= 0:
             return 0
-        known = self.transcript.cached_cuts((self.budget, self.max_tokens, self.step_share))
+        known = self.transcript.cached_cuts[self.budget, self.max_tokens, self.step_share]
         position = known.get(number)
         if position is None:
             target = number * self.step_share
@@ -209,7 +209,7 @@ class ViewFitter:
         has_room = self._digest_allowance >= MIN_FIT_DIGEST_TOKENS
         self._digest_tokens = self._digest_allowance + MESSAGE_OVERHEAD if has_room else 0
         """The tokens reserved for a digest; 0 if the allowance is too small for one."""
-        self._short = transcript.edited_entries(("short", self._clip_chars))
+        self._short = transcript.edited_entries["short", self._clip_chars]
 
     def fit(self) -> View:
         """Return the fullest view that fits."""
@@ -264,7 +264,7 @@ class ViewFitter:
     def _suffix_sums(self) -> tuple[list[int], list[int]]:
         """The cost of the last 0, 1, 2 … messages, whole and clipped, until the latter exceeds the budget."""
         raw_sums, short_sums = [0], [0]
-        costs = self._transcript.cached_costs(("short", self._clip_chars))
+        costs = self._transcript.cached_costs["short", self._clip_chars]
         max_tokens, protected = self._max_tokens, self._protection.whole
         for index in range(len(self._transcript) - 1, -1, -1):
             if short_sums[-1] > max_tokens:
@@ -381,7 +381,7 @@ class ViewFitter:
     def _digest_entry(self, compact_before: int, compacted: PositionRanges) -> Entry:
         """Return the digest of the messages before a cut; the same cut has the same digest."""
         transcript, positioned = self._transcript, self._transcript.entry_as_positioned
-        known = transcript.edited_entries(("digest", self._digest_allowance, compacted))
+        known = transcript.edited_entries["digest", self._digest_allowance, compacted]
         if compact_before not in known:
             hint = ""
             if self._situation.has_recall:
@@ -519,7 +519,7 @@ class ViewFitter:
             if prompts > budget.turns:
                 return False
         if budget.bytes:
-            return sum(self._transcript.reader.json_bytes(entry.message) for entry in entries) <= budget.bytes
+            return sum(json_bytes(self._transcript.reader, entry.message) for entry in entries) <= budget.bytes
         return True
 
     # The error if nothing can shrink further.
@@ -530,7 +530,7 @@ class ViewFitter:
         measures: tuple[tuple[str, int | None, Callable[[Message], int]], ...] = (
             ("messages", budget.messages, lambda _: 1),
             ("turns", budget.turns, lambda message: int(message.is_prompt)),
-            ("bytes", budget.bytes, self._transcript.reader.json_bytes),
+            ("bytes", budget.bytes, lambda message: json_bytes(self._transcript.reader, message)),
         )
         for unit, limit, measure in measures:
             sizes = self._sizes(least, measure)

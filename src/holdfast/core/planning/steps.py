@@ -12,6 +12,7 @@ from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
+from holdfast.core.conversation.transcript import json_bytes
 from holdfast.core.history.events import CompactionTrigger
 from holdfast.core.history.history import History
 from holdfast.core.history.projection import Projection
@@ -115,7 +116,7 @@ class PlanInput:
         if budget.turns:
             shares.append(sum(entry.message.is_prompt for entry in projection.entries) / budget.turns)
         if budget.bytes:
-            sizes = (self.history.message_format.json_bytes(entry.message) for entry in projection.entries)
+            sizes = (json_bytes(self.history.message_format, entry.message) for entry in projection.entries)
             shares.append(sum(sizes) / budget.bytes)
         return max(shares)
 

@@ -94,7 +94,8 @@ class RecallQuery:
             raise MalformedInputError("recall.lines", "says which part of a message: give its ref too, such as #12")
         if self.lines and self.chars:
             raise MalformedInputError("recall.lines", "give either lines or chars")
-        if not (self.refs or self.last or self.is_search):
+        searched = (self.questions, self.text, self.role, self.tool, self.file, self.since, self.until)
+        if not (self.refs or self.last or any(searched)):
             raise MalformedInputError("recall", EMPTY_QUERY)
         if self.diff:
             self._check_diff()
@@ -158,11 +159,6 @@ class RecallQuery:
         """The questions, each searched separately."""
         questions = (self.query,) if isinstance(self.query, str) else self.query
         return tuple(question for question in questions if question)
-
-    @property
-    def is_search(self) -> bool:
-        """Whether the query searches, not only reads references."""
-        return any((self.questions, self.text, self.role, self.tool, self.file, self.since, self.until))
 
     @property
     def references(self) -> list[MessageReference]:

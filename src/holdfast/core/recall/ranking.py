@@ -104,12 +104,12 @@ def fuse_rankings(rankings: Sequence[Sequence[int]]) -> dict[int, float]:
     return scores
 
 
-def is_by_named_speaker(text: str, question: str) -> bool:
-    """Return whether a text begins with a name and a colon, and the question has that name."""
+def is_by_named_speaker(text: str, questions: Iterable[str]) -> bool:
+    """Return whether a text begins with a name and a colon, and one of the questions has that name."""
     speaker = _SPEAKER.match(text)
     if speaker is None:
         return False
-    asked = {word.lower().removesuffix("'s").removesuffix("’s") for word in _WORD.findall(question)}
+    asked = {word.lower().removesuffix("'s").removesuffix("’s") for one in questions for word in _WORD.findall(one)}
     return not asked.isdisjoint(speaker[1].lower().split())
 
 

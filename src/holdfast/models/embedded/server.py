@@ -39,25 +39,20 @@ class EngineProcess:
         self._errors = TemporaryFile()  # noqa: SIM115 - as long as the process
         # Threads that spin while they wait would take cores from those that work.
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
-        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and script
+        self.popen = subprocess.Popen(  # noqa: S603 - our own interpreter and script
             [sys.executable, "-P", str(engine.__file__)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env=environment,
         )
-        self._input = cast("IO[bytes]", self._process.stdin)
-        self._output = cast("IO[bytes]", self._process.stdout)
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._process.pid
+        self._input = cast("IO[bytes]", self.popen.stdin)
+        self._output = cast("IO[bytes]", self.popen.stdout)
 
     @property
     def is_alive(self) -> bool:
         """Whether the process is running."""
-        return self._process.poll() is None
+        return self.popen.poll() is None
 
     def wait_until_ready(self, settings: Mapping[str, object]) -> str:
         """Return the address of the server once it has loaded the model and reports that it is healthy."""
@@ -69,24 +64,20 @@ class EngineProcess:
         url = str(json.loads(line)["url"]) if line else ""
         while not (url and _is_healthy(url)):
             if not line or not self.is_alive:
-                problem = f"the engine exited with {self._process.wait()}: {self._last_error_line()}"
+                problem = f"the engine exited with {self.popen.wait()}: {self._last_error_line()}"
                 raise ModelRefusedError(EMBEDDED_MODEL, problem, remedy="check the weights")
             time.sleep(HEALTH_POLL_SECONDS)
         return url
-
-    def kill(self) -> None:
-        """Kill the process."""
-        self._process.kill()
 
     def stop(self) -> None:
         """Close stdin and wait for the process to exit; kill it if it does not."""
         with suppress(OSError):
             self._input.close()
         try:
-            self._process.wait(STOP_SECONDS)
+            self.popen.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.popen.kill()
+            self.popen.wait()
         self._output.close()
         self._errors.close()
 
@@ -139,17 +130,16 @@ class EmbeddedServer:
         self._weights = weights
         self._threads = threads or max(1, (os.cpu_count() or 2) // 2)
         self._progress = progress
-        self._key = secrets.token_urlsafe(24)
+        self.api_key = secrets.token_urlsafe(24)
+        """The only key that the server accepts."""
         self._url: str | None = None
         self._process: EngineProcess | None = None
 
     async def __aenter__(self) -> Self:
-        """Start."""
         await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop."""
         await self.stop()
 
     @property
@@ -165,19 +155,18 @@ class EmbeddedServer:
         return f"{self._url}/v1"
 
     @property
-    def api_key(self) -> str:
-        """The only key that the server accepts."""
-        return self._key
-
-    @property
     def pid(self) -> int | None:
         """The id of the engine process."""
-        return self._process.pid if self._process else None
+        return self._process.popen.pid if self._process else None
 
     def summarizer(self) -> ChatSummarizer:
         """Return a summarizer that uses this server."""
         return ChatSummarizer(
-            self.base_url, EMBEDDED_MODEL, api_key=self._key, window=self.n_ctx, idle_seconds=EMBEDDED_SILENCE_SECONDS
+            self.base_url,
+            EMBEDDED_MODEL,
+            api_key=self.api_key,
+            window=self.n_ctx,
+            idle_seconds=EMBEDDED_SILENCE_SECONDS,
         )
 
     async def start(self) -> None:
@@ -187,7 +176,7 @@ class EmbeddedServer:
         settings = {
             "weights": str(weights),
             "name": EMBEDDED_MODEL,
-            "key": self._key,
+            "key": self.api_key,
             "n_ctx": self.n_ctx,
             "threads": self._threads,
         }
@@ -199,7 +188,7 @@ class EmbeddedServer:
             raise ModelUnreachableError(EMBEDDED_MODEL, f"not ready within {START_SECONDS:g} s") from None
         finally:
             if self._url is None:
-                process.kill()
+                process.popen.kill()
                 await self.stop()
 
     async def stop(self) -> None:
@@ -212,21 +201,13 @@ class EmbeddedServer:
 class EmbeddedSummarizer:
     """The embedded model as a summarizer: starts its server at the first call, and again if it has exited."""
 
+    name = EMBEDDED_MODEL
     prefix_formats = ChatSummarizer.prefix_formats
 
     def __init__(self, server: EmbeddedServer | None = None) -> None:
         self._server = server or EmbeddedServer()
+        self.window = self._server.n_ctx
         self._start_lock = asyncio.Lock()
-
-    @property
-    def name(self) -> str:
-        """The name of the model."""
-        return EMBEDDED_MODEL
-
-    @property
-    def window(self) -> int | None:
-        """The context window in tokens, reply included."""
-        return self._server.n_ctx
 
     async def write(self, prompt: SummaryPrompt) -> ModelReply:
         """Return the reply of the model."""

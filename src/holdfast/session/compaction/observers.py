@@ -4,7 +4,7 @@ No observer can harm the session: a problem is reported, and the compaction cont
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -72,14 +72,15 @@ class ObserverRunner:
 
     async def run_pre_compact_hooks(self, event: log.CompactionStarted) -> None:
         """Call the hooks before a compaction, and wait for them."""
-        call = HookCall(
-            name="preCompact",
-            session=self._log.session,
-            trigger=event.trigger,
-            focus=event.custom_instructions or "",
-            tokens=event.tokens,
+        await self._run_hooks(
+            HookCall(
+                name="preCompact",
+                session=self._log.session,
+                trigger=event.trigger,
+                focus=event.custom_instructions or "",
+                tokens=event.tokens,
+            )
         )
-        self._report(await run_hooks(self.observers.hooks, call))
 
     async def add_checkpoint(self, event: log.CompactionCompleted) -> log.CompactionCompleted:
         """Return a compaction event with the number and the file of its checkpoint, if checkpoints are written."""
@@ -113,7 +114,9 @@ class ObserverRunner:
             checkpoint_path=event.checkpoint_path,
         )
         if self.observers.hooks.post_compact:
-            self._start_task(self._run_post_compact_hooks(call))
+            task = asyncio.ensure_future(self._run_hooks(call))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def update_checkpoints(self) -> None:
         """Mark which checkpoints belong to compactions that are in force."""
@@ -154,13 +157,8 @@ class ObserverRunner:
                 self._reported.add(str(error))
                 self._report([f"memory: {error}"])
 
-    async def _run_post_compact_hooks(self, call: HookCall) -> None:
+    async def _run_hooks(self, call: HookCall) -> None:
         self._report(await run_hooks(self.observers.hooks, call))
-
-    def _start_task(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _report(self, problems: list[str]) -> None:
         for problem in problems:

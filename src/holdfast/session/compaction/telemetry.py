@@ -284,15 +284,17 @@ class _Instruments:
             return meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=bounds)
 
         return cls(
-            starts=meter.create_counter(STARTED_EVENT, "{compaction}", "Compactions that were begun."),
+            starts=meter.create_counter(STARTED_EVENT, "{compaction}", "Compactions that were started."),
             start_tokens=histogram(
-                f"{STARTED_EVENT}.tokens", "{token}", "What the context was made of.", TOKEN_BUCKETS
+                f"{STARTED_EVENT}.tokens", "{token}", "Tokens of the context, by part.", TOKEN_BUCKETS
             ),
-            completions=meter.create_counter(COMPLETED_EVENT, "{compaction}", "Compactions that came to an end."),
+            completions=meter.create_counter(COMPLETED_EVENT, "{compaction}", "Compactions that have ended."),
             seconds=histogram(f"{COMPLETED_EVENT}.duration", "s", "How long a compaction took.", DURATION_BUCKETS),
-            tokens_removed=histogram(f"{COMPLETED_EVENT}.tokens_removed", "{token}", "What it saved.", TOKEN_BUCKETS),
+            tokens_removed=histogram(
+                f"{COMPLETED_EVENT}.tokens_removed", "{token}", "Tokens that it removed.", TOKEN_BUCKETS
+            ),
             messages_removed=histogram(
-                f"{COMPLETED_EVENT}.messages_removed", "{message}", "What it folded.", MESSAGE_BUCKETS
+                f"{COMPLETED_EVENT}.messages_removed", "{message}", "Messages that it replaced.", MESSAGE_BUCKETS
             ),
         )
 

@@ -34,7 +34,7 @@ from holdfast.errors import (
 )
 from holdfast.session.log.index_text import index_entries
 from holdfast.session.log.records import StoredLog, encode_event
-from holdfast.session.log.snapshot import SessionSnapshot, decode_snapshot, encode_snapshot
+from holdfast.session.log.session_snapshot import SessionSnapshot, decode_snapshot, encode_snapshot
 from holdfast.stores.base import IndexEntry, Snapshot, Store, StoredRecord
 from holdfast.wire.formats import format_named
 

@@ -23,14 +23,10 @@ def has_owner_exited(owner: str) -> bool:
     host, process = owner.split(":")[:2] if owner.count(":") > 1 else ("", "0")
     if owner in HELD_HERE or host != socket.gethostname() or not process.isdecimal():
         return False
-    return int(process) == os.getpid() or not _is_alive(int(process))
-
-
-def _is_alive(process: int) -> bool:
     try:
-        os.kill(process, 0)
+        os.kill(int(process), 0)
     except ProcessLookupError:
-        return False
-    except OSError:
         return True
-    return True
+    except OSError:
+        return False
+    return int(process) == os.getpid()

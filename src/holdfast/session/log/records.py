@@ -78,7 +78,7 @@ def message_in_record(record: JsonRecord) -> tuple[str, Mapping[str, object]]:
         name, native = values.get("format"), values.get("native")
         if isinstance(name, str) and isinstance(native, Mapping):
             return name, cast("Mapping[str, object]", native)
-    raise MalformedInputError("record", "tells of no message")
+    raise MalformedInputError("record", "is not a message")
 
 
 def lost_message_record(record: JsonRecord) -> JsonRecord:

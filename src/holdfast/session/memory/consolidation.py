@@ -153,9 +153,9 @@ class RemAgent:
         before = known.get("messages")
         context = history.context()
         start = max(before if isinstance(before, int) else 0, context.state.cleared_at)
-        said = [entry for entry in context.entries_between(start, context.length) if not entry.message.is_from_memory]
-        draft.messages = {entry.position or 0: entry for entry in said}
-        if len(said) >= MIN_NEW_MESSAGES and not await self._propose_with_model(draft, notes):
+        new = [entry for entry in context.entries_between(start, context.length) if not entry.message.is_from_memory]
+        draft.messages = {entry.position or 0: entry for entry in new}
+        if len(new) >= MIN_NEW_MESSAGES and not await self._propose_with_model(draft, notes):
             propose_by_rule(draft, list(history.ledger(log.MAIN, context.length).constraints), start)
         return ReadProgress(context.length, len(events))
 

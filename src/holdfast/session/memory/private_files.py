@@ -162,11 +162,11 @@ def update_file(path: Path, update: Callable[[str], str]) -> bool:
     Raises `WorkspaceUnavailableError` if the file cannot be read completely, and leaves it unchanged.
     """
     with translate_disk_errors(path), folder_lock(path.parent):
-        meant = _resolve_link(path)
-        before = _read_strictly(meant)
+        target = _resolve_link(path)
+        before = _read_strictly(target)
         after = update(before)
         if after != before:
-            write_atomically(meant, after.encode(errors="replace"))
+            write_atomically(target, after.encode(errors="replace"))
         return after != before
 
 
@@ -206,15 +206,15 @@ def _resolve_link(path: Path) -> Path:
     if not path.is_symlink():
         return path
     try:
-        meant = path.resolve(strict=True)
-        found = meant.stat()
+        target = path.resolve(strict=True)
+        found = target.stat()
     except (OSError, RuntimeError):  # a loop of links raises one or the other
         problem = "is a link to a file that does not exist; create the file, or remove the link"
         raise WorkspaceUnavailableError(str(path), problem) from None
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-        problem = f"is a link to {meant}, which is not a regular file of this user; remove the link"
+        problem = f"is a link to {target}, which is not a regular file of this user; remove the link"
         raise WorkspaceUnavailableError(str(path), problem)
-    return meant
+    return target
 
 
 @contextmanager

@@ -136,21 +136,21 @@ class MemorySearchTool:
         if not found.sections:
             nothing = "Nothing was found. Try other words, fewer of them, or without quotation marks."
             return "\n\n".join([nothing, *unread])
-        shown: list[str] = []
+        excerpts: list[str] = []
         left = tokens - sum(map(self.counter.count, (MEMORY_FRAME, *unread))) - MORE_HINT_TOKENS
         for section in found.sections:
             head = f"[{section_source(section)}]"
             room = left - self.counter.count(head) - 4
             whole = self.counter.count(section.text)
             # A very short excerpt is useless: unless it is the first, it waits for the next page.
-            if shown and room < min(whole, MIN_MEMORY_TOKENS):
+            if excerpts and room < min(whole, MIN_MEMORY_TOKENS):
                 break
             text = memory_excerpt(section.text, query, max(room, MIN_EXCERPT_TOKENS), self.counter)
-            shown.append(f"{head}\n{text}")
+            excerpts.append(f"{head}\n{text}")
             left = room - self.counter.count(text)
-        more = found.total - skip - len(shown)
-        tail = [f"[{more:,} more: ask again with skip={skip + len(shown)}]"] if more > 0 else []
-        return "\n\n".join([MEMORY_FRAME, *shown, *tail, *unread])
+        more = found.total - skip - len(excerpts)
+        tail = [f"[{more:,} more: ask again with skip={skip + len(excerpts)}]"] if more > 0 else []
+        return "\n\n".join([MEMORY_FRAME, *excerpts, *tail, *unread])
 
 
 def _bounded_int(value: object, default: int, least: int, most: int) -> int:

@@ -132,8 +132,8 @@ class _RecallAnswerer:
         one = await self._finder.find_call(reference.call_id)
         if one is None:
             return [], False
-        meant = replace(_part_reference(one, reference.call_id), span=reference.span)
-        return pack_references([(meant, one)], self._packer), True
+        target = replace(_part_reference(one, reference.call_id), span=reference.span)
+        return pack_references([(target, one)], self._packer), True
 
     def _visible_pages(self, reference: MessageReference) -> Iterator[list[int]]:
         """Yield the positions of a reference that this agent may see, one page at a time."""
@@ -189,7 +189,7 @@ class _RecallAnswerer:
             return ""
         try:
             context.entries.require(range(stop, context.length))
-            items = history.ledger(context.scope, stop).ranked_identifiers(MAX_RANKED)
+            items = history.ledger(context.scope, stop).names.ranked(MAX_RANKED)
         except NotInMemoryError:
             return ""
         tail = (message_body(entry.message).text for entry in context.entries_between(stop, context.length))

@@ -161,7 +161,7 @@ class MessageFinder:
         self._context = reader.context
         self._in_view = in_view
         """The positions in view, which are ranked last."""
-        self._is_recall_only = reader.log.history.recall_marks.is_recall_only
+        self._recall_only = reader.log.history.recall_marks.recall_only
 
     async def search(self, query: RecallQuery) -> MessageHits:
         """Return messages that match a query, the best first; the newest first if it names only a time or a role."""
@@ -235,7 +235,7 @@ class MessageFinder:
 
     def _is_findable(self, position: int) -> bool:
         """Return whether this agent may see a message and it holds more than recall's own calls and answers."""
-        return self._context.is_recallable(position) and not self._is_recall_only(position)
+        return self._context.is_recallable(position) and position not in self._recall_only
 
     def _unseen_first(self, order: Sequence[int]) -> list[int]:
         return sorted(order, key=self._in_view.__contains__)
@@ -306,7 +306,7 @@ def _scores(
     for position, one in read.items():
         raw_scores = ranking.scores if is_tool_message(one) and not uses_spread else ranking.spread_scores
         if score := raw_scores.get(position):
-            if is_by_named_speaker(one.message.text, ranking.question):
+            if is_by_named_speaker(one.message.text, [ranking.question]):
                 score *= SPEAKER_FACTOR
             scores[position] = score * (PAIR_FACTOR if pairs and contains_pair(one.body.text, pairs) else 1.0)
     least = least_share * max(scores.values(), default=0.0)

@@ -110,11 +110,12 @@ class FactReader:
 def must_keep_of(ledger: Ledger) -> list[MustKeep]:
     """Return the facts that must survive: the user's constraints first, and each kind newest or likeliest first."""
     wishes = [wish for wish in ledger.constraints if wish.status == "active"][::-1]
-    unresolved = [error for error in ledger.errors if not error.is_resolved][::-1]
+    unresolved = [error for error in ledger.actions.errors.values() if not error.is_resolved][::-1]
     found: dict[MustKeepKind, Iterator[MustKeep]] = {
         "constraint": (MustKeep("constraint", one.text, one.sources[-1]) for one in wishes if one.kind == "constraint"),
         "undone": (
-            MustKeep("undone", call.label, call.position, (call.subject,)) for call in reversed([*ledger.open_calls])
+            MustKeep("undone", call.label, call.position, (call.subject,))
+            for call in reversed(ledger.open_calls.values())
         ),
         "error": (
             MustKeep(
@@ -127,7 +128,7 @@ def must_keep_of(ledger: Ledger) -> list[MustKeep]:
         ),
         "decision": (MustKeep("decision", one.text, one.sources[-1]) for one in wishes if one.kind == "decision"),
         "file": _written_files(ledger),
-        "name": (MustKeep("name", item.text, item.last) for item in ledger.ranked_identifiers(MAX_PER_KIND["name"])),
+        "name": (MustKeep("name", item.text, item.last) for item in ledger.names.ranked(MAX_PER_KIND["name"])),
     }
     return [fact for kind, facts in found.items() for fact in islice(facts, MAX_PER_KIND[kind])]
 

@@ -1,4 +1,4 @@
-"""A thread of its own does one thing after another, tells what comes of it, and keeps nobody waiting at the end."""
+"""The worker thread runs actions in order, returns their results, and does not delay the exit of the program."""
 
 import asyncio
 import gc
@@ -24,7 +24,7 @@ asyncio.run(main())
 """
 
 
-async def test_what_is_asked_at_once_is_done_in_its_order_and_one_after_another() -> None:
+async def test_actions_run_one_after_another_in_order() -> None:
     thread, done = WorkerThread(NAME), list[tuple[int, str]]()
 
     def note(number: int) -> int:
@@ -37,7 +37,7 @@ async def test_what_is_asked_at_once_is_done_in_its_order_and_one_after_another(
     assert done == [(number, NAME) for number in range(20)]
 
 
-async def test_what_an_action_raises_is_raised_where_it_is_awaited_and_the_thread_goes_on() -> None:
+async def test_the_error_of_an_action_is_raised_where_it_is_awaited_and_the_thread_continues() -> None:
     thread = WorkerThread(NAME)
 
     with pytest.raises(ZeroDivisionError):
@@ -47,7 +47,7 @@ async def test_what_an_action_raises_is_raised_where_it_is_awaited_and_the_threa
     assert await thread.run(lambda: 1) == 1
 
 
-async def test_what_is_given_up_before_its_turn_is_not_done() -> None:
+async def test_an_action_cancelled_before_it_starts_does_not_run() -> None:
     thread, gate, done = WorkerThread(NAME), threading.Event(), list[str]()
     first = asyncio.ensure_future(thread.run(gate.wait))
     second = asyncio.ensure_future(thread.run(lambda: done.append("second")))
@@ -62,7 +62,7 @@ async def test_what_is_given_up_before_its_turn_is_not_done() -> None:
     assert await thread.run(lambda: done) == []
 
 
-async def test_what_is_given_up_while_it_is_done_is_done_to_its_end() -> None:
+async def test_an_action_cancelled_while_it_runs_runs_to_its_end() -> None:
     thread, began, gate, done = WorkerThread(NAME), threading.Event(), threading.Event(), list[str]()
 
     def act() -> None:
@@ -80,7 +80,7 @@ async def test_what_is_given_up_while_it_is_done_is_done_to_its_end() -> None:
     assert await thread.run(lambda: done) == ["done"]
 
 
-def test_an_event_loop_that_is_gone_does_not_stop_the_thread() -> None:
+def test_a_closed_event_loop_does_not_stop_the_thread() -> None:
     thread, began, gate = WorkerThread(NAME), threading.Event(), threading.Event()
 
     async def leave() -> None:

@@ -1,4 +1,4 @@
-"""The chat as a person has it, in a real pseudo-terminal, with a model behind real HTTP."""
+"""The chat in a real pseudo-terminal, with a model served over real HTTP."""
 
 from pathlib import Path
 
@@ -137,7 +137,7 @@ def test_a_chat_that_is_told_to_end_leaves_the_terminal_as_it_was(sit: Sit, serv
 
 
 @pytest.mark.parametrize(
-    ("reply", "told"),
+    ("reply", "expected"),
     [
         (
             http_response(401, {"error": {"message": "Incorrect API key provided", "type": "invalid_request_error"}}),
@@ -150,16 +150,16 @@ def test_a_chat_that_is_told_to_end_leaves_the_terminal_as_it_was(sit: Sit, serv
     ids=["wrong key", "unknown model", "cut in mid-stream", "an empty answer"],
 )
 def test_a_failure_is_told_and_the_conversation_goes_on(
-    sit: Sit, served: Served, reply: list[bytes], told: str
+    sit: Sit, served: Served, reply: list[bytes], expected: str
 ) -> None:
-    served.script += [reply, reply] if told == EMPTY else [reply]
+    served.script += [reply, reply] if expected == EMPTY else [reply]
     person = sit()
 
     person.says("hello")
-    person.sees(told, "Nothing is lost")
+    person.sees(expected, "Nothing is lost")
     person.says("/retry")
     # An empty answer was asked for once more by pydantic-ai itself, in words of its own.
-    person.sees("you said: Please return text" if told == EMPTY else "you said: hello")
+    person.sees("you said: Please return text" if expected == EMPTY else "you said: hello")
 
 
 def test_a_large_paste_becomes_an_attachment_that_the_model_reads(sit: Sit, served: Served) -> None:

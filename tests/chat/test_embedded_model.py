@@ -1,4 +1,4 @@
-"""The chat with a real model, and nothing but this machine: what `make chat` opens."""
+"""The chat with the embedded model, as `make chat` opens it."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from holdfast.apps.settings.sources import load_settings
 from holdfast.models.embedded.weights import cache_folder
 from holdfast.stores.memory import MemoryStore
 from tests.chat.conftest import Sit
-from tests.chat.room import Room
+from tests.chat.recording_screen import RecordingScreen
 
 CTRL_D = "\x04"
 
@@ -43,14 +43,14 @@ async def test_a_server_of_another_window_does_not_outlive_the_settings_that_wan
         flags = {"model": "embedded", "summarization_model": "embedded", "n_ctx": str(n_ctx)}
         return load_settings(flags=flags, cwd=tmp_path, environ={"HOLDFAST_HOME": str(tmp_path)})
 
-    answerer = RuntimeCache(Room())
+    runtimes = RuntimeCache(RecordingScreen())
     async with Session.open("s", store=MemoryStore()) as session:
-        await answerer.get(wanting(512), session, FileTools(tmp_path))
-        first = answerer._server
+        await runtimes.get(wanting(512), session, FileTools(tmp_path))
+        first = runtimes._server
         assert first is not None
         was_running = first.is_running
 
-        answerer.summarizer(wanting(1_024))
-        await answerer.close()
+        runtimes.summarizer(wanting(1_024))
+        await runtimes.close()
 
     assert (was_running, first.is_running) == (True, False)

@@ -1,4 +1,4 @@
-"""A model writes summaries while the conversation goes on; nobody waits, and every summary is checked before it counts.
+"""A model writes summaries in the background; every summary is checked before it takes effect.
 
 The model here reads from a script, so that this runs anywhere. Name a real one instead: "openai:gpt-5-mini", an
 endpoint as "http://127.0.0.1:8080/v1#name", or "embedded".
@@ -13,9 +13,9 @@ SUMMARY = "Intent: count apples and pears [#0]. Done: rows 0 to 9 are counted [#
 
 
 async def main() -> None:
-    """Talk until a summary is due, and look at what it did."""
-    writer = ScriptedModel([SUMMARY, SUMMARY, SUMMARY])
-    async with Session.open("beside", store="memory://", model="gpt-5", summarizer=writer) as session:
+    """Talk until a summary is due, and show its receipt."""
+    summarizer = ScriptedModel([SUMMARY, SUMMARY, SUMMARY])
+    async with Session.open("counting", store="memory://", model="gpt-5", summarizer=summarizer) as session:
         for row in range(18):
             question = f"Row {row}: " + "apple pear " * 120
             await session.record([{"role": "user", "content": question}])
@@ -25,7 +25,7 @@ async def main() -> None:
             await asyncio.sleep(0.01)
         for receipt in await session.receipts():
             print(f"\n{receipt}")
-        print(f"\nstill there, to the letter: {len(await session.messages_at(0, len(session)))} messages")
+        print(f"\nin the log, unchanged: {len(await session.messages_at(0, len(session)))} messages")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The agent that answers in a chat, as a provider gets to know it."""
+"""The requests of the agent that answers in a chat."""
 
 from collections.abc import Sequence
 

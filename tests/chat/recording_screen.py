@@ -1,4 +1,4 @@
-"""A chat without a terminal: what it shows is remembered, what it asks is answered from a list."""
+"""A chat without a terminal: its screen records events and answers questions from a list."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,20 +10,20 @@ from holdfast.apps.settings.sources import load_settings
 from holdfast.stores.memory import MemoryStore
 
 
-class Room:
-    """A screen that remembers."""
+class RecordingScreen:
+    """A screen that records its events."""
 
     def __init__(self, *answers: Consent) -> None:
-        self.happened: list[ChatEvent] = []
+        self.events: list[ChatEvent] = []
         self.asked: list[str] = []
-        self.was_busy: list[str] = []
+        self.busy_texts: list[str] = []
         self.answers = list(answers)
 
     def show(self, event: ChatEvent) -> None:
-        self.happened.append(event)
+        self.events.append(event)
 
     def show_busy(self, what: str) -> None:
-        self.was_busy.append(what)
+        self.busy_texts.append(what)
 
     async def ask_consent(self, question: str, *, has_always: bool = False) -> Consent:
         del has_always
@@ -35,41 +35,41 @@ class Room:
         return text if self.answers.pop(0) == "yes" else None
 
     def since(self, start: int) -> str:
-        """What a person would have read since then."""
-        return "\n".join(_read(happening) for happening in self.happened[start:])
+        """Return what a user has read since an event."""
+        return "\n".join(_read(event) for event in self.events[start:])
 
 
-def _read(happening: ChatEvent) -> str:
-    match happening:
+def _read(event: ChatEvent) -> str:
+    match event:
         case ChatNotice(text) | CommandReply(text):
             return text
         case CommandTable():
-            return "\n".join(" | ".join(row) for row in [happening.columns, *happening.rows])
+            return "\n".join(" | ".join(row) for row in [event.columns, *event.rows])
         case _:
-            return str(happening)
+            return str(event)
 
 
-async def entered(
+async def open_chat(
     home: Path, *answers: Consent, flags: Mapping[str, str] | None = None, store: MemoryStore | None = None
-) -> tuple[Chat, Room]:
-    """Return a chat in a new conversation, at somebody's whose home is empty."""
-    room = Room(*answers)
+) -> tuple[Chat, RecordingScreen]:
+    """Return a chat in a new conversation, with an empty home."""
+    screen = RecordingScreen(*answers)
     environ = {"HOLDFAST_HOME": str(home)}
     settings = load_settings(flags={"model": "gpt-5", **(flags or {})}, cwd=home, environ=environ)
-    chat = Chat(settings, room, folder=home, store=store or MemoryStore())
+    chat = Chat(settings, screen, folder=home, store=store or MemoryStore())
     await chat.open_conversation()
-    return chat, room
+    return chat, screen
 
 
-async def told(chat: Chat, room: Room, line: str) -> str:
-    """Give a command and return what it answers."""
-    start = len(room.happened)
+async def reply_to(chat: Chat, screen: RecordingScreen, line: str) -> str:
+    """Run a slash command and return its output."""
+    start = len(screen.events)
     await run_slash_command(chat, line)
-    return room.since(start)
+    return screen.since(start)
 
 
-async def said(chat: Chat, turns: int, words: int = 40) -> None:
-    """Let a conversation have been."""
+async def add_turns(chat: Chat, turns: int, words: int = 40) -> None:
+    """Record some turns."""
     for number in range(turns):
         prompt = {"kind": "request", "parts": [user_part(f"question {number} " + "why " * words)]}
         reply = {"kind": "response", "parts": [{"part_kind": "text", "content": f"answer {number} " + "so " * words}]}

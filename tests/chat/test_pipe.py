@@ -1,4 +1,4 @@
-"""The chat without a terminal: answers for pipes, events for programs."""
+"""The chat without a terminal: text for pipes, events for programs."""
 
 import json
 import subprocess
@@ -82,7 +82,7 @@ def test_a_failure_is_an_exit_code_and_a_line(served: Served, env: dict[str, str
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["--resume", "nothing"], "session 'nothing' is not known"),
         (["--resume"], "session 'the newest' is not known"),
@@ -94,11 +94,11 @@ def test_a_failure_is_an_exit_code_and_a_line(served: Served, env: dict[str, str
     ],
 )
 def test_a_users_mistake_is_told_in_a_line(
-    served: Served, env: dict[str, str], folder: Path, arguments: list[str], told: str
+    served: Served, env: dict[str, str], folder: Path, arguments: list[str], expected: str
 ) -> None:
     _, out, err = ran(served, env, folder, *arguments)
 
-    assert told in err
+    assert expected in err
     assert out == ""
     assert "Traceback" not in err
 

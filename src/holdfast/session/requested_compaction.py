@@ -23,7 +23,6 @@ from holdfast.errors import (
     CompactionError,
     CompactionFailedError,
     CompactionRunningError,
-    ConcurrentWriteError,
     HoldfastError,
     ModelAccessError,
     ModelError,
@@ -33,11 +32,11 @@ from holdfast.errors import (
     SettingsError,
 )
 from holdfast.session.compaction.compactor import Compactor
-from holdfast.session.log.event_log import SessionLog
+from holdfast.session.log.event_log import SessionLog, locked
 from holdfast.session.prepare import RequestBuilder, RequestOptions
 
 
-class ManualCompaction:
+class RequestedCompaction:
     """Compacts a session on request."""
 
     def __init__(self, session_log: SessionLog, compactor: Compactor, builder: RequestBuilder) -> None:
@@ -60,39 +59,35 @@ class ManualCompaction:
             if self._log.history.session_state.running_compaction is not None:
                 raise CompactionRunningError(self._log.session)
             step, plan_input = self._plan(options, trigger)
-            situation = plan_input.situation
-            if step.by != "summary" or not situation.has_summarizer:
+            if step.by != "summary" or not plan_input.situation.has_summarizer:
                 return await self._compact_by_rule(step, plan_input)
-            await self._compactor.start(step, situation, focus, last_request=self._builder.last_request(options.scope))
+            sent = self._builder.last_requests.get(options.scope)
+            await self._compactor.start(step, plan_input, focus, last_request=sent)
         try:
             await self._compactor.wait()
         except asyncio.CancelledError:
             await self._compactor.cancel()
             raise
-        event = None
-        while event is None:
-            with suppress(ConcurrentWriteError):
-                event = await self._commit(step, options)
+        event = await self._commit(step, options)
         if not event.success:
             raise CompactionFailedError(event.error or "it did not help")
         return event
 
+    @locked
     async def _commit(self, step: CompactSpan, options: RequestOptions) -> log.CompactionCompleted:
         """Commit the finished summary, unless a request has committed it meanwhile."""
-        async with self._log.locked():
-            event = await self._compactor.commit(self._builder.situation(options))
-            if event is not None:
-                return event
-            compactions = self._log.history.version.state_of(options.scope).compactions
-            made = [one for one in compactions if one.span.positions == step.span.positions and one.summary.by_model]
-            return made[-1] if made else await self._compact_without_summary(step, options)
+        event = await self._compactor.commit(self._builder.situation(options))
+        if event is not None:
+            return event
+        compactions = self._log.history.version.state_of(options.scope).compactions
+        made = [one for one in compactions if one.span.positions == step.span.positions and one.summary.by_model]
+        return made[-1] if made else await self._compact_without_summary(step, options)
 
-    def preview(self, options: RequestOptions) -> log.CompactionCompleted:
-        """Return what a compaction by rule would do. Caller must hold the lock."""
-        self._check_length()
+    @locked
+    async def preview(self, options: RequestOptions) -> log.CompactionCompleted:
+        """Return what a compaction by rule would do, and record nothing."""
         options = replace(self._builder.with_last_budget(options), without_summarizer=True)
-        plan_input = self._builder.plan_input(options)
-        return self._draft_event(self._manual_step(plan_input), plan_input)
+        return self._draft_event(*self._plan(options, "manual", is_preview=True))
 
     async def draft(self, options: RequestOptions, focus: str = "") -> log.CompactionCompleted:
         """Return what a compaction with a model's summary would do; raises as `compact` does, and records nothing."""
@@ -101,9 +96,8 @@ class ManualCompaction:
             step, plan_input = self._plan(options, "manual")
             if step.by != "summary" or not plan_input.situation.has_summarizer:
                 return self._draft_event(step, plan_input)
-            job = self._compactor.make_job(
-                step, plan_input.situation, focus, last_request=self._builder.last_request(options.scope)
-            )
+            sent = self._builder.last_requests.get(options.scope)
+            job = self._compactor.make_job(step, plan_input, focus, last_request=sent)
             basis = self._log.history.change_count
         summary = await self._compactor.draft_summary(job)
         async with self._log.locked():
@@ -113,35 +107,28 @@ class ManualCompaction:
                 lambda: self._draft_event(step, self._builder.plan_input(options), summary)
             )
 
-    def _check_length(self) -> None:
-        if (length := len(self._log.history)) < self._policy.manual_min_messages:
-            raise NothingToCompactError(length)
-
-    def _plan(self, options: RequestOptions, trigger: log.CompactionTrigger) -> tuple[CompactSpan, PlanInput]:
+    def _plan(
+        self, options: RequestOptions, trigger: log.CompactionTrigger, *, is_preview: bool = False
+    ) -> tuple[CompactSpan, PlanInput]:
         """Return the span to compact and the input it was chosen from; raises if there is nothing to compact."""
-        self._check_length()
-        if self._policy.needs_context and self._log.last_request_ms is None:
+        if len(self._log.history) < self._policy.manual_min_messages:
+            raise NothingToCompactError(len(self._log.history))
+        needs_context = self._policy.needs_context and not is_preview
+        if needs_context and self._log.last_request_ms is None:
             raise NoContextError(self._log.session)
         plan_input = self._builder.plan_input(options)
-        step = self._agent_step(plan_input) if trigger == "agent_request" else self._manual_step(plan_input)
-        if self._policy.needs_context and not plan_input.situation.has_summarizer:
+        rule = self._policy.compaction
+        if trigger == "agent_request":
+            # Keeps the working agent's prompt, and the call that requests the compaction.
+            step = rule.agent_requested_step(plan_input) if rule else None
+        else:
+            step = rule.manual_step(plan_input) if rule else None
+        if step is None:
+            raise NothingToCompactError(len(self._log.history))
+        if needs_context and not plan_input.situation.has_summarizer:
             remedy = "open the session with summariser=…"
             raise ModelAccessError("summariser", "there is no model to write the summary", remedy)
         return replace(step, trigger=trigger), plan_input
-
-    def _manual_step(self, plan_input: PlanInput) -> CompactSpan:
-        step = self._policy.compaction.manual_step(plan_input) if self._policy.compaction else None
-        if step is None:
-            raise NothingToCompactError(len(self._log.history))
-        return step
-
-    def _agent_step(self, plan_input: PlanInput) -> CompactSpan:
-        """Return a compaction for a working agent: keeps its prompt, and the call that requests the compaction."""
-        rule = self._policy.compaction
-        step = rule.agent_requested_step(plan_input) if rule else None
-        if step is None:
-            raise NothingToCompactError(len(self._log.history))
-        return step
 
     def _completed_event(
         self, step: CompactSpan, plan_input: PlanInput, summary: Summary | None = None
@@ -190,7 +177,7 @@ STATM_PATH = Path("/proc/self/statm")
 
 
 async def switch_model_and_fit(
-    session_log: SessionLog, manual: ManualCompaction, builder: RequestBuilder, options: RequestOptions
+    session_log: SessionLog, requested: RequestedCompaction, builder: RequestBuilder, options: RequestOptions
 ) -> log.CompactionCompleted | None:
     """Switch to another model; compacts first if the context is too long for it."""
     if not options.model or not isinstance(options.model, str):
@@ -202,22 +189,21 @@ async def switch_model_and_fit(
     if tokens > situation.message_budget:
         smaller = replace(options, budget=replace(situation.budget, source="user"))
         with suppress(CompactionError, ModelError):
-            done = await manual.compact(smaller, "model_switch")
+            done = await requested.compact(smaller, "model_switch")
     async with session_log.locked():
         await session_log.append(log.ModelSwitched(model=options.model, window=situation.window))
     return done
 
 
 async def compact_above_memory_limit(
-    manual: ManualCompaction, options: RequestOptions, limit_bytes: int
+    requested: RequestedCompaction, options: RequestOptions, limit_bytes: int
 ) -> log.CompactionCompleted | None:
     """Compact if the process uses too much memory even after a garbage collection."""
     if resident_bytes() > limit_bytes:
         gc.collect()
-    if resident_bytes() <= limit_bytes:
-        return None
-    with suppress(CompactionError, ModelError):
-        return await manual.compact(options, "memory_pressure")
+    if resident_bytes() > limit_bytes:
+        with suppress(CompactionError, ModelError):
+            return await requested.compact(options, "memory_pressure")
     return None
 
 

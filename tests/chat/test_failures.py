@@ -1,4 +1,4 @@
-"""What goes wrong around a chat: it is told in a line, and the conversation goes on."""
+"""Failures around a chat: each is shown in one line, and the conversation continues."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What stands on readable pages of a SQLite file is saved, and what was deleted stays deleted."""
+"""Rows on readable pages of a damaged SQLite file are recovered, and deleted ones are not."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ def texts(found: RecoveredStore) -> list[str]:
     return [str(records[at][1]["data"]["native"]["content"]).split()[0] for at in sorted(records)]  # type: ignore[index]
 
 
-async def test_a_sound_file_gives_everything(path: Path) -> None:
+async def test_everything_is_recovered_from_an_undamaged_file(path: Path) -> None:
     found = recover_store(path)
 
     assert texts(found) == [str(number) for number in range(40)]
@@ -40,7 +40,7 @@ async def test_a_sound_file_gives_everything(path: Path) -> None:
     assert found.values == {"limit": {"tokens": 1}}
 
 
-async def test_what_stands_only_in_the_log_of_changes_is_saved_too(path: Path, tmp_path: Path) -> None:
+async def test_records_that_are_only_in_the_write_ahead_log_are_recovered(path: Path, tmp_path: Path) -> None:
     store = SqliteStore(path)
     await store.append("s", [message_record("40 last")], after=40, time_ms=NOW_MS)
     copy = tmp_path / "crashed.db"
@@ -51,7 +51,7 @@ async def test_what_stands_only_in_the_log_of_changes_is_saved_too(path: Path, t
     assert texts(recover_store(copy))[-1] == "40"
 
 
-async def test_a_deleted_session_does_not_come_back(path: Path) -> None:
+async def test_a_deleted_session_is_not_recovered(path: Path) -> None:
     store = SqliteStore(path)
     await store.append("t", [message_record("stays")], after=0, time_ms=NOW_MS)
     await store.delete("s")
@@ -60,7 +60,7 @@ async def test_a_deleted_session_does_not_come_back(path: Path) -> None:
     assert [log.id for log in recover_store(path).logs.values()] == ["t"]
 
 
-async def test_a_file_that_is_cut_off_gives_what_is_left(path: Path) -> None:
+async def test_the_rest_of_a_truncated_file_is_recovered(path: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
 
@@ -71,7 +71,7 @@ async def test_a_file_that_is_cut_off_gives_what_is_left(path: Path) -> None:
 
 
 @given(st.binary(max_size=9_000))
-def test_no_content_makes_the_reader_of_pages_fail(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_no_content_makes_the_page_reader_fail(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.mktemp("pages") / "x.db"
     path.write_bytes(content)
     pages = SqlitePages(path)

@@ -17,7 +17,7 @@ from holdfast.apps.chat.events import (
 )
 from holdfast.apps.chat.plain_screen import JsonScreen, PlainScreen
 
-HAPPENINGS: list[ChatEvent] = [
+EVENTS: list[ChatEvent] = [
     ThinkingDelta("hm"),
     TextDelta("one "),
     ToolCallStarted("c1", "read_file", '{"path": "x"}'),
@@ -35,8 +35,8 @@ HAPPENINGS: list[ChatEvent] = [
 def test_the_answer_goes_to_standard_output_and_the_rest_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     screen = PlainScreen()
 
-    for happening in HAPPENINGS:
-        screen.show(happening)
+    for event in EVENTS:
+        screen.show(event)
 
     shown = capsys.readouterr()
     assert shown.out == "one \ntwo\n**said**\nT\nA   B\n1   long\n22  x\n"
@@ -46,8 +46,8 @@ def test_the_answer_goes_to_standard_output_and_the_rest_to_standard_error(capsy
 def test_a_program_gets_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     screen = JsonScreen()
 
-    for happening in HAPPENINGS:
-        screen.show(happening)
+    for event in EVENTS:
+        screen.show(event)
     screen.show_busy("starting")
 
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -1,4 +1,4 @@
-"""A text is found by its words, identifiers also by their parts, and by pairs of characters where no spaces are."""
+"""Text is indexed by words, identifiers also by their parts, and text without spaces by pairs of characters."""
 
 import pytest
 
@@ -25,6 +25,6 @@ from holdfast.stores.search_terms import index_body, index_words
         (" \t\n\0_", []),
     ],
 )
-def test_a_text_is_cut_into_the_words_it_is_found_by(text: str, words: list[str]) -> None:
+def test_a_text_is_split_into_the_words_of_the_index(text: str, words: list[str]) -> None:
     assert index_words(text) == words
     assert index_body(text) == " ".join(words)

@@ -1,4 +1,4 @@
-"""The line that says how full the context is."""
+"""The status line: how full the context is."""
 
 import pytest
 
