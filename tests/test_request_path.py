@@ -14,7 +14,7 @@ from holdfast.testing.chat import assistant_message, user_message
 T = TypeVar("T")
 PACKAGE = Path(holdfast.__file__).parent
 
-MAX_IDLE_FILES, MAX_IDLE_FUNCTIONS = 25, 118
+MAX_IDLE_FILES, MAX_IDLE_FUNCTIONS = 26, 120
 """What a request passes through that needs no change."""
 MAX_COMPACTION_FILES = 52
 """What a request passes through that is compacted by a digest; the aim is 48 files."""
