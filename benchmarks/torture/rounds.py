@@ -10,7 +10,17 @@ from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
-from benchmarks.torture import cancelled, faults, fuzzing, histories, interleavings, providers, summarizers, writers
+from benchmarks.torture import (
+    cancelled,
+    faults,
+    fuzzing,
+    histories,
+    hostile_text,
+    interleavings,
+    providers,
+    summarizers,
+    writers,
+)
 
 Case: TypeAlias = dict[str, Any]
 
@@ -73,6 +83,12 @@ ROUNDS: Mapping[str, Round] = {
         summarizers.STRATEGIES,
         summarizers.check,
         weight=50,
+    ),
+    "hostile_text": Round(
+        "hostile text in every field under every preset: none of it passes for a line of ours",
+        hostile_text.STRATEGIES,
+        hostile_text.check,
+        weight=10,
     ),
     "providers": Round(
         "providers that reject, truncate, cut, never end or stop: recovery, or an error with a remedy",

@@ -11,7 +11,6 @@ from holdfast import MalformedInputError
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import EVENT_TYPES, from_record, to_record
-from holdfast.core.history.scopes import tool_use_as_text
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.wire.formats import format_named
 from tests.support import RecordedHistory, appended
@@ -258,13 +257,6 @@ def test_a_delegates_delegate_sees_what_its_parent_did() -> None:
     )
 
     assert results(told, "d3") == ["top result", "d1 result"]
-
-
-@pytest.mark.seed("B-23")
-def test_a_tools_use_as_text() -> None:
-    text = tool_use_as_text("search", '{"query": "x"}', '{"results": []}')
-
-    assert text == '## Tool: search\n\n**Input:**\n{"query": "x"}\n\n**Output:**\n{"results": []}'
 
 
 def test_the_names_others_know_are_kept() -> None:

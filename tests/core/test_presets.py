@@ -450,6 +450,8 @@ def test_a_replacement_is_built_from_whatever_there_is() -> None:
     history = CompactedHistory(
         "S", user_messages=["one", "two"], plan="P", todos="T", skills={"old": "x", "new": "do it"}, agent_summary="A"
     )
+    *_, shortest = history.shorter_versions()
+    without_oldest = next(one for one in history.shorter_versions() if one.skills != history.skills)
 
     assert str(history) == (
         "Some of the conversation history has been summarized to free up context.\n\n"
@@ -457,9 +459,11 @@ def test_a_replacement_is_built_from_whatever_there_is() -> None:
         "</user_messages>\n\n"
         "<summary>\nS\n</summary>\n\n"
         "<current_state>\n<plan>\nP\n</plan>\n<todos>\nT\n</todos>\n</current_state>\n\n"
-        '<invoked_skills>\n- old\n<skill name="new">\ndo it\n</skill>\n</invoked_skills>\n\n'
+        '<invoked_skills>\n<skill name="old">\nx\n</skill>\n<skill name="new">\ndo it\n</skill>\n</invoked_skills>\n\n'
         "<agent_summary>\nA\n</agent_summary>"
     )
+    assert without_oldest.skills == {"old": "", "new": "do it"}
+    assert list(shortest.skills) == ["old", "new"]
     assert str(CompactedHistory("S", is_manual=True)) == (
         "The conversation history has been summarized to free up context.\n\n<summary>\nS\n</summary>"
     )

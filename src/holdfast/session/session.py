@@ -12,6 +12,7 @@ from secrets import token_hex
 from types import TracebackType
 from typing import TypeAlias, get_args
 
+from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.messages import user
 from holdfast.core.history import events as log
 from holdfast.core.history.scopes import DelegationRecord, delegation_records
@@ -199,7 +200,8 @@ class Session(DelegatingConversation):
         await self._log.append(log.AgentChanged(name=name, summary=summary, previous=known.name if known else ""))
         if summary:
             message_format = self.history.message_format
-            text = HANDOVER_TEXT.format(agent=name or "the main agent", message=summary)
+            agent = neutralize(name, "name") or "the main agent"
+            text = HANDOVER_TEXT.format(agent=agent, message=neutralize(summary))
             native = message_format.encode(user(text))
             event = log.MessageAppended(format=message_format.name, native=native, trust="memory")
             await self._log.append_messages([event], [message_format.decode(native, len(self.history))])

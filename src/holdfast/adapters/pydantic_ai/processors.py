@@ -27,6 +27,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models import Model
 
+from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.messages import Entry, Message, Text
 from holdfast.core.conversation.pairing import INTERRUPTED_RESULT
 from holdfast.core.planning.rules.clip_tool_outputs import head_of
@@ -142,7 +143,7 @@ async def truncate_history_window(
     dropped = messages[window.dropped.start : window.dropped.stop]
     try:
         summary = await summarize_messages(dropped, summarization_model or ctx.model)  # pyright: ignore[reportArgumentType] - a run has a Model
-        text = summary_marker(window.dropped_count, summary)
+        text = summary_marker(window.dropped_count, neutralize(summary))
     except Exception:  # noqa: BLE001 - the conversation continues without a summary
         text = static_marker(window.dropped_count)
     marker = ModelRequest(parts=[UserPromptPart(text)])
@@ -172,7 +173,7 @@ async def compact_messages(
     if not messages:
         return None
     try:
-        asked, acknowledged = manual_compaction_texts(await summarize_messages(messages, model, prompt))
+        asked, acknowledged = manual_compaction_texts(neutralize(await summarize_messages(messages, model, prompt)))
     except Exception:  # noqa: BLE001 - the history stays unchanged
         return None
     return [ModelRequest(parts=[UserPromptPart(asked)]), ModelResponse(parts=[TextPart(acknowledged)])]

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from holdfast.core.conversation.cuts import uncuttable_span
+from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.messages import Entry, EntryMessages, Message, Text, assistant, user
 from holdfast.core.conversation.shorten import clip_outputs, recall_range_hint, turns_as_text
 from holdfast.core.conversation.spans import PositionRanges, Span, merge_ranges
@@ -240,7 +241,8 @@ class Context:
         entry, scope = self.entries[position], self.message_scopes[position]
         if scope == self.scope or scope not in self.scopes.attributed_scopes or not entry.message.is_task:
             return entry
-        return entry.with_message(_prepend_text(entry.message, f"[Told to the agent {scope}, and not by the user:]\n"))
+        agent = neutralize(scope, "name")
+        return entry.with_message(_prepend_text(entry.message, f"[Told to the agent {agent}, and not by the user:]\n"))
 
     def may_be_visible(self, position: int) -> bool:
         """Return whether a message may be visible, without reading it."""

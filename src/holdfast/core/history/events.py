@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
+from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.spans import PositionPairs, Span
 
 MAIN = "main"
@@ -94,6 +95,11 @@ class Summary:
     """Required facts that no text in view contains; each names the message from which it can be recalled."""
     redacted: tuple[tuple[str, int], ...] = ()
     """The number of redacted keys and passwords by kind; never the secrets themselves."""
+
+    @property
+    def framed_text(self) -> str:
+        """The text for a frame: a model's words are made safe, and a digest made by rule is safe already."""
+        return self.text if self.by_model is None else neutralize(self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

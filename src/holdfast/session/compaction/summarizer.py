@@ -97,6 +97,8 @@ class SummaryJob:
     """Hides what a summarizer may neither read nor write."""
     redactor: Redactor | None = None
     """Hides the same in the summarizer's input, and counts; None if no count is needed."""
+    shows_tool_use: bool = False
+    """Whether tool results are passed on together with their input."""
     last_request: SentRequest | None = None
     """The last request, if the policy allows a summarizer to continue from it."""
 
@@ -156,6 +158,7 @@ def summary_job(
         adjacent_texts=tuple(map(redact, rule.texts_beside_summary(plan_input, step))) if rule else (),
         redact=redact,
         redactor=redactor,
+        shows_tool_use=rule is not None and rule.shows_tool_use,
         last_request=last_request
         if policy.reuses_prefix and last_request and last_request.change_count == history.change_count
         else None,
@@ -229,7 +232,9 @@ def _missing_text(job: SummaryJob, last_request: SentRequest, room: int) -> str 
         return ""
     if room < MIN_CHUNK_TOKENS or len(missing) == len(job.entries):
         return None
-    chunks = split_into_chunks(missing, job.counter, room, MAX_PIECE_BYTES, job.redact_and_count)
+    chunks = split_into_chunks(
+        missing, job.counter, room, MAX_PIECE_BYTES, job.redact_and_count, shows_tool_use=job.shows_tool_use
+    )
     return "".join(chunks) if len(chunks) <= 1 else None
 
 
@@ -280,7 +285,12 @@ async def _summarize_in_chunks(
         material = SummaryMaterial(previous=material.previous, focus=material.focus)
         room = window - max_output - material.overhead_tokens(job.counter, previous_tokens=max_output)
     chunks = split_into_chunks(
-        job.entries, job.counter, max(MIN_CHUNK_TOKENS, room), MAX_PIECE_BYTES, job.redact_and_count
+        job.entries,
+        job.counter,
+        max(MIN_CHUNK_TOKENS, room),
+        MAX_PIECE_BYTES,
+        job.redact_and_count,
+        shows_tool_use=job.shows_tool_use,
     ) or [""]
     spent, reply = log.Usage(), ModelReply(text="", model=summarizer.name)
     for number, chunk in enumerate(chunks, start=1):

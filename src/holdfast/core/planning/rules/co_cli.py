@@ -134,5 +134,5 @@ class CoCliCompaction(CompactionRule):
         """Return the marker; a static one without a summary."""
         del plan_input
         if step.trigger == "manual" and summary:
-            return manual_compaction_texts(summary.text)
-        return (summary_marker(step.span.count, summary.text) if summary else static_marker(step.span.count),)
+            return manual_compaction_texts(summary.framed_text)
+        return (summary_marker(step.span.count, summary.framed_text) if summary else static_marker(step.span.count),)

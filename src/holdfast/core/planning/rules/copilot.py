@@ -9,9 +9,11 @@ user's messages are shortened first and the summary last, because the rest means
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import islice
 from typing import ClassVar
 
 from holdfast.core.conversation.cuts import uncuttable_span
+from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.shorten import clip_text
 from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD
@@ -35,6 +37,7 @@ REMINDER_CHARS, REMINDER_MESSAGES = 30_000, 20
 REMINDER_HEAD_SHARE = 0.2
 """The share of the reminder for the user's first messages; the newest messages get the rest."""
 REMINDER_CLIP_MARK = "...<truncated>..."
+DIGEST_CLIP_MARK = "[…]"
 REMINDER_CHARS_PER_TOKEN = 4
 """An estimate for prose."""
 MIN_SHORTENED_CHARS = 200
@@ -161,6 +164,7 @@ class CopilotCompaction(CompactionRule):
             state.skills,
             state.agent_summary,
             is_manual=step.trigger == "manual",
+            is_digest=summary.by_model is None,
         )
         # Together with the kept messages, the replacement must stay below the threshold that starts the next summary.
         max_tokens = int(self.triggers.background * situation.message_budget) - plan_input.tokens_outside(span)
@@ -206,35 +210,45 @@ class CompactedHistory:
     skills: Mapping[str, str] = field(default_factory=dict[str, str])
     agent_summary: str = ""
     is_manual: bool = False
+    is_digest: bool = False
+    """Whether the summary is a digest made by rule: its lines are ours, and each is made safe already."""
     reminder_chars: int = REMINDER_CHARS
 
     def __str__(self) -> str:
-        state = (_tagged("plan", self.plan), _tagged("todos", self.todos))
+        # The cut of a text may begin a line with what was in the middle of one, so the clipped text is made safe.
+        state = (_tagged("plan", neutralize(self.plan)), _tagged("todos", neutralize(self.todos)))
         pieces = (
             MANUAL_INTRO if self.is_manual else CHECKPOINT_INTRO,
             _tagged("user_messages", "\n".join(user_reminder(self.user_messages, self.reminder_chars))),
-            _tagged("summary", self.summary),
+            _tagged("summary", self.summary if self.is_digest else neutralize(self.summary)),
             _tagged("current_state", "\n".join(piece for piece in state if piece)),
             _tagged("invoked_skills", "\n".join(_skill_lines(self.skills))),
-            _tagged("agent_summary", self.agent_summary),
+            _tagged("agent_summary", neutralize(self.agent_summary)),
         )
         return "\n\n".join(piece for piece in pieces if piece)
 
     def shorter_versions(self) -> Iterator["CompactedHistory"]:
-        """Yield ever shorter versions: first the user's messages shrink, then skills, state and summary."""
+        """Yield ever shorter versions: first the user's messages shrink, then skills, oldest first, state, summary."""
         parts = self
         for chars in _decreasing_sizes(min(self.reminder_chars, sum(map(len, self.user_messages)))):
             parts = replace(parts, reminder_chars=chars)
             yield parts
-        parts = replace(parts, skills=dict.fromkeys(self.skills, ""))
-        yield parts
+        for count in range(1, len(self.skills) + 1):
+            parts = replace(parts, skills={**self.skills, **dict.fromkeys(islice(self.skills, count), "")})
+            yield parts
         for chars in _decreasing_sizes(max(len(self.plan), len(self.todos), len(self.agent_summary))):
             plan, todos, agent = (clip_text(text, chars) for text in (self.plan, self.todos, self.agent_summary))
             parts = replace(parts, plan=plan, todos=todos, agent_summary=agent)
             yield parts
         parts = replace(parts, plan="", todos="", agent_summary="")
         for chars in _decreasing_sizes(len(self.summary)):
-            yield replace(parts, summary=clip_text(self.summary, max(MIN_SHORTENED_CHARS, chars)))
+            yield replace(parts, summary=self._clip_summary(max(MIN_SHORTENED_CHARS, chars)))
+
+    def _clip_summary(self, chars: int) -> str:
+        """Return the shortened summary; a digest is cut between two lines, because a part of one would begin a line."""
+        if not self.is_digest or len(self.summary) <= chars:
+            return clip_text(self.summary, chars)
+        return self.summary[: self.summary.rfind("\n", 0, chars) + 1].rstrip() or DIGEST_CLIP_MARK
 
 
 def _decreasing_sizes(chars: int) -> Iterator[int]:
@@ -271,9 +285,10 @@ def _clip_messages(messages: Sequence[str], max_chars: int) -> list[str]:
 
 
 def _skill_lines(skills: Mapping[str, str]) -> Iterator[str]:
-    """Yield the skills in the order of use, the last with its instructions."""
-    for number, (name, instructions) in enumerate(skills.items(), start=1):
-        yield _tagged(f'skill name="{name}"', instructions if number == len(skills) else "", "skill") or f"- {name}"
+    """Yield the skills in the order of use, each with its instructions if it has any."""
+    for name, instructions in skills.items():
+        safe = neutralize(name, "name")
+        yield _tagged(f'skill name="{safe}"', neutralize(instructions), "skill") or f"- {safe}"
 
 
 def _tagged(tag: str, text: str, closing: str | None = None) -> str:
@@ -281,4 +296,4 @@ def _tagged(tag: str, text: str, closing: str | None = None) -> str:
 
 
 def _user_message(text: str) -> str:
-    return f"<user_message>\n{text}\n</user_message>"
+    return f"<user_message>\n{neutralize(text)}\n</user_message>"

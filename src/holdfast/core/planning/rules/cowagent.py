@@ -189,7 +189,7 @@ class CowAgentCompaction(CompactionRule):
         if summary is None:
             return ()
         head = f"[System: Previous conversation summary — {step.span.count} turns were compacted]"
-        return (f"{head}\n\n{summary.text}\n\nThe recent conversation continues below.\n\n---\n\n",)
+        return (f"{head}\n\n{summary.framed_text}\n\nThe recent conversation continues below.\n\n---\n\n",)
 
     def restore_events(self, context: Context) -> list[Event]:
         """Return the events that reduce the context to the text of the newest turns."""

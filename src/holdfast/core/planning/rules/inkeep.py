@@ -52,6 +52,7 @@ class InkeepCompaction(CompactionRule):
 
     RULE: ClassVar[str] = "inkeep"
     offers_recall: ClassVar[bool] = True
+    shows_tool_use: ClassVar[bool] = True
 
     fraction: float = field(default=0.5, metadata=share_bounds())
     """The share of the window at which the conversation is compacted."""
@@ -98,7 +99,7 @@ class InkeepCompaction(CompactionRule):
             return ()
         entries = plan_input.projection.context.entries_between(step.span.start, step.span.stop)
         found = list(large_results(entries, self.artifact_tokens, plan_input.situation.counter))[-MAX_ARTIFACTS:]
-        lines = [SUMMARY_HEADING, summary.text, *(["", *map(str, found)] if found else [])]
+        lines = [SUMMARY_HEADING, summary.framed_text, *(["", *map(str, found)] if found else [])]
         if step.span.start > 0:
             cycle = _compression_count(plan_input, step) + 1
             # The more often a run was compacted, the more urgent the advice.

@@ -45,6 +45,8 @@ class CompactionRule:
     """Whether an agent framework receives a summary as a user's prompt."""
     counts_requests_as_turns: ClassVar[bool] = False
     """Whether a request that carries only tool results counts as a turn of the user."""
+    shows_tool_use: ClassVar[bool] = False
+    """Whether a summarizer reads each tool result together with its input, instead of two separate texts."""
     weighs_prices: ClassVar[bool] = False
     """Whether token prices influence the rule."""
     artifact_tokens: int = DEFAULT_ARTIFACT_TOKENS

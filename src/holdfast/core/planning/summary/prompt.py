@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from holdfast.core.conversation.frames import FRAME_MARK_CHARS, FRAME_NAMES, frame_mark, frame_text, neutralize
 from holdfast.core.conversation.json_values import replace_surrogates
 from holdfast.core.conversation.tokens import Counter
-from holdfast.core.planning.summary.framing import FRAME_MARK_CHARS, FRAME_NAMES, frame_mark, frame_text
 
 MAX_SUMMARY_WORDS = 700
 """The longest summary that the prompt asks for."""
@@ -149,7 +149,11 @@ class SummaryMaterial:
 
         Only the last chunk gets the current state (plan, todos, skills, tail): the other chunks end earlier.
         """
-        texts = self._texts() | {"system-context": self.system_context, "tail": self.tail, "messages": chunk}
+        texts = self._texts() | {
+            "system-context": neutralize(self.system_context),
+            "tail": self.tail,
+            "messages": chunk,
+        }
         if number < total:
             texts |= dict.fromkeys(("plan", "todos", "skills", "tail"), "")
         framed = _framed(texts, FRAME_DESCRIPTIONS, part=f", part {number} of {total}" if total > 1 else "")
@@ -194,11 +198,12 @@ class SummaryMaterial:
 
     def _texts(self) -> dict[str, str]:
         """Return the texts of the frames that both kinds of prompt have."""
+        # The marks keep the frames apart, but a line in one must not look like the label of a message either.
         return {
-            "plan": self.plan,
-            "todos": self.todos,
-            "skills": "\n".join(self.skills),
-            "previous-summary": self.previous,
+            "plan": neutralize(self.plan),
+            "todos": neutralize(self.todos),
+            "skills": "\n".join(neutralize(neutralize(name, "item")) for name in self.skills),
+            "previous-summary": neutralize(self.previous),
             "focus": self.focus,
         }
 
