@@ -85,6 +85,8 @@ class Policy:
     """Whether a manual compaction is refused before the first request, and without a summarizer."""
     main_sees: MainVisibility = "everything"
     """What the main agent sees of its delegates' messages, unless a delegation says otherwise."""
+    main_sees_sub_agents: MainVisibility | None = "nothing"
+    """The same for delegates whose answer is the result of a tool call; None for the same as `main_sees`."""
     unknown_window: int = field(default=128_000, metadata=integer_bounds(1_000, 10**12))
     """The context window assumed for an unknown model."""
     max_steps: int | None = field(default=50, metadata=integer_bounds(1, 10**6))
@@ -126,6 +128,7 @@ INKEEP = Policy(
     on_failure="limits",
     summarizer_choice="dedicated",
     reuses_prefix=False,
+    main_sees_sub_agents=None,
     unknown_window=120_000,
     max_steps=None,
     restore="since_summary",
