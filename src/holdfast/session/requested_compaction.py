@@ -111,12 +111,13 @@ class RequestedCompaction:
         self, options: RequestOptions, trigger: log.CompactionTrigger, *, is_preview: bool = False
     ) -> tuple[CompactSpan, PlanInput]:
         """Return the span to compact and the input it was chosen from; raises if there is nothing to compact."""
-        if len(self._log.history) < self._policy.manual_min_messages:
-            raise NothingToCompactError(len(self._log.history))
+        plan_input = self._builder.plan_input(options)
+        spoken = sum(entry.message.role != "system" for entry in plan_input.projection.entries)
+        if spoken < self._policy.manual_min_messages:
+            raise NothingToCompactError(spoken)
         needs_context = self._policy.needs_context and not is_preview
         if needs_context and self._log.last_request_ms is None:
             raise NoContextError(self._log.session)
-        plan_input = self._builder.plan_input(options)
         rule = self._policy.compaction
         if trigger == "agent_request":
             # Keeps the working agent's prompt, and the call that requests the compaction.
@@ -124,7 +125,7 @@ class RequestedCompaction:
         else:
             step = rule.manual_step(plan_input) if rule else None
         if step is None:
-            raise NothingToCompactError(len(self._log.history))
+            raise NothingToCompactError(spoken)
         if needs_context and not plan_input.situation.has_summarizer:
             remedy = "open the session with summariser=…"
             raise ModelAccessError("summariser", "there is no model to write the summary", remedy)

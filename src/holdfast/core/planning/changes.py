@@ -111,7 +111,7 @@ def compaction_started_event(
 def compaction_completed_event(
     step: CompactSpan, rule: CompactionRule, plan_input: PlanInput, summary: Summary | None = None
 ) -> log.CompactionCompleted:
-    """Return the event of a compaction; it is a failed one if the replacement does not free any tokens."""
+    """Return the event of a compaction; it is a failed one if it frees no tokens and the rule requires that it does."""
     if summary is not None and not summary.text.strip():
         summary = None
     texts = rule.replacement_texts(plan_input, step, summary)
@@ -136,7 +136,7 @@ def compaction_completed_event(
     except MalformedInputError as error:
         return compaction_failed_event(step, plan_input, f"its span does not stand any more: {error.problem}")
     before, after = done.pre_compaction_tokens, done.post_compaction_tokens
-    if after < before or step.span.is_merged:
+    if after < before or step.span.is_merged or rule.may_grow(step):
         return done
     problem = f"the replacement would be no smaller: {after:,} tokens instead of {before:,}"
     return replace(done, success=False, error=problem, effect=None)

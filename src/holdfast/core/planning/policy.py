@@ -81,6 +81,7 @@ class Policy:
     reuses_prefix: bool = True
     """Whether the summary request may extend the last request, so that it reads the prompt cache."""
     manual_min_messages: int = field(default=2, metadata=integer_bounds(1, 10**6))
+    """A manual compaction of fewer messages is refused; system text does not count."""
     needs_context: bool = False
     """Whether a manual compaction is refused before the first request, and without a summarizer."""
     main_sees: MainVisibility = "everything"
@@ -117,6 +118,7 @@ CO_CLI = Policy(
     on_failure="marker",
     # A separate agent without tools writes the summary, so its request shares no prefix with the conversation.
     reuses_prefix=False,
+    manual_min_messages=1,
     max_steps=None,
     restore="full",
 )

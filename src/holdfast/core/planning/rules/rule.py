@@ -62,6 +62,10 @@ class CompactionRule:
         """Return what to compact when the user asks for it; None if there is nothing."""
         return compact_all_step(plan_input)
 
+    def may_grow(self, step: CompactSpan) -> bool:
+        """Return whether a replacement may be larger than what it replaces: the user asked for it, and gets it."""
+        return step.trigger == "manual"
+
     def agent_requested_step(self, plan_input: PlanInput) -> CompactSpan | None:
         """Return what to compact when a working agent asks: its prompt and the call that asks stay."""
         step = self.manual_step(plan_input) or compact_all_step(plan_input)
