@@ -76,7 +76,7 @@ async def test_a_sub_agent_works_in_a_scope_of_its_own_and_its_answer_comes_back
     ids=["inkeep", "inkeep, told otherwise", "inkeep, limited", "default", "default, told otherwise"],
 )
 async def test_the_main_agent_sees_what_a_sub_agent_did_as_its_policy_says(
-    policy: str | Policy, limit: MainVisibility | None, is_seen: bool
+    policy: str | Policy, limit: MainVisibility | None, *, is_seen: bool
 ) -> None:
     sub = Agent(ScriptedAgentModel([tool_call_response("look", "i1"), "It is in app.py."]))
 

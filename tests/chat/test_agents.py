@@ -80,7 +80,7 @@ async def test_the_model_asks_an_agent_and_the_person_sees_what_that_one_saw(tmp
 @pytest.mark.seed("B-18")
 @pytest.mark.parametrize(("preset", "is_seen"), [("inkeep", True), ("default", False)])
 async def test_the_preset_says_what_the_main_agent_sees_of_an_agent_in_the_settings(
-    tmp_path: Path, served: Served, preset: str, is_seen: bool
+    tmp_path: Path, served: Served, preset: str, *, is_seen: bool
 ) -> None:
     (tmp_path / "tides.txt").write_text("high water at noon")
     settings = f'preset = "{preset}"\n{SETTINGS}tools = ["read"]\n'

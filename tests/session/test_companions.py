@@ -1,6 +1,8 @@
 """What goes with a compaction, in order, and what circumstances ask for one."""
 
 import asyncio
+from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,15 @@ import pytest
 from holdfast import MalformedInputError, Session
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.history import events as log
+from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import CompactionFailedError, ModelRefusedError, NothingToCompactError
+from holdfast.models.base import SummaryPrompt
 from holdfast.session.compaction.checkpoints import Checkpoints
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.compaction.hooks import HookCall, Hooks
 from holdfast.session.requested_compaction import resident_bytes
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import user_message
+from holdfast.testing.chat import system_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
 from tests.support import record_turns
 
@@ -82,6 +86,53 @@ async def test_a_compaction_goes_through_its_stations_in_order(tmp_path: Path) -
     assert counts == ["summary_count: 1\n", "summary_count: 0\n", "summary_count: 1\n", "summary_count: 0\n"]
 
 
+@pytest.mark.seed("C-42")
+@pytest.mark.parametrize("way", ["as data", "after the cached prefix", "in parts"])
+async def test_copilots_summary_is_asked_for_a_title_which_names_its_checkpoint(tmp_path: Path, way: str) -> None:
+    def written(prompt: SummaryPrompt) -> str:
+        asked = "<checkpoint_title>" in prompt.text.rsplit("\n\n", 1)[-1]
+        return "Letters were counted.\n" + (
+            "<checkpoint_title>Greek letters counted</checkpoint_title>" if asked else ""
+        )
+
+    model = ScriptedModel(
+        repeat(written),
+        name="gpt-5",
+        prefix_formats=["openai-chat"] if way == "after the cached prefix" else (),
+        window=2_600 if way == "in parts" else None,
+    )
+    how = CompactionOptions(automatic=model, checkpoints=Checkpoints(tmp_path))
+    session = await talked("copilot", turns=12, compaction=how)
+    await session.record([user_message("so?")])
+    await session.prepare(16_000)
+
+    first = await session.compact()
+    await record_turns(session, 6)
+    second = await session.compact()
+
+    opening, *_, last = model.prompts
+    assert (opening.prefix is not None, len(model.prompts) > 2) == (way == "after the cached prefix", way == "in parts")
+    assert "<checkpoint_title>Greek" not in last.text, "a summary that is updated passes no title on"
+    assert [Path(event.checkpoint_path or "").name for event in (first, second)] == [
+        "001-greek-letters-counted.md",
+        "002-greek-letters-counted.md",
+    ]
+    assert (tmp_path / "checkpoints" / "index.md").read_text().splitlines()[4:] == [
+        "| 1 | Greek letters counted | 001-greek-letters-counted.md |",
+        "| 2 | Greek letters counted | 002-greek-letters-counted.md |",
+    ]
+
+
+async def test_other_presets_are_not_asked_for_a_title() -> None:
+    model = ScriptedModel(repeat(SUMMARY))
+    for policy in ("default", "co-cli", "inkeep", "cowagent"):
+        session = await talked(policy, summarizer=model)
+        await session.compact()
+
+    assert [prompt.text for prompt in model.prompts if "title" in prompt.text] == []
+    assert len(model.prompts) == 4
+
+
 @pytest.mark.seed("C-13c", "C-46", "C-48")
 async def test_a_compaction_begins_with_the_parts_of_the_last_request_and_usage_is_told_anew_after_it() -> None:
     session = await talked("copilot", summarizer=ScriptedModel([SUMMARY]))
@@ -104,6 +155,31 @@ async def test_a_compaction_begins_with_the_parts_of_the_last_request_and_usage_
     assert min(begun.tokens.system_tokens, begun.tokens.tool_definitions_tokens) > 0
     assert (before.is_initial, after.is_initial) == (False, True)
     assert after.current_tokens < before.current_tokens
+
+
+@pytest.mark.seed("C-11", "C-13c", "C-46")
+async def test_a_system_message_in_the_list_is_system_context_of_the_summary_and_counts_as_such() -> None:
+    model = ScriptedModel([SUMMARY])
+    session: Session = await Session.open("c1", policy="copilot", model="gpt-5", summarizer=model)
+    await session.record([system_message("Never name omega.")])
+    await record_turns(session, 6)
+    await session.record([user_message("so?")])
+    await session.prepare(16_000, system="Count in Greek.")
+
+    await session.compact()
+
+    events = await session.events()
+    (usage,) = (event for event in events if isinstance(event, log.UsageMeasured))
+    (begun,) = (event for event in events if isinstance(event, log.CompactionStarted))
+    (prompt,) = model.prompts
+    assert begun.tokens == replace(usage.tokens, conversation_tokens=usage.tokens.conversation_tokens - REPLY_OVERHEAD)
+    assert (
+        begun.tokens.system_tokens == sum(map(counter_for("gpt-5").count, ("Count in Greek.", "Never name omega."))) + 4
+    )
+    mark = prompt.text.removeprefix("MARK is ").split(".", 1)[0]
+    context, rest = prompt.text.split(f"</system-context-{mark}>")
+    assert context.endswith(f"<system-context-{mark}>\nCount in Greek.\n\nNever name omega.\n")
+    assert "omega" not in rest
 
 
 @pytest.mark.seed("C-52")

@@ -92,15 +92,15 @@ def compaction_started_event(
     step: CompactSpan, plan_input: PlanInput, focus: str = "", *, owner: str = ""
 ) -> log.CompactionStarted:
     """Return the event that starts a compaction; `focus` is the user's instruction for the summary."""
-    situation = plan_input.situation
+    situation, system_tokens = plan_input.situation, plan_input.fixed_parts["system"]
     return log.CompactionStarted(
         trigger=step.trigger,
         span=step.span,
         basis=plan_input.history.change_count,
         custom_instructions=focus or None,
         tokens=log.TokenBreakdown(
-            system_tokens=situation.system_tokens,
-            conversation_tokens=plan_input.message_tokens,
+            system_tokens=system_tokens,
+            conversation_tokens=plan_input.message_tokens - (system_tokens - situation.system_tokens),
             tool_definitions_tokens=situation.tools_tokens,
         ),
         owner=owner,

@@ -41,6 +41,8 @@ class CompactionRule:
     """Whether the replacement ends with a line on how to recall the messages, for an agent with the recall tool."""
     checks_summary: ClassVar[bool] = False
     """Whether a summary is checked against the facts that must be kept."""
+    asks_title: ClassVar[bool] = False
+    """Whether a summary is asked to name itself, for the file of its checkpoint."""
     is_summary_prompt: ClassVar[bool] = True
     """Whether an agent framework receives a summary as a user's prompt."""
     counts_requests_as_turns: ClassVar[bool] = False
