@@ -14,6 +14,7 @@ from holdfast.core.history.history import History
 from holdfast.core.history.session_state import RequestExtras
 from holdfast.core.planning.changes import compaction_completed_event, step_event
 from holdfast.core.planning.plan import MAX_PLAN_ROUNDS, make_plan, plan_input_of, usage_measured_event, view_of
+from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.receipt import View
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import (
@@ -133,6 +134,11 @@ class RequestBuilder:
         self._budgets: dict[tuple[str, str | None], Budget] = {}
         """By scope and model, the budget of the last request."""
         self._extras_counter = ExtrasCounter()
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self._compactor.policy
 
     async def prepare(self, options: RequestOptions) -> Request:
         """Return the next request, recorded, and within the limit that the provider has reported before."""

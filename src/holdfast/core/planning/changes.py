@@ -84,7 +84,9 @@ def step_event(step: OffloadOutputs | ReduceTurnsToText, plan_input: PlanInput, 
     scope = plan_input.situation.scope
     if isinstance(step, ReduceTurnsToText):
         return add_effect(log.TurnsReducedToText(line=step.before, reason=reason, scope=scope), plan_input)
-    event = log.OutputsOffloaded(line=step.before, max_chars=step.max_chars, reason=reason, scope=scope)
+    event = log.OutputsOffloaded(
+        line=step.before, max_chars=step.max_chars, prompts_before=step.prompts_before, reason=reason, scope=scope
+    )
     return add_effect(event, plan_input)
 
 

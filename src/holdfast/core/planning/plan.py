@@ -15,6 +15,7 @@ from holdfast.core.history.history import History
 from holdfast.core.planning.fit import are_same_messages, fit_view
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.receipt import View
+from holdfast.core.planning.rules.cowagent import EMERGENCY_REASON
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import NO_STEPS, CompactSpan, Plan, PlanInput, Step
 from holdfast.errors import PendingToolCallsError
@@ -23,9 +24,6 @@ MAX_FAILURES, MESSAGES_AFTER_FAILURES = 3, 20
 """After the first number of failures in a row, summaries pause until the second number of messages was recorded."""
 MAX_PLAN_ROUNDS = 3
 """The most plans for one request; the steps of the last plan are not carried out."""
-EMERGENCY_REASON = (
-    "the provider refused the request as too long, so only the newest turns are sent, with long texts clipped"
-)
 
 
 def plan_input_of(history: History, policy: Policy, situation: Situation) -> PlanInput:

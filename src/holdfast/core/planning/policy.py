@@ -151,7 +151,7 @@ COWAGENT = Policy(
     name="cowagent",
     outputs=KeepEnds(max_chars=20_000),
     compaction=CowAgentCompaction(max_turns=20, max_tokens=50_000),
-    emergency=Emergency(max_chars=10_000, max_turns=5),
+    emergency=Emergency(max_chars=10_000, max_turns=5, persists=True),
     apply="deferred",
     on_failure="trim",
     summarizer_choice="session",

@@ -45,6 +45,8 @@ class OffloadOutputs:
 
     before: int
     max_chars: int
+    prompts_before: int = 0
+    """Texts of the user before this position are shortened too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
