@@ -1,6 +1,9 @@
 """What goes with a compaction, in order, and what circumstances ask for one."""
 
 import asyncio
+import gc
+import resource
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
@@ -17,11 +20,10 @@ from holdfast.models.base import SummaryPrompt
 from holdfast.session.compaction.checkpoints import Checkpoints
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.compaction.hooks import HookCall, Hooks
-from holdfast.session.requested_compaction import resident_bytes
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import system_message, user_message
+from holdfast.testing.chat import assistant_message, system_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
-from tests.support import record_turns
+from tests.support import compactions, record_turns
 
 SUMMARY = "# Greek letters\nThe user counts in Greek letters [#0]. Next: go on."
 
@@ -195,15 +197,76 @@ async def test_a_model_with_a_smaller_window_gets_a_conversation_that_fits_it() 
     assert await session.switch_model("gpt-5") is None
 
 
+@pytest.fixture
+def resident_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
+    """The pages that the system reports for this process; a garbage collection leaves `after` of them."""
+    pages = {"now": 1_000, "after": 1_000, "collections": 0}
+    statm = tmp_path / "statm"
+    statm.write_text("9 1000 9 9 9 9 9")
+    monkeypatch.setattr("holdfast.session.requested_compaction.STATM_PATH", statm)
+
+    def collected(phase: str, info: Mapping[str, int]) -> None:
+        if phase == "stop" and info["generation"] == 2:
+            pages["collections"] += 1
+            statm.write_text(f"9 {pages['after']} 9 9 9 9 9")
+
+    gc.disable()
+    gc.callbacks.append(collected)
+    yield pages
+    gc.callbacks.remove(collected)
+    gc.enable()
+
+
 @pytest.mark.seed("C-53")
-async def test_a_process_with_too_much_in_its_memory_compacts() -> None:
+@pytest.mark.parametrize("policy", ["copilot", "default"])
+@pytest.mark.parametrize(
+    ("after", "limit", "outcome"),
+    [
+        (1_000, 1_000, (0, [])),
+        (500, 900, (1, [])),
+        (950, 900, (1, [("memory_pressure", True)])),
+    ],
+    ids=["enough memory", "enough after a collection", "too little"],
+)
+async def test_a_request_compacts_first_if_memory_is_short_even_after_a_garbage_collection(
+    resident_pages: dict[str, int], policy: str, after: int, limit: int, outcome: tuple[int, list[tuple[str, bool]]]
+) -> None:
+    resident_pages["after"] = after
+    how = CompactionOptions(automatic=ScriptedModel(repeat(SUMMARY)), memory_limit_bytes=limit * resource.getpagesize())
+    session = await talked(policy, compaction=CompactionOptions(automatic=how.automatic))
+    await session.prepare(100_000)
+    await session.set_policy(policy, compaction=how)
+    await session.record([user_message("and now?")])
+
+    request = await session.prepare(100_000)
+
+    done = [(event.trigger, event.success) for event in await compactions(session)]
+    assert (resident_pages["collections"], done) == outcome
+    assert (len(request.messages) < 13) is bool(done)
+    assert request.messages[-1] == user_message("and now?")
+
+
+@pytest.mark.seed("C-53")
+async def test_memory_that_stays_short_does_not_compact_before_every_request(resident_pages: dict[str, int]) -> None:
+    how = CompactionOptions(memory_limit_bytes=1)
+    session = await talked(turns=1, compaction=how)
+    for number in range(24):
+        await session.record([user_message(f"question {number}")])
+        await session.prepare(100_000)
+        await session.record([assistant_message("ok")])
+
+    assert resident_pages["collections"] == 3
+
+
+@pytest.mark.seed("C-53")
+async def test_a_program_may_ask_for_the_same_at_any_time(resident_pages: dict[str, int]) -> None:
     session = await talked()
 
-    assert await session.compact_if_memory_above(resident_bytes() * 2) is None
+    assert await session.compact_if_memory_above(1_000 * resource.getpagesize()) is None
     done = await session.compact_if_memory_above(1)
 
     assert done is not None
-    assert (done.success, done.trigger) == (True, "memory_pressure")
+    assert (done.success, done.trigger, resident_pages["collections"]) == (True, "memory_pressure", 1)
     assert await session.compact_if_memory_above(1) is None, "there is nothing left that it could fold"
 
 

@@ -175,6 +175,9 @@ class Conversation:
         options = RequestOptions(
             budget=budget, model=model, system=system, tools=tools, scope=scope, has_recall=has_recall
         )
+        limit = self._compactor.options.memory_limit_bytes
+        if limit is not None and scope == log.MAIN:
+            await self._engine.requested.relieve_memory(options, limit)
         return await self._builder.prepare(options)
 
     @retried

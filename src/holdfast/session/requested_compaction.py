@@ -43,6 +43,8 @@ class RequestedCompaction:
         self._log = session_log
         self._compactor = compactor
         self._builder = builder
+        self._relieved_at = -MESSAGES_BETWEEN_MEMORY_CHECKS
+        """The number of messages when the process was last short of memory."""
 
     @property
     def _policy(self) -> Policy:
@@ -82,6 +84,14 @@ class RequestedCompaction:
         compactions = self._log.history.version.state_of(options.scope).compactions
         made = [one for one in compactions if one.span.positions == step.span.positions and one.summary.by_model]
         return made[-1] if made else await self._compact_without_summary(step, options)
+
+    async def relieve_memory(self, options: RequestOptions, limit_bytes: int) -> log.CompactionCompleted | None:
+        """Compact if the process uses too much memory, unless that was tried a few messages ago."""
+        messages = len(self._log.history)
+        if messages - self._relieved_at < MESSAGES_BETWEEN_MEMORY_CHECKS or resident_bytes() <= limit_bytes:
+            return None
+        self._relieved_at = messages
+        return await compact_above_memory_limit(self, options, limit_bytes)
 
     @locked
     async def preview(self, options: RequestOptions) -> log.CompactionCompleted:
@@ -175,6 +185,8 @@ class RequestedCompaction:
 
 
 STATM_PATH = Path("/proc/self/statm")
+MESSAGES_BETWEEN_MEMORY_CHECKS = 20
+"""After a compaction for want of memory, or an attempt, the next one waits for this many messages."""
 
 
 async def switch_model_and_fit(
