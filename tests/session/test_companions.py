@@ -270,7 +270,6 @@ async def test_a_program_may_ask_for_the_same_at_any_time(resident_pages: dict[s
     assert await session.compact_if_memory_above(1) is None, "there is nothing left that it could fold"
 
 
-@pytest.mark.seed("C-56")
 @pytest.mark.seed("C-39")
 async def test_what_is_noted_is_in_the_replacement_and_a_providers_signal_changes_nothing() -> None:
     session = await talked("copilot", summarizer=ScriptedModel([SUMMARY]))
