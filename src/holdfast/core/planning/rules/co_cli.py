@@ -130,6 +130,11 @@ class CoCliCompaction(CompactionRule):
         has_summarizer = plan_input.situation.has_summarizer
         return CompactionForecast(stays, MAX_SUMMARY_TOKENS if has_summarizer else marker, by_model=has_summarizer)
 
+    def may_grow(self, step: CompactSpan) -> bool:
+        """Return True: the window counts messages, and the marker replaces them whatever their size."""
+        del step
+        return True
+
     def replacement_texts(self, plan_input: PlanInput, step: CompactSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return the marker; a static one without a summary."""
         del plan_input
