@@ -49,6 +49,7 @@ from holdfast.session.recall.search import check_query_words
 from holdfast.session.request import Request
 from holdfast.session.requested_compaction import RequestedCompaction
 from holdfast.session.sync import with_read_notes
+from holdfast.session.thinking import with_prefix_hashes
 from holdfast.session.tools import COMPACT_CONTEXT, COMPACT_DESCRIPTION, COMPACT_PARAMETERS, ModelTool
 from holdfast.stores.base import Store
 from holdfast.wire.formats import format_named
@@ -146,7 +147,7 @@ class Conversation:
             for number, native in enumerate(natives)
         ]
         async with self._log.lock:
-            events = with_read_notes(self.history, events, decoded)
+            events = with_prefix_hashes(self.history, with_read_notes(self.history, events, decoded), decoded)
             if billed is not None:
                 await self._engine.calibrator.record_usage(billed)
             if any(message.role == "assistant" for message in decoded):

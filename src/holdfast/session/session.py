@@ -12,7 +12,7 @@ from secrets import token_hex
 from types import TracebackType
 from typing import TypeAlias, get_args
 
-from holdfast.core.conversation.messages import user
+from holdfast.core.conversation.messages import Thinking, user
 from holdfast.core.history import events as log
 from holdfast.core.history.scopes import DelegationRecord, delegation_records
 from holdfast.core.planning.change_receipt import ChangeReceipt, change_receipts, with_messages_restored
@@ -44,8 +44,10 @@ from holdfast.session.sync import (
     sync_diff,
     with_read_notes,
 )
+from holdfast.session.thinking import with_prefix_hashes
 from holdfast.stores.base import Store, check_session_id, delete_expired_sessions
 from holdfast.stores.open import open_store
+from holdfast.wire.formats import format_named
 
 StateEvent: TypeAlias = log.PlanChanged | log.TodosChanged | log.SkillInvoked | log.AgentChanged | log.ProviderSignalled
 """What a caller may record other than messages."""
@@ -180,6 +182,7 @@ class Session(DelegatingConversation):
             await self._log.append(self._with_effect(log.Rewound(to=diff.rewind_to)))
         events = [log.MessageAppended(format=name, native=native) for native in natives[diff.first_new :]]
         events = with_read_notes(self.history, events, decoded[diff.first_new :])
+        events = with_prefix_hashes(self.history, events, decoded[diff.first_new :])
         return await self._log.append_messages(events, decoded[diff.first_new :], must_be_current=True)
 
     async def record_state(self, event: StateEvent) -> None:
@@ -299,6 +302,20 @@ class Session(DelegatingConversation):
         self._log.lock.check_open()
         timed = await self._log.stored.timed_events()
         return change_receipts((event for _, event in timed), (time_ms for time_ms, _ in timed))
+
+    async def thinking_prefixes(self) -> dict[str, set[str]]:
+        """Return by the signature of each thinking block in which requests it was said; `validate` checks with it.
+
+        Only blocks of models that bind their thinking to the request are known.
+        """
+        self._log.lock.check_open()
+        found: dict[str, set[str]] = {}
+        for event in await self._log.stored.events():
+            if isinstance(event, log.MessageAppended) and event.prefix_hash is not None:
+                for part in format_named(event.format).decode(event.native, 0).parts:
+                    if isinstance(part, Thinking) and part.signature:
+                        found.setdefault(part.signature, set()).add(event.prefix_hash)
+        return found
 
     async def delegations(self) -> list[DelegationRecord]:
         """Return every delegation, the oldest first: its agent, its task, what it saw, and how it ended."""

@@ -110,6 +110,8 @@ class MessageAppended:
     duration_ms: int | None = None
     trust: Literal["memory"] | None = None
     """Set if the role does not determine the trust: notes from memory are reference only."""
+    prefix_hash: str | None = None
+    """For an answer with thinking that is bound to its request, the hash of that request."""
     notes: tuple[tuple[str, str], ...] = ()
     """Pairs of call id and note; every view adds the note to the result of that call."""
 
@@ -463,11 +465,18 @@ class RequestPrepared:
     KIND: ClassVar[str] = "request.prepared"
 
     view: tuple[Mapping[str, object], ...]
-    """In order: `{"from": a, "to": b}` for a range of the context, `{"message": …}` for a generated message."""
+    """In order: `{"from": a, "to": b}` for a range of the context, `{"message": …}` for a generated message.
+
+    A range with `"withoutThinking": true` was sent without its thinking.
+    """
     payload_hash: str
     policy: str
     engine: str
     situation: Mapping[str, object] = field(default_factory=dict[str, object])
+    prefix_hash: str | None = None
+    """The hash to which the model binds the thinking of its answer; None for a model that does not."""
+    extras_hash: str | None = None
+    """The hash of the system text and tools in `prefix_hash`."""
     scope: str = MAIN
 
 

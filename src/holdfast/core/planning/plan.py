@@ -15,6 +15,7 @@ from holdfast.core.history.history import History
 from holdfast.core.planning.fit.fit import are_same_messages, fit_view
 from holdfast.core.planning.fit.receipt import View
 from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.rules.default import DefaultCompaction
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import NO_STEPS, CompactSpan, Plan, PlanInput, Step
 from holdfast.errors import PendingToolCallsError
@@ -26,6 +27,8 @@ MAX_PLAN_ROUNDS = 3
 EMERGENCY_REASON = (
     "the provider refused the request as too long, so only the newest turns are sent, with long texts clipped"
 )
+
+OPEN_ROUND_REASON = "a compaction waits until the running tool round ends, because the round's thinking would be lost"
 
 
 def plan_input_of(history: History, policy: Policy, situation: Situation) -> PlanInput:
@@ -93,6 +96,31 @@ def _failed_before(step: Step, plan_input: PlanInput) -> bool:
 
 def _needs_summary(step: Step) -> bool:
     return isinstance(step, CompactSpan) and step.by == "summary"
+
+
+def has_open_round(view: View, plan_input: PlanInput, policy: Policy) -> bool:
+    """Return whether a change of context would lose the thinking of the running tool round, and can still wait.
+
+    It can wait as long as the whole context is sent as it is, without a repair and within all limits. Presets of other
+    systems do not wait: they compact at the thresholds of those systems.
+    """
+    projection, situation = plan_input.projection, plan_input.situation
+    if not situation.binds_thinking or not isinstance(policy.compaction, DefaultCompaction):
+        return False
+    if situation.refusals or not len(projection):
+        return False
+    start = -1 if projection.newest_prompt is None else projection.newest_prompt
+    if not projection[-1].outline.result_ids or not any(
+        entry.message.has_thinking for entry in projection.entries[start + 1 :]
+    ):
+        return False
+    return are_same_messages(view.entries, projection.entries)
+
+
+def after_open_round(plan: Plan) -> Plan:
+    """Return a plan that changes nothing while a tool round is open; a summary is written in the background."""
+    later = (*plan.later, *(step for step in plan.now if _needs_summary(step)))
+    return Plan((), later, (*plan.reasons, OPEN_ROUND_REASON))
 
 
 # The view that is sent.

@@ -1,0 +1,87 @@
+"""Thinking that a model accepts only after the exact request that it was said in.
+
+Newer Claude models bind each thinking block to the system text, the tools and all messages before it, and reject a
+request in which any of them differs. Cache marks do not count. A prefix is identified by a chain of hashes: the hash of
+the system text and tools, extended by the hash of each message.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from holdfast.wire.anthropic import AnthropicMessages
+from holdfast.wire.json_reader import is_list, is_mapping
+from holdfast.wire.pydantic_ai import PydanticAI
+
+_FIRST_BINDING_VERSIONS: Mapping[str, tuple[int, int]] = {
+    "opus": (5, 5),
+    "sonnet": (5, 5),
+    "haiku": (5, 5),
+    "fable": (5, 1),
+    "mythos": (5, 0),
+}
+"""For each family of Claude models, the first version that binds its thinking."""
+_CLAUDE = re.compile(r"claude|\b(?:opus|sonnet|haiku|fable|mythos)\b")
+_NAMED_VERSION = re.compile(r"(opus|sonnet|haiku|fable|mythos)-(\d{1,2})(?:[.-](\d{1,2}))?(?!\d)")
+_OLD_NAME = re.compile(r"claude-(?:instant|v?[1-4]\b)")
+_HASH_CHARS = 32
+
+
+def binds_thinking(model: str | None, format_name: str) -> bool:
+    """Return whether a model accepts its thinking only after the exact request that it was said in.
+
+    A Claude model of an unknown name counts as a newer one that does. So does Anthropic's own format without a model.
+    """
+    if format_name not in {AnthropicMessages.name, PydanticAI.name}:
+        return False
+    if model is None:
+        return format_name == AnthropicMessages.name
+    name = model.lower()
+    if not _CLAUDE.search(name) or _OLD_NAME.search(name):
+        return False
+    version = _NAMED_VERSION.search(name)
+    if version is None:
+        return True
+    return (int(version[2]), int(version[3] or 0)) >= _FIRST_BINDING_VERSIONS[version[1]]
+
+
+def prefix_of_extras(system: object = None, tools: object = None) -> str:
+    """Return the hash of a prefix without messages: its system text and its tools."""
+    return _hash([_without_cache_marks(system) or None, _without_cache_marks(tools) or None])
+
+
+def prefix_message_hash(native: Mapping[str, Any]) -> str:
+    """Return the hash of a message without its cache marks."""
+    return _hash(_without_cache_marks(native))
+
+
+def extend_prefix(prefix: str, message_hashes: Iterable[str]) -> str:
+    """Return the hash of a prefix with more messages."""
+    for one in message_hashes:
+        prefix = hashlib.sha256((prefix + one).encode()).hexdigest()[:_HASH_CHARS]
+    return prefix
+
+
+def prefix_hash(messages: Iterable[Mapping[str, Any]], *, system: object = None, tools: object = None) -> str:
+    """Return the hash of a whole request; `validate` compares it with the prefix of each thinking block."""
+    return extend_prefix(prefix_of_extras(system, tools), map(prefix_message_hash, messages))
+
+
+def _hash(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARS]
+
+
+def _without_cache_marks(value: object) -> object:
+    """Return a message, a block or a list of them without cache marks; inputs of tools keep all their fields."""
+    if is_list(value):
+        return [_without_cache_marks(item) for item in value]
+    if not is_mapping(value):
+        return value
+    return {
+        key: _without_cache_marks(item) if key == "content" else item
+        for key, item in cast("Mapping[str, object]", value).items()
+        if key != "cache_control"
+    }
