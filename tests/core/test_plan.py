@@ -19,9 +19,9 @@ from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.history.events import Summary
 from holdfast.core.planning.changes import compaction_completed_event
-from holdfast.core.planning.fit.receipt import View
 from holdfast.core.planning.plan import MAX_PLAN_ROUNDS, plan_input_of
 from holdfast.core.planning.policy import PRESETS, Policy
+from holdfast.core.planning.receipt import View
 from holdfast.core.planning.situation import PROVIDER_PRICES, Budget, Situation
 from holdfast.core.planning.steps import CompactSpan, OffloadOutputs
 from holdfast.testing.chat import (

@@ -13,7 +13,6 @@ from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.session_state import RequestExtras
 from holdfast.core.planning.changes import compaction_completed_event, step_event
-from holdfast.core.planning.fit.receipt import View
 from holdfast.core.planning.plan import (
     MAX_PLAN_ROUNDS,
     after_open_round,
@@ -23,6 +22,7 @@ from holdfast.core.planning.plan import (
     usage_measured_event,
     view_of,
 )
+from holdfast.core.planning.receipt import View
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import (
     AwaitSummary,

@@ -14,7 +14,7 @@ from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.tokens import message_tokens
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
-from holdfast.core.planning.fit.receipt import View
+from holdfast.core.planning.receipt import View
 from holdfast.core.planning.steps import PlanInput
 from holdfast.errors import NotInMemoryError
 from holdfast.session.request import encode_entry

@@ -29,8 +29,8 @@ from pydantic_ai.models import Model
 
 from holdfast.core.conversation.messages import Entry, Message, Text
 from holdfast.core.conversation.pairing import INTERRUPTED_RESULT
+from holdfast.core.planning.rules.clip_tool_outputs import head_of
 from holdfast.core.planning.rules.co_cli import manual_compaction_texts, plan_window, static_marker, summary_marker
-from holdfast.core.planning.rules.outputs import head_of
 from holdfast.core.schema import check_fields, integer_bounds
 from holdfast.errors import SettingsError
 

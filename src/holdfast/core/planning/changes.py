@@ -14,7 +14,6 @@ from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.history.events import Summary
 from holdfast.core.history.projection import Projection
-from holdfast.core.planning.breaker import progress_marks
 from holdfast.core.planning.replacement import message_texts, quoted_positions
 from holdfast.core.planning.rules.rule import CompactionRule
 from holdfast.core.planning.situation import Situation
@@ -128,7 +127,7 @@ def compaction_completed_event(
         summary=summary or Summary("\n".join(texts)),
         # A replacement lists the running agents, with or without a summary.
         read_to=len(plan_input.history) if summary or plan_input.history.session_state.running_delegates else 0,
-        marks=progress_marks(plan_input) if rule.detects_loops else (),
+        marks=rule.progress_marks(plan_input),
         ends_run=step.by == "summary",
         scope=plan_input.situation.scope,
     )

@@ -12,9 +12,9 @@ from holdfast.core.conversation.repair import is_valid_history, repair_entries
 from holdfast.core.conversation.tokens import TokenCount, message_tokens
 from holdfast.core.history.events import MAIN, TokenBreakdown, UsageMeasured
 from holdfast.core.history.history import History
-from holdfast.core.planning.fit.fit import are_same_messages, fit_view
-from holdfast.core.planning.fit.receipt import View
+from holdfast.core.planning.fit import are_same_messages, fit_view
 from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.receipt import View
 from holdfast.core.planning.rules.default import DefaultCompaction
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import NO_STEPS, CompactSpan, Plan, PlanInput, Step

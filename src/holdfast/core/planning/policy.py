@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Literal, TypeAlias, cast
 
 from holdfast.core.history.scopes import MainVisibility
+from holdfast.core.planning.rules.clip_tool_outputs import KeepEnds, KeepHeads
 from holdfast.core.planning.rules.co_cli import CoCliCompaction
 from holdfast.core.planning.rules.copilot import CopilotCompaction
 from holdfast.core.planning.rules.cowagent import CowAgentCompaction, Emergency
-from holdfast.core.planning.rules.default import DefaultCompaction
+from holdfast.core.planning.rules.default import DefaultCompaction, Offload
 from holdfast.core.planning.rules.inkeep import FixedLimits, InkeepCompaction
-from holdfast.core.planning.rules.outputs import KeepEnds, KeepHeads, Offload
 from holdfast.core.planning.rules.truncator import BasicTruncator
 from holdfast.core.schema import check_fields, integer_bounds, share_bounds, suggest_similar, typed_fields, types_in
 from holdfast.errors import SettingsError

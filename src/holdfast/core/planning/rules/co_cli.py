@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from holdfast.core.conversation.cuts import exchange_ranges
+from holdfast.core.conversation.cuts import exchange_ranges, pinned_exchanges
 from holdfast.core.conversation.messages import Entry, Text
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history.events import Summary
-from holdfast.core.planning.fit.protection import pinned_exchanges
 from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from holdfast.core.conversation.cuts import turn_ranges
 from holdfast.core.conversation.messages import Entry, Message, Text
-from holdfast.core.conversation.shorten import clip_outputs, clip_text, turn_as_text, turns_as_text
+from holdfast.core.conversation.shorten import clip_outputs, clip_text, turns_as_text
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history.context import Context
 from holdfast.core.history.events import CompactionCompleted, Event, Summary, TurnsReducedToText
@@ -49,17 +49,6 @@ def half_cut(entries: Sequence[Entry]) -> int:
 def has_few_turns(entries: Sequence[Entry]) -> bool:
     """Return whether there are so few turns that they are reduced to text."""
     return len(turn_ranges(entries)) < FEW_TURNS
-
-
-def turns_reduced_to_text(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the entries with each complete turn reduced to its first user text and its last reply."""
-    return turns_as_text(entries, keep_last=1)
-
-
-def recent_as_text(entries: Sequence[Entry], max_turns: int) -> list[Entry]:
-    """Return the newest turns reduced to text, with which a session is restored."""
-    spans = turn_ranges(entries)[-restored_turn_count(max_turns) :]
-    return [entry for span in spans for entry in turn_as_text([entries[index] for index in span])]
 
 
 def restored_turn_count(max_turns: int) -> int:

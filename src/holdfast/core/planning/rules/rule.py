@@ -39,8 +39,6 @@ class CompactionRule:
     """The rule's name in a policy file."""
     offers_recall: ClassVar[bool] = False
     """Whether the replacement ends with a line on how to recall the messages, for an agent with the recall tool."""
-    detects_loops: ClassVar[bool] = False
-    """Whether the rule refuses to compact again if the agent made no progress since the last compaction."""
     checks_summary: ClassVar[bool] = False
     """Whether a summary is checked against the facts that must be kept."""
     is_summary_prompt: ClassVar[bool] = True
@@ -83,6 +81,16 @@ class CompactionRule:
         """Return the texts next to a summary; the summary check looks for facts in them too."""
         del plan_input, step
         return []
+
+    def loop_reason(self, plan_input: PlanInput) -> str:
+        """Return why another compaction would only repeat a loop of the agent; empty if it would not."""
+        del plan_input
+        return ""
+
+    def progress_marks(self, plan_input: PlanInput) -> tuple[str, ...]:
+        """Return marks of the agent's progress, which a compaction stores so that a loop can be detected later."""
+        del plan_input
+        return ()
 
     def restore_events(self, context: Context) -> list[Event]:
         """Return the events that change the context when a session is reopened with `restore = "recent_text"`."""
