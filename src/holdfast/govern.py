@@ -16,14 +16,13 @@ from holdfast.core.planning.fit import ViewFitter
 from holdfast.core.planning.policy import FitSettings, Policy, policy_named
 from holdfast.core.planning.receipt import Receipt, View, receipt_of
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.counters.models import budget_for
+from holdfast.counters.models import binds_thinking, budget_for
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.session.request import Request
 from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks
 from holdfast.wire.formats import format_named, split_elements
 from holdfast.wire.json_reader import InputPath, check_list
-from holdfast.wire.thinking import binds_thinking
 
 
 def govern(

@@ -8,9 +8,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from holdfast import HoldfastError, Violation, govern, validate
+from holdfast.counters.models import binds_thinking
 from holdfast.testing.chat import JsonMessage, user_message
 from holdfast.testing.strategies.chat import anthropic_histories, thinking_histories
-from holdfast.wire.thinking import binds_thinking, prefix_hash
+from holdfast.wire.thinking import prefix_hash
 
 BINDING = "claude-opus-5-5"
 REASON = (

@@ -33,7 +33,7 @@ from holdfast.core.planning.steps import (
     ReduceTurnsToText,
     Step,
 )
-from holdfast.counters.models import budget_for, find_model, prices_of
+from holdfast.counters.models import binds_thinking, budget_for, find_model, prices_of
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import ConcurrentWriteError, SettingsError
 from holdfast.models.base import CachedPrefix
@@ -44,7 +44,6 @@ from holdfast.session.inputs import extras_json
 from holdfast.session.log.event_log import SessionLog
 from holdfast.session.request import Request, policy_hash, request_of, request_prepared_event
 from holdfast.session.thinking import bind_thinking
-from holdfast.wire.thinking import binds_thinking
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,44 +7,12 @@ the system text and tools, extended by the hash of each message.
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from holdfast.wire.anthropic import AnthropicMessages
 from holdfast.wire.json_reader import is_list, is_mapping
-from holdfast.wire.pydantic_ai import PydanticAI
 
-_FIRST_BINDING_VERSIONS: Mapping[str, tuple[int, int]] = {
-    "opus": (5, 5),
-    "sonnet": (5, 5),
-    "haiku": (5, 5),
-    "fable": (5, 1),
-    "mythos": (5, 0),
-}
-"""For each family of Claude models, the first version that binds its thinking."""
-_CLAUDE = re.compile(r"claude|\b(?:opus|sonnet|haiku|fable|mythos)\b")
-_NAMED_VERSION = re.compile(r"(opus|sonnet|haiku|fable|mythos)-(\d{1,2})(?:[.-](\d{1,2}))?(?!\d)")
-_OLD_NAME = re.compile(r"claude-(?:instant|v?[1-4]\b)")
 _HASH_CHARS = 32
-
-
-def binds_thinking(model: str | None, format_name: str) -> bool:
-    """Return whether a model accepts its thinking only after the exact request that it was said in.
-
-    A Claude model of an unknown name counts as a newer one that does. So does Anthropic's own format without a model.
-    """
-    if format_name not in {AnthropicMessages.name, PydanticAI.name}:
-        return False
-    if model is None:
-        return format_name == AnthropicMessages.name
-    name = model.lower()
-    if not _CLAUDE.search(name) or _OLD_NAME.search(name):
-        return False
-    version = _NAMED_VERSION.search(name)
-    if version is None:
-        return True
-    return (int(version[2]), int(version[3] or 0)) >= _FIRST_BINDING_VERSIONS[version[1]]
 
 
 def prefix_of_extras(system: object = None, tools: object = None) -> str:
