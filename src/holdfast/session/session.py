@@ -35,9 +35,10 @@ from holdfast.session.conversation import SessionEngine
 from holdfast.session.delegation import DelegatingConversation, end_abandoned_delegations
 from holdfast.session.inputs import check_count, check_model, check_position, check_text, decode_messages
 from holdfast.session.log.event_log import Clock, locked, now_ms, retried
-from holdfast.session.prepare import RequestOptions
+from holdfast.session.prepare import RequestOptions, check_usage
 from holdfast.session.requested_compaction import compact_above_memory_limit, switch_model_and_fit
 from holdfast.session.sync import (
+    find_client_compaction,
     last_sent_fingerprints,
     message_fingerprint,
     recorded_fingerprints,
@@ -167,23 +168,62 @@ class Session(DelegatingConversation):
             return (await self._log.append_messages([event], [message_format.decode(native, 0)])).start
 
     @locked
-    async def sync(self, messages: Sequence[Mapping[str, object]], *, format: str = "openai-chat") -> range:  # noqa: A002
+    async def sync(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        format: str = "openai-chat",  # noqa: A002 - the word users say
+        compacted: str | None = None,
+    ) -> range:
         """Record the new messages of a complete list, and return their positions.
 
-        The same list changes nothing. If the list differs from the records, the session rewinds to where they differ.
+        The same list changes nothing. If the list differs from the records, the session rewinds to where they differ,
+        unless the client has compacted its list by itself: then the messages that it left out are compacted. Pass its
+        summary as `compacted` if you know that it has; a summary that `record_side_call` recorded is recognized.
         """
+        compacted = None if compacted is None else check_text("compacted", compacted)
         message_format = self._check_format(format)
         natives, decoded = decode_messages(messages, message_format)
         name = message_format.name
         fingerprints = [message_fingerprint(native, name) for native in natives]
         known, sent = recorded_fingerprints(self.history, self._log), last_sent_fingerprints(self._log, name)
         diff = sync_diff(fingerprints, known, sent, len(self.history))
-        if diff.rewind_to is not None:
+        first_new = diff.first_new
+        if found := find_client_compaction(self.history, diff, decoded, known, compacted):
+            first_new = found.first_new
+            plan_input = self._builder.plan_input(RequestOptions(model=self.model))
+            await self._log.append(with_measured_effect(found.event, plan_input))
+        elif diff.rewind_to is not None:
             await self._log.append(self._with_effect(log.Rewound(to=diff.rewind_to)))
-        events = [log.MessageAppended(format=name, native=native) for native in natives[diff.first_new :]]
-        events = with_read_notes(self.history, events, decoded[diff.first_new :])
-        events = with_prefix_hashes(self.history, events, decoded[diff.first_new :])
-        return await self._log.append_messages(events, decoded[diff.first_new :], must_be_current=True)
+        events = [log.MessageAppended(format=name, native=native) for native in natives[first_new:]]
+        events = with_read_notes(self.history, events, decoded[first_new:])
+        events = with_prefix_hashes(self.history, events, decoded[first_new:])
+        return await self._log.append_messages(events, decoded[first_new:], must_be_current=True)
+
+    async def record_side_call(
+        self,
+        answer: str,
+        *,
+        purpose: log.SideCallPurpose = "other",
+        model: str | None = None,
+        usage: Mapping[str, int] | None = None,
+    ) -> None:
+        """Record a call that a client made beside the conversation, such as for a title; the context stays as it is.
+
+        Do not `sync` the messages of such a call: it has another system text. With `purpose="summary"` the answer is
+        the summary for a compaction of the client's own, which `sync` then recognizes.
+        """
+        if purpose not in get_args(log.SideCallPurpose):
+            known = ", ".join(get_args(log.SideCallPurpose))
+            raise SettingsError("purpose", f"{purpose!r} is not known; choose one of: {known}")
+        await self._append_change(
+            log.SideCallRecorded(
+                purpose=purpose,
+                answer=check_text("answer", answer),
+                model=check_model(model),
+                usage=check_usage(usage),
+            )
+        )
 
     async def record_state(self, event: StateEvent) -> None:
         """Record state other than messages: a plan, todos, a skill, the active agent."""

@@ -18,8 +18,16 @@ MAIN = "main"
 """The scope of the agent that talks to the user."""
 
 CompactionTrigger: TypeAlias = Literal[
-    "threshold", "manual", "context_limit_retry", "model_switch", "memory_pressure", "agent_request", "restore"
+    "threshold",
+    "manual",
+    "context_limit_retry",
+    "model_switch",
+    "memory_pressure",
+    "agent_request",
+    "restore",
+    "client",
 ]
+SideCallPurpose: TypeAlias = Literal["summary", "title", "memory", "other"]
 DelegationOutcome: TypeAlias = Literal["answered", "silent", "failed", "cancelled", "timed_out", "abandoned"]
 """How a delegation ended; `silent` is without an answer, `abandoned` means that its process has exited."""
 
@@ -459,6 +467,18 @@ class ProviderSignalled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SideCallRecorded:
+    """A client made a call beside the conversation, such as for a title; an observation that changes no context."""
+
+    KIND: ClassVar[str] = "session.side_call"
+
+    purpose: SideCallPurpose
+    answer: str
+    model: str | None = None
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestPrepared:
     """A request was built; the event records its view, its situation, and its hash."""
 
@@ -531,6 +551,7 @@ Event: TypeAlias = (
     | DelegationFinished
     | TurnInterrupted
     | ProviderSignalled
+    | SideCallRecorded
     | RequestPrepared
     | SessionScrubbed
     | UnknownEvent

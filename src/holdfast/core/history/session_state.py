@@ -28,6 +28,9 @@ class SentPrefix:
     """The hash of the system text and tools of the first such request; earlier messages count as said with them."""
 
 
+MAX_CLIENT_SUMMARIES = 4
+
+
 @dataclass(frozen=True, slots=True)
 class SessionState:
     """The state of a session after its last event."""
@@ -71,6 +74,8 @@ class SessionState:
     forked_from: log.Forked | None = None
     sent_prefixes: Mapping[str, SentPrefix] = field(default_factory=dict[str, SentPrefix])
     """By scope, the last request to a model that binds its thinking."""
+    client_summaries: tuple[str, ...] = ()
+    """The last summaries that a client had written for itself; one of them in its list marks its own compaction."""
 
     def after(self, event: log.Event, length: int) -> "SessionState":
         """Return the state after an event; `length` is the number of messages at that time."""
@@ -128,6 +133,9 @@ class SessionState:
 
     def _after_compaction(self, event: log.CompactionCompleted, length: int) -> "SessionState":
         """Return the state after a compaction that was applied or failed."""
+        if event.trigger == "client":
+            # It says nothing about our summarizer, and makes a summary that is being written useless.
+            return replace(self, last_summary=None, is_compaction_stale=True)
         known = replace(self, running_compaction=None, ready_summary=None) if event.ends_run else self
         if event.success:
             known = replace(known, failed_stop=-1, tokens_before_compaction=event.pre_compaction_tokens or None)
@@ -177,6 +185,8 @@ def _after_simple_event(state: SessionState, event: log.Event) -> SessionState:
             return replace(state, recall_scopes=others | frozenset([scope] * is_offered))
         case log.ModelSwitched(model=model):
             return replace(state, model=model)
+        case log.SideCallRecorded(purpose="summary", answer=answer):
+            return replace(state, client_summaries=(*state.client_summaries, answer)[-MAX_CLIENT_SUMMARIES:])
         case log.DelegationStarted() | log.DelegationFinished():
             return _after_delegation(state, event)
         case _:

@@ -95,7 +95,8 @@ class Evictions:
         if before and left:
             # The summary covers both, so report it once.
             return [_joined(left[0], *before, *left)]
-        if left and may_wait and not event.replacement and not is_emergency:
+        awaits_summary = not event.replacement and not is_emergency and event.trigger != "client"
+        if left and may_wait and awaits_summary:
             self.awaiting_summary += left
             return before
         return [*before, *left]
