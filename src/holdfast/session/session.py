@@ -12,7 +12,7 @@ from secrets import token_hex
 from types import TracebackType
 from typing import TypeAlias, TypeVar, get_args
 
-from holdfast.core.conversation.messages import user
+from holdfast.core.conversation.messages import Thinking, user
 from holdfast.core.history import events as log
 from holdfast.core.history.scopes import DelegationRecord, delegation_records
 from holdfast.core.planning.change_receipt import ChangeReceipt, change_receipts, with_messages_restored
@@ -37,17 +37,20 @@ from holdfast.session.delegation import DelegatingConversation, end_abandoned_de
 from holdfast.session.inputs import check_count, check_model, check_position, check_text, decode_messages
 from holdfast.session.log.event_log import Clock, locked, now_ms, retried
 from holdfast.session.log.records import StoredLog
-from holdfast.session.prepare import RequestOptions
+from holdfast.session.prepare import RequestOptions, check_usage
 from holdfast.session.requested_compaction import compact_above_memory_limit, switch_model_and_fit
 from holdfast.session.sync import (
+    find_client_compaction,
     last_sent_fingerprints,
     message_fingerprint,
     recorded_fingerprints,
     sync_diff,
     with_read_notes,
 )
+from holdfast.session.thinking import with_prefix_hashes
 from holdfast.stores.base import Store, check_session_id, delete_expired_sessions
 from holdfast.stores.open import open_store
+from holdfast.wire.formats import format_named
 from holdfast.wire.signals import stream_signals
 
 EventT = TypeVar("EventT")
@@ -184,24 +187,64 @@ class Session(DelegatingConversation):
             return (await self._log.append_messages([event], [message_format.decode(native, 0)])).start
 
     @locked
-    async def sync(self, messages: Sequence[Mapping[str, object]], *, format: str = "openai-chat") -> range:  # noqa: A002
+    async def sync(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        format: str = "openai-chat",  # noqa: A002 - the word users say
+        compacted: str | None = None,
+    ) -> range:
         """Record the new messages of a complete list, and return their positions.
 
-        The same list changes nothing. If the list differs from the records, the session rewinds to where they differ.
+        The same list changes nothing. If the list differs from the records, the session rewinds to where they differ,
+        unless the client has compacted its list by itself: then the messages that it left out are compacted. Pass its
+        summary as `compacted` if you know that it has; a summary that `record_side_call` recorded is recognized.
         """
+        compacted = None if compacted is None else check_text("compacted", compacted)
         message_format = self._check_format(format)
         natives, decoded = decode_messages(messages, message_format)
         name = message_format.name
         fingerprints = [message_fingerprint(native, name) for native in natives]
         known, sent = recorded_fingerprints(self.history, self._log), last_sent_fingerprints(self._log, name)
         diff = sync_diff(fingerprints, known, sent, len(self.history))
-        if diff.rewind_to is not None:
+        first_new = diff.first_new
+        if found := find_client_compaction(self.history, diff, decoded, known, compacted):
+            first_new = found.first_new
+            plan_input = self._builder.plan_input(RequestOptions(model=self.model))
+            await self._log.append(with_measured_effect(found.event, plan_input))
+        elif diff.rewind_to is not None:
             await self._log.append(self._with_effect(log.Rewound(to=diff.rewind_to)))
-        events = [log.MessageAppended(format=name, native=native) for native in natives[diff.first_new :]]
-        events = with_read_notes(self.history, events, decoded[diff.first_new :])
-        places = await self._log.append_messages(events, decoded[diff.first_new :], must_be_current=True)
+        events = [log.MessageAppended(format=name, native=native) for native in natives[first_new:]]
+        events = with_read_notes(self.history, events, decoded[first_new:])
+        events = with_prefix_hashes(self.history, events, decoded[first_new:])
+        places = await self._log.append_messages(events, decoded[first_new:], must_be_current=True)
         await self._record_signals(events, places)
         return places
+
+    async def record_side_call(
+        self,
+        answer: str,
+        *,
+        purpose: log.SideCallPurpose = "other",
+        model: str | None = None,
+        usage: Mapping[str, int] | None = None,
+    ) -> None:
+        """Record a call that a client made beside the conversation, such as for a title; the context stays as it is.
+
+        Do not `sync` the messages of such a call: it has another system text. With `purpose="summary"` the answer is
+        the summary for a compaction of the client's own, which `sync` then recognizes.
+        """
+        if purpose not in get_args(log.SideCallPurpose):
+            known = ", ".join(get_args(log.SideCallPurpose))
+            raise SettingsError("purpose", f"{purpose!r} is not known; choose one of: {known}")
+        await self._append_change(
+            log.SideCallRecorded(
+                purpose=purpose,
+                answer=check_text("answer", answer),
+                model=check_model(model),
+                usage=check_usage(usage),
+            )
+        )
 
     async def record_state(self, event: StateEvent) -> None:
         """Record state other than messages: a plan, todos, a skill, the active agent."""
@@ -332,6 +375,20 @@ class Session(DelegatingConversation):
         """Return the receipt of every change of context, the oldest first, including failed compactions."""
         self._log.lock.check_open()
         return _receipts_of(await self._log.stored.timed_events())
+
+    async def thinking_prefixes(self) -> dict[str, set[str]]:
+        """Return by the signature of each thinking block in which requests it was said; `validate` checks with it.
+
+        Only blocks of models that bind their thinking to the request are known.
+        """
+        self._log.lock.check_open()
+        found: dict[str, set[str]] = {}
+        for event in await self._log.stored.events():
+            if isinstance(event, log.MessageAppended) and event.prefix_hash is not None:
+                for part in format_named(event.format).decode(event.native, 0).parts:
+                    if isinstance(part, Thinking) and part.signature:
+                        found.setdefault(part.signature, set()).add(event.prefix_hash)
+        return found
 
     async def delegations(self) -> list[DelegationRecord]:
         """Return every delegation, the oldest first: its agent, its task, what it saw, and how it ended."""
