@@ -40,13 +40,18 @@ def message_fingerprint(native: Mapping[str, object], format_name: str) -> str:
 
 
 def recorded_fingerprints(history: History, session_log: SessionLog) -> list[RecordedMessage]:
-    """Return the main agent's messages with their fingerprints, including compacted ones, without notes from memory."""
+    """Return the main agent's messages with their fingerprints, including compacted ones.
+
+    Leaves out notes from memory and attachments, which no client's list contains.
+    """
     context, format_name = history.context(), history.format or ""
     known = session_log.fingerprints.setdefault(format_name, {})
     own = [
         position
         for position in range(context.state.cleared_at, context.length)
-        if history.message_scopes[position] == MAIN and not context.version.is_hidden(position)
+        if history.message_scopes[position] == MAIN
+        and not context.version.is_hidden(position)
+        and position not in context.attachments
     ]
     new = [position for position in own if position not in known]
     history.entries.require(new)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from holdfast.apps.chat.events import ChatNotice, NoticeLevel, Screen, TurnEnded, TurnOutcome, describe_losses
 from holdfast.apps.chat.file_tools import FileTools
-from holdfast.apps.chat.prompts import attachment_text, clean_prompt, is_too_large, save_attachment
+from holdfast.apps.chat.prompts import attachment_text, clean_prompt, is_too_large, new_attachment_name
 from holdfast.apps.chat.runtime import RuntimeCache
 from holdfast.apps.settings.build import (
     SessionCallbacks,
@@ -137,7 +137,7 @@ class Chat:
         await self._close_session()
         self._session = opened
         await self._count_context()
-        self.file_tools.attachments = {path.name: path for path in sorted(self._attachments_folder.glob("*.txt"))}
+        self.file_tools.attachments = await self._read_attachments()
         self._runtimes.invalidate()
 
     def _callbacks(self) -> SessionCallbacks:
@@ -172,9 +172,11 @@ class Chat:
         await self._runtimes.close()
         await self.store.close()
 
-    @property
-    def _attachments_folder(self) -> Path:
-        return self.settings.paths.attachments(self.session.id)
+    async def _read_attachments(self) -> dict[str, str]:
+        """Return the attachments of the session; version 0.1 kept them as files outside the store."""
+        folder = self.settings.paths.attachments(self.session.id)
+        older = await asyncio.to_thread(lambda: {path.name: path.read_text() for path in sorted(folder.glob("*.txt"))})
+        return older | {name: await self.session.attachment(name) for name in self.session.attachments}
 
     async def last_exchange(self) -> tuple[str, str]:
         """Return the last prompt and the last answer."""
@@ -238,7 +240,7 @@ class Chat:
                 return "failed"
             if is_first:
                 await offer_board(session, self.settings, self.screen, self.budget)
-                length = len(session)
+            length = len(session)
             outcome = await self._answer(prompt)
         except asyncio.CancelledError:
             outcome = self._show_interrupted()
@@ -308,8 +310,10 @@ class Chat:
         if await self.screen.ask_consent(f"{size}. Attach them as a file that the model reads piece by piece?") == "no":
             self.notify("not sent", "warning")
             return ""
-        name, path = await asyncio.to_thread(save_attachment, cleaned.text, self._attachments_folder)
-        self.file_tools.attachments[name] = path
+        known = {*self.session.history.session_state.attachments, *self.file_tools.attachments}
+        name = new_attachment_name(known)
+        await self.session.attach(name, cleaned.text, format=CHAT_SESSION_FORMAT)
+        self.file_tools.attachments[name] = cleaned.text
         self._runtimes.invalidate()
         return attachment_text(name, cleaned.text)
 

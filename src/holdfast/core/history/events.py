@@ -108,8 +108,10 @@ class MessageAppended:
     agent: str | None = None
     usage: Usage | None = None
     duration_ms: int | None = None
-    trust: Literal["memory"] | None = None
-    """Set if the role does not determine the trust: notes from memory are reference only."""
+    trust: Literal["memory", "attachment"] | None = None
+    """Set if the role does not determine the trust: notes from memory and attachments are reference only."""
+    name: str | None = None
+    """The name of an attachment."""
     notes: tuple[tuple[str, str], ...] = ()
     """Pairs of call id and note; every view adds the note to the result of that call."""
 

@@ -58,16 +58,14 @@ class SessionState:
     running_delegates: Mapping[str, str] = field(default_factory=dict[str, str])
     """The scopes of running delegations, each with the owner of its lease."""
     forked_from: log.Forked | None = None
+    attachments: Mapping[str, int] = field(default_factory=dict[str, int])
+    """The positions of attachments by name."""
 
     def after(self, event: log.Event, length: int) -> "SessionState":
         """Return the state after an event; `length` is the number of messages at that time."""
         match event:
             case log.TurnInterrupted(scope=scope):
                 return replace(self, interrupted_at={**self.interrupted_at, scope: length})
-            case log.Pinned(position=position):
-                return replace(self, pins=self.pins | {position})
-            case log.Unpinned(position=position):
-                return replace(self, pins=self.pins - {position})
             case log.CompactionStarted():
                 return replace(self, running_compaction=event, ready_summary=None, is_compaction_stale=False)
             case log.SummaryWritten():
@@ -88,6 +86,8 @@ class SessionState:
                 return replace(self, last_summary=kept, is_compaction_stale=is_stale)
             case log.ContextCleared() | log.ChangeUndone() | log.ChangeRedone():
                 return replace(self, last_summary=None, is_compaction_stale=True)
+            case log.MessageAppended(name=str() as name):
+                return replace(self, attachments={**self.attachments, name: length - 1})
             case _:
                 return _after_simple_event(self, event)
 
@@ -145,6 +145,9 @@ class SessionState:
 def _after_simple_event(state: SessionState, event: log.Event) -> SessionState:
     """Return the state after an event that sets one fact."""
     match event:
+        case log.Pinned(position=position) | log.Unpinned(position=position):
+            others = state.pins - {position}
+            return replace(state, pins=others | {position} if isinstance(event, log.Pinned) else others)
         case log.PlanChanged(text=text):
             return replace(state, plan=text)
         case log.TodosChanged(text=text):

@@ -180,8 +180,9 @@ def render_transcript(events: Iterable[log.Event]) -> str:
 def _render_event(event: log.Event) -> Iterator[str]:
     match event:
         case log.MessageAppended():
-            message = format_named(event.format).decode(event.native, 0)
-            yield from _render_message(label_trust(message, event.scope, event.trust))
+            message = label_trust(format_named(event.format).decode(event.native, 0), event.scope, event.trust)
+            yield from [f"*attached: {event.name}*"] if event.name else []
+            yield from _render_message(message)
         case log.CompactionCompleted(success=True):
             before, after = event.pre_compaction_tokens or 0, event.post_compaction_tokens or 0
             yield f"---\n\n*{COMPACTED_TITLE}: {before:,} → {after:,} tokens*"
