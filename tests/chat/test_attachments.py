@@ -33,7 +33,7 @@ async def test_a_paste_is_read_in_a_fork_and_on_another_machine_and_recall_finds
     await reply_to(chat, screen, "/fork")
     served.script += [READ, text_stream("read in the fork")]
     await chat.take_turn("Read its end.")
-    await chat._close_session()
+    await chat.session.close()
 
     elsewhere = await start(tmp_path / "there", served.model, store, screen)
     await elsewhere.open_conversation(first)
@@ -73,7 +73,7 @@ async def test_attachments_that_an_older_version_kept_as_files_are_still_read(tm
     (folder / "paste-1.txt").write_text("an older paste")
     await chat.take_turn("hello")
     session = chat.session.id
-    await chat._close_session()
+    await chat.session.close()
 
     again = await start(tmp_path, served.model, store, RecordingScreen("yes"))
     await again.open_conversation(session)

@@ -25,7 +25,9 @@ from holdfast.apps.settings.build import (
 )
 from holdfast.apps.settings.models import bare_model_name, configured_model
 from holdfast.apps.settings.settings import Settings
+from holdfast.core.conversation.tokens import TokenCount
 from holdfast.core.history.events import MAIN
+from holdfast.core.planning.context_report import ContextReport
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.artifacts import strip_artifact_references
 from holdfast.counters.models import budget_for
@@ -37,7 +39,6 @@ from holdfast.session.compaction.compactor import SummaryDraft
 from holdfast.session.log.timestamps import local_day
 from holdfast.session.memory.board_file import MAX_OFFERED_TOKENS, board_key
 from holdfast.session.memory.consolidation import RemAgent
-from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.stores.base import Store, resolve_session_id
 from holdfast.stores.open import open_store
@@ -94,11 +95,12 @@ class Chat:
         self._runtimes = RuntimeCache(screen)
         self._session: Session | None = None
         self._turn: asyncio.Task[object] | None = None
-        self._last_request: Request | None = None
-        self._context_tokens = 0
-        """The size of the context when the session was opened or last changed without a request."""
-        self._counted_changes = 0
-        """The number of context changes at that time."""
+        self._sent: TokenCount | None = None
+        """The size of the newest request of the running turn."""
+        self._context: ContextReport | None = None
+        """What the next request would hold, counted when the context, the budget or the policy last changed."""
+        self._counted_state: object = None
+        """What that depended on."""
         self._spent_dollars = 0.0
 
     def notify(self, text: str, level: NoticeLevel = "info") -> None:
@@ -134,9 +136,12 @@ class Chat:
             await opened.close()
             problem = f"{session!r} holds {format_name} messages; the chat can continue only its own sessions"
             raise SettingsError("session", problem)
-        await self._close_session()
-        self._session = opened
-        await self._count_context()
+        # The status line is drawn at any time, so there is always an open session to describe.
+        former, self._session = self._session, opened
+        self._context = self._sent = None
+        if former is not None:
+            await former.close()
+        await self.refresh_token_count()
         self.file_tools.attachments = await self._read_attachments()
         self._runtimes.invalidate()
 
@@ -161,14 +166,10 @@ class Chat:
         await update_session_settings(self.session, settings, self._callbacks())
         self._runtimes.invalidate()
 
-    async def _close_session(self) -> None:
-        if self._session is not None:
-            session, self._session = self._session, None
-            await session.close()
-
     async def close(self) -> None:
         """Close the session, the servers and the store."""
-        await self._close_session()
+        if self._session is not None:
+            await self._session.close()
         await self._runtimes.close()
         await self.store.close()
 
@@ -200,12 +201,13 @@ class Chat:
     @property
     def status(self) -> ChatStatus:
         """The status of the conversation."""
-        history, last, known = self.session.history, self._last_request, configured_model(self.settings)
+        history, context, known = self.session.history, self._context, configured_model(self.settings)
+        shown = self._sent or context
         return ChatStatus(
             model=bare_model_name(self.model),
-            budget=self.budget.tokens,
-            tokens=last.tokens.total if last else self._context_tokens,
-            provenance=last.tokens.provenance if last else "estimated" if self._context_tokens else "",
+            budget=context.budget if context else self.budget.tokens,
+            tokens=shown.total if shown else 0,
+            provenance=shown.provenance if shown else "",
             cost=self._spent_dollars if known and known.input_price else None,
             compactions=len(history.version.state_of(MAIN).compactions),
             is_compacting=history.session_state.running_compaction is not None
@@ -213,14 +215,12 @@ class Chat:
         )
 
     async def refresh_token_count(self) -> None:
-        """Count the context again if something other than a request has changed it."""
-        if self._session is not None and self._session.history.change_count != self._counted_changes:
-            await self._count_context()
-
-    async def _count_context(self) -> None:
-        session, self._last_request = self.session, None
-        self._context_tokens = (await session.context_breakdown(budget=self.budget)).total if len(session) else 0
-        self._counted_changes = session.history.change_count
+        """Count what the next request would hold, if that may have changed since the last count."""
+        session, self._sent = self.session, None
+        state = session.id, session.model, session.history.change_count, len(session), self.budget, session.policy
+        if state != self._counted_state:
+            self._context = await session.context_breakdown(budget=self.budget) if len(session) else None
+            self._counted_state = state
 
     # Turns.
 
@@ -253,6 +253,8 @@ class Chat:
         if prompt and is_recorded and is_first:
             with suppress(StoreError):
                 await session.rename(" ".join(prompt.split())[:MAX_SESSION_NAME_CHARS])
+        with suppress(HoldfastError):
+            await self.refresh_token_count()
         return outcome
 
     def interrupt(self) -> bool:
@@ -266,8 +268,8 @@ class Chat:
         outcome: TurnOutcome = "failed"
         async with aclosing(turn_events(runtime.agent, prompt, self.settings.max_steps)) as events:
             async for event in events:
-                self._last_request = runtime.capability.last_request or self._last_request
-                self._counted_changes = self.session.history.change_count
+                if (request := runtime.capability.last_request) is not None:
+                    self._sent = request.tokens
                 if isinstance(event, TurnEnded):
                     outcome = event.outcome
                     self._add_cost(event)
