@@ -56,6 +56,12 @@ class Served:
         return [messages_of(request) for request in self._endpoint.requests]
 
     @property
+    def tools(self) -> list[list[str]]:
+        """The names of the tools of each request."""
+        listed = [cast("list[JsonMessage]", request.body.get("tools", [])) for request in self._endpoint.requests]
+        return [[str(cast("JsonMessage", tool["function"])["name"]) for tool in tools] for tools in listed]
+
+    @property
     def prompts(self) -> list[str]:
         """The last message of each request."""
         return [str(messages[-1]["content"]) for messages in self.asked]

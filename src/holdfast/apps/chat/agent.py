@@ -92,11 +92,15 @@ def build_agent(
     capability: Holdfast,
     toolsets: Sequence[AbstractToolset[object]],
     system: str,
+    *,
     max_steps: int | None,
+    idle_seconds: int | None,
 ) -> Agent[object, str]:
     """Return the agent that answers."""
     limit: list[AbstractCapability[object]] = [] if max_steps is None else [StepLimit(max_steps)]
     settings = ModelSettings(cache=True)  # some providers cache only on request
+    if idle_seconds is not None:
+        settings["timeout"] = idle_seconds
     return Agent(
         model, instructions=system, model_settings=settings, toolsets=toolsets, capabilities=[capability, *limit]
     )

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from holdfast.apps.chat.events import ChatNotice, NoticeLevel, Screen, TurnEnded, TurnOutcome, describe_losses
+from holdfast.apps.chat.events import (
+    ChatNotice,
+    ConversationCompacted,
+    NoticeLevel,
+    Screen,
+    TurnEnded,
+    TurnOutcome,
+    describe_losses,
+)
 from holdfast.apps.chat.file_tools import FileTools
 from holdfast.apps.chat.prompts import attachment_text, clean_prompt, is_too_large, new_attachment_name
 from holdfast.apps.chat.runtime import RuntimeCache
@@ -26,7 +34,7 @@ from holdfast.apps.settings.build import (
 from holdfast.apps.settings.models import bare_model_name, configured_model
 from holdfast.apps.settings.settings import Settings
 from holdfast.core.conversation.tokens import TokenCount
-from holdfast.core.history.events import MAIN
+from holdfast.core.history.events import MAIN, CompactionCompleted
 from holdfast.core.planning.context_report import ContextReport
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.artifacts import strip_artifact_references
@@ -101,6 +109,10 @@ class Chat:
         """What the next request would hold, counted when the context, the budget or the policy last changed."""
         self._counted_state: object = None
         """What that depended on."""
+        self._announced: tuple[CompactionCompleted, ...] = ()
+        """The compactions in effect that the user knows about."""
+        self._unanswered_prompt: int | None = None
+        """The position of the newest prompt, if its turn failed without an answer."""
         self._spent_dollars = 0.0
 
     def notify(self, text: str, level: NoticeLevel = "info") -> None:
@@ -139,6 +151,8 @@ class Chat:
         # The status line is drawn at any time, so there is always an open session to describe.
         former, self._session = self._session, opened
         self._context = self._sent = None
+        self._announced = self._compactions
+        self._unanswered_prompt = await self._find_unanswered_prompt()
         if former is not None:
             await former.close()
         await self.refresh_token_count()
@@ -209,10 +223,22 @@ class Chat:
             tokens=shown.total if shown else 0,
             provenance=shown.provenance if shown else "",
             cost=self._spent_dollars if known and known.input_price else None,
-            compactions=len(history.version.state_of(MAIN).compactions),
+            compactions=len(self._compactions),
             is_compacting=history.session_state.running_compaction is not None
             and history.session_state.ready_summary is None,
         )
+
+    @property
+    def _compactions(self) -> tuple[CompactionCompleted, ...]:
+        return self.session.history.version.state_of(MAIN).compactions
+
+    def announce_compactions(self) -> None:
+        """Show each compaction that has taken effect since the last call."""
+        before, self._announced = self._announced, self._compactions
+        for event in self._announced:
+            # A compaction from which messages were restored is larger than before; the command says so itself.
+            if event.tokens_removed > 0 and not any(event is known for known in before):
+                self.screen.show(ConversationCompacted.from_event(event))
 
     async def refresh_token_count(self) -> None:
         """Count what the next request would hold, if that may have changed since the last count."""
@@ -238,6 +264,8 @@ class Chat:
             prompt = None if typed is None else await self._prepare_prompt(typed)
             if prompt == "":
                 return "failed"
+            if prompt:
+                await self._drop_unanswered_prompt()
             if is_first:
                 await offer_board(session, self.settings, self.screen, self.budget)
             length = len(session)
@@ -254,8 +282,24 @@ class Chat:
             with suppress(StoreError):
                 await session.rename(" ".join(prompt.split())[:MAX_SESSION_NAME_CHARS])
         with suppress(HoldfastError):
+            self._unanswered_prompt = await self._find_unanswered_prompt() if outcome == "failed" else None
+            if outcome == "interrupted" and is_recorded and not session.history.was_interrupted(MAIN):
+                await session.interrupt()
             await self.refresh_token_count()
         return outcome
+
+    async def _find_unanswered_prompt(self) -> int | None:
+        """Return the position of the newest message if it is a prompt whose turn has failed."""
+        newest = (await self.session.visible_messages())[-1:]
+        is_failed = newest and newest[0].message.is_prompt and not self.session.history.was_interrupted(MAIN)
+        return newest[0].position if is_failed else None
+
+    async def _drop_unanswered_prompt(self) -> None:
+        """Take a prompt that failed out of the context, because another one follows it; the log keeps it."""
+        position, self._unanswered_prompt = self._unanswered_prompt, None
+        if position is not None and position == await self._find_unanswered_prompt():
+            await self.session.rewind(to=position)
+            self.notify("the prompt before this one had no answer and left the context; /undo brings it back")
 
     def interrupt(self) -> bool:
         """Stop the turn and return whether there was one; the conversation stays valid."""
@@ -270,6 +314,7 @@ class Chat:
             async for event in events:
                 if (request := runtime.capability.last_request) is not None:
                     self._sent = request.tokens
+                self.announce_compactions()
                 if isinstance(event, TurnEnded):
                     outcome = event.outcome
                     self._add_cost(event)

@@ -48,7 +48,7 @@ async def consolidate_on_exit(chat: Chat) -> None:
         chat.notify(f"{CONSOLIDATION_AGENT}: {pluralize(len(done.proposals), 'change')} to the board; /board shows it")
 
 
-EXIT_CODES: dict[TurnOutcome, int] = {"done": 0, "failed": 1, "interrupted": 130}
+EXIT_CODES: dict[TurnOutcome, int] = {"done": 0, "cut": 1, "failed": 1, "interrupted": 130}
 RESUMING_RESTORE = "recent_text"
 """A policy that restores in this way continues the newest conversation by default."""
 

@@ -142,10 +142,14 @@ class RuntimeCache:
         system = agent.build_system_text(read_system_text(settings), folder.root, has_tools=bool(toolsets))
         if tools and (daily := memory_from(settings)) is not None:
             toolsets.append(agent.memory_toolset(MemorySearchTool(daily)))
-        budget, has_tools = budget_from(settings), bool(tools or servers)
-        capability = Holdfast(session=session, budget=budget, model=settings.model, recall=has_tools)
+        budget, rule = budget_from(settings), settings.effective_policy.compaction
+        has_recall = bool(tools or servers) and (rule is None or rule.allows_recall_tool)
+        capability = Holdfast(session=session, budget=budget, model=settings.model, recall=has_recall)
         model = agent.build_model(settings.model, server)
-        return Runtime(agent.build_agent(model, capability, toolsets, system, settings.max_steps), capability)
+        answering = agent.build_agent(
+            model, capability, toolsets, system, max_steps=settings.max_steps, idle_seconds=settings.idle_seconds
+        )
+        return Runtime(answering, capability)
 
     async def _ask_consent(self, command: str) -> Consent:
         return await self._screen.ask_consent(f"Run: {command}", has_always=True)
