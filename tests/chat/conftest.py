@@ -51,6 +51,11 @@ class Served:
         return f"{self._endpoint.url}#served"
 
     @property
+    def requests(self) -> list[ReceivedRequest]:
+        """The requests with their headers."""
+        return self._endpoint.requests
+
+    @property
     def asked(self) -> list[list[JsonMessage]]:
         """The messages of each request."""
         return [messages_of(request) for request in self._endpoint.requests]

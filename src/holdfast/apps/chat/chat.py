@@ -6,6 +6,7 @@ and in a test. A new conversation starts with the context board of its repositor
 
 import asyncio
 import secrets
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,8 +32,9 @@ from holdfast.apps.settings.build import (
     rem_agent_from,
     update_session_settings,
 )
-from holdfast.apps.settings.models import bare_model_name, configured_model
+from holdfast.apps.settings.models import bare_model_name, configured_model, key_variable, unknown_model_notice
 from holdfast.apps.settings.settings import Settings
+from holdfast.core.conversation.messages import user
 from holdfast.core.conversation.tokens import TokenCount
 from holdfast.core.history.events import MAIN, CompactionCompleted
 from holdfast.core.planning.context_report import ContextReport
@@ -40,7 +42,7 @@ from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.artifacts import strip_artifact_references
 from holdfast.counters.models import budget_for
 from holdfast.counters.vocabularies import counter_for
-from holdfast.errors import HoldfastError, SettingsError, StoreError, UnknownSessionError
+from holdfast.errors import HoldfastError, ModelAccessError, SettingsError, StoreError, UnknownSessionError
 from holdfast.models.errors import as_model_error
 from holdfast.redaction import redact_text
 from holdfast.session.compaction.compactor import SummaryDraft
@@ -50,8 +52,12 @@ from holdfast.session.memory.consolidation import RemAgent
 from holdfast.session.session import Session
 from holdfast.stores.base import Store, resolve_session_id
 from holdfast.stores.open import open_store
+from holdfast.wire.convert import convert
+from holdfast.wire.formats import format_named
 
 CHAT_SESSION_FORMAT = "pydantic-ai"
+CONVERTED_SUFFIX = "-chat"
+"""The end of the id of a copy in the chat's format."""
 BOARD_SHARE = 1 / 16
 """The largest share of the budget for a board."""
 
@@ -91,8 +97,8 @@ class Chat:
     """One user's conversation."""
 
     def __init__(self, settings: Settings, screen: Screen, *, folder: Path, store: Store | None = None) -> None:
-        self.failure_hint = "; /retry sends the prompt again"
-        """Advice after a failure, in addition to that of the error message."""
+        self.failure_hint: Callable[[Chat], str] = lambda _: "; /retry sends the prompt again"
+        """Returns advice after a failure, in addition to that of the error message."""
         self.settings = settings
         self.screen = screen
         self.file_tools = FileTools(folder)
@@ -143,11 +149,8 @@ class Chat:
 
     async def _open(self, session: str) -> None:
         opened = await open_session(self.settings, session, store=self.store, callbacks=self._callbacks())
-        format_name = opened.history.format
-        if format_name not in {None, CHAT_SESSION_FORMAT}:
-            await opened.close()
-            problem = f"{session!r} holds {format_name} messages; the chat can continue only its own sessions"
-            raise SettingsError("session", problem)
+        if opened.history.format not in {None, CHAT_SESSION_FORMAT}:
+            opened = await self._open_converted(opened)
         # The status line is drawn at any time, so there is always an open session to describe.
         former, self._session = self._session, opened
         self._context = self._sent = None
@@ -156,8 +159,39 @@ class Chat:
         if former is not None:
             await former.close()
         await self.refresh_token_count()
+        await self._warn_about_model()
         self.file_tools.attachments = await self._read_attachments()
         self._runtimes.invalidate()
+
+    async def _open_converted(self, other: Session) -> Session:
+        """Close a session in another format, and return its copy in the chat's format, made now or earlier."""
+        session_id, format_name = f"{other.id}{CONVERTED_SUFFIX}", other.history.format or ""
+        copy = await open_session(self.settings, session_id, store=self.store, callbacks=self._callbacks())
+        if not len(copy):
+            messages, notes = convert_to_chat(await other.messages(), format_name)
+            for name in other.attachments:
+                await copy.attach(name, await other.attachment(name), format=CHAT_SESSION_FORMAT)
+            await copy.record(messages, format=CHAT_SESSION_FORMAT)
+            await copy.rename(f"continues {other.id}")
+            for note in notes:
+                self.notify(note, "warning")
+        self.notify(f"{other.id} holds {format_name} messages; the chat continues its copy {copy.id}")
+        await other.close()
+        return copy
+
+    async def _warn_about_model(self) -> None:
+        """Say if another model answered before, and if the window of the model is not known."""
+        answers = (entry for entry in reversed(await self.session.visible_messages()) if entry.position is not None)
+        last = next((entry.message.native for entry in answers if entry.message.role == "assistant"), None)
+        before, now = str((last or {}).get("model_id") or ""), bare_model_name(self.model)
+        if before and before.rpartition(":")[2] != now.rpartition(":")[2]:
+            self.notify(f"{before} answered in this conversation before; now {now} does. /model NAME switches")
+        self.warn_about_window()
+
+    def warn_about_window(self) -> None:
+        """Say which window is assumed if the model is unknown and the settings set no limit."""
+        if self.settings.max_context_tokens is None and (notice := unknown_model_notice(self.settings)) is not None:
+            self.notify(notice, "warning")
 
     def _callbacks(self) -> SessionCallbacks:
         return SessionCallbacks(
@@ -330,8 +364,8 @@ class Chat:
         return "interrupted"
 
     def _show_failed(self, error: Exception) -> TurnOutcome:
-        failure = describe_failure(error, bare_model_name(self.model))
-        self.notify(f"{failure}\nNothing is lost{self.failure_hint}.", "error")
+        failure = describe_failure(error, self.model)
+        self.notify(f"{failure}\nNothing is lost{self.failure_hint(self)}.", "error")
         self.screen.show(TurnEnded("failed"))
         return "failed"
 
@@ -373,13 +407,26 @@ class Chat:
         return False if edited is None else edited if edited != draft.summary.text else True
 
 
+def convert_to_chat(
+    messages: Sequence[Mapping[str, object]], format_name: str
+) -> tuple[list[Mapping[str, object]], tuple[str, ...]]:
+    """Return messages in the chat's format, and what could not be carried over."""
+    source = format_named(format_name)
+    ends_with_answer = bool(messages) and source.decode(messages[-1], 0).role == "assistant"
+    # A conversion makes a request, which ends with a prompt. The prompt is not part of the conversation.
+    prompt = [source.encode(user("…"))] if ends_with_answer else []
+    converted = convert([*messages, *prompt], source=format_name, target=CHAT_SESSION_FORMAT)
+    return converted.messages[:-1] if ends_with_answer else converted.messages, converted.notes
+
+
 def describe_failure(error: Exception, model: str) -> str:
     """Return a text that says what failed and what to do."""
-    if isinstance(error, HoldfastError):
-        return str(error)
     if any(
         kind.__module__.split(".")[0] in {"mcp", "fastmcp"} or kind.__name__ == "MCPError"
         for kind in type(error).__mro__
     ):
         return f"an MCP server failed: {redact_text(str(error))}; check [mcp] in the settings, or remove the server"
-    return str(as_model_error(model, error))
+    known = as_model_error(bare_model_name(model), error)
+    if isinstance(known, ModelAccessError) and (variable := key_variable(model)) and variable not in str(known):
+        return f"{known} (it is read from ${variable})"
+    return str(known)
