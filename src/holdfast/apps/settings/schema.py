@@ -124,6 +124,12 @@ class DeclaredSettings:
         default=8_192,
         also="embedded_n_ctx",
     )
+    idle_seconds: int | None = _setting(
+        MODEL_GROUP,
+        WholeNumber(1, 10**6, "none"),
+        "How many seconds a model may send nothing before the turn ends; 0 means no limit",
+        default=300,
+    )
     system: Path | None = _setting(MODEL_GROUP, FilePath(), "A file with the system text")
     models: Mapping[str, ModelOverrides] = _setting(
         MODEL_GROUP,
@@ -188,6 +194,11 @@ class DeclaredSettings:
         COMPACTION_GROUP,
         WholeNumber(1, 10**9),
         "The most tokens of those messages that are sent if there is no summarizer",
+    )
+    memory_limit_mb: int | None = _setting(
+        COMPACTION_GROUP,
+        WholeNumber(1, 10**9, "none"),
+        "If the program still uses more megabytes of memory after a garbage collection, it compacts; 0 means never",
     )
     approve: bool = _setting(COMPACTION_GROUP, Switch(), "Ask before a summary is applied", default=False)
 
