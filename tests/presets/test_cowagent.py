@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from holdfast import Session
+from holdfast import Session, read_policy
 from holdfast.core.conversation.shorten import clip_text
 from holdfast.core.history import events as log
 from holdfast.stores.memory import MemoryStore
@@ -62,7 +62,7 @@ class CowAgent:
         return {**message, "content": clip_text(text, LONG_RESULT)} if message["role"] == "tool" else message
 
 
-@pytest.mark.seed("D-3", "D-5", "D-8", "D-9", "D-11", "D-12")
+@pytest.mark.seed("D-1", "D-3", "D-5", "D-8", "D-9", "D-11", "D-12")
 async def test_sixty_turns_are_trimmed_by_half_and_the_summary_comes_with_the_next_turn() -> None:
     model = ScriptedModel([f"Summary {number + 1}." for number in range(9)], window=200_000)
     async with Session.open("c1", model=MODEL, policy="cowagent", summarizer=model) as session:
@@ -132,17 +132,23 @@ async def test_tokens_over_fifty_thousand_in_fewer_than_five_turns_leave_only_wo
 
 
 @pytest.mark.seed("D-16", "D-17", "D-18", "D-25")
-async def test_after_a_restart_the_words_of_the_last_three_turns_are_the_next_request() -> None:
+@pytest.mark.parametrize(("max_turns", "restored"), [(20, 3), (30, 5), (40, 6), (6, 3), (35, 5)])
+async def test_after_a_restart_the_words_of_a_sixth_of_the_turns_and_at_least_three_are_sent(
+    max_turns: int, restored: int
+) -> None:
     store = MemoryStore()
+    policy = read_policy(f'base = "cowagent"\ncompaction.max_turns = {max_turns}')
     turns = [made_turn(number, chars=500, steps=2) for number in range(8)]
-    async with Session.open("c1", store=store, model=MODEL, policy="cowagent") as session:
+    async with Session.open("c1", store=store, model=MODEL, policy=policy) as session:
         play = Play(session)
         for turn in turns:
             await play.take(turn)
 
-    async with Session.open("c1", store=store, model=MODEL, policy="cowagent") as session:
+    async with Session.open("c1", store=store, model=MODEL, policy=policy) as session:
         await session.record([user_message("and now?")])
         request = await session.prepare()
+        kept = await session.messages_at(0, len(session) - 1)
 
-    words = [message for turn in turns[-3:] for message in (turn.prompt, turn.answer)]
+    words = [message for turn in turns[-restored:] for message in (turn.prompt, turn.answer)]
     assert request.messages == [*words, user_message("and now?")]
+    assert kept == [message for turn in turns for message in turn.messages], "nothing that is stored goes"
