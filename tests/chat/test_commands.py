@@ -411,6 +411,27 @@ async def test_session_checkpoints_says_when_there_are_none(tmp_path: Path) -> N
     assert await reply_to(chat, screen, "/session checkpoints") == NO_CHECKPOINTS
 
 
+@pytest.mark.seed("C-43")
+async def test_session_checkpoints_lists_the_summaries_of_this_conversation(tmp_path: Path) -> None:
+    chat, screen = await open_chat(tmp_path, flags={"max_context_tokens": "4000", "summarization_model": "none"})
+    await add_turns(chat, 12)
+    await reply_to(chat, screen, "/compact")
+    await add_turns(chat, 12)
+    await reply_to(chat, screen, "/compact")
+
+    both = await reply_to(chat, screen, "/session checkpoints")
+    await reply_to(chat, screen, "/undo")
+    one = await reply_to(chat, screen, "/session checkpoints")
+    await reply_to(chat, screen, "/new")
+    none = await reply_to(chat, screen, "/session checkpoints")
+
+    names = ["001-checkpoint-1.md", "002-checkpoint-2.md"]
+    rows = [f"| {number} | Checkpoint {number} | {name} |" for number, name in enumerate(names, start=1)]
+    assert [row for row in rows if row in both] == rows
+    assert [row for row in rows if row in one] == rows[:1]
+    assert none == NO_CHECKPOINTS
+
+
 async def test_pins_stay_whole(tmp_path: Path) -> None:
     chat, screen = await open_chat(tmp_path)
     await add_turns(chat, 2)
