@@ -94,6 +94,8 @@ class ToolCall:
     is_edited: bool = field(default=False, compare=False, repr=False)
     result_overhead_tokens: int = field(default=0, compare=False, repr=False)
     """The extra tokens of a synthetic result for this call, if the format requires more than text."""
+    result_kind: str = field(default="", compare=False, repr=False)
+    """The kind of result that the call needs, if the format has several."""
 
     def with_id(self, call_id: str) -> "ToolCall":
         """Return the call with another id."""
@@ -119,6 +121,8 @@ class ToolResult:
     is_edited: bool = field(default=False, compare=False, repr=False)
     answered_call: ToolCall | None = field(default=None, compare=False, repr=False)
     """The call of a synthetic result: some formats need the tool's name or kind in addition to the id."""
+    kind: str = field(default="", compare=False, repr=False)
+    """The kind of result, if the format has several."""
     is_recall_answer: bool = field(default=False, compare=False, repr=False)
     """Whether this is an answer of the recall tool, which repeats earlier messages."""
 
