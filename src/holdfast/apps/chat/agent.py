@@ -103,10 +103,16 @@ def build_agent(
 
 
 def build_toolsets(
-    tools: Sequence[str], folder: FileTools, ask: AskConsent, allowed: Sequence[str], servers: Mapping[str, McpServer]
+    tools: Sequence[str],
+    folder: FileTools,
+    ask: AskConsent,
+    allowed: Sequence[str],
+    servers: Mapping[str, McpServer],
+    *,
+    variables: Sequence[str] = (),
 ) -> list[AbstractToolset[object]]:
     """Return the tools that the settings name."""
-    shell = ShellTool(folder.root, ask, allowed)
+    shell = ShellTool(folder.root, ask, allowed, variables)
     found: list[AbstractToolset[object]] = []
     if "read" in tools:
         found.append(FunctionToolset([folder.list_files, folder.read_file, folder.search_files]))

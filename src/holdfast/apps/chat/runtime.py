@@ -129,14 +129,18 @@ class RuntimeCache:
         # The embedded model cannot use tools: they would only fill its window.
         tools = () if server is not None else settings.tools
         servers: Mapping[str, McpServer] = {} if server is not None else settings.mcp
-        toolsets = agent.build_toolsets(tools, folder, self._ask_consent, settings.allow, servers)
+        toolsets = agent.build_toolsets(
+            tools, folder, self._ask_consent, settings.allow, servers, variables=settings.pass_env
+        )
         if settings.agents and server is None:
             toolsets.append(
                 agent.build_delegation_toolset(
                     settings.agents,
                     settings.model,
                     budget_from(settings),
-                    lambda names: agent.build_toolsets(names, folder, self._ask_consent, settings.allow, {}),
+                    lambda names: agent.build_toolsets(
+                        names, folder, self._ask_consent, settings.allow, {}, variables=settings.pass_env
+                    ),
                 )
             )
         system = agent.build_system_text(read_system_text(settings), folder.root, has_tools=bool(toolsets))

@@ -233,6 +233,12 @@ class DeclaredSettings:
     allow: tuple[str, ...] = _setting(
         TOOLS_GROUP, TextList(), "The beginnings of commands that run without asking", default=()
     )
+    pass_env: tuple[str, ...] = _setting(
+        TOOLS_GROUP,
+        TextList(),
+        "Variables that commands get besides harmless ones such as PATH; a star stands for any characters",
+        default=(),
+    )
     max_steps: int | None = _setting(
         TOOLS_GROUP,
         WholeNumber(1, 10**6, "none"),
