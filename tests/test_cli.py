@@ -151,7 +151,11 @@ def test_a_scrubbed_secret_is_gone_and_is_not_called_damage(chats: Path, capsys:
     code, out, problems = run(capsys, "scrub", "report-1", "sk-secret12345")
 
     assert (code, out) == (0, "replaced 1 time in 1 record\n")
-    assert problems == "holdfast: session other also contains it; scrub that session too\n"
+    assert problems == (
+        "holdfast: session other also contains it; scrub that session too\n"
+        "holdfast: out of reach: backups, exports and snapshots of the disk; of a PostgreSQL server also its "
+        "write-ahead log and its replicas. Replace the secret itself where it is used.\n"
+    )
     assert "[scrubbed] found" in run(capsys, "show", "report-1")[1]
     assert run(capsys, "replay", "report-1", "--verify")[:2] == (
         0,

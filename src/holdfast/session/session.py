@@ -102,6 +102,10 @@ class Session(DelegatingConversation):
     def __len__(self) -> int:
         return len(self.history)
 
+    def __bool__(self) -> bool:
+        """Return True: a session without messages is a session too."""
+        return True
+
     @property
     def policy(self) -> Policy:
         """The policy in force."""
@@ -121,6 +125,7 @@ class Session(DelegatingConversation):
         """Release the session's resources; everything is already durable. A second close changes nothing."""
         if self._log.lock.is_closed:
             return
+        self._log.lock.check_open()
         await self._compactor.close()
         async with self._log.lock:
             await self._log.close()
@@ -143,15 +148,15 @@ class Session(DelegatingConversation):
     async def _restore(self) -> None:
         """Continue after a restart with as much of the conversation as the policy keeps; nothing is deleted.
 
-        Ends compactions and delegations whose process has exited, unless the log is read-only. If the session has a
-        memory, starts to write notes about evicted messages.
+        Ends compactions and delegations whose process has exited. If the session has a memory, starts to write notes
+        about evicted messages. A log that cannot be written to is read as it is.
         """
         with suppress(StoreUnavailableError):
             await self._compactor.end_stale_run()
             await end_abandoned_delegations(self._log)
-        rule = self.policy.compaction if self.policy.restore == "recent_text" else None
-        if rule and (events := rule.restore_events(self.history.context())):
-            await self._log.append(*events)
+            rule = self.policy.compaction if self.policy.restore == "recent_text" else None
+            if rule and (events := rule.restore_events(self.history.context())):
+                await self._log.append(*events)
         self._compactor.observers.start_memory_update()
 
     # Recording.

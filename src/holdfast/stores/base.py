@@ -33,6 +33,9 @@ ends with its id. `delete` removes it, because a later session of the same name 
 a record that says so. It does all of this or nothing. It also removes the index entries of those messages, the
 snapshot, and blobs without references.
 
+*Purging.* A database may keep the bytes of deleted and replaced rows for a while. `purge` overwrites them wherever the
+store can reach them, and returns what remains and how to finish. It may be called again at any time.
+
 *Snapshots.* A snapshot is stored only while the log has exactly the length that the snapshot describes. Otherwise
 a writer with an outdated view could restore what another writer, above all a rewrite, has removed.
 
@@ -152,6 +155,10 @@ class Store(Protocol):
         `index` replaces the index entries of those messages, `blobs` are the hashes that the new records refer to,
         and `dropped` the hashes that the log no longer refers to.
         """
+        ...
+
+    async def purge(self) -> tuple[str, ...]:
+        """Overwrite what was deleted and replaced; return where such content remains, each with what to do about it."""
         ...
 
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:

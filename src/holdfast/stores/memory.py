@@ -87,6 +87,10 @@ class MemoryStore:
         self._delete_unused_blobs(dropped)
         return length
 
+    async def purge(self) -> tuple[str, ...]:
+        """Do nothing: what was replaced is not kept."""
+        return ()
+
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
         log = self._find_log(session)
         lines = log.records[start : None if limit is None else start + limit] if log else []

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.conversation.tokens import Counter
-from holdfast.stores.files import PRIVATE_FOLDER_MODE, write_private_lines
+from holdfast.stores.files import create_private_folder, write_private_lines
 
 MAX_PROMPT_SHARE = 0.5
 """A prompt that takes a larger share of the budget becomes an attachment."""
@@ -50,7 +50,7 @@ def is_too_large(text: str, budget: int, counter: Counter) -> bool:
 
 def save_attachment(text: str, folder: Path) -> tuple[str, Path]:
     """Save a text as a file that only its owner can read; return its name and path."""
-    folder.mkdir(mode=PRIVATE_FOLDER_MODE, parents=True, exist_ok=True)
+    create_private_folder(folder)
     name = f"paste-{len(list(folder.glob('paste-*.txt'))) + 1}.txt"
     write_private_lines(folder / name, [text])
     return name, folder / name

@@ -41,6 +41,10 @@ from holdfast.stores.sqlite.recover import recover_store
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.text import pluralize
 
+OUT_OF_REACH = (
+    "out of reach: backups, exports and snapshots of the disk; of a PostgreSQL server also its write-ahead log and its "
+    "replicas. Replace the secret itself where it is used."
+)
 CommandFunction: TypeAlias = Callable[[argparse.Namespace, Store], Coroutine[object, object, int]]
 
 
@@ -260,13 +264,17 @@ async def scrub_session(args: argparse.Namespace, store: Store) -> int:
     files = scrub_files(session_files(settings_for(args, is_tolerant=True), session), secret)
     for other in done.elsewhere:
         warn(f"session {other} also contains it; scrub that session too")
+    for place in done.remaining:
+        warn(f"not finished: {place}")
+    if done.count or files:
+        warn(OUT_OF_REACH)
     text = f"replaced {pluralize(done.count, 'time')} in {pluralize(len(done.positions), 'record')}"
     print_result(
         args,
         "\n".join([text, *(f"replaced in {path}" for path in files)]),
         {**asdict(done), "files": [*map(str, files)]},
     )
-    return int(done.count == 0 and not files)
+    return int(bool(done.remaining) or (done.count == 0 and not files))
 
 
 async def _open_session(store: Store, prefix: str) -> Session:

@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import cast
 
 from holdfast.session.memory.private_files import (
-    WORKSPACE_FILE_MODE,
-    create_private_folder,
     read_if_exists,
     set_yaml_number,
     translate_disk_errors,
     write_atomically,
 )
+from holdfast.stores.files import PRIVATE_FILE_MODE, create_private_folder
 
 CHECKPOINT_FOLDER, INDEX_FILE, WORKSPACE_FILE, COUNT_KEY = "checkpoints", "index.md", "workspace.yaml", "summary_count"
 UNDONE_FILE = ".undone.json"
@@ -174,7 +173,7 @@ class Checkpoints:
     def _claim(self, number: int) -> Path | None:
         claim = self._files / f".{number:03}.claim"
         try:
-            os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY, WORKSPACE_FILE_MODE))
+            os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE_MODE))
         except FileExistsError:
             return None
         # Another writer may have written its file and released its claim since the scan.

@@ -36,6 +36,7 @@ from holdfast.session.log.index_text import index_entries
 from holdfast.session.log.records import StoredLog, encode_event
 from holdfast.session.log.session_snapshot import SessionSnapshot, decode_snapshot, encode_snapshot
 from holdfast.stores.base import IndexEntry, Snapshot, Store, StoredRecord
+from holdfast.stores.event_loop import EventLoopGuard
 from holdfast.wire.formats import format_named
 
 T = TypeVar("T")
@@ -70,10 +71,12 @@ class SessionLock:
     def __init__(self, session: str) -> None:
         self._session = session
         self._lock = asyncio.Lock()
+        self._guard = EventLoopGuard(f"session {session!r}")
         self.is_closed = False
 
     def check_open(self) -> None:
-        """Raise `SessionClosedError` if the session was closed."""
+        """Raise `SessionClosedError` if the session was closed, `WrongEventLoopError` if it is used elsewhere."""
+        self._guard.check()
         if self.is_closed:
             raise SessionClosedError(self._session)
 
