@@ -247,12 +247,33 @@ def test_old_sessions_go_when_asked(chats: Path, capsys: pytest.CaptureFixture[s
 
     assert "would delete 1 sessions\n  old" in run(capsys, "sessions", "prune", "--days", "30", "--dry-run")[1]
     assert run(capsys, "sessions", "prune", "--days", "30")[0] == 2
-    assert (
-        run(capsys, "sessions", "prune", "--days", "30", "--yes", "--json")[1]
-        == '{\n  "deleted": [\n    "old"\n  ]\n}\n'
-    )
-    assert run(capsys, "sessions", "rm", "you", "--yes")[:2] == (0, "deleted young\n")
+    pruned = run(capsys, "sessions", "prune", "--days", "30", "--yes", "--json")[1]
+    assert json.loads(pruned) == {"deleted": ["old"], "folders": []}
+    assert run(capsys, "sessions", "rm", "you", "--yes")[:2] == (0, "deleted young: 10 events\n")
     assert json.loads(run(capsys, "sessions", "--json")[1]) == []
+
+
+def test_a_deleted_session_takes_its_checkpoints_and_attachments_along_and_says_so(
+    chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOLDFAST_HOME", str(home))
+    own = [home / kind / name for name in ("report-1", "old") for kind in ("checkpoints", "attachments")]
+    kept = [home / "checkpoints" / "other", home / "attachments" / "other", home / "memory"]
+    for folder in (*own, *kept):
+        folder.mkdir(parents=True)
+        (folder / "text.md").write_text("words")
+    talked(chats)
+    talked(chats, "old", age_days=40)
+
+    code, out, _ = run(capsys, "sessions", "rm", "report-1", "--yes")
+    assert (code, out.splitlines()) == (0, ["deleted report-1: 10 events", *(f"deleted {one}" for one in own[:2])])
+    _, dry, _ = run(capsys, "sessions", "prune", "--days", "30", "--dry-run", "--json")
+    assert (json.loads(dry), own[2].exists()) == ({"would_delete": ["old"], "folders": []}, True)
+    _, pruned, _ = run(capsys, "sessions", "prune", "--days", "30", "--yes", "--json")
+
+    assert json.loads(pruned) == {"deleted": ["old"], "folders": [*map(str, own[2:])]}
+    assert [folder for folder in (*own, *kept) if folder.exists()] == kept
 
 
 def test_a_damaged_file_is_saved_as_far_as_it_can_be_read(

@@ -44,8 +44,9 @@ from holdfast.session.sync import (
     sync_diff,
     with_read_notes,
 )
-from holdfast.stores.base import Store, check_session_id, delete_expired_sessions
+from holdfast.stores.base import Store, check_session_id
 from holdfast.stores.open import open_store
+from holdfast.stores.retention import delete_expired_sessions
 
 StateEvent: TypeAlias = log.PlanChanged | log.TodosChanged | log.SkillInvoked | log.AgentChanged | log.ProviderSignalled
 """What a caller may record other than messages."""
@@ -74,6 +75,9 @@ class Session(DelegatingConversation):
             raise SettingsError("clock", f"must be a function that returns milliseconds, not {short_repr(clock)}")
         engine = SessionEngine(self.store, session_id, clock, policy=rules, model=model, compaction=compaction)
         super().__init__(engine, log.MAIN)
+        self.expired_sessions: list[str] = []
+        """The sessions that were deleted when this one was opened, because their own retention was over."""
+        self._log.set_retention(rules.retention_days)
 
     @classmethod
     def open(
@@ -140,8 +144,9 @@ class Session(DelegatingConversation):
 
     async def _start(self) -> "Session":
         await self._restore()
-        days, now = self.policy.retention_days, self.clock()
-        await delete_expired_sessions(self.store, days=days, now_ms=now, keep=self.id)
+        if self.policy.retention_days is not None:
+            with suppress(StoreUnavailableError):  # a store that is read-only
+                self.expired_sessions = await delete_expired_sessions(self.store, now_ms=self.clock(), keep=self.id)
         return self
 
     @locked
@@ -276,8 +281,10 @@ class Session(DelegatingConversation):
 
     async def set_policy(self, policy: str | Policy, *, compaction: CompactionOptions | None = None) -> None:
         """Use another policy from now on, and other compaction options if there are any."""
+        rules = policy_named(policy)
         async with self._log.lock:
-            self._compactor.set_policy(policy_named(policy), compaction)
+            self._compactor.set_policy(rules, compaction)
+            self._log.set_retention(rules.retention_days)
 
     @retried
     async def switch_model(self, model: str, *, budget: int | Budget | None = None) -> log.CompactionCompleted | None:

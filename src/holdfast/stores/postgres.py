@@ -18,6 +18,7 @@ from typing import TypeAlias, TypeVar
 
 from holdfast.errors import MissingBlobError, SequenceConflictError, StoreUnavailableError, UnknownSessionError
 from holdfast.stores.base import (
+    AppendTimes,
     IndexEntry,
     JsonRecord,
     SearchHit,
@@ -155,23 +156,24 @@ class PostgresStore:
         records: Sequence[JsonRecord],
         *,
         after: int,
-        time_ms: int,
+        time_ms: int | Sequence[int],
         index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
     ) -> int:
         check_session_id(session)
-        lines = [pack_record(record) for record in records]
+        times = AppendTimes.of(time_ms, len(records))
+        lines = [(time, pack_record(record)) for time, record in zip(times.each, records, strict=True)]
         length = after + len(lines)
 
         async def write(cursor: Cursor) -> None:
-            number = await _extend_session(cursor, session, after=after, length=length, time_ms=time_ms)
-            rows = [(number, position, time_ms, line) for position, line in enumerate(lines, after)]
+            number = await _extend_session(cursor, session, after=after, length=length, times=times)
+            rows = [(number, position, *line) for position, line in enumerate(lines, after)]
             await _insert_records(cursor, number, rows, index, blobs)
 
         try:
             await self._in_transaction(write)
         except StoreUnavailableError:
-            if not await self._was_appended(session, after, [(time_ms, line) for line in lines]):
+            if not await self._was_appended(session, after, lines):
                 raise
         return length
 
@@ -190,7 +192,8 @@ class PostgresStore:
         check_session_id(session)
 
         async def write(cursor: Cursor) -> None:
-            number = await _extend_session(cursor, session, after=after, length=after + 1, time_ms=time_ms)
+            times = AppendTimes.of(time_ms, 1)
+            number = await _extend_session(cursor, session, after=after, length=after + 1, times=times)
             await _insert_records(cursor, number, [(number, after, time_ms, pack_record(tombstone))], index, blobs)
             update = "UPDATE holdfast.events SET data = %s WHERE session = %s AND position = %s"
             rows = [(pack_record(record), number, position) for position, record in records.items()]
@@ -360,6 +363,10 @@ class PostgresStore:
         rows = await self._rows("SELECT value FROM holdfast.facts WHERE key = %s", (key,))
         return decode_record(rows[0][0], POSTGRES_LABEL) if rows else None
 
+    async def values(self, prefix: str) -> dict[str, JsonRecord]:
+        query = "SELECT key, value FROM holdfast.facts WHERE starts_with(key, %s) ORDER BY key"
+        return {key: decode_record(value, POSTGRES_LABEL) for key, value in await self._rows(query, (prefix,))}
+
     async def close(self) -> None:
         """Close the connection; the next call connects again."""
         self._check_loop()
@@ -496,7 +503,7 @@ def _indexable(text: str) -> Iterator[str]:
 
 
 async def _extend_session(
-    cursor: "psycopg.AsyncCursor[TupleRow]", session: str, *, after: int, length: int, time_ms: int
+    cursor: "psycopg.AsyncCursor[TupleRow]", session: str, *, after: int, length: int, times: AppendTimes
 ) -> int:
     """Set the length of a session, creating it if it does not exist, and return its number; locks its row."""
     if after == 0:
@@ -504,12 +511,12 @@ async def _extend_session(
             "INSERT INTO holdfast.sessions (id, length, created_ms, updated_ms) VALUES (%s, 0, %s, %s) "
             "ON CONFLICT (id) DO NOTHING"
         )
-        await cursor.execute(insert, (session, time_ms, time_ms))
+        await cursor.execute(insert, (session, times.first, times.latest))
     update = (
         "UPDATE holdfast.sessions SET length = %s, updated_ms = greatest(updated_ms, %s) "
         "WHERE id = %s AND length = %s RETURNING number"
     )
-    await cursor.execute(update, (length, time_ms, session, after))
+    await cursor.execute(update, (length, times.latest, session, after))
     row = await cursor.fetchone()
     if row is None:
         await cursor.execute("SELECT length FROM holdfast.sessions WHERE id = %s", (session,))

@@ -19,6 +19,7 @@ from holdfast.apps.settings.build import (
     SessionCallbacks,
     board_from,
     budget_from,
+    delete_session_files,
     open_session,
     rem_agent_from,
     update_session_settings,
@@ -136,9 +137,18 @@ class Chat:
             raise SettingsError("session", problem)
         await self._close_session()
         self._session = opened
+        self._delete_files_of_expired_sessions(opened)
         await self._count_context()
         self.file_tools.attachments = {path.name: path for path in sorted(self._attachments_folder.glob("*.txt"))}
         self._runtimes.invalidate()
+
+    def _delete_files_of_expired_sessions(self, opened: Session) -> None:
+        try:
+            for expired in opened.expired_sessions:
+                folders = "".join(f", {folder}" for folder in delete_session_files(self.settings, expired))
+                self.notify(f"deleted {expired}, which its settings keep for a limited time{folders}")
+        except StoreError as error:
+            self.notify(str(error), "warning")
 
     def _callbacks(self) -> SessionCallbacks:
         return SessionCallbacks(

@@ -20,7 +20,7 @@ from holdfast.apps.cli.output import (
     session_age,
     warn,
 )
-from holdfast.apps.settings.build import session_files
+from holdfast.apps.settings.build import delete_session_files, session_files
 from holdfast.errors import SettingsError, StoreUnavailableError
 from holdfast.session.log.event_log import now_ms
 from holdfast.session.maintenance.scrub import scrub, scrub_files
@@ -67,31 +67,44 @@ async def list_sessions(args: argparse.Namespace, store: Store) -> int:
 
 
 async def delete_session(args: argparse.Namespace, store: Store) -> int:
-    """Delete one session permanently.
+    """Delete one session permanently, with its checkpoints and attachments.
 
     holdfast sessions rm report-2024 --yes
     """
     session = await resolve_session_id(store, args.id)
-    confirm(args, f"delete session {session!r} with {await store.length(session):,} events?")
-    await store.delete(session)
-    print_result(args, f"deleted {session}", {"deleted": [session]})
+    events = await store.length(session)
+    confirm(args, f"delete session {session!r} with {events:,} events?")
+    folders = await _delete_whole_session(args, store, session)
+    lines = [f"deleted {session}: {events:,} events", *(f"deleted {folder}" for folder in folders)]
+    print_result(args, "\n".join(lines), {"deleted": [session], "events": events, "folders": [*map(str, folders)]})
     return 0
 
 
 async def delete_old_sessions(args: argparse.Namespace, store: Store) -> int:
-    """Delete the sessions that have not changed for a number of days.
+    """Delete the sessions that have not changed for a number of days, with their checkpoints and attachments.
 
     holdfast sessions prune --days 30 --dry-run
     """
     old = await expired_sessions(store, days=args.days, now_ms=now_ms())
+    folders: list[Path] = []
     if not args.dry_run and old:
         confirm(args, f"delete {len(old):,} sessions older than {args.days} days?")
         for info in old:
-            await store.delete(info.id)
+            folders += await _delete_whole_session(args, store, info.id)
     verb = "would delete" if args.dry_run else "deleted"
     listed = "".join(f"\n  {escape_control_characters(info.id)}  {session_age(info)}" for info in old)
-    print_result(args, f"{verb} {len(old):,} sessions{listed}", {verb.replace(" ", "_"): [info.id for info in old]})
+    also = "".join(f"\ndeleted {folder}" for folder in folders)
+    facts = {verb.replace(" ", "_"): [info.id for info in old], "folders": [*map(str, folders)]}
+    print_result(args, f"{verb} {len(old):,} sessions{listed}{also}", facts)
     return 0
+
+
+async def _delete_whole_session(args: argparse.Namespace, store: Store, session: str) -> list[Path]:
+    """Delete a session and its folders, and return the folders."""
+    # The folders first: if one cannot be deleted, the session is still there to delete again.
+    folders = delete_session_files(settings_for(args, is_tolerant=True), session)
+    await store.delete(session)
+    return folders
 
 
 async def show_session(args: argparse.Namespace, store: Store) -> int:

@@ -18,6 +18,7 @@ from holdfast.errors import (
     UnknownSessionError,
 )
 from holdfast.stores.base import (
+    AppendTimes,
     IndexEntry,
     JsonRecord,
     SearchHit,
@@ -145,15 +146,15 @@ class SqliteDatabase:
         records: Sequence[JsonRecord],
         *,
         after: int,
-        time_ms: int,
+        time_ms: int | Sequence[int],
         index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
     ) -> int:
         check_session_id(session)
-        lines = [pack_record(record) for record in records]
+        times, lines = AppendTimes.of(time_ms, len(records)), [pack_record(record) for record in records]
         with transaction(self._connection):
-            number = self._extend_session(session, after, len(lines), time_ms)
-            self._insert(number, lines, after=after, time_ms=time_ms, index=index, blobs=blobs)
+            number = self._extend_session(session, after, len(lines), times)
+            self._insert(number, lines, after=after, times=times, index=index, blobs=blobs)
         if self._index.needs_indexing:
             # No caller waits for that. If it fails, the texts stay pending.
             self._run_later(lambda: self._index.needs_indexing and self._index_pending())
@@ -175,11 +176,12 @@ class SqliteDatabase:
         last = pack_record(tombstone)
         changed = [(position, pack_record(record)) for position, record in records.items()]
         with transaction(self._connection) as write:
-            number = self._extend_session(session, after, 1, time_ms)
+            times = AppendTimes.of(time_ms, 1)
+            number = self._extend_session(session, after, 1, times)
             self._index.index_pending()
             for item in index:
                 self._index.remove(_row_id(number, item.position), _row_id(number, item.position) + 1)
-            self._insert(number, [last], after=after, time_ms=time_ms, index=index, blobs=blobs)
+            self._insert(number, [last], after=after, times=times, index=index, blobs=blobs)
             for position, line in changed:
                 write("UPDATE events SET data = ? WHERE id = ?", (line, _row_id(number, position)))
             write("DELETE FROM snapshots WHERE session = ?", (number,))
@@ -207,7 +209,7 @@ class SqliteDatabase:
         with self._without_waiting():
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def _extend_session(self, session: str, after: int, added: int, time_ms: int) -> int:
+    def _extend_session(self, session: str, after: int, added: int, times: AppendTimes) -> int:
         """Add to the length of a session, creating it if it does not exist, and return its number."""
         write = self._connection.execute
         row = write("SELECT id, length FROM sessions WHERE name_id = ?", (session,)).fetchone()
@@ -216,9 +218,9 @@ class SqliteDatabase:
             raise SequenceConflictError(session, expected=after, actual=actual)
         if row is None:
             insert = "INSERT INTO sessions (name_id, length, created_ms, updated_ms) VALUES (?, ?, ?, ?) RETURNING id"
-            return write(insert, (session, after + added, time_ms, time_ms)).fetchone()[0]
+            return write(insert, (session, after + added, times.first, times.latest)).fetchone()[0]
         update = "UPDATE sessions SET length = ?, updated_ms = max(updated_ms, ?) WHERE id = ?"
-        write(update, (after + added, time_ms, row[0]))
+        write(update, (after + added, times.latest, row[0]))
         return row[0]
 
     def _insert(
@@ -227,12 +229,12 @@ class SqliteDatabase:
         lines: Sequence[bytes],
         *,
         after: int,
-        time_ms: int,
+        times: AppendTimes,
         index: Sequence[IndexEntry],
         blobs: Sequence[str],
     ) -> None:
         write = self._connection.execute
-        for position, line in enumerate(lines, after):
+        for position, (line, time_ms) in enumerate(zip(lines, times.each, strict=True), after):
             events = "INSERT INTO events (id, time_ms, data) VALUES (?, ?, ?)"
             write(events, (_row_id(number, position), time_ms, line))
         if index:
@@ -368,6 +370,11 @@ class SqliteDatabase:
     def get_value(self, key: str) -> JsonRecord | None:
         row = self._connection.execute("SELECT value FROM facts WHERE key = ?", (key,)).fetchone()
         return decode_record(row[0], self._name) if row else None
+
+    def values(self, prefix: str) -> dict[str, JsonRecord]:
+        query = "SELECT key, value FROM facts WHERE substr(key, 1, ?) = ? ORDER BY key"
+        rows = self._connection.execute(query, (len(prefix), prefix))
+        return {key: decode_record(value, self._name) for key, value in rows}
 
 
 def _row_id(session: int, position: int) -> int:

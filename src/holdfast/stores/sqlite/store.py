@@ -111,6 +111,7 @@ class SqliteStore:
     get_snapshot = _in_thread(SqliteDatabase.get_snapshot)
     put_value = _in_thread(SqliteDatabase.put_value)
     get_value = _in_thread(SqliteDatabase.get_value)
+    values = _in_thread(SqliteDatabase.values)
 
     async def close(self) -> None:
         """Close the file; the next call opens it again."""
