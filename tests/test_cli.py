@@ -7,18 +7,25 @@ import stat
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 from holdfast.apps.cli.main import main
+from holdfast.core.history.codec import from_record, to_record
+from holdfast.core.history.events import MessageAppended, RequestPrepared
+from holdfast.core.history.history import History
 from holdfast.session.log.event_log import now_ms
+from holdfast.session.request import chain_hash, rebuild_request
 from holdfast.session.session import Session
-from holdfast.stores.base import Store
+from holdfast.stores.base import JsonRecord, Store
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.sessions import generate_session
+from holdfast.wire.formats import format_named
 from tests.cli.conftest import run
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -121,10 +128,18 @@ def test_what_was_said_cannot_steer_the_terminal(chats: Path, capsys: pytest.Cap
 
 def test_a_log_is_proved_and_a_changed_one_is_caught(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
     talked(chats)
-    assert run(capsys, "replay", "report-1", "--verify")[:2] == (
+    code, out, _ = run(capsys, "replay", "report-1", "--verify")
+    head = out.split()[-1]
+    assert (code, out.splitlines()) == (
         0,
-        "2 requests: 2 the same, 0 scrubbed, 0 different\n",
+        [
+            "2 requests: 2 the same, 0 scrubbed, 0 different",
+            "This covers the messages, system text and tools of every request, and not messages that no request held. "
+            "Whoever may write to the store could compute all hashes again; keep the head elsewhere to notice that:",
+            f"  holdfast replay report-1 --verify --head {head}",
+        ],
     )
+    assert run(capsys, "replay", "report-1", "--verify", "--head", head)[0] == 0
 
     async def forge(store: Store) -> None:
         records = [stored.record for stored in await store.read("report-1")]
@@ -144,6 +159,59 @@ def test_a_log_is_proved_and_a_changed_one_is_caught(chats: Path, capsys: pytest
     assert json.loads(run(capsys, "replay", "report-1", "--verify", "--json")[1])["firstDifference"] == 1
 
 
+async def forge_message(store: Store, *, with_chain: bool) -> None:
+    """Change the first message, and the hash of every request so that they fit together."""
+    stored = [one.record for one in await store.read("report-1")]
+    forged: dict[int, JsonRecord] = {
+        0: to_record(MessageAppended(format="openai-chat", native=user_message("Why does it work?")))
+    }
+    history, chain = History(format_named), ""
+    for at, record in enumerate(stored):
+        event = from_record(forged.get(at, record))
+        if isinstance(event, RequestPrepared):
+            event = replace(event, payload_hash=rebuild_request(event, history)[1])
+            chain = chain_hash(chain, event.payload_hash)
+            event = replace(event, chain_hash=chain) if with_chain else event
+            forged[at] = to_record(event)
+        history.append(event)
+    tombstone: JsonRecord = {"type": "x.y", "schema": 1, "data": {}}
+    await store.rewrite("report-1", forged, tombstone=tombstone, after=len(stored), time_ms=now_ms())
+
+
+def test_a_message_and_its_hash_that_were_changed_together_are_noticed_by_the_chain(
+    chats: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talked(chats)
+    on(chats, partial(forge_message, with_chain=False))
+
+    code, out, _ = run(capsys, "replay", "report-1", "--verify")
+
+    assert (code, out.splitlines()) == (
+        1,
+        [
+            "2 requests: 0 the same, 0 scrubbed, 2 different",
+            "request 1 does not continue the chain: before it a request was changed together with its hash, removed or "
+            "inserted",
+        ],
+    )
+
+
+def test_a_head_that_was_kept_elsewhere_shows_that_every_hash_was_computed_again(
+    chats: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talked(chats)
+    head = run(capsys, "replay", "report-1", "--verify")[1].split()[-1]
+    on(chats, partial(forge_message, with_chain=True))
+
+    assert run(capsys, "replay", "report-1", "--verify")[0] == 0, "the log alone cannot show it"
+    code, out, problems = run(capsys, "replay", "report-1", "--verify", "--head", head, "--json")
+
+    assert (code, json.loads(out)["isHeadKnown"]) == (1, False)
+    assert problems == (
+        f"holdfast: no request of this log has the head {head}: the log was changed, or it is another log\n"
+    )
+
+
 def test_a_scrubbed_secret_is_gone_and_is_not_called_damage(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
     talked(chats)
     talked(chats, "other")
@@ -157,10 +225,8 @@ def test_a_scrubbed_secret_is_gone_and_is_not_called_damage(chats: Path, capsys:
         "write-ahead log and its replicas. Replace the secret itself where it is used.\n"
     )
     assert "[scrubbed] found" in run(capsys, "show", "report-1")[1]
-    assert run(capsys, "replay", "report-1", "--verify")[:2] == (
-        0,
-        "2 requests: 1 the same, 1 scrubbed, 0 different\n",
-    )
+    code, out, _ = run(capsys, "replay", "report-1", "--verify")
+    assert (code, out.splitlines()[0]) == (0, "2 requests: 1 the same, 1 scrubbed, 0 different")
     assert run(capsys, "scrub", "report-1", "sk-secret12345")[0] == 1
 
 

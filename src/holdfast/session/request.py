@@ -57,6 +57,11 @@ def payload_hash(message_hashes: Iterable[str], *, system: object = None, tools:
     return whole.hexdigest()
 
 
+def chain_hash(previous: str, payload: str) -> str:
+    """Return the hash of a request's place in the chain: of the chain before it, empty at first, and of its payload."""
+    return hashlib.sha256(f"{previous}:{payload}".encode()).hexdigest()
+
+
 def encode_entry(entry: Entry, message_format: MessageFormat) -> Mapping[str, object]:
     """Return an entry as JSON; for an unedited message, the same object that came in."""
     message = entry.message
@@ -154,7 +159,7 @@ def recorded_extras(history: History, scope: str) -> dict[str, object]:
 
 
 def request_prepared_event(
-    request: Request, view: View, plan_input: PlanInput, policy_name: str
+    request: Request, view: View, plan_input: PlanInput, policy_name: str, prefix_break: log.PrefixBreak | None
 ) -> log.RequestPrepared:
     """Return the event of a request, with everything that rebuilds it from the log."""
     situation = plan_input.situation
@@ -175,6 +180,8 @@ def request_prepared_event(
             **({"hasRecall": True} if situation.has_recall else {}),
         },
         scope=situation.scope,
+        prefix_break=prefix_break,
+        chain_hash=chain_hash(plan_input.history.session_state.request_chain, request.hash),
     )
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TypeAlias
@@ -141,6 +141,12 @@ async def show_session(args: argparse.Namespace, store: Store) -> int:
     return 0
 
 
+PROOF_COVERS = (
+    "This covers the messages, system text and tools of every request, and not messages that no request held. Whoever "
+    "may write to the store could compute all hashes again; keep the head elsewhere to notice that:"
+)
+
+
 async def replay_session(args: argparse.Namespace, store: Store) -> int:
     """Rebuild every request from the log; with --verify, check that each is what was sent.
 
@@ -153,30 +159,49 @@ async def replay_session(args: argparse.Namespace, store: Store) -> int:
         progress(len(requests))
     progress.done()
     rows = [
-        {
-            "request": one.number + 1,
-            "messages": len(one.messages),
-            "state": "same" if one.is_same else "scrubbed" if one.is_scrubbed else "different",
-        }
-        for one in requests
+        {"request": one.number + 1, "messages": len(one.messages), "state": _request_state(one)} for one in requests
     ]
-    first = next((row["request"] for row in rows if row["state"] == "different"), None)
+    first = next((row for row in rows if row["state"] in {"different", "unchained"}), None)
+    heads = [one.chain_hash for one in requests if one.chain_hash is not None]
+    is_head_known = args.head is None or args.head in heads
     if args.json:
-        print_json({"session": session.id, "requests": rows, "firstDifference": first, "damage": session.damage})
+        facts = {"firstDifference": first and first["request"], "damage": session.damage, "head": [None, *heads][-1]}
+        print_json({"session": session.id, "requests": rows, **facts, "isHeadKnown": is_head_known})
     elif not args.verify:
         print_table(("REQUEST", "MESSAGES"), [(str(row["request"]), str(row["messages"])) for row in rows])
     else:
-        states = [row["state"] for row in rows]
-        print(f"{len(rows):,} requests: {states.count('same'):,} the same, {states.count('scrubbed'):,} scrubbed, "
-              f"{states.count('different'):,} different")  # fmt: skip
-        if first is not None:
-            print(
-                f"request {first} is not what was sent; "
-                f"see: holdfast show {escape_control_characters(session.id)} --at {first}"
-            )
+        _print_proof(escape_control_characters(session.id), rows, first, heads)
+    if not is_head_known:
+        warn(f"no request of this log has the head {args.head}: the log was changed, or it is another log")
     for problem in session.damage:
         warn(f"not loaded: {problem}")
-    return int(args.verify and (first is not None or bool(session.damage)))
+    return int(not is_head_known or (args.verify and (first is not None or bool(session.damage))))
+
+
+def _request_state(one: RebuiltRequest) -> str:
+    if not one.is_same and not one.is_scrubbed:
+        return "different"
+    if not one.is_chained:
+        return "unchained"
+    return "same" if one.is_same else "scrubbed"
+
+
+def _print_proof(
+    session: str, rows: Sequence[Mapping[str, object]], first: Mapping[str, object] | None, heads: Sequence[str]
+) -> None:
+    """Print how many requests are what was sent, the first that is not, and what the proof covers."""
+    states = [row["state"] for row in rows]
+    counts = f"{states.count('same'):,} the same, {states.count('scrubbed'):,} scrubbed"
+    print(f"{len(rows):,} requests: {counts}, {states.count('different') + states.count('unchained'):,} different")
+    if first is not None and first["state"] == "different":
+        print(f"request {first['request']} is not what was sent; see: holdfast show {session} --at {first['request']}")
+    elif first is not None:
+        print(
+            f"request {first['request']} does not continue the chain: before it a request was changed together with "
+            "its hash, removed or inserted"
+        )
+    elif heads:
+        print(f"{PROOF_COVERS}\n  holdfast replay {session} --verify --head {heads[-1]}")
 
 
 async def export_session(args: argparse.Namespace, store: Store) -> int:

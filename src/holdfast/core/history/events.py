@@ -457,6 +457,15 @@ class ProviderSignalled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixBreak:
+    """Why a request does not begin with the whole request before it, so that the provider's cache cannot be read."""
+
+    at: int
+    """How many messages both requests begin with; 0 if the model, the system text or the tools differ."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestPrepared:
     """A request was built; the event records its view, its situation, and its hash."""
 
@@ -469,6 +478,10 @@ class RequestPrepared:
     engine: str
     situation: Mapping[str, object] = field(default_factory=dict[str, object])
     scope: str = MAIN
+    prefix_break: PrefixBreak | None = None
+    """Compared with the agent's last request of the same process; None after a restart, and if the prefix is whole."""
+    chain_hash: str | None = None
+    """The hash of this request's hash and of the chain before it; None in logs of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

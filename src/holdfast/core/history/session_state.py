@@ -58,6 +58,8 @@ class SessionState:
     running_delegates: Mapping[str, str] = field(default_factory=dict[str, str])
     """The scopes of running delegations, each with the owner of its lease."""
     forked_from: log.Forked | None = None
+    request_chain: str = ""
+    """The chain hash of the last request; empty if there is none."""
 
     def after(self, event: log.Event, length: int) -> "SessionState":
         """Return the state after an event; `length` is the number of messages at that time."""
@@ -159,6 +161,8 @@ def _after_simple_event(state: SessionState, event: log.Event) -> SessionState:
         case log.RecallOffered(is_offered=is_offered, scope=scope):
             others = state.recall_scopes - {scope}
             return replace(state, recall_scopes=others | frozenset([scope] * is_offered))
+        case log.RequestPrepared(chain_hash=str() as chain):
+            return replace(state, request_chain=chain)
         case log.ModelSwitched(model=model):
             return replace(state, model=model)
         case log.DelegationStarted() | log.DelegationFinished():
