@@ -221,7 +221,9 @@ class DeclaredSettings:
         also="board",
     )
     retention_days: int | None = _setting(
-        STORAGE_GROUP, WholeNumber(1, 10**6, "none"), "After how many days a conversation is deleted; 0 means never"
+        STORAGE_GROUP,
+        WholeNumber(1, 10**6, "none"),
+        "After how many days without a change a conversation of these settings is deleted; 0 means never",
     )
 
     tools: tuple[str, ...] = _setting(
