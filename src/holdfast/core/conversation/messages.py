@@ -246,6 +246,15 @@ class Message:
         parts = tuple(replace(part, trust=trust) if isinstance(part, Text) else part for part in self.parts)
         return replace(self, parts=parts, decoded=parts)
 
+    @property
+    def has_thinking(self) -> bool:
+        """Whether the message holds reasoning."""
+        return any(isinstance(part, Thinking) for part in self.parts)
+
+    def without_thinking(self) -> "Message":
+        """Return the message without its reasoning."""
+        return self.with_parts(tuple(part for part in self.parts if not isinstance(part, Thinking)))
+
     def with_parts(self, parts: tuple[Part, ...]) -> "Message":
         """Return the message with other parts; it keeps its JSON for the encoder."""
         return replace(self, parts=parts)

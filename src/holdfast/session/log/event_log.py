@@ -133,6 +133,8 @@ class SessionLog:
         """The messages of the last request, with their hashes and the positions they came from."""
         self.message_hashes: dict[int, str] = {}
         """The hashes of cached messages, by position."""
+        self.prefix_hashes: dict[tuple[int, bool], str] = {}
+        """The hashes of cached messages without cache marks, by position, with and without their thinking."""
         self.fingerprints: dict[str, dict[int, str]] = {}
         """By format and position, the fingerprints of recorded messages; empty for a note from memory."""
         self._log_positions = array("q")
@@ -347,6 +349,8 @@ class SessionLog:
         with suppress(NotInMemoryError):  # pinned messages may not be loaded yet
             for position in self.history.evict(MAX_EXTRA_CACHED // 2):
                 self.message_hashes.pop(position, None)
+                self.prefix_hashes.pop((position, True), None)
+                self.prefix_hashes.pop((position, False), None)
         self._cache_limit = self.history.entries.cached_count + MAX_EXTRA_CACHED
 
     async def copy_to(self, other: "SessionLog", at: int | None = None) -> None:
