@@ -49,6 +49,31 @@ async def test_a_session_used_on_the_loop_of_another_thread_says_so_at_once(call
     await session.close()
 
 
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgresql"])
+def test_a_session_goes_on_in_the_next_run_of_a_loop_even_if_a_task_of_the_last_one_held_its_lock(
+    tmp_path: Path, new_database: Callable[[], str], kind: str
+) -> None:
+    urls = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path / 'a.db'}", "postgresql": new_database()}
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> Session:
+        session = await Session.open("s", store=urls[kind])
+        await session.record([user_message("one")])
+        await session._log.lock.__aenter__()
+        return session
+
+    async def go_on(session: Session) -> range:
+        async with asyncio.timeout(10):
+            positions = await session.record([user_message("two")])
+            await session.close()
+        return positions
+
+    session = loop.run_until_complete(begin())
+    loop.close()
+
+    assert asyncio.run(go_on(session)) == range(1, 2)
+
+
 async def test_two_threads_that_hold_a_session_at_the_same_time_do_not_hang(tmp_path: Path) -> None:
     session = await Session.open("s", store=f"sqlite:///{tmp_path / 'a.db'}")
 

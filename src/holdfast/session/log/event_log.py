@@ -76,7 +76,10 @@ class SessionLock:
         self.is_closed = False
 
     def check_open(self) -> None:
-        """Raise `SessionClosedError` if the session was closed, `WrongEventLoopError` if it is used elsewhere."""
+        """Raise `SessionClosedError` if the session was closed, `WrongEventLoopError` if another loop runs it."""
+        if self._guard.has_loop_ended:
+            # No task can hold the lock any more: a program may call `asyncio.run` for each turn.
+            self._guard, self._lock = EventLoopGuard(f"session {self._session!r}"), asyncio.Lock()
         self._guard.check()
         if self.is_closed:
             raise SessionClosedError(self._session)
