@@ -135,7 +135,9 @@ async def test_help_is_the_docstring(tmp_path: Path) -> None:
     every = await reply_to(chat, screen, "/help")
     assert "/compact [FOCUS] | Replace older messages by a summary now; FOCUS says what matters most in it." in every
     assert await reply_to(chat, screen, "/help undo") == (
-        "**/undo **\n\nUndo the last change of context: a compaction, a clear, a rewind."
+        "**/undo **\n\nUndo the last change of context: a compaction, a clear, a rewind.\n\n"
+        "If you have continued after a rewind or a /retry, the messages since then leave the context, so that it holds"
+        " one\ncourse of the conversation."
     )
 
 
@@ -146,9 +148,9 @@ async def test_clear_empties_the_context_and_undo_brings_it_back(tmp_path: Path)
 
     assert await reply_to(chat, screen, "/clear") == "the context is empty; /undo restores it"
     assert await reply_to(chat, screen, "/history") == "0 turns, 0 messages; 4 are in the log"
-    assert await reply_to(chat, screen, "/undo") == "undone; /redo applies it again"
+    assert await reply_to(chat, screen, "/undo") == "undone: the clear; /redo applies it again"
     assert await reply_to(chat, screen, "/history") == "2 turns, 4 messages; 4 are in the log"
-    assert await reply_to(chat, screen, "/redo") == "applied again"
+    assert await reply_to(chat, screen, "/redo") == "applied again: the clear"
     assert await reply_to(chat, screen, "/redo") == "there is nothing to redo"
 
 
@@ -465,7 +467,7 @@ async def test_a_smaller_model_is_asked_about_and_the_conversation_compacted_fir
     assert unknown.startswith("nobody:knows: ")
     assert refused == "not switched; the model is still gpt-5"
     assert screen.asked[0].endswith("Compact first, and switch?")
-    assert switched == "switched to openai:gpt-4"
+    assert switched.startswith("switched to openai:gpt-4\nConversation Compacted: ")
     assert (await chat.session.context_breakdown(budget=chat.budget)).total < chat.budget.tokens
 
 

@@ -269,16 +269,14 @@ class Conversation:
         """Return an agent's own messages as they were recorded, compacted ones included, as a client's list holds them.
 
         Leaves out messages from before a clear, rewound messages, messages that a client compacted by itself, messages
-        of other agents in their own scopes, and notes from memory.
+        of other agents in their own scopes, notes from memory, and attachments.
         """
         named = self._resolve_scope(scope)
         context, entries = self.history.context(named), self.history.entries
         own = [
             position
             for position in range(context.state.cleared_at, context.length)
-            if context.message_scopes[position] == named
-            and context.is_visible(position)
-            and not context.state.is_left_out(position)
+            if context.message_scopes[position] == named and context.is_in_view(position)
         ]
         entries.require(own)
         return [entries.native(position) for position in own if not entries[position].message.is_from_memory]

@@ -197,6 +197,20 @@ class Session(DelegatingConversation):
             return (await self._log.append_messages([event], [message_format.decode(native, 0)])).start
 
     @locked
+    async def attach(self, name: str, text: str, *, format: str = "openai-chat") -> int:  # noqa: A002
+        """Record a text as an attachment, and return its position.
+
+        No request carries an attachment. `attachment` and recall read it, and it is forked, exported, deleted and
+        scrubbed with the session. Record a prompt that says how the model can read it.
+        """
+        message_format, known = self._check_format(format), self.history.session_state.attachments
+        if not check_text("name", name) or name in known:
+            raise SettingsError("name", f"{name!r:.60} is taken; choose another" if name else "must not be empty")
+        native = message_format.encode(user(check_text("text", text), trust="attachment"))
+        event = log.MessageAppended(format=message_format.name, native=native, trust="attachment", name=name)
+        return (await self._log.append_messages([event], [message_format.decode(native, 0)])).start
+
+    @locked
     async def sync(
         self,
         messages: Sequence[Mapping[str, object]],
@@ -418,6 +432,21 @@ class Session(DelegatingConversation):
         self.history.entries.require(range(first, last))
         self._log.require_content(range(first, last))
         return [self.history.entries.native(position) for position in range(first, last)]
+
+    @property
+    def attachments(self) -> list[str]:
+        """The names of the attachments that no clear or rewind has removed, the oldest first."""
+        context = self.history.context()
+        return [name for name, at in self.history.session_state.attachments.items() if context.is_recallable(at)]
+
+    async def attachment(self, name: str) -> str:
+        """Return the text of an attachment."""
+        if name not in self.attachments:
+            known = ", ".join(self.attachments) or "none"
+            raise SettingsError("name", f"there is no attachment {name!r:.60}; there are: {known}")
+        position = self.history.session_state.attachments[name]
+        [native] = await self.messages_at(position)
+        return self.history.message_format.decode(native, position).text
 
     @locked
     async def context_breakdown(self, *, budget: int | Budget | None = None) -> ContextReport:

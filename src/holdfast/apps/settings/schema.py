@@ -124,6 +124,12 @@ class DeclaredSettings:
         default=8_192,
         also="embedded_n_ctx",
     )
+    idle_seconds: int | None = _setting(
+        MODEL_GROUP,
+        WholeNumber(1, 10**6, "none"),
+        "How many seconds a model may send nothing before the turn ends; 0 means no limit",
+        default=300,
+    )
     system: Path | None = _setting(MODEL_GROUP, FilePath(), "A file with the system text")
     models: Mapping[str, ModelOverrides] = _setting(
         MODEL_GROUP,

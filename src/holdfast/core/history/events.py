@@ -116,8 +116,10 @@ class MessageAppended:
     agent: str | None = None
     usage: Usage | None = None
     duration_ms: int | None = None
-    trust: Literal["memory"] | None = None
-    """Set if the role does not determine the trust: notes from memory are reference only."""
+    trust: Literal["memory", "attachment"] | None = None
+    """Set if the role does not determine the trust: notes from memory and attachments are reference only."""
+    name: str | None = None
+    """The name of an attachment."""
     prefix_hash: str | None = None
     """For an answer with thinking that is bound to its request, the hash of that request."""
     notes: tuple[tuple[str, str], ...] = ()

@@ -78,6 +78,8 @@ class SessionState:
     """By scope, the last request to a model that binds its thinking."""
     client_summaries: tuple[str, ...] = ()
     """The last summaries that a client had written for itself; one of them in its list marks its own compaction."""
+    attachments: Mapping[str, int] = field(default_factory=dict[str, int])
+    """The positions of attachments by name."""
 
     def after(self, event: log.Event, length: int) -> "SessionState":
         """Return the state after an event; `length` is the number of messages at that time."""
@@ -86,9 +88,6 @@ class SessionState:
                 return self._after_request(event, length)
             case log.TurnInterrupted(scope=scope):
                 return replace(self, interrupted_at={**self.interrupted_at, scope: length})
-            case log.Pinned() | log.Unpinned():
-                others = self.pins - {event.position}
-                return replace(self, pins=others | frozenset([event.position] * isinstance(event, log.Pinned)))
             case log.CompactionStarted():
                 return replace(self, running_compaction=event, ready_summary=None, is_compaction_stale=False)
             case log.SummaryWritten():
@@ -109,6 +108,8 @@ class SessionState:
                 return replace(self, last_summary=kept, is_compaction_stale=is_stale)
             case log.ContextCleared() | log.ChangeUndone() | log.ChangeRedone():
                 return replace(self, last_summary=None, is_compaction_stale=True)
+            case log.MessageAppended(name=str() as name):
+                return replace(self, attachments={**self.attachments, name: length - 1})
             case _:
                 return _after_simple_event(self, event)
 
@@ -181,10 +182,11 @@ class SessionState:
 def _after_simple_event(state: SessionState, event: log.Event) -> SessionState:
     """Return the state after an event that sets one fact."""
     match event:
-        case log.PlanChanged(text=text):
-            return replace(state, plan=text)
-        case log.TodosChanged(text=text):
-            return replace(state, todos=text)
+        case log.Pinned(position=position) | log.Unpinned(position=position):
+            others = state.pins - {position}
+            return replace(state, pins=others | {position} if isinstance(event, log.Pinned) else others)
+        case log.PlanChanged(text=text) | log.TodosChanged(text=text):
+            return replace(state, plan=text) if isinstance(event, log.PlanChanged) else replace(state, todos=text)
         case log.SkillInvoked(name=name, instructions=instructions):
             others = {known: words for known, words in state.skills.items() if known != name}
             return replace(state, skills={**others, name: instructions})
