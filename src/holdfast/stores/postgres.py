@@ -436,8 +436,9 @@ class PostgresStore:
 
     async def _connect(self) -> "psycopg.AsyncConnection[TupleRow]":
         if self._connection is None or self._connection.closed:
-            options = make_conninfo(**{**POSTGRES_CONNECT_DEFAULTS, **conninfo_to_dict(self.url)})
-            connection = await psycopg.AsyncConnection.connect(options, autocommit=True)
+            named = conninfo_to_dict(self.url)
+            others = {option: value for option, value in POSTGRES_CONNECT_DEFAULTS.items() if option not in named}
+            connection = await psycopg.AsyncConnection.connect(make_conninfo(self.url, **others), autocommit=True)
             try:
                 await _strengthen_settings(connection)
                 await _migrate(connection)
