@@ -21,7 +21,9 @@ from holdfast.core.planning.context_report import CostForecast
 from holdfast.core.planning.steps import CompactSpan
 from holdfast.session.compaction.checkpoints import NO_CHECKPOINTS
 from holdfast.session.compaction.compactor import SummaryDraft
+from holdfast.stores.base import MS_PER_DAY
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.retention import delete_expired_sessions
 from tests.chat.recording_screen import RecordingScreen, add_turns, open_chat, reply_to, user_part
 
 NAMED = [
@@ -631,3 +633,18 @@ async def test_what_was_cleared_is_not_found_any_more(tmp_path: Path) -> None:
 
 def asked(text: str) -> dict[str, object]:
     return {"kind": "request", "parts": [user_part(text)]}
+
+
+async def test_the_files_of_a_session_whose_retention_is_over_go_with_it(tmp_path: Path) -> None:
+    store, long_ago = MemoryStore(), 1_600_000_000_000
+    async with Session.open("old", store=store, policy="cowagent", clock=lambda: long_ago) as old:
+        await old.record([{"role": "user", "content": "one"}])
+    await delete_expired_sessions(store, now_ms=long_ago + 40 * MS_PER_DAY, keep="")
+    attachments = tmp_path / "attachments" / "old"
+    attachments.mkdir(parents=True)
+    (attachments / "paste-1.txt").write_text("words")
+
+    _, screen = await open_chat(tmp_path, store=store, flags={"preset": "cowagent"})
+
+    assert (await store.sessions(prefix="old"), attachments.exists()) == ([], False)
+    assert f"deleted old, which its settings keep for a limited time, {attachments}" in screen.since(0)

@@ -48,8 +48,9 @@ from holdfast.session.sync import (
     with_read_notes,
 )
 from holdfast.session.thinking import with_prefix_hashes
-from holdfast.stores.base import Store, check_session_id, delete_expired_sessions
+from holdfast.stores.base import Store, check_session_id
 from holdfast.stores.open import open_store
+from holdfast.stores.retention import delete_expired_sessions
 from holdfast.wire.formats import format_named
 from holdfast.wire.signals import stream_signals
 
@@ -92,6 +93,9 @@ class Session(DelegatingConversation):
             processors=processors,
         )
         super().__init__(engine, log.MAIN)
+        self.expired_sessions: list[str] = []
+        """The sessions that were deleted when this one was opened, because their own retention was over."""
+        self._log.set_retention(rules.retention_days)
 
     @classmethod
     def open(
@@ -124,6 +128,10 @@ class Session(DelegatingConversation):
     def __len__(self) -> int:
         return len(self.history)
 
+    def __bool__(self) -> bool:
+        """Return True: a session without messages is a session too."""
+        return True
+
     @property
     def policy(self) -> Policy:
         """The policy in force."""
@@ -143,6 +151,7 @@ class Session(DelegatingConversation):
         """Release the session's resources; everything is already durable. A second close changes nothing."""
         if self._log.lock.is_closed:
             return
+        self._log.lock.check_open()
         await self._compactor.close()
         async with self._log.lock:
             await self._log.close()
@@ -157,23 +166,24 @@ class Session(DelegatingConversation):
 
     async def _start(self) -> "Session":
         await self._restore()
-        days, now = self.policy.retention_days, self.clock()
-        await delete_expired_sessions(self.store, days=days, now_ms=now, keep=self.id)
+        if self.policy.retention_days is not None:
+            with suppress(StoreUnavailableError):  # a store that is read-only
+                self.expired_sessions = await delete_expired_sessions(self.store, now_ms=self.clock(), keep=self.id)
         return self
 
     @locked
     async def _restore(self) -> None:
         """Continue after a restart with as much of the conversation as the policy keeps; nothing is deleted.
 
-        Ends compactions and delegations whose process has exited, unless the log is read-only. If the session has a
-        memory, starts to write notes about evicted messages.
+        Ends compactions and delegations whose process has exited. If the session has a memory, starts to write notes
+        about evicted messages. A log that cannot be written to is read as it is.
         """
         with suppress(StoreUnavailableError):
             await self._compactor.end_stale_run()
             await end_abandoned_delegations(self._log)
-        rule = self.policy.compaction if self.policy.restore == "recent_text" else None
-        if rule and (events := rule.restore_events(self.history.context())):
-            await self._log.append(*events)
+            rule = self.policy.compaction if self.policy.restore == "recent_text" else None
+            if rule and (events := rule.restore_events(self.history.context())):
+                await self._log.append(*events)
         self._compactor.observers.start_memory_update()
 
     # Recording.
@@ -362,8 +372,10 @@ class Session(DelegatingConversation):
 
     async def set_policy(self, policy: str | Policy, *, compaction: CompactionOptions | None = None) -> None:
         """Use another policy from now on, and other compaction options if there are any."""
+        rules = policy_named(policy)
         async with self._log.lock:
-            self._compactor.set_policy(policy_named(policy), compaction)
+            self._compactor.set_policy(rules, compaction)
+            self._log.set_retention(rules.retention_days)
 
     @retried
     async def switch_model(self, model: str, *, budget: int | Budget | None = None) -> log.CompactionCompleted | None:

@@ -232,7 +232,9 @@ class DeclaredSettings:
         also="board",
     )
     retention_days: int | None = _setting(
-        STORAGE_GROUP, WholeNumber(1, 10**6, "none"), "After how many days a conversation is deleted; 0 means never"
+        STORAGE_GROUP,
+        WholeNumber(1, 10**6, "none"),
+        "After how many days without a change a conversation of these settings is deleted; 0 means never",
     )
 
     tools: tuple[str, ...] = _setting(
@@ -243,6 +245,12 @@ class DeclaredSettings:
     )
     allow: tuple[str, ...] = _setting(
         TOOLS_GROUP, TextList(), "The beginnings of commands that run without asking", default=()
+    )
+    pass_env: tuple[str, ...] = _setting(
+        TOOLS_GROUP,
+        TextList(),
+        "Variables that commands get besides harmless ones such as PATH; a star stands for any characters",
+        default=(),
     )
     max_steps: int | None = _setting(
         TOOLS_GROUP,

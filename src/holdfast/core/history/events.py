@@ -471,6 +471,15 @@ class ProviderSignalled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixBreak:
+    """Why a request does not begin with the whole request before it, so that the provider's cache cannot be read."""
+
+    at: int
+    """How many messages both requests begin with; 0 if the model, the system text or the tools differ."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SideCallRecorded:
     """A client made a call beside the conversation, such as for a title; an observation that changes no context."""
 
@@ -502,6 +511,10 @@ class RequestPrepared:
     extras_hash: str | None = None
     """The hash of the system text and tools in `prefix_hash`."""
     scope: str = MAIN
+    prefix_break: PrefixBreak | None = None
+    """Compared with the agent's last request of the same process; None after a restart, and if the prefix is whole."""
+    chain_hash: str | None = None
+    """The hash of this request's hash and of the chain before it; None in logs of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,6 +72,8 @@ class SessionState:
     running_delegates: Mapping[str, str] = field(default_factory=dict[str, str])
     """The scopes of running delegations, each with the owner of its lease."""
     forked_from: log.Forked | None = None
+    request_chain: str = ""
+    """The chain hash of the last request; empty if there is none."""
     sent_prefixes: Mapping[str, SentPrefix] = field(default_factory=dict[str, SentPrefix])
     """By scope, the last request to a model that binds its thinking."""
     client_summaries: tuple[str, ...] = ()
@@ -82,10 +84,8 @@ class SessionState:
     def after(self, event: log.Event, length: int) -> "SessionState":
         """Return the state after an event; `length` is the number of messages at that time."""
         match event:
-            case log.RequestPrepared(prefix_hash=str() as digest, scope=scope):
-                known = self.sent_prefixes.get(scope)
-                sent = SentPrefix(digest, length, known.first_extras if known else event.extras_hash or "")
-                return replace(self, sent_prefixes={**self.sent_prefixes, scope: sent})
+            case log.RequestPrepared():
+                return self._after_request(event, length)
             case log.TurnInterrupted(scope=scope):
                 return replace(self, interrupted_at={**self.interrupted_at, scope: length})
             case log.CompactionStarted():
@@ -131,6 +131,15 @@ class SessionState:
         known = self.last_summary
         is_inside = known is not None and known.scope == scope and start <= known.start <= known.stop <= stop
         return known if is_inside else None
+
+    def _after_request(self, event: log.RequestPrepared, length: int) -> "SessionState":
+        """Return the state after a request: its place in the chain, and the prefix that a model binds thinking to."""
+        state = replace(self, request_chain=event.chain_hash or self.request_chain)
+        if event.prefix_hash is None:
+            return state
+        known = self.sent_prefixes.get(event.scope)
+        sent = SentPrefix(event.prefix_hash, length, known.first_extras if known else event.extras_hash or "")
+        return replace(state, sent_prefixes={**self.sent_prefixes, event.scope: sent})
 
     def _after_compaction(self, event: log.CompactionCompleted, length: int) -> "SessionState":
         """Return the state after a compaction that was applied or failed."""

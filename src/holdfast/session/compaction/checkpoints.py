@@ -23,13 +23,12 @@ from typing import cast
 from holdfast.core.planning.summary.prompt import TITLE_ELEMENT
 from holdfast.redaction import redact_text
 from holdfast.session.memory.private_files import (
-    WORKSPACE_FILE_MODE,
-    create_private_folder,
     read_if_exists,
     set_yaml_number,
     translate_disk_errors,
     write_atomically,
 )
+from holdfast.stores.files import PRIVATE_FILE_MODE, create_private_folder
 
 CHECKPOINT_FOLDER, INDEX_FILE, WORKSPACE_FILE, COUNT_KEY = "checkpoints", "index.md", "workspace.yaml", "summary_count"
 UNDONE_FILE = ".undone.json"
@@ -177,7 +176,7 @@ class Checkpoints:
     def _claim(self, number: int) -> Path | None:
         claim = self._files / f".{number:03}.claim"
         try:
-            os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY, WORKSPACE_FILE_MODE))
+            os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE_MODE))
         except FileExistsError:
             return None
         # Another writer may have written its file and released its claim since the scan.
