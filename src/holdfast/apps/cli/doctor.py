@@ -25,6 +25,7 @@ from holdfast.apps.cli.output import escape_control_characters, print_json
 from holdfast.apps.settings.models import (
     PROVIDER_KEYS,
     available_providers,
+    bare_model_name,
     configured_model,
     missing_key,
     provider_of,
@@ -156,8 +157,9 @@ def _check_named_model(settings: Settings) -> Iterator[DoctorFinding]:
         yield _unknown_window(settings)
 
 
-def _unknown_window(model: str) -> DoctorFinding:
-    return DoctorFinding("warn", "model", describe_unknown_model(bare_model_name(model)), window_remedy(model))
+def _unknown_window(settings: Settings) -> DoctorFinding:
+    said = describe_unknown_model(bare_model_name(settings.model))
+    return DoctorFinding("warn", "model", said, window_remedy(settings.model))
 
 
 def _check_embedded() -> Iterator[DoctorFinding]:
