@@ -1,10 +1,46 @@
-"""Opens a summarizer by its name."""
+"""Opens a summarizer by its name, and finds the address and the key of an endpoint."""
+
+import os
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from holdfast.errors import SettingsError
 from holdfast.models.base import Summarizer
 from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
 
 ON_DEMAND_PREFIX = "anthropic-compaction:"
+ENDPOINT_KEY_PREFIX = "HOLDFAST_KEY_"
+_NOT_IN_VARIABLES = re.compile(r"[^A-Z0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEndpoint:
+    """A model of an endpoint."""
+
+    url: str
+    name: str
+
+    @property
+    def key_variable(self) -> str:
+        """The environment variable with its key; it names the host, so that no other host receives the key."""
+        host = urlsplit(self.url).netloc.rpartition("@")[2].upper()
+        return ENDPOINT_KEY_PREFIX + _NOT_IN_VARIABLES.sub("_", host).strip("_")
+
+    @property
+    def api_key(self) -> str | None:
+        """The key, if the variable is set."""
+        return os.environ.get(self.key_variable) or None
+
+
+def parse_endpoint(model: str) -> ModelEndpoint | None:
+    """Return the endpoint in a model's name, `http://…/v1#name`; None if the name holds none."""
+    if not model.startswith(("http://", "https://")):
+        return None
+    url, _, name = model.partition("#")
+    if not name:
+        raise SettingsError("model", f"{model!r} does not name a model: append its name as #name")
+    return ModelEndpoint(url, name)
 
 
 def open_summarizer(model: str) -> Summarizer:
@@ -22,27 +58,25 @@ def open_summarizer(model: str) -> Summarizer:
         from holdfast.models.anthropic_messages import MessagesSummarizer  # noqa: PLC0415 - as above
 
         return MessagesSummarizer(model.removeprefix(ON_DEMAND_PREFIX), compacts_on_demand=True)
-    if model.startswith(("http://", "https://")):
-        return _open_endpoint(model)
+    if (endpoint := parse_endpoint(model)) is not None:
+        return _open_endpoint(endpoint)
     from holdfast.models.pydantic_ai import PydanticAiSummarizer  # noqa: PLC0415 - as above
 
     return PydanticAiSummarizer(model)
 
 
-def _open_endpoint(model: str) -> Summarizer:
+def _open_endpoint(endpoint: ModelEndpoint) -> Summarizer:
     """Return a summarizer of an endpoint; the end of its address says which API it speaks."""
-    url, _, name = model.partition("#")
-    if not name:
-        raise SettingsError("model", f"{model!r} does not name a model: append its name as #name")
-    url = url.rstrip("/")
+    url = endpoint.url.rstrip("/")
     if url.endswith("/v1/messages"):
         from holdfast.models.anthropic_messages import MessagesSummarizer  # noqa: PLC0415 - an optional extra
 
-        return MessagesSummarizer(name, base_url=url.removesuffix("/v1/messages"))
+        base_url = url.removesuffix("/v1/messages")
+        return MessagesSummarizer(endpoint.name, base_url=base_url, api_key=endpoint.api_key)
     if url.endswith("/responses"):
         from holdfast.models.openai_responses import ResponsesSummarizer  # noqa: PLC0415 - as above
 
-        return ResponsesSummarizer(url.removesuffix("/responses"), name)
+        return ResponsesSummarizer(url.removesuffix("/responses"), endpoint.name, api_key=endpoint.api_key)
     from holdfast.models.openai_compatible import ChatSummarizer  # noqa: PLC0415 - as above
 
-    return ChatSummarizer(url, name)
+    return ChatSummarizer(url, endpoint.name, api_key=endpoint.api_key)

@@ -6,6 +6,7 @@ once, and the request includes them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from holdfast.core.conversation.json_values import dump_json
 from holdfast.core.conversation.tokens import Calibration, Counter
@@ -22,6 +23,8 @@ from holdfast.core.planning.plan import (
     usage_measured_event,
     view_of,
 )
+from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.processors import NO_PROCESSORS, RequestProcessors
 from holdfast.core.planning.receipt import View
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import (
@@ -131,10 +134,18 @@ class LastPrepared:
 class RequestBuilder:
     """Makes the requests of one session."""
 
-    def __init__(self, session_log: SessionLog, compactor: Compactor, calibrator: UsageCalibrator) -> None:
+    def __init__(
+        self,
+        session_log: SessionLog,
+        compactor: Compactor,
+        calibrator: UsageCalibrator,
+        processors: RequestProcessors = NO_PROCESSORS,
+    ) -> None:
         self._log = session_log
         self._compactor = compactor
         self._calibrator = calibrator
+        self.processors = processors
+        """The user's own stages of each request."""
         self.last_requests: dict[str, SentRequest] = {}
         """By scope, the last request since the session was opened."""
         self.last_prepared: dict[str, LastPrepared] = {}
@@ -142,6 +153,11 @@ class RequestBuilder:
         self._budgets: dict[tuple[str, str | None], Budget] = {}
         """By scope and model, the budget of the last request."""
         self._extras_counter = ExtrasCounter()
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self._compactor.policy
 
     async def prepare(self, options: RequestOptions) -> Request:
         """Return the next request, recorded, and within the limit that the provider has reported before."""
@@ -241,7 +257,7 @@ class RequestBuilder:
         while True:
             plan = make_plan(plan_input, policy)
             # Make a view before the steps too: if none is possible, this raises before anything is recorded.
-            view = view_of(plan_input, policy)
+            view = view_of(plan_input, policy, self.processors)
             if plan.now and has_open_round(view, plan_input, policy):
                 plan = after_open_round(plan)
             reasons += (*plan.reasons, *view.reasons)
@@ -292,6 +308,7 @@ class RequestBuilder:
             system=options.system,
             tools=options.tools,
         )
+        prefix_break = self._prefix_break(self.last_requests.get(scope), request, options)
         self._budgets[scope, options.model] = situation.budget
         self.last_requests[scope] = SentRequest(
             prefix=CachedPrefix(
@@ -316,7 +333,9 @@ class RequestBuilder:
         await self._log.append(
             usage_measured_event(view, request.tokens, situation),
             *(() if view.truncated is None else (view.truncated,)),
-            request_prepared_event(request, view, plan_input, policy_hash(self._compactor.policy), **prefix),
+            request_prepared_event(
+                request, view, plan_input, policy_hash(self._compactor.policy), prefix_break=prefix_break, **prefix
+            ),
         )
         if view.is_emergency:
             self._compactor.observers.start_memory_update()
@@ -325,6 +344,34 @@ class RequestBuilder:
             self._log.last_sent = list(zip(request.messages, request.hashes, request.positions, strict=True))
         self._calibrator.record_request(options.model, request.tokens.counted)
         return request
+
+    def _prefix_break(
+        self, last: SentRequest | None, request: Request, options: RequestOptions
+    ) -> log.PrefixBreak | None:
+        """Return why a request does not begin with the agent's last one; None if it does, or if there was none."""
+        if last is None:
+            return None
+        before, after = last.prefix.messages, request.messages
+        changed = [
+            what
+            for what, is_changed in (
+                ("the model", last.model != options.model),
+                ("the system text", last.prefix.system != options.system),
+                ("the tools", last.prefix.tools != options.tools),
+            )
+            if is_changed
+        ]
+        if changed:
+            return log.PrefixBreak(at=0, reason=f"{' and '.join(changed)} changed")
+        pairs = zip(before, after, strict=False)
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1] or pair[0] == pair[1], pairs))
+        if same == len(before):
+            return None
+        history, reasons = self._log.history, [*request.receipt.reasons]
+        if history.change_count != last.change_count:
+            kind = "a compaction" if history.is_last_change_a_compaction else "a change of the context"
+            reasons.insert(0, f"{kind} since the last request")
+        return log.PrefixBreak(at=same, reason="; ".join(reasons) or "earlier messages were repaired or shortened anew")
 
 
 def _limited_options(options: RequestOptions, provider_limit: int) -> RequestOptions:

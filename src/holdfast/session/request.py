@@ -57,6 +57,11 @@ def payload_hash(message_hashes: Iterable[str], *, system: object = None, tools:
     return whole.hexdigest()
 
 
+def chain_hash(previous: str, payload: str) -> str:
+    """Return the hash of a request's place in the chain: of the chain before it, empty at first, and of its payload."""
+    return hashlib.sha256(f"{previous}:{payload}".encode()).hexdigest()
+
+
 def encode_entry(entry: Entry, message_format: MessageFormat) -> Mapping[str, object]:
     """Return an entry as JSON; for an unedited message, the same object that came in."""
     message = entry.message
@@ -159,6 +164,7 @@ def request_prepared_event(
     plan_input: PlanInput,
     policy_name: str,
     *,
+    prefix_break: log.PrefixBreak | None = None,
     prefix_hash: str | None = None,
     extras_hash: str | None = None,
 ) -> log.RequestPrepared:
@@ -183,6 +189,8 @@ def request_prepared_event(
         prefix_hash=prefix_hash,
         extras_hash=extras_hash,
         scope=situation.scope,
+        prefix_break=prefix_break,
+        chain_hash=chain_hash(plan_input.history.session_state.request_chain, request.hash),
     )
 
 

@@ -46,7 +46,7 @@ def message_fingerprint(native: Mapping[str, object], format_name: str) -> str:
 def recorded_fingerprints(history: History, session_log: SessionLog) -> list[RecordedMessage]:
     """Return the messages of the client's list with their fingerprints: all of the main agent, compacted ones included.
 
-    Notes from memory and messages that the client has compacted by itself are not in its list.
+    Leaves out notes from memory, attachments, and messages that the client has compacted by itself.
     """
     context, format_name = history.context(), history.format or ""
     known = session_log.fingerprints.setdefault(format_name, {})
@@ -55,6 +55,7 @@ def recorded_fingerprints(history: History, session_log: SessionLog) -> list[Rec
         for position in range(context.state.cleared_at, context.length)
         if history.message_scopes[position] == MAIN
         and not context.version.is_hidden(position)
+        and position not in context.attachments
         and not context.state.is_left_out(position)
     ]
     new = [position for position in own if position not in known]

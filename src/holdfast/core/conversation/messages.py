@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
-Trust: TypeAlias = Literal["system", "user", "agent", "model", "tool", "memory", "summary"]
-"""The author of a part; `agent` marks a user message that one agent sends to another."""
+Trust: TypeAlias = Literal["system", "user", "agent", "model", "tool", "memory", "attachment", "summary"]
+"""The author of a part; `agent` marks a user message that one agent sends to another, `attachment` pasted text."""
 
 TRUST_OF_ROLE: Mapping[Role, Trust] = {
     "system": "system",
@@ -24,7 +24,7 @@ TRUST_OF_ROLE: Mapping[Role, Trust] = {
     "tool": "tool",
 }
 
-NOT_BY_USER: frozenset[Trust] = frozenset({"summary", "system", "memory"})
+NOT_BY_USER: frozenset[Trust] = frozenset({"summary", "system", "memory", "attachment"})
 """Labels of text in user messages that the user did not write."""
 
 
@@ -237,10 +237,15 @@ class Message:
         return any(isinstance(part, Text) and part.trust == "memory" for part in self.parts)
 
     @property
+    def is_attachment(self) -> bool:
+        """Whether the message is an attachment, which no request carries and recall reads in parts."""
+        return any(isinstance(part, Text) and part.trust == "attachment" for part in self.parts)
+
+    @property
     def speaker(self) -> str:
-        """The author for display: `memory`, `tool` or `task` where these apply, otherwise the role."""
-        if self.is_from_memory:
-            return "memory"
+        """The author for display: `memory`, `attachment`, `tool` or `task` where these apply, otherwise the role."""
+        if self.is_from_memory or self.is_attachment:
+            return "memory" if self.is_from_memory else "attachment"
         if self.role == "user" and self.outline.result_ids and not self.is_prompt:
             return "tool"
         return "task" if self.is_task else self.role

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.messages import Entry, EntryMessages, Message, Text, assistant, user
-from holdfast.core.conversation.shorten import clip_outputs, recall_range_hint, turns_as_text
+from holdfast.core.conversation.shorten import clip_outputs, clip_user_texts, recall_range_hint, turns_as_text
 from holdfast.core.conversation.spans import PositionRanges, Span, is_in_ranges, merge_ranges
 from holdfast.core.history import events as log
 from holdfast.core.history.message_cache import MessageCache
@@ -172,6 +172,8 @@ class Context:
     pins: frozenset[int] = frozenset()
     recall_marks: RecallMarks | None = None
     """Which messages belong to recall; None if this agent has no recall tool, so that markers do not name the tool."""
+    attachments: frozenset[int] = frozenset()
+    """Positions of attachments, which no view contains and recall reads."""
 
     @property
     def state(self) -> ContextState:
@@ -198,10 +200,14 @@ class Context:
         return [*entries, *(_merge_opening(opening, tail) if opening else tail)]
 
     def entries_between(self, start: int, stop: int) -> Iterator[Entry]:
-        """Yield the visible messages of a span as they were recorded."""
+        """Yield the messages of a span that views contain, as they were recorded."""
         for position in range(start, min(stop, self.length)):
-            if self.is_visible(position):
+            if self.is_in_view(position):
                 yield self.entries[position]
+
+    def is_in_view(self, position: int) -> bool:
+        """Return whether views of this scope contain a message, unless a compaction replaces it."""
+        return position not in self.attachments and not self.state.is_left_out(position) and self.is_visible(position)
 
     def is_visible(self, position: int) -> bool:
         """Return whether this scope may see a message that no rewind hides and that its own scope has not cleared."""
@@ -224,21 +230,23 @@ class Context:
     def newest_start(self, count: int) -> int:
         """Return the position at which the newest `count` messages of all scopes begin.
 
-        System messages and messages that a rewind hides do not count.
+        System messages, attachments and messages that a rewind hides do not count.
         """
-        systems, position = frozenset(self.system_positions), self.length
+        others, position = self.attachments.union(self.system_positions), self.length
         while position > self.state.cleared_at and count:
             position -= 1
-            count -= position not in systems and not self.version.is_hidden(position)
+            count -= position not in others and not self.version.is_hidden(position)
         return position if not count else self.state.cleared_at
 
     def visible_entry(self, position: int) -> Entry:
-        """Return a message in the form in which it is sent, with its tool outputs clipped if they are offloaded."""
+        """Return a message in the form in which it is sent, with its texts clipped if they are offloaded."""
         entry, offloaded = self._entry_with_addressee(position), self.state.offloaded
         if offloaded is None or position >= offloaded.line or position in self.pins:
             return entry
         place = position if self.has_recall else None
         shorter = clip_outputs(entry.message, offloaded.max_chars, place, keep_recall_answers=self.has_recall)
+        if position < offloaded.prompts_before:
+            shorter = clip_user_texts(shorter, offloaded.max_chars)
         return entry if shorter is entry.message else entry.with_message(shorter)
 
     def _entry_with_addressee(self, position: int) -> Entry:
@@ -248,13 +256,17 @@ class Context:
             return entry
         return entry.with_message(_prepend_text(entry.message, f"[Told to the agent {scope}, and not by the user:]\n"))
 
-    def may_be_visible(self, position: int) -> bool:
-        """Return whether a message may be visible, without reading it."""
-        return self.scopes.is_message_visible(self.scope, self.message_scopes[position], position) is not False
+    def may_be_in_view(self, position: int) -> bool:
+        """Return whether views may contain a message, without reading it."""
+        scope = self.message_scopes[position]
+        return (
+            position not in self.attachments
+            and self.scopes.is_message_visible(self.scope, scope, position) is not False
+        )
 
     def needed_positions(self) -> Iterator[int]:
         """Yield the positions of the messages that must be in memory to build the view."""
-        return filter(self.may_be_visible, self._candidate_positions())
+        return filter(self.may_be_in_view, self._candidate_positions())
 
     def retained_positions(self) -> set[int]:
         """Return the positions of the messages to keep in memory: those of the view and the neighbors of pins."""
@@ -275,7 +287,7 @@ class Context:
         entries = [
             self.visible_entry(position)
             for position in range(start, min(stop, self.length))
-            if self.is_visible(position) and not self.state.is_left_out(position)
+            if self.is_in_view(position)
         ]
         if not start < cut:
             return entries
@@ -292,7 +304,7 @@ class Context:
     def _replacement_entries(self, compaction: log.CompactionCompleted) -> list[Entry]:
         """Return the replacement of a span: its system messages, the replacement texts, and the kept messages."""
         span = compaction.span
-        kept = [self.visible_entry(position) for position in self._kept_positions(span) if self.is_visible(position)]
+        kept = [self.visible_entry(position) for position in self._kept_positions(span) if self.is_in_view(position)]
         systems = [entry for entry in kept if entry.message.role == "system"]
         others = [entry for entry in kept if entry.message.role != "system"]
         texts = () if span.is_merged else compaction.replacement

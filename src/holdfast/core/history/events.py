@@ -116,8 +116,10 @@ class MessageAppended:
     agent: str | None = None
     usage: Usage | None = None
     duration_ms: int | None = None
-    trust: Literal["memory"] | None = None
-    """Set if the role does not determine the trust: notes from memory are reference only."""
+    trust: Literal["memory", "attachment"] | None = None
+    """Set if the role does not determine the trust: notes from memory and attachments are reference only."""
+    name: str | None = None
+    """The name of an attachment."""
     prefix_hash: str | None = None
     """For an answer with thinking that is bound to its request, the hash of that request."""
     notes: tuple[tuple[str, str], ...] = ()
@@ -132,6 +134,8 @@ class OutputsOffloaded:
 
     line: int
     max_chars: int
+    prompts_before: int = 0
+    """Texts of the user before this position are shortened to the same length; 0 if none is."""
     effect: Effect | None = None
     reason: str = ""
     scope: str = MAIN
@@ -467,6 +471,15 @@ class ProviderSignalled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixBreak:
+    """Why a request does not begin with the whole request before it, so that the provider's cache cannot be read."""
+
+    at: int
+    """How many messages both requests begin with; 0 if the model, the system text or the tools differ."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SideCallRecorded:
     """A client made a call beside the conversation, such as for a title; an observation that changes no context."""
 
@@ -498,6 +511,10 @@ class RequestPrepared:
     extras_hash: str | None = None
     """The hash of the system text and tools in `prefix_hash`."""
     scope: str = MAIN
+    prefix_break: PrefixBreak | None = None
+    """Compared with the agent's last request of the same process; None after a restart, and if the prefix is whole."""
+    chain_hash: str | None = None
+    """The hash of this request's hash and of the chain before it; None in logs of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
