@@ -498,7 +498,7 @@ async def test_quit_leaves(tmp_path: Path) -> None:
     assert chat.is_over
 
 
-async def test_a_session_of_another_format_is_not_gone_on_with(tmp_path: Path) -> None:
+async def test_a_session_of_another_format_is_continued_as_a_copy(tmp_path: Path) -> None:
     store = MemoryStore()
     chat, screen = await open_chat(tmp_path, store=store)
     async with Session.open("other", store=store) as other:
@@ -506,7 +506,7 @@ async def test_a_session_of_another_format_is_not_gone_on_with(tmp_path: Path) -
 
     shown = await reply_to(chat, screen, "/resume other")
 
-    assert shown == "session: 'other' holds openai-chat messages; the chat can continue only its own sessions"
+    assert shown == ("other holds openai-chat messages; the chat continues its copy other-chat\nother-chat: 1 messages")
     assert len(chat.session) == 0
 
 

@@ -27,7 +27,11 @@ def ran(served: Served, env: dict[str, str], folder: Path, *arguments: str, said
 
 
 def test_a_question_on_standard_input_is_answered_once(served: Served, env: dict[str, str], folder: Path) -> None:
-    assert ran(served, env, folder, "-p", said="What is a tide?\n") == (0, "you said: What is a tide?\n", "")
+    assert ran(served, env, folder, "-p", "--budget", "9000", said="What is a tide?\n") == (
+        0,
+        "you said: What is a tide?\n",
+        "",
+    )
     assert served.prompts == ["What is a tide?"]
 
 
@@ -41,7 +45,7 @@ def test_a_program_gets_events(served: Served, env: dict[str, str], folder: Path
     (folder / "notes.txt").write_text("the tide turns at four")
     served.script += [tool_call_stream(("read_file", {"path": "notes.txt"})), text_stream("At ", "four.")]
 
-    code, out, _ = ran(served, env, folder, "-p", "When?", "--json")
+    code, out, _ = ran(served, env, folder, "-p", "When?", "--json", "--budget", "9000")
 
     events = [json.loads(line) for line in out.splitlines()]
     assert code == 0

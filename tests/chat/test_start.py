@@ -129,9 +129,7 @@ async def test_a_model_name_with_a_typo_is_noticed_with_the_nearest_name_and_the
     await chat.close()
 
     said = "openai:gtp-5 is not in the table of models (did you mean gpt-5?); a window of 128,000 tokens is assumed"
-    assert notices(screen)[0] == (
-        f'{said}; if that is wrong, write [models."openai:gtp-5"] with window = … into holdfast.toml'
-    )
+    assert notices(screen)[0] == (f'{said}; write [models."openai:gtp-5"] with window = … into holdfast.toml')
     assert switched == "switched to openai:gpt-5"
     assert back.startswith("switched to openai:gpt-5-mimi-pro")
 

@@ -171,7 +171,7 @@ def test_a_model_that_nobody_knows_is_told_with_what_is_assumed(capsys: Captured
 
     assert (
         "warn",
-        "the window of http://127.0.0.1:1/v1#mine is unknown; 128,000 tokens are assumed; "
+        "mine is not in the table of models; a window of 128,000 tokens is assumed; "
         'write [models."mine"] with window = … into holdfast.toml',
     ) in about(findings, "model")
 

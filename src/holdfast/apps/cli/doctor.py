@@ -25,13 +25,15 @@ from holdfast.apps.cli.output import escape_control_characters, print_json
 from holdfast.apps.settings.models import (
     PROVIDER_KEYS,
     available_providers,
+    bare_model_name,
     configured_model,
     missing_key,
     provider_of,
-    unknown_model_notice,
+    window_remedy,
 )
 from holdfast.apps.settings.paths import display_path
 from holdfast.apps.settings.settings import Settings
+from holdfast.counters.models import describe_unknown_model
 from holdfast.errors import HoldfastError, redact_text
 from holdfast.models.base import SummaryPrompt
 from holdfast.models.embedded.server import EmbeddedSummarizer
@@ -131,7 +133,7 @@ def _check_model(settings: Settings) -> Iterator[DoctorFinding]:
         yield from _check_named_model(settings)
         return
     if configured_model(settings) is None:
-        yield _unknown_window(settings)
+        yield _unknown_window(model)
     if model == EMBEDDED and (providers := available_providers(os.environ)):
         said = f"there are keys for {', '.join(providers)}, which are not used"
         yield DoctorFinding("ok", "model", said, f"to use one: holdfast config model {providers[0]}:NAME")
@@ -143,7 +145,7 @@ def _check_named_model(settings: Settings) -> Iterator[DoctorFinding]:
     if find_spec("pydantic_ai") is None:
         yield from _check_package(model, "pydantic_ai", "pydantic-ai")
     elif ":" not in model or (not is_known and provider_of(model) not in PROVIDER_KEYS):
-        said = f"{model} is unknown" if ":" in model else f"{model} names no provider"
+        said = f"{model} names no provider" if is_known else f"{model} is unknown"
         yield DoctorFinding(
             "fail", "model", said, "name a provider and its model, such as openai:gpt-5; see holdfast models"
         )
@@ -152,11 +154,11 @@ def _check_named_model(settings: Settings) -> Iterator[DoctorFinding]:
     elif is_known:
         yield DoctorFinding("ok", "model", model)
     else:
-        yield _unknown_window(settings)
+        yield _unknown_window(model)
 
 
-def _unknown_window(settings: Settings) -> DoctorFinding:
-    return DoctorFinding("warn", "model", unknown_model_notice(settings) or "")
+def _unknown_window(model: str) -> DoctorFinding:
+    return DoctorFinding("warn", "model", describe_unknown_model(bare_model_name(model)), window_remedy(model))
 
 
 def _check_embedded() -> Iterator[DoctorFinding]:

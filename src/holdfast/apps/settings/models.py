@@ -77,9 +77,12 @@ def unknown_model_notice(settings: Settings) -> str | None:
     """Return what is assumed about a model that neither the table nor the settings know; None if they know it."""
     if configured_model(settings) is not None:
         return None
-    name = bare_model_name(settings.model)
-    override = f'write [models."{name}"] with window = … into holdfast.toml'
-    return f"{describe_unknown_model(name)}; if that is wrong, {override}"
+    return f"{describe_unknown_model(bare_model_name(settings.model))}; {window_remedy(settings.model)}"
+
+
+def window_remedy(model: str) -> str:
+    """Return how to say what the window of an unknown model is."""
+    return f'write [models."{bare_model_name(model)}"] with window = … into holdfast.toml'
 
 
 def available_providers(environ: Mapping[str, str]) -> list[str]:
