@@ -21,7 +21,9 @@ from holdfast.core.planning.context_report import CostForecast
 from holdfast.core.planning.steps import CompactSpan
 from holdfast.session.compaction.checkpoints import NO_CHECKPOINTS
 from holdfast.session.compaction.compactor import SummaryDraft
+from holdfast.stores.base import MS_PER_DAY
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.retention import delete_expired_sessions
 from tests.chat.recording_screen import RecordingScreen, add_turns, open_chat, reply_to, user_part
 
 NAMED = [
@@ -348,7 +350,7 @@ async def test_a_compaction_is_made_anew_and_messages_of_it_are_brought_back(tmp
     again = await reply_to(chat, screen, "/recompact the tides")
     back = await reply_to(chat, screen, "/restore #2-#4")
 
-    assert none == "nothing to compact: of 24 messages none can be folded"
+    assert none == "nothing to compact: of 24 messages none can be compacted"
     assert "messages replaced by 1" in again
     assert back == "3 messages restored; /undo reverts it"
     assert {2, 3, 4} <= {entry.position for entry in await chat.session.visible_messages()}
@@ -409,6 +411,27 @@ async def test_session_checkpoints_says_when_there_are_none(tmp_path: Path) -> N
     chat, screen = await open_chat(tmp_path)
 
     assert await reply_to(chat, screen, "/session checkpoints") == NO_CHECKPOINTS
+
+
+@pytest.mark.seed("C-43")
+async def test_session_checkpoints_lists_the_summaries_of_this_conversation(tmp_path: Path) -> None:
+    chat, screen = await open_chat(tmp_path, flags={"max_context_tokens": "4000", "summarization_model": "none"})
+    await add_turns(chat, 12)
+    await reply_to(chat, screen, "/compact")
+    await add_turns(chat, 12)
+    await reply_to(chat, screen, "/compact")
+
+    both = await reply_to(chat, screen, "/session checkpoints")
+    await reply_to(chat, screen, "/undo")
+    one = await reply_to(chat, screen, "/session checkpoints")
+    await reply_to(chat, screen, "/new")
+    none = await reply_to(chat, screen, "/session checkpoints")
+
+    names = ["001-checkpoint-1.md", "002-checkpoint-2.md"]
+    rows = [f"| {number} | Checkpoint {number} | {name} |" for number, name in enumerate(names, start=1)]
+    assert [row for row in rows if row in both] == rows
+    assert [row for row in rows if row in one] == rows[:1]
+    assert none == NO_CHECKPOINTS
 
 
 async def test_pins_stay_whole(tmp_path: Path) -> None:
@@ -610,3 +633,18 @@ async def test_what_was_cleared_is_not_found_any_more(tmp_path: Path) -> None:
 
 def asked(text: str) -> dict[str, object]:
     return {"kind": "request", "parts": [user_part(text)]}
+
+
+async def test_the_files_of_a_session_whose_retention_is_over_go_with_it(tmp_path: Path) -> None:
+    store, long_ago = MemoryStore(), 1_600_000_000_000
+    async with Session.open("old", store=store, policy="cowagent", clock=lambda: long_ago) as old:
+        await old.record([{"role": "user", "content": "one"}])
+    await delete_expired_sessions(store, now_ms=long_ago + 40 * MS_PER_DAY, keep="")
+    attachments = tmp_path / "attachments" / "old"
+    attachments.mkdir(parents=True)
+    (attachments / "paste-1.txt").write_text("words")
+
+    _, screen = await open_chat(tmp_path, store=store, flags={"preset": "cowagent"})
+
+    assert (await store.sessions(prefix="old"), attachments.exists()) == ([], False)
+    assert f"deleted old, which its settings keep for a limited time, {attachments}" in screen.since(0)

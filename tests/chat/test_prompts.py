@@ -1,7 +1,10 @@
 """Typed or pasted text becomes a prompt."""
 
+from pathlib import Path
+
 import pytest
 
+from holdfast.apps.chat.input_line import MAX_KEPT_PROMPT_CHARS, PromptHistory
 from holdfast.apps.chat.prompts import CleanPrompt, attachment_text, clean_prompt, is_too_large, new_attachment_name
 from holdfast.counters.vocabularies import counter_for
 
@@ -48,3 +51,14 @@ def test_a_reference_says_how_to_read_on() -> None:
         "[attached: paste-1.txt, 1,000 lines, 5,000 characters; it begins as below and is read with"
         ' read_file("paste-1.txt", start_line=…)]\n\nline\n'
     )
+
+
+def test_the_prompt_history_keeps_what_was_typed_and_no_large_paste(tmp_path: Path) -> None:
+    history = PromptHistory(tmp_path / "prompts")
+    typed, paste = "t" * MAX_KEPT_PROMPT_CHARS, "p" * (MAX_KEPT_PROMPT_CHARS + 1)
+
+    for text in ("hello", paste, typed):
+        history.append_string(text)
+
+    assert history.get_strings() == ["hello", paste, typed], "it can be edited while the program runs"
+    assert list(PromptHistory(tmp_path / "prompts").load_history_strings()) == [typed, "hello"]

@@ -1,10 +1,11 @@
-"""The table of models: context window, longest answer, prices.
+"""The table of models: context window, longest answer, prices; and which models bind their thinking.
 
 `scripts/build_model_table.py` makes the table. A user's setting and a provider's own answer override it.
 """
 
 import json
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -139,3 +140,35 @@ def budget_for(model: str | None, user: int | Budget | None = None, *, provider_
         table_window=known.max_input_tokens if known else None,
         max_output=known.max_output_tokens if known else None,
     )
+
+
+_FIRST_BINDING_VERSIONS: Mapping[str, tuple[int, int]] = {
+    "opus": (5, 5),
+    "sonnet": (5, 5),
+    "haiku": (5, 5),
+    "fable": (5, 1),
+    "mythos": (5, 0),
+}
+"""For each family of Claude models, the first version that binds its thinking."""
+_CLAUDE = re.compile(r"claude|\b(?:opus|sonnet|haiku|fable|mythos)\b")
+_NAMED_VERSION = re.compile(r"(opus|sonnet|haiku|fable|mythos)-(\d{1,2})(?:[.-](\d{1,2}))?(?!\d)")
+_OLD_NAME = re.compile(r"claude-(?:instant|v?[1-4]\b)")
+
+
+@lru_cache
+def binds_thinking(model: str | None, format_name: str) -> bool:
+    """Return whether a model accepts its thinking only after the exact request that it was said in.
+
+    A Claude model of an unknown name counts as a newer one that does. So does Anthropic's own format without a model.
+    """
+    if format_name not in {"anthropic-messages", "pydantic-ai"}:
+        return False
+    if model is None:
+        return format_name == "anthropic-messages"
+    name = model.lower()
+    if not _CLAUDE.search(name) or _OLD_NAME.search(name):
+        return False
+    version = _NAMED_VERSION.search(name)
+    if version is None:
+        return True
+    return (int(version[2]), int(version[3] or 0)) >= _FIRST_BINDING_VERSIONS[version[1]]

@@ -56,11 +56,16 @@ class OverflowRetry:
         if problem.size is not None:
             self._calibrator.record_request(options.model, state.last_request.tokens.counted)
             await self._calibrator.record_usage(Usage(input_tokens=problem.size))
-        base = min(state.last_request.tokens.total, _allowed_tokens(options, problem.limit))
+        allowed = _allowed_tokens(options, problem.limit)
+        base, emergency = min(state.last_request.tokens.total, allowed), self._builder.policy.emergency
         state.refused_hashes.add(state.last_request.hash)
         while state.refusals < len(RETRY_SHARES):
-            budget = Budget(max(MIN_BUDGET_TOKENS, int(base * RETRY_SHARES[state.refusals])), source="provider")
+            size = int(base * RETRY_SHARES[state.refusals])
             state.refusals += 1
+            if emergency and emergency.persists and state.refusals == emergency.first:
+                # The policy says by itself how much less is sent.
+                size = allowed
+            budget = Budget(max(MIN_BUDGET_TOKENS, size), source="provider")
             try:
                 request = await self._builder.prepare(replace(options, budget=budget, refusals=state.refusals))
             except CannotFitError:

@@ -159,9 +159,11 @@ def build_toolsets(
     ask: AskConsent,
     allowed: Sequence[str],
     servers: Sequence[AbstractToolset[object]] = (),
+    *,
+    variables: Sequence[str] = (),
 ) -> list[AbstractToolset[object]]:
     """Return the tools that the settings name."""
-    shell = ShellTool(folder.root, ask, allowed)
+    shell = ShellTool(folder.root, ask, allowed, variables)
     found: list[AbstractToolset[object]] = []
     if "read" in tools:
         found.append(FunctionToolset([folder.list_files, folder.read_file, folder.search_files]))

@@ -28,6 +28,7 @@ from holdfast.apps.settings.build import (
     SessionCallbacks,
     board_from,
     budget_from,
+    delete_session_files,
     open_session,
     rem_agent_from,
     update_session_settings,
@@ -153,6 +154,7 @@ class Chat:
             opened = await self._open_converted(opened)
         # The status line is drawn at any time, so there is always an open session to describe.
         former, self._session = self._session, opened
+        self._delete_files_of_expired_sessions(opened)
         self._context = self._sent = None
         self._announced = self._compactions
         self._unanswered_prompt = await self._find_unanswered_prompt()
@@ -192,6 +194,14 @@ class Chat:
         """Say which window is assumed if the model is unknown and the settings set no limit."""
         if self.settings.max_context_tokens is None and (notice := unknown_model_notice(self.settings)) is not None:
             self.notify(notice, "warning")
+
+    def _delete_files_of_expired_sessions(self, opened: Session) -> None:
+        try:
+            for expired in opened.expired_sessions:
+                folders = "".join(f", {folder}" for folder in delete_session_files(self.settings, expired))
+                self.notify(f"deleted {expired}, which its settings keep for a limited time{folders}")
+        except StoreError as error:
+            self.notify(str(error), "warning")
 
     def _callbacks(self) -> SessionCallbacks:
         return SessionCallbacks(

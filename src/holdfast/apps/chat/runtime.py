@@ -128,14 +128,18 @@ class RuntimeCache:
         tools = () if server is not None else settings.tools
         named = () if server is not None else settings.mcp.values()
         servers = [agent.mcp_toolset(one, self._show_warning) for one in named]
-        toolsets = agent.build_toolsets(tools, folder, self._ask_consent, settings.allow, servers)
+        toolsets = agent.build_toolsets(
+            tools, folder, self._ask_consent, settings.allow, servers, variables=settings.pass_env
+        )
         if settings.agents and server is None:
             toolsets.append(
                 agent.build_delegation_toolset(
                     settings.agents,
                     settings.model,
                     budget_from(settings),
-                    lambda names: agent.build_toolsets(names, folder, self._ask_consent, settings.allow),
+                    lambda names: agent.build_toolsets(
+                        names, folder, self._ask_consent, settings.allow, variables=settings.pass_env
+                    ),
                 )
             )
         system = agent.build_system_text(read_system_text(settings), folder.root, has_tools=bool(toolsets))

@@ -181,6 +181,8 @@ class Situation:
     """The longest single text that the provider accepts."""
     max_images: int | None = None
     """The most images that the provider accepts in one request."""
+    binds_thinking: bool = False
+    """Whether the model accepts its thinking only after the exact request that it was said in."""
     scope: str = MAIN
     """The scope of the agent that sends the request."""
     window: int | None = None
@@ -219,6 +221,10 @@ class Situation:
         """Whether the prompt cache of the last request has expired, so that a rewrite costs nothing extra."""
         ttl = self.prices.ttl_seconds if self.prices else None
         return ttl is not None and self.idle_seconds > ttl
+
+    def billed_tokens(self, tokens: int) -> int:
+        """Return tokens as the provider counts them, as far as the calibration allows."""
+        return -int(-tokens * self.calibration.factor // 1)
 
     def billed_count(self, *, system: int, conversation: int, media: int = 0, is_counted: bool = True) -> TokenCount:
         """Return a count calibrated to the provider, with its provenance; `is_counted` is False for an estimate."""

@@ -1,7 +1,7 @@
 """The view that is sent, and the receipt that says what was changed for it and why."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.pairing import Repair
@@ -9,6 +9,7 @@ from holdfast.core.conversation.spans import PositionRanges, format_positions, p
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD, TokenCount, message_tokens
 from holdfast.core.history.events import RequestTruncated
 from holdfast.core.planning.situation import Budget, Situation
+from holdfast.text import pluralize
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,26 @@ class View:
     """Whether only the newest turns are sent, shortened, because the provider refused more."""
     is_fitted: bool = False
     """Whether the fitter had to change anything."""
+    without_thinking: tuple[int, ...] = ()
+    """Positions of messages that are sent without their thinking, because what came before it has changed."""
+
+    def drop_thinking(self, indices: Sequence[int], cost: Callable[[Message], tuple[int, int]]) -> "View":
+        """Return the view without the thinking of the entries at `indices`."""
+        if not indices:
+            return self
+        entries, tokens = list(self.entries), self.tokens
+        for index in indices:
+            whole = entries[index].message
+            entries[index] = entries[index].with_message(whole.without_thinking())
+            tokens += sum(cost(entries[index].message)) - sum(cost(whole))
+        positions = tuple(position for index in indices if (position := entries[index].position) is not None)
+        return replace(
+            self,
+            entries=entries,
+            tokens=tokens,
+            without_thinking=positions,
+            reasons=(*self.reasons, thinking_dropped_reason(len(indices))),
+        )
 
     def token_count(
         self, situation: Situation, tokens_of: Callable[[Message], tuple[int, int]] | None = None
@@ -45,11 +66,7 @@ class View:
 
         `tokens_of` returns the text and media tokens of a message, for a caller that caches them.
         """
-
-        def cost(message: Message) -> tuple[int, int]:
-            return message_tokens(message, situation.counter)
-
-        price = tokens_of or cost
+        price: Callable[[Message], tuple[int, int]] = tokens_of or (lambda one: message_tokens(one, situation.counter))
         systems = sum([sum(price(entry.message)) for entry in self.entries if entry.message.role == "system"])
         media = sum([price(entry.message)[1] for entry in self.entries]) if self.has_media else 0
         return situation.billed_count(
@@ -57,6 +74,14 @@ class View:
             conversation=self.tokens - systems - media + REPLY_OVERHEAD,
             media=media,
         )
+
+
+def thinking_dropped_reason(count: int) -> str:
+    """Return why messages are sent without their thinking."""
+    return (
+        f"the thinking of {pluralize(count, 'message')} was removed: the model accepts thinking only after exactly "
+        f"what it followed, and that has changed"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +104,8 @@ class Receipt:
     """Positions that a summary or a digest replaces."""
     dropped: PositionRanges = ()
     """Positions that nothing replaces, because there was no room for a digest."""
+    without_thinking: tuple[int, ...] = ()
+    """Positions whose thinking was removed, because what came before it has changed."""
     repairs: tuple[Repair, ...] = ()
     conflicts: tuple[str, ...] = ()
     """Contradictions among the compacted messages, for a person to resolve."""
@@ -94,15 +121,17 @@ class Receipt:
 
     def _lines(self) -> Iterator[str]:
         yield f"{'':10}{'messages':>10}{'tokens':>12}"
-        yield f"{'before':10}{self.messages_before:>10,}{_format_count(self.tokens_before):>12}"
+        before = f"{'≈' if self.tokens_before.provenance == 'estimated' else ''}{self.tokens_before.total:,}"
+        yield f"{'before':10}{self.messages_before:>10,}{before:>12}"
         yield f"{'sent':10}{self.messages:>10,}{self.tokens.total:>12,}  ({self.tokens.provenance})"
         budget = self.budget
-        yield f"{'budget':10}{_number_or_dash(budget.messages):>10}{budget.tokens:>12,}  ({budget.source})"
-        for name in ("kept", "clipped", "elided"):
-            positions: tuple[int, ...] = getattr(self, name)
-            yield from _receipt_row(name, position_ranges(sorted(positions)))
-        yield from _receipt_row("compacted", self.compacted)
-        yield from _receipt_row("dropped", self.dropped)
+        most = "–" if budget.messages is None else f"{budget.messages:,}"
+        yield f"{'budget':10}{most:>10}{budget.tokens:>12,}  ({budget.source})"
+        for name in ("kept", "clipped", "elided", "compacted", "dropped"):
+            found = getattr(self, name)
+            ranges: PositionRanges = found if name in {"compacted", "dropped"} else position_ranges(sorted(found))
+            if ranges:
+                yield f"{name:10}{position_count(ranges):>10,}  {format_positions(ranges)}"
         if self.repairs:
             yield f"{'repaired':10}{len(self.repairs):>10,}"
         for repair in self.repairs:
@@ -144,20 +173,8 @@ def receipt_of(
         elided=tuple(elided),
         compacted=compacted,
         dropped=view.dropped,
+        without_thinking=view.without_thinking,
         repairs=tuple(repairs),
         conflicts=conflicts,
         reasons=reasons,
     )
-
-
-def _receipt_row(name: str, positions: PositionRanges) -> Iterator[str]:
-    if positions:
-        yield f"{name:10}{position_count(positions):>10,}  {format_positions(positions)}"
-
-
-def _format_count(count: TokenCount) -> str:
-    return f"{count.total:,}" if count.provenance != "estimated" else f"≈{count.total:,}"
-
-
-def _number_or_dash(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}"
