@@ -10,7 +10,17 @@ from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
-from benchmarks.torture import cancelled, faults, fuzzing, histories, interleavings, providers, summarizers, writers
+from benchmarks.torture import (
+    cancelled,
+    faults,
+    fuzzing,
+    histories,
+    interleavings,
+    providers,
+    summarizers,
+    thinking,
+    writers,
+)
 
 Case: TypeAlias = dict[str, Any]
 
@@ -79,5 +89,11 @@ ROUNDS: Mapping[str, Round] = {
         providers.STRATEGIES,
         providers.check,
         weight=50,
+    ),
+    "thinking": Round(
+        "thinking after changed prefixes under every preset: removed where it must be, and nowhere else",
+        thinking.STRATEGIES,
+        thinking.check,
+        weight=20,
     ),
 }
