@@ -10,7 +10,17 @@ from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
-from benchmarks.torture import cancelled, faults, fuzzing, histories, interleavings, providers, summarizers, writers
+from benchmarks.torture import (
+    cancelled,
+    faults,
+    fuzzing,
+    histories,
+    interleavings,
+    providers,
+    summarizers,
+    usage,
+    writers,
+)
 
 Case: TypeAlias = dict[str, Any]
 
@@ -79,5 +89,11 @@ ROUNDS: Mapping[str, Round] = {
         providers.STRATEGIES,
         providers.check,
         weight=50,
+    ),
+    "usage": Round(
+        "usage reports and limits of every provider, true and false: within budget, and no effect elsewhere",
+        usage.STRATEGIES,
+        usage.check,
+        weight=20,
     ),
 }

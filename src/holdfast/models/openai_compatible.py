@@ -25,6 +25,7 @@ from holdfast.models.errors import CONTENT_FILTERED, as_model_error, error_from_
 from holdfast.redaction import REDACTED_MARK
 from holdfast.wire.json_reader import is_list, is_mapping
 from holdfast.wire.overflow import classify
+from holdfast.wire.usage import chat_usage
 
 if TYPE_CHECKING:
     import httpx
@@ -154,22 +155,11 @@ class StreamedReply:
 
 
 def usage_from_chat(value: object) -> Usage | None:
-    """Return the billed usage; providers include cached tokens in the prompt, we count them separately."""
-    if not is_mapping(value):
+    """Return the billed usage, or None if the endpoint reports none that can be read."""
+    try:
+        return chat_usage(value) if is_mapping(value) else None
+    except SettingsError:
         return None
-    details = value.get("prompt_tokens_details")
-    cached = _count(details.get("cached_tokens")) if is_mapping(details) else 0
-    cached = cached or _count(value.get("prompt_cache_hit_tokens"))
-    prompt = _count(value.get("prompt_tokens"))
-    return Usage(
-        input_tokens=max(0, prompt - cached),
-        output_tokens=_count(value.get("completion_tokens")),
-        cache_read_tokens=min(cached, prompt),
-    )
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _text_of(content: object) -> str:

@@ -7,7 +7,7 @@ The log does not change. Errors other than "too long" are raised unchanged.
 
 from dataclasses import dataclass, field, replace
 
-from holdfast.core.history.events import MAIN, Usage
+from holdfast.core.history.events import MAIN
 from holdfast.core.planning.situation import MIN_BUDGET_TOKENS, Budget
 from holdfast.counters.models import budget_for
 from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError
@@ -51,11 +51,9 @@ class OverflowRetry:
         if state is None or not isinstance(problem, ModelOverflowError):
             raise problem
         options = state.prepared.options
-        if problem.limit is not None:
-            await self._calibrator.learn_limit(options.model, problem.limit)
-        if problem.size is not None:
-            self._calibrator.record_request(options.model, state.last_request.tokens.counted)
-            await self._calibrator.record_usage(Usage(input_tokens=problem.size))
+        await self._calibrator.learn_refusal(
+            options.served_model, counted=state.last_request.tokens.counted, size=problem.size, limit=problem.limit
+        )
         base = min(state.last_request.tokens.total, _allowed_tokens(options, problem.limit))
         state.refused_hashes.add(state.last_request.hash)
         while state.refusals < len(RETRY_SHARES):

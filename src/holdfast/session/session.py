@@ -33,7 +33,14 @@ from holdfast.models.base import Summarizer
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.conversation import SessionEngine
 from holdfast.session.delegation import DelegatingConversation, end_abandoned_delegations
-from holdfast.session.inputs import check_count, check_model, check_position, check_text, decode_messages
+from holdfast.session.inputs import (
+    check_count,
+    check_endpoint,
+    check_model,
+    check_position,
+    check_text,
+    decode_messages,
+)
 from holdfast.session.log.event_log import Clock, locked, now_ms, retried
 from holdfast.session.prepare import RequestOptions
 from holdfast.session.requested_compaction import compact_above_memory_limit, switch_model_and_fit
@@ -62,17 +69,20 @@ class Session(DelegatingConversation):
         store: str | Store,
         policy: str | Policy,
         model: str | None,
+        endpoint: str | None = None,
         compaction: CompactionOptions,
         clock: Clock,
     ) -> None:
         self.id = check_session_id(session_id)
-        rules, model = policy_named(policy), check_model(model)
+        rules, model, endpoint = policy_named(policy), check_model(model), check_endpoint(endpoint)
         self.store = open_store(store)
         self.clock = clock
         self._owns_store = isinstance(store, str)
         if not callable(clock):
             raise SettingsError("clock", f"must be a function that returns milliseconds, not {short_repr(clock)}")
-        engine = SessionEngine(self.store, session_id, clock, policy=rules, model=model, compaction=compaction)
+        engine = SessionEngine(
+            self.store, session_id, clock, policy=rules, model=model, endpoint=endpoint, compaction=compaction
+        )
         super().__init__(engine, log.MAIN)
 
     @classmethod
@@ -86,17 +96,22 @@ class Session(DelegatingConversation):
         summarizer: str | Summarizer | None = None,
         compaction: CompactionOptions | None = None,
         clock: Clock = now_ms,
+        endpoint: str | None = None,
     ) -> "SessionOpener":
         """Open a session, or start one; use it with `async with` or `await`.
 
-        `summarizer` is the name of a pydantic-ai model, or a `Summarizer`; `compaction` has more options.
+        `summarizer` is the name of a pydantic-ai model, or a `Summarizer`; `compaction` has more options. `endpoint` is
+        the address that serves the model, such as `https://api.openai.com/v1`: how a provider counts, and what it
+        accepts, is learned for each endpoint and model.
         """
         options = CompactionOptions() if compaction is None else compaction
         if not isinstance(options, CompactionOptions):
             raise SettingsError("compaction", f"must be a CompactionOptions, not {short_repr(options)}")
         if summarizer is not None:
             options = replace(options, automatic=summarizer)
-        session = cls(session_id, store=store, policy=policy, model=model, compaction=options, clock=clock)
+        session = cls(
+            session_id, store=store, policy=policy, model=model, endpoint=endpoint, compaction=options, clock=clock
+        )
         return SessionOpener(session, session._start)
 
     def __len__(self) -> int:
@@ -320,9 +335,8 @@ class Session(DelegatingConversation):
     @locked
     async def context_breakdown(self, *, budget: int | Budget | None = None) -> ContextReport:
         """Return what fills the context, what could be freed, and when the next compaction is due at what cost."""
-        calibration = await self._engine.calibrator.calibration(self.model)
-        situation = self._builder.situation(RequestOptions(budget=budget, model=self.model))
-        situation = replace(situation, calibration=calibration)
+        options = RequestOptions(budget=budget, model=self.model, endpoint=self.endpoint)
+        situation = self._builder.situation(options, await self._engine.calibrator.calibration(options.served_model))
         author = self._compactor.next_summarizer(self.model, self.history.format)
         return context_report(plan_input_of(self.history, self.policy, situation), self.policy, author)
 
@@ -349,6 +363,7 @@ class Session(DelegatingConversation):
             store=self.store,
             policy=self.policy,
             model=self.model,
+            endpoint=self.endpoint,
             compaction=self._compactor.options,
             clock=self.clock,
         )
