@@ -10,9 +10,9 @@ from holdfast import Session
 from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
-from holdfast.core.planning.fit.receipt import View
 from holdfast.core.planning.plan import make_plan, plan_input_of, view_of
 from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.receipt import View
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import Step
 from holdfast.counters.vocabularies import counter_for

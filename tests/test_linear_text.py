@@ -12,7 +12,7 @@ import pytest
 from holdfast.apps.lab.identifiers import extract_identifiers
 from holdfast.core.ledger.constraints import Constraints
 from holdfast.core.ledger.identifiers import distinct_identifiers, identifiers
-from holdfast.core.planning import breaker
+from holdfast.core.planning.rules.default import without_durations
 from holdfast.core.recall.answer import looks_like_heading
 from holdfast.errors import MalformedInputError
 from holdfast.stores.jsonl import load_bytes
@@ -99,7 +99,7 @@ def test_a_long_list_of_numbers_is_searched_for_durations_once() -> None:
     numbers = f"[{'255,0,17,' * 110_000}0]"
     started = process_time()
 
-    assert breaker.without_durations(numbers) == numbers
+    assert without_durations(numbers) == numbers
     assert process_time() - started < GENEROUS_S
 
 
@@ -114,7 +114,7 @@ def test_a_long_list_of_numbers_is_searched_for_durations_once() -> None:
     ],
 )
 def test_durations_are_left_out_and_other_numbers_stay(text: str, left: str) -> None:
-    assert breaker.without_durations(text) == left
+    assert without_durations(text) == left
 
 
 def test_a_line_of_digits_is_searched_for_a_heading_once() -> None:

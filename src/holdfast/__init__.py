@@ -2,8 +2,8 @@
 
 from holdfast.core.conversation.messages import Media, Message, Opaque, Text, Thinking, ToolCall, ToolResult
 from holdfast.core.conversation.tokens import Calibration, Counter, TokenCount
-from holdfast.core.planning.fit.receipt import Receipt
 from holdfast.core.planning.policy import Policy, read_policy
+from holdfast.core.planning.receipt import Receipt
 from holdfast.core.planning.situation import Budget
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import (

@@ -188,7 +188,8 @@ class NothingToCompactError(CompactionError):
     """Raised when no message can be compacted. Nothing has changed, and nothing needs to be done."""
 
     def __init__(self, messages: int) -> None:
-        super().__init__(f"nothing to compact: of {messages:,} messages none can be folded")
+        told = f"of {messages:,} messages none can be compacted" if messages else "there are no messages"
+        super().__init__(f"nothing to compact: {told}")
         self.messages = messages
 
 

@@ -11,9 +11,9 @@ from holdfast.core.conversation.json_values import is_sendable_json, is_utf8, re
 from holdfast.core.conversation.pairing import Repair
 from holdfast.core.conversation.tokens import Calibration, Counter
 from holdfast.core.conversation.transcript import MessageFormat, Transcript
-from holdfast.core.planning.fit.fit import ViewFitter
-from holdfast.core.planning.fit.receipt import Receipt, View, receipt_of
+from holdfast.core.planning.fit import ViewFitter
 from holdfast.core.planning.policy import FitSettings, Policy, policy_named
+from holdfast.core.planning.receipt import Receipt, View, receipt_of
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.counters.models import budget_for
 from holdfast.counters.vocabularies import counter_for

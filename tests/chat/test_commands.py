@@ -346,7 +346,7 @@ async def test_a_compaction_is_made_anew_and_messages_of_it_are_brought_back(tmp
     again = await reply_to(chat, screen, "/recompact the tides")
     back = await reply_to(chat, screen, "/restore #2-#4")
 
-    assert none == "nothing to compact: of 24 messages none can be folded"
+    assert none == "nothing to compact: of 24 messages none can be compacted"
     assert "messages replaced by 1" in again
     assert back == "3 messages restored; /undo reverts it"
     assert {2, 3, 4} <= {entry.position for entry in await chat.session.visible_messages()}

@@ -8,13 +8,13 @@ from holdfast import counter_for
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import from_record, to_record
-from holdfast.core.planning.breaker import MAX_PROGRESS_MARKS, describe_breakdown, loop_reason, progress_marks
 from holdfast.core.planning.changes import compaction_completed_event
 from holdfast.core.planning.context_report import context_report
 from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import PRESETS
+from holdfast.core.planning.rules.default import MAX_PROGRESS_MARKS, DefaultCompaction
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.core.planning.steps import CompactSpan
+from holdfast.core.planning.steps import CompactSpan, describe_breakdown
 from holdfast.testing.chat import (
     JsonMessage,
     assistant_message,
@@ -101,7 +101,7 @@ def test_anything_new_ends_that(news: list[JsonMessage]) -> None:
     history = folded(heard(TASK, *looked(12, 1)), situation())
     hear(history, *looked(11, 2), *news, *looked(3, 3))
 
-    assert loop_reason(plan_input_of(history, DEFAULT, situation())) == ""
+    assert DefaultCompaction().loop_reason(plan_input_of(history, DEFAULT, situation())) == ""
     assert len(decide(history, DEFAULT, situation()).now) == 1
 
 
@@ -119,7 +119,7 @@ def test_few_calls_say_nothing_about_an_agent(calls: int, is_stuck: bool) -> Non
     history = folded(heard(TASK, *looked(12, 1)), situation())
     hear(history, *looked(calls, 3))
 
-    assert bool(loop_reason(plan_input_of(history, DEFAULT, situation()))) is is_stuck
+    assert bool(DefaultCompaction().loop_reason(plan_input_of(history, DEFAULT, situation()))) is is_stuck
 
 
 def test_what_was_done_is_kept_in_the_fold_over_many_folds_and_bounded() -> None:
@@ -141,7 +141,7 @@ def test_what_was_done_is_kept_in_the_fold_over_many_folds_and_bounded() -> None
     fold = history.version.state_of(log.MAIN).compactions[-1]
     assert len(fold.marks) == MAX_PROGRESS_MARKS
     assert from_record(to_record(fold)) == fold
-    assert set(progress_marks(plan_input_of(history, DEFAULT, how))) >= set(fold.marks[-50:])
+    assert set(DefaultCompaction().progress_marks(plan_input_of(history, DEFAULT, how))) >= set(fold.marks[-50:])
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name != "default"])

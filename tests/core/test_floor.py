@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast import Budget, CannotFitError, EmptyConversationError, PendingToolCallsError, Request, govern, read_policy
-from holdfast.core.planning.fit.receipt import position_count
+from holdfast.core.planning.receipt import position_count
 from holdfast.testing.chat import (
     assistant_message,
     system_message,

@@ -3,7 +3,7 @@
 from holdfast import Budget, counter_for
 from holdfast.core.conversation.cuts import next_cut
 from holdfast.core.conversation.transcript import Transcript
-from holdfast.core.planning.fit.compose import CUT_GRID_BYTES_PER_TOKEN, CutGrid
+from holdfast.core.planning.fit import CUT_GRID_BYTES_PER_TOKEN, CutGrid
 from holdfast.testing.sessions import generate_session
 from holdfast.wire.formats import format_named
 

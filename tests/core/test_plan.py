@@ -19,9 +19,9 @@ from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.history.events import Summary
 from holdfast.core.planning.changes import compaction_completed_event
-from holdfast.core.planning.fit.receipt import View
 from holdfast.core.planning.plan import MAX_PLAN_ROUNDS, plan_input_of
 from holdfast.core.planning.policy import PRESETS, Policy
+from holdfast.core.planning.receipt import View
 from holdfast.core.planning.situation import PROVIDER_PRICES, Budget, Situation
 from holdfast.core.planning.steps import CompactSpan, OffloadOutputs
 from holdfast.testing.chat import (
@@ -333,9 +333,9 @@ def test_a_replacement_that_is_no_smaller_is_a_failure_and_changes_nothing() -> 
     history = history_of(
         [user_message("a"), assistant_message("b"), user_message("c"), assistant_message("d"), user_message("e")]
     )
-    outlook = plan_input_of(history, PRESETS["co-cli"], situation())
-    step = CompactSpan(span=Span(start=0, stop=4, count=4), by="marker")
-    rule = PRESETS["co-cli"].compaction
+    outlook = plan_input_of(history, PRESETS["default"], situation())
+    step = CompactSpan(span=Span(start=0, stop=4, count=4), by="summary")
+    rule = PRESETS["default"].compaction
     assert rule is not None
 
     event = compaction_completed_event(step, rule, outlook, Summary("word " * 100))

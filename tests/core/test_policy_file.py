@@ -6,10 +6,9 @@ import pytest
 
 from holdfast import Policy, SettingsError, read_policy
 from holdfast.core.planning.policy import PRESETS
-from holdfast.core.planning.rules.copilot import CopilotCompaction
+from holdfast.core.planning.rules.clip_tool_outputs import KeepEnds
+from holdfast.core.planning.rules.copilot import CopilotCompaction, TwoThresholds
 from holdfast.core.planning.rules.default import DefaultCompaction
-from holdfast.core.planning.rules.outputs import KeepEnds
-from holdfast.core.planning.triggers import TwoThresholds
 
 
 def test_an_empty_document_is_the_default_under_another_name() -> None:

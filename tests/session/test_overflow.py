@@ -1,5 +1,6 @@
 """After a provider's refusal the next request is smaller, another one, and nothing is lost."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -78,6 +79,51 @@ async def test_copilot_compacts_after_a_refusal_and_only_then_prunes(refusal: An
     assert "<summary>\nThey measured.\n</summary>" in str(compacted.messages[0]["content"])
     assert whole.tokens.total > compacted.tokens.total > pruned.tokens.total
     assert len(model.prompts) == 1
+
+
+def shape(messages: Sequence[Mapping[str, object]]) -> list[tuple[object, int]]:
+    """Return the role of each message and the length of its text."""
+    return [(message["role"], len(str(message["content"] or ""))) for message in messages]
+
+
+@pytest.mark.seed("D-15")
+@pytest.mark.parametrize("model", ["gpt-5", "claude-sonnet-4-5", "some-model"])
+@pytest.mark.parametrize("turns", [3, 7])
+async def test_cowagent_first_cuts_to_ten_thousand_characters_in_five_turns_and_the_cut_stays(
+    model: str, turns: int
+) -> None:
+    long, short = "x" * 12_000, "y" * 9_000
+    session: Session = await Session.open("c1", policy="cowagent", model=model)
+    for number in range(turns):
+        work = [tool_call_message(f"c{number}"), tool_result_message(f"c{number}", long if number % 2 else short)]
+        await session.record([user_message(long), *work, assistant_message("done")])
+    await session.record([user_message(long), tool_call_message("now"), tool_result_message("now", long)])
+    whole = await session.prepare(40_000)
+
+    smaller = await session.retry(SILENT, status=400)
+    await session.record([assistant_message("at last"), user_message("and on")])
+    later = await session.prepare(40_000)
+
+    clipped, old = [], range(max(0, turns - 4), turns)
+    for number in old:
+        size = 10_000 if number % 2 else 9_000
+        clipped += [("user", 10_000), ("assistant", 0), ("tool", size), ("assistant", 4)]
+    assert len(whole.messages) == 4 * turns + 3, "everything fits before the refusal"
+    assert about(shape(smaller.messages)) == about([*clipped, ("user", 12_000), ("assistant", 0), ("tool", 10_000)])
+    assert later.messages[: len(smaller.messages)] == smaller.messages
+    assert shape(later.messages)[-2:] == [("assistant", 7), ("user", 6)]
+    kinds = [type(event) for event in await session.events()]
+    assert log.TurnsReducedToText not in kinds, "no tool chain was dropped"
+    assert kinds.count(log.CompactionCompleted) == (1 if turns > 4 else 0)
+    assert (await session.messages_at(0))[0] == user_message(long)
+    receipts = [str(receipt) for receipt in await session.receipts()]
+    where = f"tool outputs before #{4 * turns + 3} and prompts before #{4 * turns} shortened to 10,000 characters"
+    assert receipts[-1].startswith(where)
+
+
+def about(shapes: Sequence[tuple[object, int]]) -> list[tuple[object, int]]:
+    """Return shapes in hundreds of characters: the notice of a cut takes fewer than a hundred."""
+    return [(role, round(size, -2)) for role, size in shapes]
 
 
 @pytest.mark.seed("D-15")

@@ -5,6 +5,7 @@ own. All conversations of a session share one `SessionEngine`.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from holdfast.core.conversation.messages import Entry
@@ -14,6 +15,7 @@ from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.planning.changes import add_effect
 from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.processors import RequestProcessors
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.answer import RecallAnswer
 from holdfast.core.recall.artifacts import RETRIEVAL_SHARE, Artifact
@@ -29,6 +31,7 @@ from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import (
     ArtifactTooLargeError,
     CompactionError,
+    ConcurrentWriteError,
     MalformedInputError,
     ModelError,
     SettingsError,
@@ -60,6 +63,7 @@ from holdfast.session.sync import with_read_notes
 from holdfast.session.tools import COMPACT_CONTEXT, COMPACT_DESCRIPTION, COMPACT_PARAMETERS, ModelTool
 from holdfast.stores.base import Store
 from holdfast.wire.formats import format_named
+from holdfast.wire.signals import message_signals
 from holdfast.wire.usage import read_usage
 
 MAX_ALLOWANCE_FACTOR = 4
@@ -79,13 +83,14 @@ class SessionEngine:
         model: str | None,
         endpoint: str | None,
         compaction: CompactionOptions,
+        processors: RequestProcessors,
     ) -> None:
         self.model = model
         self.endpoint = endpoint
         self.log = SessionLog(store, session_id, clock)
         self.compactor = Compactor(self.log, policy, compaction)
         self.calibrator = UsageCalibrator(store, clock)
-        self.builder = RequestBuilder(self.log, self.compactor, self.calibrator)
+        self.builder = RequestBuilder(self.log, self.compactor, self.calibrator, processors)
         self.requested = RequestedCompaction(self.log, self.compactor, self.builder)
         self.overflow_retry = OverflowRetry(self.builder, self.calibrator)
 
@@ -173,7 +178,9 @@ class Conversation:
                 await self._engine.calibrator.record_usage(billed, scope)
             if any(message.role == "assistant" for message in decoded):
                 self._engine.overflow_retry.reset(scope)
-            return await self._log.append_messages(events, decoded)
+            places = await self._log.append_messages(events, decoded)
+            await self._record_signals(events, places)
+            return places
 
     @retried
     async def prepare(
@@ -205,6 +212,9 @@ class Conversation:
             scope=scope,
             has_recall=has_recall,
         )
+        limit = self._compactor.options.memory_limit_bytes
+        if limit is not None and scope == log.MAIN:
+            await self._engine.requested.relieve_memory(options, limit)
         return await self._builder.prepare(options)
 
     @retried
@@ -400,6 +410,18 @@ class Conversation:
         return part
 
     # For subclasses.
+
+    async def _record_signals(self, events: Sequence[log.MessageAppended], positions: range) -> None:
+        """Record where a response says that its provider has compacted the conversation. Caller must hold the lock."""
+        signals = [
+            log.ProviderSignalled(signal=signal, payload={"position": position})
+            for position, event in zip(positions, events, strict=True)
+            for signal in message_signals(event.native)
+        ]
+        if signals:
+            # The messages are recorded; without the observation nothing is missing.
+            with suppress(StoreError, ConcurrentWriteError):
+                await self._log.append(*signals)
 
     @property
     def _default_format(self) -> str:

@@ -13,8 +13,10 @@ from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.session_state import RequestExtras
 from holdfast.core.planning.changes import compaction_completed_event, step_event
-from holdfast.core.planning.fit.receipt import View
 from holdfast.core.planning.plan import MAX_PLAN_ROUNDS, make_plan, plan_input_of, usage_measured_event, view_of
+from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.processors import NO_PROCESSORS, RequestProcessors
+from holdfast.core.planning.receipt import View
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import (
     AwaitSummary,
@@ -122,10 +124,18 @@ class LastPrepared:
 class RequestBuilder:
     """Makes the requests of one session."""
 
-    def __init__(self, session_log: SessionLog, compactor: Compactor, calibrator: UsageCalibrator) -> None:
+    def __init__(
+        self,
+        session_log: SessionLog,
+        compactor: Compactor,
+        calibrator: UsageCalibrator,
+        processors: RequestProcessors = NO_PROCESSORS,
+    ) -> None:
         self._log = session_log
         self._compactor = compactor
         self._calibrator = calibrator
+        self.processors = processors
+        """The user's own stages of each request."""
         self.last_requests: dict[str, SentRequest] = {}
         """By scope, the last request since the session was opened."""
         self.last_prepared: dict[str, LastPrepared] = {}
@@ -133,6 +143,11 @@ class RequestBuilder:
         self._budgets: dict[tuple[str, str | None], Budget] = {}
         """By scope and model, the budget of the last request."""
         self._extras_counter = ExtrasCounter()
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self._compactor.policy
 
     async def prepare(self, options: RequestOptions) -> Request:
         """Return the next request, recorded, and within the limit that the provider has reported before."""
@@ -231,7 +246,7 @@ class RequestBuilder:
         while True:
             plan = make_plan(plan_input, policy)
             # Make a view before the steps too: if none is possible, this raises before anything is recorded.
-            view = view_of(plan_input, policy)
+            view = view_of(plan_input, policy, self.processors)
             reasons += (*plan.reasons, *view.reasons)
             rounds += 1
             if not plan.now or rounds == MAX_PLAN_ROUNDS:

@@ -15,8 +15,8 @@ from holdfast.core.conversation.transcript import MessageFormat, Transcript
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.memory.evictions import EMERGENCY_VIEW_KEY
-from holdfast.core.planning.fit.receipt import Receipt, View, receipt_of
 from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.receipt import Receipt, View, receipt_of
 from holdfast.core.planning.steps import PlanInput
 from holdfast.session.log.records import engine_version
 from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks

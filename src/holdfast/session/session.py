@@ -5,12 +5,12 @@ is durable before it takes effect, so it can be undone. If another process has w
 its events first.
 """
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from secrets import token_hex
 from types import TracebackType
-from typing import TypeAlias, get_args
+from typing import TypeAlias, TypeVar, get_args
 
 from holdfast.core.conversation.messages import user
 from holdfast.core.history import events as log
@@ -20,6 +20,7 @@ from holdfast.core.planning.changes import with_measured_effect
 from holdfast.core.planning.context_report import ContextReport, context_report
 from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import Policy, policy_named
+from holdfast.core.planning.processors import NO_PROCESSORS, RequestProcessors
 from holdfast.core.planning.situation import Budget
 from holdfast.core.schema import short_repr
 from holdfast.errors import (
@@ -42,6 +43,7 @@ from holdfast.session.inputs import (
     decode_messages,
 )
 from holdfast.session.log.event_log import Clock, locked, now_ms, retried
+from holdfast.session.log.records import StoredLog
 from holdfast.session.prepare import RequestOptions
 from holdfast.session.requested_compaction import compact_above_memory_limit, switch_model_and_fit
 from holdfast.session.sync import (
@@ -53,7 +55,9 @@ from holdfast.session.sync import (
 )
 from holdfast.stores.base import Store, check_session_id, delete_expired_sessions
 from holdfast.stores.open import open_store
+from holdfast.wire.signals import stream_signals
 
+EventT = TypeVar("EventT")
 StateEvent: TypeAlias = log.PlanChanged | log.TodosChanged | log.SkillInvoked | log.AgentChanged | log.ProviderSignalled
 """What a caller may record other than messages."""
 HANDOVER_TEXT = "[The conversation was handed over to {agent}, with this message from the agent before:]\n{message}"
@@ -72,6 +76,7 @@ class Session(DelegatingConversation):
         endpoint: str | None = None,
         compaction: CompactionOptions,
         clock: Clock,
+        processors: RequestProcessors = NO_PROCESSORS,
     ) -> None:
         self.id = check_session_id(session_id)
         rules, model, endpoint = policy_named(policy), check_model(model), check_endpoint(endpoint)
@@ -80,8 +85,17 @@ class Session(DelegatingConversation):
         self._owns_store = isinstance(store, str)
         if not callable(clock):
             raise SettingsError("clock", f"must be a function that returns milliseconds, not {short_repr(clock)}")
+        if not isinstance(processors, RequestProcessors):
+            raise SettingsError("processors", f"must be a RequestProcessors, not {short_repr(processors)}")
         engine = SessionEngine(
-            self.store, session_id, clock, policy=rules, model=model, endpoint=endpoint, compaction=compaction
+            self.store,
+            session_id,
+            clock,
+            policy=rules,
+            model=model,
+            endpoint=endpoint,
+            compaction=compaction,
+            processors=processors,
         )
         super().__init__(engine, log.MAIN)
 
@@ -95,14 +109,15 @@ class Session(DelegatingConversation):
         model: str | None = None,
         summarizer: str | Summarizer | None = None,
         compaction: CompactionOptions | None = None,
+        processors: RequestProcessors = NO_PROCESSORS,
         clock: Clock = now_ms,
         endpoint: str | None = None,
     ) -> "SessionOpener":
         """Open a session, or start one; use it with `async with` or `await`.
 
-        `summarizer` is the name of a pydantic-ai model, or a `Summarizer`; `compaction` has more options. `endpoint` is
-        the address that serves the model, such as `https://api.openai.com/v1`: how a provider counts, and what it
-        accepts, is learned for each endpoint and model.
+        `summarizer` is the name of a pydantic-ai model, or a `Summarizer`; `compaction` has more options. `processors`
+        change each request at stages of their own. `endpoint` is the address that serves the model, such as
+        `https://api.openai.com/v1`: how a provider counts, and what it accepts, is learned for each endpoint and model.
         """
         options = CompactionOptions() if compaction is None else compaction
         if not isinstance(options, CompactionOptions):
@@ -110,7 +125,14 @@ class Session(DelegatingConversation):
         if summarizer is not None:
             options = replace(options, automatic=summarizer)
         session = cls(
-            session_id, store=store, policy=policy, model=model, endpoint=endpoint, compaction=options, clock=clock
+            session_id,
+            store=store,
+            policy=policy,
+            model=model,
+            endpoint=endpoint,
+            compaction=options,
+            clock=clock,
+            processors=processors,
         )
         return SessionOpener(session, session._start)
 
@@ -195,13 +217,28 @@ class Session(DelegatingConversation):
             await self._log.append(self._with_effect(log.Rewound(to=diff.rewind_to)))
         events = [log.MessageAppended(format=name, native=native) for native in natives[diff.first_new :]]
         events = with_read_notes(self.history, events, decoded[diff.first_new :])
-        return await self._log.append_messages(events, decoded[diff.first_new :], must_be_current=True)
+        places = await self._log.append_messages(events, decoded[diff.first_new :], must_be_current=True)
+        await self._record_signals(events, places)
+        return places
 
     async def record_state(self, event: StateEvent) -> None:
         """Record state other than messages: a plan, todos, a skill, the active agent."""
         if not isinstance(event, get_args(StateEvent)):
             raise MalformedInputError("record_state", f"a caller cannot record a {type(event).__name__}")
         await self._append_change(event)
+
+    async def watch(self, stream: AsyncIterable[EventT]) -> AsyncIterator[EventT]:
+        """Yield the events of a provider's stream unchanged, and record its signals that it compacts by itself.
+
+        An event is an object as JSON, or one of the provider's SDK. A signal changes no context.
+        """
+        recorded: set[str] = set()
+        async for event in stream:
+            for signal in stream_signals(event):
+                if signal not in recorded:
+                    recorded.add(signal)
+                    await self.record_state(log.ProviderSignalled(signal=signal, payload={"source": "stream"}))
+            yield event
 
     @locked
     async def transfer(self, agent: str, *, message: str = "") -> None:
@@ -312,8 +349,7 @@ class Session(DelegatingConversation):
     async def receipts(self) -> list[ChangeReceipt]:
         """Return the receipt of every change of context, the oldest first, including failed compactions."""
         self._log.lock.check_open()
-        timed = await self._log.stored.timed_events()
-        return change_receipts((event for _, event in timed), (time_ms for time_ms, _ in timed))
+        return _receipts_of(await self._log.stored.timed_events())
 
     async def delegations(self) -> list[DelegationRecord]:
         """Return every delegation, the oldest first: its agent, its task, what it saw, and how it ended."""
@@ -366,6 +402,7 @@ class Session(DelegatingConversation):
             endpoint=self.endpoint,
             compaction=self._compactor.options,
             clock=self.clock,
+            processors=self._builder.processors,
         )
 
 
@@ -388,13 +425,26 @@ class SessionOpener:
         await self._session.close()
 
 
-@dataclass(frozen=True, slots=True)
 class RemoteSession:
-    """A handle on a session of another process; it has an id but no engine."""
+    """A handle on a session that another process holds: it reads the log, and has no engine of its own."""
 
-    id: str
+    def __init__(self, session_id: str, *, store: Store) -> None:
+        self.id = check_session_id(session_id)
+        self._stored = StoredLog(store, session_id)
+
+    async def events(self) -> list[log.Event]:
+        """Return all events of the log."""
+        return await self._stored.events()
+
+    async def receipts(self) -> list[ChangeReceipt]:
+        """Return the receipt of every change of context, as `Session.receipts` does."""
+        return _receipts_of(await self._stored.timed_events())
 
     async def compact(self, *, focus: str = "") -> None:
         """Raise `RemoteCompactionError`: compact the session in the process that holds it."""
         del focus
         raise RemoteCompactionError(self.id)
+
+
+def _receipts_of(timed: Sequence[tuple[int, log.Event]]) -> list[ChangeReceipt]:
+    return change_receipts((event for _, event in timed), (time_ms for time_ms, _ in timed))

@@ -2,14 +2,23 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from holdfast import SettingsError
+from holdfast import SettingsError, counter_for
 from holdfast.core.conversation.cuts import exchange_ranges, turn_ranges
 from holdfast.core.conversation.messages import Entry, Message
+from holdfast.core.conversation.shorten import turns_as_text
+from holdfast.core.conversation.tokens import REPLY_OVERHEAD
+from holdfast.core.history import events as log
+from holdfast.core.history.history import History
+from holdfast.core.planning.plan import plan_input_of
+from holdfast.core.planning.policy import PRESETS
+from holdfast.core.planning.rules.clip_tool_outputs import KeepEnds, KeepHeads, content_length, head_of
 from holdfast.core.planning.rules.co_cli import (
+    CoCliCompaction,
     CompactionWindow,
     first_run_end,
     manual_compaction_texts,
@@ -17,25 +26,19 @@ from holdfast.core.planning.rules.co_cli import (
     static_marker,
     summary_marker,
 )
+from holdfast.core.planning.rules.copilot import CompactionMove, PendingCompaction, TwoThresholds
 from holdfast.core.planning.rules.cowagent import (
+    CowAgentCompaction,
     Emergency,
     half_cut,
     has_few_turns,
-    recent_as_text,
     restored_turn_count,
     trim_cut,
-    turns_reduced_to_text,
 )
-from holdfast.core.planning.rules.outputs import KeepEnds, KeepHeads, content_length, head_of
+from holdfast.core.planning.rules.inkeep import InkeepCompaction, mid_run_fraction
 from holdfast.core.planning.rules.truncator import BasicTruncator
-from holdfast.core.planning.triggers import (
-    CompactionMove,
-    ContextLoad,
-    PendingCompaction,
-    Trigger,
-    TwoThresholds,
-    mid_run_fraction,
-)
+from holdfast.core.planning.situation import Budget, Situation
+from holdfast.core.planning.steps import PlanInput
 from holdfast.testing.chat import (
     JsonMessage,
     assistant_message,
@@ -56,6 +59,15 @@ def view(*messages: JsonMessage) -> list[Entry]:
 
 def sent(entries: list[Entry]) -> list[Any]:
     return [CHAT.encode(entry.message) for entry in entries]
+
+
+def planned(preset: str, messages: list[JsonMessage]) -> PlanInput:
+    """Return what the rules of a preset are asked about, with a window of 100,000 tokens and a summarizer."""
+    events = [log.MessageAppended(format="openai-chat", native=native) for native in messages]
+    how = Situation(
+        budget=Budget(100_000), window=100_000, counter=counter_for("gpt-5"), has_summarizer=True, is_interrupted=True
+    )
+    return plan_input_of(History.replay(events, format_named), PRESETS[preset], how)
 
 
 def dialogue(count: int) -> list[JsonMessage]:
@@ -205,25 +217,27 @@ def test_the_share_at_which_a_run_is_compressed_grows_with_the_window(window: in
 
 @pytest.mark.seed("B-5", "B-14")
 def test_a_conversation_is_compressed_at_half_of_its_window() -> None:
-    trigger = Trigger(fraction=0.5)
+    talk = planned("inkeep", dialogue(5))
 
-    assert trigger.reasons(ContextLoad(tokens=49_999, window=100_000)) == []
-    assert trigger.reasons(ContextLoad(tokens=50_000, window=100_000)) == [
-        "50,000 tokens are 50% of the window or more"
-    ]
+    def reasons(tokens: int) -> tuple[str, ...]:
+        return InkeepCompaction(fraction=0.5).propose(replace(talk, message_tokens=tokens - REPLY_OVERHEAD)).reasons
+
+    assert reasons(49_999) == ()
+    assert reasons(50_000) == ("50,000 tokens are 50% of the window or more",)
+    with pytest.raises(SettingsError, match=r"policy\.compaction\.fraction: must lie between 0.001 and 1, not 1.5"):
+        InkeepCompaction(fraction=1.5)
 
 
-def test_a_trigger_fires_for_any_of_its_limits_and_says_which() -> None:
-    trigger = Trigger(over_messages=40, over_turns=20, over_tokens=50_000, over_bytes=1_000)
+def test_a_rule_acts_above_its_limit_and_says_which() -> None:
+    messages, turns = CoCliCompaction(max_messages=40), CowAgentCompaction(max_turns=20, max_tokens=50_000)
 
-    assert trigger.reasons(ContextLoad(messages=40, turns=20, tokens=50_000, bytes=1_000)) == []
-    assert trigger.reasons(ContextLoad(messages=41, turns=21)) == [
-        "41 messages are more than 40",
-        "21 turns are more than 20",
-    ]
-    assert Trigger().reasons(ContextLoad(messages=10**6)) == []
-    with pytest.raises(SettingsError, match=r"trigger\.fraction: must lie between 0 and 1, not 1.5"):
-        Trigger(fraction=1.5)
+    assert messages.propose(planned("co-cli", dialogue(40))).reasons == ()
+    assert messages.propose(planned("co-cli", dialogue(41))).reasons == ("41 messages are more than 40",)
+    assert turns.propose(planned("cowagent", dialogue(40))).reasons == ()
+    assert turns.propose(planned("cowagent", dialogue(41))).reasons == (
+        "21 turns are more than 20: the oldest 10 turns were trimmed",
+    )
+    assert CoCliCompaction(max_messages=0).propose(planned("co-cli", dialogue(1_000))).reasons == ()
 
 
 # Copilot CLI
@@ -415,7 +429,7 @@ def test_few_turns_are_reduced_to_what_was_asked_and_answered() -> None:
     entries = view(*tool_turn(0), *tool_turn(1), user_message("now"), tool_call_message("c"), tool_result_message("c"))
 
     assert has_few_turns(entries)
-    assert sent(turns_reduced_to_text(entries)) == [
+    assert sent(turns_as_text(entries, keep_last=1)) == [
         user_message("q0"), assistant_message("a0"), user_message("q1"), assistant_message("a1"),
         user_message("now"), tool_call_message("c"), tool_result_message("c"),
     ]  # fmt: skip
@@ -457,7 +471,8 @@ def test_how_many_turns_a_session_is_restored_with(max_turns: int, restored: int
 def test_a_session_is_restored_with_the_words_of_its_newest_turns() -> None:
     entries = view(*(message for number in range(5) for message in tool_turn(number)))
 
-    assert sent(recent_as_text(entries, 20)) == [
+    newest = turn_ranges(entries)[-restored_turn_count(20)].start
+    assert sent(turns_as_text(entries[newest:], keep_last=0)) == [
         user_message("q2"), assistant_message("a2"), user_message("q3"), assistant_message("a3"),
         user_message("q4"), assistant_message("a4"),
     ]  # fmt: skip

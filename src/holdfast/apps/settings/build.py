@@ -26,6 +26,7 @@ from holdfast.session.session import Session, SessionOpener
 from holdfast.stores.base import Store
 
 NO_SUMMARIZER = "none"
+MEGABYTE = 10**6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +153,7 @@ def compaction_from(
         hooks=settings.hooks,
         checkpoints=None if folder is None else Checkpoints(folder),
         memory=memory_from(settings),
+        memory_limit_bytes=None if settings.memory_limit_mb is None else settings.memory_limit_mb * MEGABYTE,
         approve=callbacks.approve if settings.approve else None,
         notice=callbacks.notice,
         progress=callbacks.progress,

@@ -13,12 +13,12 @@ from typing import cast
 from holdfast.apps.settings.paths import display_path
 from holdfast.apps.settings.toml_lines import key_lines, parse_toml
 from holdfast.core.planning.policy import Policy, read_policy, with_policy_changes
+from holdfast.core.planning.rules.clip_tool_outputs import KeepEnds, KeepHeads
 from holdfast.core.planning.rules.co_cli import CoCliCompaction
 from holdfast.core.planning.rules.copilot import CopilotCompaction
 from holdfast.core.planning.rules.cowagent import CowAgentCompaction
-from holdfast.core.planning.rules.default import DefaultCompaction
+from holdfast.core.planning.rules.default import DefaultCompaction, Offload
 from holdfast.core.planning.rules.inkeep import FixedLimits, InkeepCompaction
-from holdfast.core.planning.rules.outputs import KeepEnds, KeepHeads, Offload
 from holdfast.errors import SettingsError
 
 

@@ -189,6 +189,11 @@ class DeclaredSettings:
         WholeNumber(1, 10**9),
         "The most tokens of those messages that are sent if there is no summarizer",
     )
+    memory_limit_mb: int | None = _setting(
+        COMPACTION_GROUP,
+        WholeNumber(1, 10**9, "none"),
+        "If the program still uses more megabytes of memory after a garbage collection, it compacts; 0 means never",
+    )
     approve: bool = _setting(COMPACTION_GROUP, Switch(), "Ask before a summary is applied", default=False)
 
     consolidate: bool = _setting(

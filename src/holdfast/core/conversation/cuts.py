@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
-from holdfast.core.conversation.messages import Entry, Message
+from holdfast.core.conversation.messages import Entry, EntryMessages, Message, Thinking
 
 
 class MessageSequence(Protocol):
@@ -94,6 +94,30 @@ def uncuttable_span(
     while stop < len(messages) and not can_cut(messages[stop - 1], messages[stop], rules):
         stop += 1
     return start, stop
+
+
+def pinned_exchanges(entries: Sequence[Entry], pins: frozenset[int]) -> frozenset[int]:
+    """Return the indices that pins keep: each pinned exchange whole, because a call needs its result."""
+    found = [index for index, entry in enumerate(entries) if entry.position in pins]
+    return frozenset(at for index in found for at in range(*uncuttable_span(EntryMessages(entries), index)))
+
+
+def reasoning_exchange(messages: MessageSequence, prompt: int, cut: int) -> range:
+    """Return the exchange that holds the open turn's reasoning, if the messages after the cut have none.
+
+    With thinking switched on, Anthropic requires the running turn to begin with a reasoning block. Models that do not
+    think between tool calls have only one, at the start of the turn. It stays, and the steps after it are compacted.
+    """
+    if not prompt + 1 < cut < len(messages):
+        return range(0)
+    if not _has_reasoning(messages[prompt + 1]) or _has_reasoning(messages[cut]):
+        return range(0)
+    nearest = next(index for index in range(cut - 1, prompt, -1) if _has_reasoning(messages[index]))
+    return range(*uncuttable_span(messages, nearest))
+
+
+def _has_reasoning(message: Message) -> bool:
+    return any(isinstance(part, Thinking) and part.native is not None for part in message.parts)
 
 
 def exchange_ranges(entries: Sequence[Entry]) -> list[range]:

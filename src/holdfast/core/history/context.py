@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.messages import Entry, EntryMessages, Message, Text, assistant, user
-from holdfast.core.conversation.shorten import clip_outputs, recall_range_hint, turns_as_text
+from holdfast.core.conversation.shorten import clip_outputs, clip_user_texts, recall_range_hint, turns_as_text
 from holdfast.core.conversation.spans import PositionRanges, Span, merge_ranges
 from holdfast.core.history import events as log
 from holdfast.core.history.message_cache import MessageCache
@@ -227,12 +227,14 @@ class Context:
         return position if not count else self.state.cleared_at
 
     def visible_entry(self, position: int) -> Entry:
-        """Return a message in the form in which it is sent, with its tool outputs clipped if they are offloaded."""
+        """Return a message in the form in which it is sent, with its texts clipped if they are offloaded."""
         entry, offloaded = self._entry_with_addressee(position), self.state.offloaded
         if offloaded is None or position >= offloaded.line or position in self.pins:
             return entry
         place = position if self.has_recall else None
         shorter = clip_outputs(entry.message, offloaded.max_chars, place, keep_recall_answers=self.has_recall)
+        if position < offloaded.prompts_before:
+            shorter = clip_user_texts(shorter, offloaded.max_chars)
         return entry if shorter is entry.message else entry.with_message(shorter)
 
     def _entry_with_addressee(self, position: int) -> Entry:

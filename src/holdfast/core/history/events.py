@@ -122,6 +122,8 @@ class OutputsOffloaded:
 
     line: int
     max_chars: int
+    prompts_before: int = 0
+    """Texts of the user before this position are shortened to the same length; 0 if none is."""
     effect: Effect | None = None
     reason: str = ""
     scope: str = MAIN

@@ -114,7 +114,10 @@ class SessionState:
         """Return the state after a compaction that was applied or failed."""
         known = replace(self, running_compaction=None, ready_summary=None) if event.ends_run else self
         if event.success:
-            known = replace(known, failed_stop=-1, tokens_before_compaction=event.pre_compaction_tokens or None)
+            before = event.pre_compaction_tokens
+            # A compaction that was not made to free tokens cannot fail to do so.
+            did_shrink = before > event.post_compaction_tokens
+            known = replace(known, failed_stop=-1, tokens_before_compaction=before if did_shrink else None)
             # A digest made by rule does not prove that a failing summarizer works again.
             is_by_rule = not event.ends_run and self.failed_by == "summary"
             return known if is_by_rule else replace(known, compaction_failures=0, failed_at=length)

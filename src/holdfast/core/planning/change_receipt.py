@@ -108,6 +108,8 @@ def _headline(receipt: ChangeReceipt) -> str:
         case log.CompactionCompleted() as done:
             positions = format_positions(done.span.replaced) or "nothing"
             return f"compacted ({done.trigger}) {positions} by {done.summary.by_model or 'rule'}"
+        case log.OutputsOffloaded(line=line, max_chars=most, prompts_before=prompts) if prompts:
+            return f"tool outputs before #{line} and prompts before #{prompts} shortened to {most:,} characters"
         case log.OutputsOffloaded(line=line, max_chars=most):
             return f"tool outputs before #{line} replaced by previews of {most:,} characters"
         case log.TurnsReducedToText(line=line):

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.tokens import ERROR_ESTIMATED, REPLY_OVERHEAD
 from holdfast.core.ledger.render import LEDGER_FRAME
-from holdfast.core.planning.breaker import loop_reason
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import MILLION, Prices
 from holdfast.core.planning.steps import PlanInput, Threshold
@@ -62,7 +61,7 @@ def cost_forecast(
     leaves = policy.compaction.forecast(plan_input, held) if policy.compaction and held else None
     if leaves is None:
         return None
-    factor, prices = plan_input.situation.calibration.factor, plan_input.situation.prices
+    situation, prices = plan_input.situation, plan_input.situation.prices
     compacted = max(0, held - leaves.kept_tokens)
     # A replacement that is not smaller than the messages is not used.
     replacement = min(
@@ -70,15 +69,13 @@ def cost_forecast(
         compacted,
         (_last_summary_tokens(plan_input) if leaves.by_model else 0) or leaves.replacement_tokens,
     )
-    after, written = (
-        min(held, leaves.kept_tokens + leaves.quoted_tokens + replacement),
-        replacement if leaves.by_model else 0,
-    )
+    after = min(held, leaves.kept_tokens + leaves.quoted_tokens + replacement)
+    written = replacement if leaves.by_model else 0
     is_cached = summary_author is not None and summary_author.reuses_prefix
-    read = (held + plan_input.situation.extras_tokens if is_cached else compacted) if written else 0
-    sent, read, written = (_billed_tokens(tokens, factor) for tokens in (after, read, written))
+    read = (held + situation.extras_tokens if is_cached else compacted) if written else 0
+    sent, read, written = map(situation.billed_tokens, (after, read, written))
     return CostForecast(
-        tokens_before=_billed_tokens(held, factor),
+        tokens_before=situation.billed_tokens(held),
         tokens_after=sent,
         read_tokens=read,
         is_cached=is_cached and bool(written),
@@ -104,17 +101,11 @@ def _last_summary_tokens(plan_input: PlanInput) -> int:
 
 
 def _summary_dollars(summary_author: SummaryAuthor, read: int, written: int) -> float | None:
-    if summary_author.prices is None or summary_author.prices.dollars is None:
+    prices = summary_author.prices
+    if prices is None or prices.dollars is None:
         return None
-    units = (
-        read * (summary_author.prices.read if summary_author.reuses_prefix else 1)
-        + summary_author.prices.output * written
-    )
-    return units * summary_author.prices.dollars / MILLION
-
-
-def _billed_tokens(tokens: int, factor: float) -> int:
-    return -int(-tokens * factor // 1)
+    units = read * (prices.read if summary_author.reuses_prefix else 1) + prices.output * written
+    return units * prices.dollars / MILLION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,10 +164,7 @@ def context_report(plan_input: PlanInput, policy: Policy, summary_author: Summar
             sizes["free"] += size if entry.message.role != "system" else 0
     threshold = policy.compaction.threshold(plan_input) if policy.compaction else None
     prompts = sum(entry.message.is_prompt and entry.position is not None for entry in projection.entries)
-
-    def billed(tokens: int) -> int:
-        return -int(-tokens * situation.calibration.factor // 1)
-
+    billed = situation.billed_tokens
     contents = ContextReport(
         budget=situation.budget.tokens,
         system=billed(situation.system_tokens + sizes["system"]),
@@ -189,11 +177,14 @@ def context_report(plan_input: PlanInput, policy: Policy, summary_author: Summar
         reclaimable=billed(sizes["free"]),
         messages=len(projection),
         roles=Tally(entry.message.speaker for entry in projection.entries),
-        characters=sum(_character_count(entry) for entry in projection.entries),
+        characters=sum(
+            len(entry.message.text) + sum(len(result.text) for result in entry.message.results)
+            for entry in projection.entries
+        ),
         prompts=prompts,
         turns_left=_turns_left(threshold, prompts, sizes["summary"] + sizes["ledger"]),
         forecast=cost_forecast(plan_input, policy, threshold, summary_author),
-        loop_reason=loop_reason(plan_input) if policy.compaction and policy.compaction.detects_loops else "",
+        loop_reason=policy.compaction.loop_reason(plan_input) if policy.compaction else "",
     )
     if threshold is not None and threshold.unit == "tokens":
         # A rule may count messages only, and counts as our counter does; a reader compares with the whole request.
@@ -214,11 +205,6 @@ def _ledger_tokens(entry: Entry, plan_input: PlanInput) -> int:
     """Return the tokens of the ledger at the end of a replacement."""
     text = entry.message.text if entry.position is None else ""
     return plan_input.situation.counter.count(text[text.index(LEDGER_FRAME) :]) if LEDGER_FRAME in text else 0
-
-
-def _character_count(entry: Entry) -> int:
-    message = entry.message
-    return len(message.text) + sum(len(result.text) for result in message.results)
 
 
 def _turns_left(threshold: Threshold | None, prompts: int, message_tokens: int) -> int | None:

@@ -4,7 +4,7 @@
 again. `view_of` returns the messages that the model will see. Both are pure: the same input gives the same result.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from holdfast.core.conversation.messages import Entry, Message, Thinking, ToolCall
@@ -12,9 +12,16 @@ from holdfast.core.conversation.repair import is_valid_history, repair_entries
 from holdfast.core.conversation.tokens import TokenCount, message_tokens
 from holdfast.core.history.events import MAIN, TokenBreakdown, UsageMeasured
 from holdfast.core.history.history import History
-from holdfast.core.planning.fit.fit import are_same_messages, fit_view
-from holdfast.core.planning.fit.receipt import View
+from holdfast.core.planning.fit import are_same_messages, fit_view
 from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.processors import (
+    NO_PROCESSORS,
+    RequestProcessor,
+    RequestProcessors,
+    processed_entries,
+)
+from holdfast.core.planning.receipt import View
+from holdfast.core.planning.rules.cowagent import EMERGENCY_REASON
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import NO_STEPS, CompactSpan, Plan, PlanInput, Step
 from holdfast.errors import PendingToolCallsError
@@ -23,9 +30,6 @@ MAX_FAILURES, MESSAGES_AFTER_FAILURES = 3, 20
 """After the first number of failures in a row, summaries pause until the second number of messages was recorded."""
 MAX_PLAN_ROUNDS = 3
 """The most plans for one request; the steps of the last plan are not carried out."""
-EMERGENCY_REASON = (
-    "the provider refused the request as too long, so only the newest turns are sent, with long texts clipped"
-)
 
 
 def plan_input_of(history: History, policy: Policy, situation: Situation) -> PlanInput:
@@ -98,15 +102,21 @@ def _needs_summary(step: Step) -> bool:
 # The view that is sent.
 
 
-def view_of(plan_input: PlanInput, policy: Policy) -> View:
+def view_of(plan_input: PlanInput, policy: Policy, processors: RequestProcessors = NO_PROCESSORS) -> View:
     """Return a view that a provider accepts, whether or not the steps of a plan were carried out."""
     projection = plan_input.projection
     view = View(plan_input.entries, plan_input.message_tokens, projection.tokens, has_media=projection.media_count > 0)
     if projection.has_other_scopes:
         _check_own_calls(plan_input)
         view = _without_open_calls_of_others(view, plan_input)
-    for stage in VIEW_STAGES.values():
-        view = stage(view, plan_input, policy) if stage else view
+    stages = {
+        **VIEW_STAGES,
+        "attachments": processors.attachments,
+        "immediate prompt": processors.immediate_prompt,
+        "file content": processors.file_content,
+    }
+    for name, stage in stages.items():
+        view = stage(view, plan_input, policy) if callable(stage) else _process(view, plan_input, name, stage)
     if _can_be_sent(view, plan_input, policy):
         return view
     return fit_view(view, plan_input.history.message_format, policy.fit, plan_input.situation)
@@ -188,14 +198,23 @@ def _truncate(view: View, plan_input: PlanInput, policy: Policy) -> View:
     return replace(view, entries=done.entries, tokens=tokens, truncated=done.event, reasons=(*view.reasons, reason))
 
 
-VIEW_STAGES: Mapping[str, Callable[[View, PlanInput, Policy], View] | None] = {
-    "attachments": None,
+def _process(view: View, plan_input: PlanInput, stage: str, processors: Sequence[RequestProcessor]) -> View:
+    """Let the user's processors of a stage change the request."""
+    if not processors:
+        return view
+    entries = processed_entries(view.entries, processors, plan_input.history.message_format, stage)
+    reason = f"a processor of the stage {stage} changed the request"
+    return view if are_same_messages(entries, view.entries) else _with_entries(view, entries, plan_input, reason)
+
+
+VIEW_STAGES: Mapping[str, Callable[[View, PlanInput, Policy], View] | tuple[()]] = {
+    "attachments": (),
     "compaction": _limit,
     "truncation": _truncate,
-    "immediate prompt": None,
-    "file content": None,
+    "immediate prompt": (),
+    "file content": (),
 }
-"""The stages that shorten a single request, in order; None marks a stage of the original systems with no work here."""
+"""The stages of a single request, in order; the user's processors fill the empty ones."""
 
 
 def _can_be_sent(view: View, plan_input: PlanInput, policy: Policy) -> bool:

@@ -224,6 +224,10 @@ class Situation:
         ttl = self.prices.ttl_seconds if self.prices else None
         return ttl is not None and self.idle_seconds > ttl
 
+    def billed_tokens(self, tokens: int) -> int:
+        """Return tokens as the provider counts them, as far as the calibration allows."""
+        return -int(-tokens * self.calibration.factor // 1)
+
     def billed_count(self, *, system: int, conversation: int, media: int = 0, is_counted: bool = True) -> TokenCount:
         """Return a count calibrated to the provider, with its provenance; `is_counted` is False for an estimate."""
         counted = (system, self.tools_tokens, conversation, media)

@@ -18,6 +18,12 @@ from holdfast.core.history.history import History
 from holdfast.core.history.projection import Projection
 from holdfast.core.planning.situation import Situation
 
+OVERSIZE_REMEDIES = {
+    "system": "shorten the system text",
+    "tools": "offer fewer tools",
+    "pins": "unpin some messages",
+    "newest prompt": "shorten the newest prompt, or put it into a file",
+}
 MAX_SUMMARY_TOKENS = 4_000
 """The largest summary if the policy sets no size."""
 ReplacementKind: TypeAlias = Literal["summary", "digest", "marker", "nothing"]
@@ -39,6 +45,8 @@ class OffloadOutputs:
 
     before: int
     max_chars: int
+    prompts_before: int = 0
+    """Texts of the user before this position are shortened too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,15 +134,32 @@ class PlanInput:
         return 0 if newest is None else self.projection.entry_tokens()[newest]
 
     @property
+    def fixed_parts(self) -> dict[str, int]:
+        """The tokens of each part that no compaction makes smaller."""
+        projection, situation = self.projection, self.situation
+        parts = {"system": situation.system_tokens, "tools": situation.tools_tokens, "pins": 0, "newest prompt": 0}
+        for index, (entry, size) in enumerate(zip(projection.entries, projection.entry_tokens(), strict=True)):
+            if entry.message.role == "system":
+                parts["system"] += size
+            elif index == projection.newest_prompt:
+                parts["newest prompt"] += size
+            elif entry.position in situation.pins:
+                parts["pins"] += size
+        return parts
+
+    @property
     def fixed_tokens(self) -> int:
-        """The tokens that no compaction frees: system text, tools, pins, and the newest prompt."""
-        projection, pins = self.projection, self.situation.pins
-        kept = sum(
+        """The tokens that no compaction frees."""
+        return sum(self.fixed_parts.values()) + REPLY_OVERHEAD
+
+    def tokens_outside(self, span: Span) -> int:
+        """Return the tokens of the messages that a compaction of a span does not touch."""
+        kept = {*span.kept, *self.situation.pins, *self.history.system_positions}
+        return sum(
             size
-            for index, (entry, size) in enumerate(zip(projection.entries, projection.entry_tokens(), strict=True))
-            if entry.message.role == "system" or entry.position in pins or index == projection.newest_prompt
+            for entry, size in zip(self.projection.entries, self.projection.entry_tokens(), strict=True)
+            if entry.position is not None and (entry.position >= span.stop or entry.position in kept)
         )
-        return kept + self.situation.extras_tokens + REPLY_OVERHEAD
 
     @property
     def is_summarizing(self) -> bool:
@@ -171,8 +196,27 @@ class Threshold:
         return self.current / max(1, self.limit)
 
 
+def describe_breakdown(plan_input: PlanInput) -> str:
+    """Describe the parts of a request and their sizes."""
+    projection, sizes = plan_input.projection, plan_input.projection.entry_tokens()
+    last = sum(sizes[slice(*uncuttable_span(projection, len(projection) - 1))]) if len(projection) else 0
+    summaries = sum(size for entry, size in zip(projection.entries, sizes, strict=True) if entry.position is None)
+    parts = {**plan_input.fixed_parts, "last exchange": last, "summaries": summaries}
+    listed = ", ".join(f"{name} {tokens:,}" for name, tokens in parts.items() if tokens)
+    whole = projection.tokens + plan_input.situation.extras_tokens + REPLY_OVERHEAD
+    return f"of {whole:,} tokens: {listed}" if listed else f"{whole:,} tokens"
+
+
+def cannot_help_plan(plan_input: PlanInput, parts: str, limit: str) -> Plan:
+    """Return a plan without steps that says why no compaction can help, and which part to make smaller."""
+    fixed = plan_input.fixed_parts
+    remedy = OVERSIZE_REMEDIES[max(fixed, key=lambda name: fixed[name])]
+    reason = f"{parts} and the newest prompt alone exceed {limit}: a compaction cannot help"
+    return Plan(reasons=(f"{reason} ({describe_breakdown(plan_input)}; {remedy})",))
+
+
 def compact_all_step(plan_input: PlanInput) -> CompactSpan | None:
-    """Return a manual compaction of all answered messages; None if there are none."""
+    """Return a manual compaction of all answered messages, or of all messages if none is; None if there are none."""
     projection = plan_input.projection
     said = [entry for entry in projection.entries if entry.position is not None and entry.message.role != "system"]
     if not said:
@@ -182,8 +226,10 @@ def compact_all_step(plan_input: PlanInput) -> CompactSpan | None:
         by="summary",
         trigger="manual",
     )
-    # A prompt without an answer stays, because the model has to answer it next.
-    return step if said[-1].message.role == "assistant" else without_open_exchange(step, plan_input)
+    if said[-1].message.role == "assistant":
+        return step
+    # A prompt without an answer stays, because the model has to answer it next, unless there is nothing else.
+    return without_open_exchange(step, plan_input) or step
 
 
 def without_open_exchange(step: CompactSpan, plan_input: PlanInput) -> CompactSpan | None:

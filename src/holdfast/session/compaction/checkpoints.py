@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from holdfast.core.planning.summary.prompt import TITLE_ELEMENT
 from holdfast.session.memory.private_files import (
     WORKSPACE_FILE_MODE,
     create_private_folder,
@@ -39,7 +40,6 @@ _FILE_NAME = re.compile(r"(?P<number>[0-9]{3,9})-(?P<slug>.+)\.md")
 _FRONT_MATTER = re.compile(
     r"---\r?\nnumber: [0-9]+\r?\ntitle: (?P<title>\".*\")\r?\nstop: (?P<stop>[0-9]{1,18})\r?\n---\r?\n"
 )
-_TITLE_TAG = re.compile(r"<checkpoint_title>(.{0,500}?)</checkpoint_title>", re.DOTALL | re.IGNORECASE)
 _TITLE_LINE = re.compile(r"[#*_\s]*title[*_]*\s*[:：][*_]*(.+)", re.IGNORECASE)
 _HEADING = re.compile(r"#\s+(.+)")
 
@@ -73,7 +73,7 @@ def summary_title(summary: str) -> str | None:
     The first of these counts: the text of a `<checkpoint_title>` element anywhere; a first line `Title: …`; a first
     line that is a heading of level one. Deeper headings name sections.
     """
-    if tag := _TITLE_TAG.search(summary):
+    if tag := TITLE_ELEMENT.search(summary):
         return _one_line(tag[1]) or None
     first = next((line.strip() for line in summary.split("\n") if line.strip()), "")
     found = _TITLE_LINE.fullmatch(first) or _HEADING.fullmatch(first)

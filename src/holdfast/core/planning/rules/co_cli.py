@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from holdfast.core.conversation.cuts import exchange_ranges
+from holdfast.core.conversation.cuts import exchange_ranges, pinned_exchanges
 from holdfast.core.conversation.messages import Entry, Text
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history.events import Summary
-from holdfast.core.planning.fit.protection import pinned_exchanges
 from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
@@ -130,6 +129,11 @@ class CoCliCompaction(CompactionRule):
         marker = plan_input.situation.counter.count(static_marker(self.max_messages))
         has_summarizer = plan_input.situation.has_summarizer
         return CompactionForecast(stays, MAX_SUMMARY_TOKENS if has_summarizer else marker, by_model=has_summarizer)
+
+    def may_grow(self, step: CompactSpan) -> bool:
+        """Return True: the window counts messages, and the marker replaces them whatever their size."""
+        del step
+        return True
 
     def replacement_texts(self, plan_input: PlanInput, step: CompactSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return the marker; a static one without a summary."""

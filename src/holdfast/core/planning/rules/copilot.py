@@ -8,6 +8,7 @@ user's messages are shortened first and the summary last, because the rest means
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import ClassVar
 
 from holdfast.core.conversation.cuts import uncuttable_span
@@ -15,7 +16,6 @@ from holdfast.core.conversation.shorten import clip_text
 from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD
 from holdfast.core.history.events import Summary
-from holdfast.core.planning.breaker import CANNOT_HELP, describe_fixed_size
 from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
@@ -26,9 +26,10 @@ from holdfast.core.planning.steps import (
     Plan,
     PlanInput,
     Threshold,
+    cannot_help_plan,
 )
-from holdfast.core.planning.triggers import CompactionMove, PendingCompaction, TwoThresholds
-from holdfast.core.schema import check_fields
+from holdfast.core.schema import check_fields, integer_bounds, number_bounds
+from holdfast.errors import SettingsError
 
 REMINDER_CHARS, REMINDER_MESSAGES = 30_000, 20
 REMINDER_HEAD_SHARE = 0.2
@@ -42,12 +43,59 @@ CHECKPOINT_INTRO = "Some of the conversation history has been summarized to free
 MANUAL_INTRO = "The conversation history has been summarized to free up context."
 
 
+class PendingCompaction(Enum):
+    """The state of a compaction in the background."""
+
+    NONE = "none"
+    RUNNING = "running"
+    COMPLETED = "completed"
+
+
+class CompactionMove(Enum):
+    """What to do about compaction before a request."""
+
+    CONTINUE = "continue"
+    START = "a summary starts in the background"
+    APPLY = "the finished summary is applied"
+    WAIT = "the request waits for the summary"
+    START_AND_WAIT = "a summary starts, and the request waits for it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoThresholds:
+    """Background compaction as in Copilot CLI: it starts at one share of the window, and requests wait at another."""
+
+    background: float = field(default=0.8, metadata=number_bounds(0.001, 1))
+    exhausted: float = field(default=0.95, metadata=number_bounds(0.001, 1))
+    min_messages: int = field(default=4, metadata=integer_bounds(1, 10**6))
+
+    def __post_init__(self) -> None:
+        check_fields(self, "policy.compaction.triggers")
+        if self.background >= self.exhausted:
+            problem = f"{self.background} must lie below {self.exhausted}"
+            raise SettingsError("policy.compaction.triggers.background", problem)
+
+    def next_move(
+        self, *, utilization: float, pending: PendingCompaction, messages: int, was_refused: bool = False
+    ) -> CompactionMove:
+        """Return what to do about compaction at a utilization of the window."""
+        if pending is PendingCompaction.COMPLETED:
+            return CompactionMove.APPLY
+        must_wait = was_refused or utilization >= self.exhausted
+        if pending is PendingCompaction.RUNNING:
+            return CompactionMove.WAIT if must_wait else CompactionMove.CONTINUE
+        if messages < self.min_messages or not (must_wait or utilization >= self.background):
+            return CompactionMove.CONTINUE
+        return CompactionMove.START_AND_WAIT if must_wait else CompactionMove.START
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopilotCompaction(CompactionRule):
     """Compacts everything up to the newest message at the time the summary was started."""
 
     RULE: ClassVar[str] = "copilot"
     offers_recall: ClassVar[bool] = True
+    asks_title: ClassVar[bool] = True
 
     triggers: TwoThresholds = field(default_factory=TwoThresholds)
 
@@ -60,9 +108,8 @@ class CopilotCompaction(CompactionRule):
         if not situation.has_summarizer:
             return NO_STEPS
         if plan_input.fixed_tokens >= self.triggers.background * window:
-            share = f"{self.triggers.background:.0%} of the window"
-            reason = f"system text, tools, pins and the newest prompt alone exceed {share}: {CANNOT_HELP}"
-            return Plan(reasons=(f"{reason} ({describe_fixed_size(plan_input)})",))
+            limit = f"{self.triggers.background:.0%} of the window"
+            return cannot_help_plan(plan_input, "system text, tools, pins", limit)
         pending = PendingCompaction.RUNNING if plan_input.is_summarizing else PendingCompaction.NONE
         move = self.triggers.next_move(
             utilization=plan_input.tokens / window,
@@ -76,9 +123,7 @@ class CopilotCompaction(CompactionRule):
         step = self._span(plan_input) if move is not CompactionMove.CONTINUE else None
         if step is None:
             return NO_STEPS
-        if move is CompactionMove.START:
-            return Plan(later=(step,), reasons=reasons)
-        return Plan(now=(step,), reasons=reasons)
+        return Plan(later=(step,), reasons=reasons) if move is CompactionMove.START else Plan((step,), reasons=reasons)
 
     def threshold(self, plan_input: PlanInput) -> Threshold:
         """Return how near the threshold is at which a summary is started."""
@@ -105,7 +150,7 @@ class CopilotCompaction(CompactionRule):
         """Return the message that replaces everything before the boundary, shortened to fit its room."""
         if summary is None:
             return ()
-        history, situation, projection = plan_input.history, plan_input.situation, plan_input.projection
+        history, situation = plan_input.history, plan_input.situation
         span, state = step.span, history.session_state_for(situation.scope)
         positions = plan_input.prompts_between(span.start, span.stop)
         history.entries.require(positions)
@@ -119,13 +164,7 @@ class CopilotCompaction(CompactionRule):
             is_manual=step.trigger == "manual",
         )
         # Together with the kept messages, the replacement must stay below the threshold that starts the next summary.
-        kept = {*span.kept, *situation.pins, *history.system_positions}
-        remaining = sum(
-            size
-            for entry, size in zip(projection.entries, projection.entry_tokens(), strict=True)
-            if entry.position is not None and (entry.position >= span.stop or entry.position in kept)
-        )
-        max_tokens = int(self.triggers.background * situation.message_budget) - remaining
+        max_tokens = int(self.triggers.background * situation.message_budget) - plan_input.tokens_outside(span)
         text = str(parts)
         for shorter in parts.shorter_versions():
             if situation.counter.count(text) + MESSAGE_OVERHEAD <= max_tokens:

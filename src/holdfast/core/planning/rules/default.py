@@ -1,22 +1,31 @@
-"""The rule of the default policy: compact rarely, and then nearly everything.
+"""The rules of the default policy: compact rarely, and then nearly everything.
 
 With a prompt cache, a changed prompt costs more than a long one. So the rule changes nothing until a threshold is
 reached. Then one compaction replaces everything but a short tail and breaks the prefix once, and the conversation can
 grow into the whole window again. Between the two thresholds, a compaction waits until the cached prefix has been read
 often enough to pay for itself. At the hard threshold, or when the cache has expired anyway, it does not wait.
+
+The rule does not compact if that would not help: if the parts that no compaction makes smaller fill the budget by
+themselves, or if an agent is in a loop since the last compaction. In a loop, every call returned the same result as
+before, and there was no new prompt or decision. Each compaction stores hashes of the progress so far, so that a loop is
+detected without reading the compacted messages.
+
+`Offload` replaces large, settled outputs by previews for good. It breaks the prefix like a compaction, but keeps the
+conversation itself whole. So it pays only if a few outputs hold most of the tokens.
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import ClassVar
 
-from holdfast.core.conversation.cuts import next_cut, uncuttable_span
-from holdfast.core.conversation.messages import Entry
+from holdfast.core.conversation.cuts import next_cut, reasoning_exchange, uncuttable_span
+from holdfast.core.conversation.messages import Entry, Text, ToolCall
 from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.history.events import MAIN, Summary
-from holdfast.core.planning.breaker import CANNOT_HELP, describe_fixed_size, loop_reason
-from holdfast.core.planning.fit.protection import reasoning_exchange
+from holdfast.core.ledger.constraints import Constraints
 from holdfast.core.planning.replacement import (
     ReplacementBudget,
     chat_scale,
@@ -31,12 +40,16 @@ from holdfast.core.planning.steps import (
     AwaitSummary,
     CompactionForecast,
     CompactSpan,
+    OffloadOutputs,
     Plan,
     PlanInput,
     Threshold,
+    cannot_help_plan,
+    describe_breakdown,
 )
 from holdfast.core.schema import check_fields, integer_bounds, number_bounds, share_bounds
 from holdfast.errors import SettingsError
+from holdfast.text import pluralize
 
 MIN_SUMMARY_TOKENS, MAX_SUMMARY_SHARE = 256, 0.25
 """A summary may have the first size even if its share is less, up to the second number as a share of a small window."""
@@ -46,6 +59,17 @@ TAIL_DIVISOR = 4
 """If there are too many messages, turns or bytes, one message in this many stays."""
 ASSUMED_PRICES = PROVIDER_PRICES["anthropic"]
 """The prices to assume if none are known."""
+OFFLOAD_CHARS_PER_TOKEN = 4
+MAX_PROGRESS_MARKS = 200
+"""How many of the newest marks a compaction stores; older progress counts as new again."""
+PROGRESS_MARK_CHARS = 8
+MIN_CALLS = 3
+"""With fewer calls since the last compaction, an agent does not count as looping."""
+_UNIT = re.compile(r"\d\s?(?:ms|s|secs?|seconds?)\b")
+"""What every duration ends with. Most texts have none; searching for it takes a tenth of the time."""
+# A changed duration is not progress. The second alternative consumes numbers that are not a duration all at once, so
+# that a long list of numbers is scanned once and not again from each number.
+_DURATION = re.compile(r"(\B\d++[.,:])?+\b\d++(?:[.,:]\d++)*+\s?(?:ms|s|secs?|seconds?)\b|(\d++(?:[.,:]\d++)*+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +81,6 @@ class DefaultCompaction(CompactionRule):
 
     RULE: ClassVar[str] = "default"
     offers_recall: ClassVar[bool] = True
-    detects_loops: ClassVar[bool] = True
     checks_summary: ClassVar[bool] = True
     is_summary_prompt: ClassVar[bool] = False
     weighs_prices: ClassVar[bool] = True
@@ -97,11 +120,8 @@ class DefaultCompaction(CompactionRule):
 
     def propose(self, plan_input: PlanInput) -> Plan:
         """Return the compaction to carry out now, or the summary to request in the background."""
-        situation, tokens, room = (
-            plan_input.situation,
-            plan_input.projection.tokens,
-            plan_input.situation.message_budget,
-        )
+        situation, tokens = plan_input.situation, plan_input.projection.tokens
+        room = situation.message_budget
         if situation.has_ready_summary:
             return Plan(now=(AwaitSummary(),), reasons=("a summary is ready and replaces the messages that it covers",))
         cause = self._compaction_reason(plan_input)
@@ -114,14 +134,12 @@ class DefaultCompaction(CompactionRule):
         if cause is not None and plan_input.fixed_tokens - situation.extras_tokens > self.soft_share * room:
             if plan_input.fill > 1:
                 return NO_STEPS
-            share = f"{self.soft_share:.0%} of the budget"
-            reason = f"system text, pins and the newest prompt alone exceed {share}: {CANNOT_HELP}"
-            return Plan(reasons=(f"{reason} ({describe_fixed_size(plan_input)})",))
-        after = self._remaining_tokens(plan_input, step) + sum(self._replacement_budget(plan_input, step))
+            return cannot_help_plan(plan_input, "system text, pins", f"{self.soft_share:.0%} of the budget")
+        after = plan_input.tokens_outside(step.span) + sum(self._replacement_budget(plan_input, step))
         if tokens - after < self._min_gain(plan_input):
             reason = f"a compaction would free only {max(0, tokens - after):,} of {tokens:,} tokens, so there was none"
             return Plan(reasons=(reason,)) if cause else NO_STEPS
-        if not situation.refusals and (reason := loop_reason(plan_input)):
+        if not situation.refusals and (reason := self.loop_reason(plan_input)):
             return Plan(reasons=(reason,))
         if cause is not None:
             prices = situation.prices or ASSUMED_PRICES
@@ -130,11 +148,8 @@ class DefaultCompaction(CompactionRule):
             return Plan(now=(step,), reasons=(f"{cause}; {cost}",))
         if plan_input.is_summarizing:
             return NO_STEPS
-        later = replace(step, by="summary")
-        return Plan(
-            later=(later,),
-            reasons=(f"{_describe_fill(plan_input, self.soft_share)}: a summary is written in the background",),
-        )
+        reason = f"{_describe_fill(plan_input, self.soft_share)}: a summary is written in the background"
+        return Plan(later=(replace(step, by="summary"),), reasons=(reason,))
 
     def threshold(self, plan_input: PlanInput) -> Threshold:
         """Return how near the next compaction is: the soft threshold with a summarizer, the hard one without."""
@@ -169,6 +184,11 @@ class DefaultCompaction(CompactionRule):
         by = "summary" if plan_input.situation.has_summarizer else "digest"
         return replace(step, by=by, trigger="manual") if step else None
 
+    def may_grow(self, step: CompactSpan) -> bool:
+        """Return False: a compaction that frees nothing is refused."""
+        del step
+        return False
+
     def replacement_texts(self, plan_input: PlanInput, step: CompactSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return one text: the summary or digest, the user's messages, the current state, and the ledger."""
         return (replacement_text(plan_input, step, summary, self._replacement_budget(plan_input, step)),)
@@ -179,8 +199,32 @@ class DefaultCompaction(CompactionRule):
 
     def max_summary_tokens(self, plan_input: PlanInput, step: CompactSpan) -> int:
         """Return the summary's share of the room, at most half of the span."""
-        compacted = plan_input.projection.tokens - self._remaining_tokens(plan_input, step)
+        compacted = plan_input.projection.tokens - plan_input.tokens_outside(step.span)
         return min(self._summary_tokens(plan_input.situation.message_budget), compacted // 2)
+
+    def loop_reason(self, plan_input: PlanInput) -> str:
+        """Return why another compaction would only repeat a loop; empty if there was progress since the last one."""
+        state = plan_input.projection.context.state
+        if not state.compactions or not state.compactions[-1].marks:
+            return ""
+        stop, known = state.compactions[-1].span.stop, frozenset(state.compactions[-1].marks)
+        after = [entry for entry in _recorded_entries(plan_input) if (entry.position or 0) >= stop]
+        # Messages that the compaction kept were recorded before it.
+        calls = sum(len(entry.message.results) for entry in after if (entry.position or 0) >= state.changed_at)
+        if calls < MIN_CALLS or any(mark not in known for mark in _marks_in(after)):
+            return ""
+        return (
+            f"the agent made no progress since the last compaction: {pluralize(calls, 'call')} returned the same "
+            "results as before, without a new prompt or decision; another compaction would only restart the loop "
+            f"({describe_breakdown(plan_input)})"
+        )
+
+    def progress_marks(self, plan_input: PlanInput) -> tuple[str, ...]:
+        """Return the marks of all progress so far, including those of the last compaction, newest last."""
+        compactions = plan_input.projection.context.state.compactions
+        before = compactions[-1].marks if compactions else ()
+        newest_first = dict.fromkeys(reversed([*before, *_marks_in(_recorded_entries(plan_input))]))
+        return tuple(reversed([*newest_first][:MAX_PROGRESS_MARKS]))
 
     def _summary_tokens(self, room: int) -> int:
         # A share of a small window holds no sentence, so there the summary may take more, up to a share of the window.
@@ -191,7 +235,7 @@ class DefaultCompaction(CompactionRule):
         """Return the room for a replacement: more if the span is chat, of which the ledger keeps nothing."""
         projection, summary = plan_input.projection, self.max_summary_tokens(plan_input, step)
         room = min(plan_input.situation.message_budget, projection.tokens)
-        compacted = projection.tokens - self._remaining_tokens(plan_input, step)
+        compacted = projection.tokens - plan_input.tokens_outside(step.span)
         # Each text is quoted once, so it counts once.
         sizes = {
             entry.message.text: size
@@ -215,17 +259,6 @@ class DefaultCompaction(CompactionRule):
         is_about_tokens = plan_input.fill == plan_input.token_fill
         room = plan_input.situation.message_budget
         return self.min_gain_share * room if is_about_tokens and plan_input.fill <= 1 else 1
-
-    @staticmethod
-    def _remaining_tokens(plan_input: PlanInput, step: CompactSpan) -> int:
-        """Return the tokens of the messages that a compaction does not touch."""
-        projection, history = plan_input.projection, plan_input.history
-        kept = {*step.span.kept, *history.session_state.pins, *history.system_positions}
-        return sum(
-            size
-            for entry, size in zip(projection.entries, projection.entry_tokens(), strict=True)
-            if entry.position is not None and (entry.position >= step.span.stop or entry.position in kept)
-        )
 
     def _compaction_reason(self, plan_input: PlanInput) -> str | None:
         """Return why to compact now; None if it can wait."""
@@ -290,3 +323,85 @@ def _describe_fill(plan_input: PlanInput, threshold: float) -> str:
     return (
         f"{tokens:,} tokens in {count:,} messages fill {plan_input.fill:.0%} of the budget (threshold {threshold:.0%})"
     )
+
+
+def without_durations(text: str) -> str:
+    """Return a text without its durations, so that two runs of one command compare as equal."""
+    return _DURATION.sub(r"\1\2", text) if _UNIT.search(text) else text
+
+
+def _recorded_entries(plan_input: PlanInput) -> list[Entry]:
+    """Return the visible messages in their recorded form, not as the context shortens them."""
+    entries = plan_input.history.entries
+    positions = [entry.position for entry in plan_input.projection.entries if entry.position is not None]
+    entries.require(positions)
+    return [entries[position] for position in positions]
+
+
+def _marks_in(entries: Iterable[Entry]) -> Iterator[str]:
+    """Yield a mark for each prompt, each call with its result, and each decision of the model."""
+    calls: dict[str, ToolCall] = {}
+    for entry in entries:
+        message = entry.message
+        if message.is_prompt:
+            yield _hash_mark("said", str(entry.position))
+        calls |= {call.id: call for call in message.calls}
+        for result in message.results:
+            call = calls.get(result.call_id)
+            asked = (call.name, call.arguments) if call else ("", "")
+            yield _hash_mark(*asked, without_durations(result.text))
+        if message.role == "assistant" and message.text:
+            constraints = Constraints()
+            constraints.observe(message.text, "assistant", entry.position or 0)
+            yield from (_hash_mark("decided", constraint.text) for constraint in constraints)
+
+
+def _hash_mark(*parts: str) -> str:
+    return sha256("\0".join(parts).encode(errors="replace")).hexdigest()[:PROGRESS_MARK_CHARS]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offload:
+    """Replaces large, settled outputs by previews for good, if that frees enough.
+
+    Shares are of the room that system text and tools leave to the messages.
+    """
+
+    at_share: float = field(default=0.8, metadata=share_bounds())
+    """The share at which the rule acts."""
+    max_left_share: float = field(default=0.2, metadata=share_bounds())
+    """The largest share that may remain; if more would remain, a compaction is the better way to break the prefix."""
+    tail_share: float = field(default=0.05, metadata=share_bounds())
+    """Outputs among the newest messages stay whole: the model is usually still reading them."""
+    max_chars: int = field(default=2_000, metadata=integer_bounds(64, 10**9))
+    """The length of the preview."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "policy.offload")
+
+    def propose(self, plan_input: PlanInput) -> Plan:
+        """Return the offload of all outputs before the tail, if it frees enough."""
+        projection, room = plan_input.projection, plan_input.situation.message_budget
+        if plan_input.token_fill < self.at_share or not len(projection):
+            return NO_STEPS
+        last = uncuttable_span(projection, len(projection) - 1)[0]
+        tail = max(projection.first_uncompacted, projection.tail_start(int(self.tail_share * room)))
+        cut = min(next_cut(projection, tail), last)
+        gain = sum(self._freed_tokens(plan_input, index) for index in range(cut))
+        if gain < self.max_left_share * room or projection.tokens - gain > self.max_left_share * room:
+            return NO_STEPS
+        step = OffloadOutputs(before=projection.position_at(cut), max_chars=self.max_chars)
+        previous = projection.context.state.offloaded
+        if previous is not None and step.before <= previous.line:
+            return NO_STEPS
+        reason = f"tool outputs before #{step.before} hold about {gain:,} tokens: previews replace them from now on"
+        return Plan(now=(step,), reasons=(reason,))
+
+    def _freed_tokens(self, plan_input: PlanInput, index: int) -> int:
+        entry = plan_input.projection.entries[index]
+        if entry.position is None or entry.position in plan_input.history.session_state.pins:
+            return 0
+        keeps_recall = plan_input.projection.context.has_recall
+        results = (result for result in entry.message.results if not (keeps_recall and result.is_recall_answer))
+        texts = (part.text for result in results for part in result.content if isinstance(part, Text))
+        return sum(max(0, len(text) - self.max_chars) for text in texts) // OFFLOAD_CHARS_PER_TOKEN

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from holdfast.core.conversation.cuts import uncuttable_span
+from holdfast.core.conversation.cuts import pinned_exchanges, uncuttable_span
 from holdfast.core.conversation.messages import Entry, Message, user
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history.events import Summary
-from holdfast.core.planning.fit.protection import pinned_exchanges
 from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
@@ -25,10 +24,10 @@ from holdfast.core.planning.steps import (
     PlanInput,
     Threshold,
 )
-from holdfast.core.planning.triggers import mid_run_fraction
 from holdfast.core.recall.artifacts import DEFAULT_ARTIFACT_TOKENS, large_results
 from holdfast.core.schema import check_fields, integer_bounds, share_bounds
 
+SMALL_WINDOW, LARGE_WINDOW = 100_000, 500_000
 MAX_ARTIFACTS = 12
 SUMMARY_HEADING = "[Summary of the conversation so far, for reference.]"
 COMPRESSION_ADVICE = (
@@ -38,6 +37,13 @@ COMPRESSION_ADVICE = (
 )
 """The advice to the agent, by how often its run was compacted."""
 _CYCLE = re.compile(r"\[Compression (\d{1,6}) of this run\.")
+
+
+def mid_run_fraction(window: int) -> float:
+    """Return the share of the window at which the tool results of a running agent are compacted."""
+    if window < SMALL_WINDOW:
+        return 0.75
+    return 0.83 if window < LARGE_WINDOW else 0.91
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

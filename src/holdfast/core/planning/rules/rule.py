@@ -39,10 +39,10 @@ class CompactionRule:
     """The rule's name in a policy file."""
     offers_recall: ClassVar[bool] = False
     """Whether the replacement ends with a line on how to recall the messages, for an agent with the recall tool."""
-    detects_loops: ClassVar[bool] = False
-    """Whether the rule refuses to compact again if the agent made no progress since the last compaction."""
     checks_summary: ClassVar[bool] = False
     """Whether a summary is checked against the facts that must be kept."""
+    asks_title: ClassVar[bool] = False
+    """Whether a summary is asked to name itself, for the file of its checkpoint."""
     is_summary_prompt: ClassVar[bool] = True
     """Whether an agent framework receives a summary as a user's prompt."""
     counts_requests_as_turns: ClassVar[bool] = False
@@ -64,6 +64,10 @@ class CompactionRule:
         """Return what to compact when the user asks for it; None if there is nothing."""
         return compact_all_step(plan_input)
 
+    def may_grow(self, step: CompactSpan) -> bool:
+        """Return whether a replacement may be larger than what it replaces: the user asked for it, and gets it."""
+        return step.trigger == "manual"
+
     def agent_requested_step(self, plan_input: PlanInput) -> CompactSpan | None:
         """Return what to compact when a working agent asks: its prompt and the call that asks stay."""
         step = self.manual_step(plan_input) or compact_all_step(plan_input)
@@ -83,6 +87,16 @@ class CompactionRule:
         """Return the texts next to a summary; the summary check looks for facts in them too."""
         del plan_input, step
         return []
+
+    def loop_reason(self, plan_input: PlanInput) -> str:
+        """Return why another compaction would only repeat a loop of the agent; empty if it would not."""
+        del plan_input
+        return ""
+
+    def progress_marks(self, plan_input: PlanInput) -> tuple[str, ...]:
+        """Return marks of the agent's progress, which a compaction stores so that a loop can be detected later."""
+        del plan_input
+        return ()
 
     def restore_events(self, context: Context) -> list[Event]:
         """Return the events that change the context when a session is reopened with `restore = "recent_text"`."""

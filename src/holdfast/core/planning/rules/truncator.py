@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from holdfast.core.conversation.cuts import pinned_exchanges
 from holdfast.core.conversation.messages import Entry, Message, ToolResult
 from holdfast.core.history.events import RequestTruncated
-from holdfast.core.planning.fit.protection import pinned_exchanges
 from holdfast.core.schema import check_fields, number_bounds
 
 FALLBACK_LIMIT = 128_000

@@ -17,22 +17,13 @@ from holdfast.core.conversation.messages import Entry as Said
 from holdfast.core.ledger.constraints import Constraint
 from holdfast.core.memory.board import Board, check_note_text
 from holdfast.core.planning.summary.framing import frame_mark, frame_text
+from holdfast.core.planning.summary.prompt import SummarizerInput
 from holdfast.errors import MalformedInputError
 
 CONSOLIDATION_AGENT, BOARD_TOOL = "rem-agent", "context_board"
 BoardAction: TypeAlias = Literal["add", "prune"]
 MAX_BOARD_PROPOSALS = 12
 """The most changes from one conversation: a board is short, so each conversation may add only a few notes."""
-BOARD_PARAMETERS: Mapping[str, object] = {
-    "type": "object",
-    "properties": {
-        "action": {"enum": ["add", "prune"]},
-        "text": {"type": "string", "description": "add: one thought in one line, to be understood without the rest"},
-        "id": {"type": "string", "description": "prune: the entry to take off"},
-        "sources": {"type": "array", "items": {"type": "integer"}, "description": "the positions that show it"},
-    },
-    "required": ["action"],
-}
 CONSOLIDATION_INSTRUCTIONS = f"""\
 You are {CONSOLIDATION_AGENT}. A conversation about a piece of work has ended. You keep the board \
 of what the next conversation \
@@ -69,13 +60,6 @@ class BoardProposal(NamedTuple):
     sources: tuple[str, ...] = ()
 
 
-class BoardPrompt(NamedTuple):
-    """The input of one model call."""
-
-    system: str
-    text: str
-
-
 @dataclass(slots=True)
 class BoardDraft:
     """The draft of a board that calls of `context_board` change."""
@@ -104,12 +88,11 @@ class BoardDraft:
 
     def _add(self, text: str, positions: Sequence[int]) -> str:
         said = check_note_text(text)
-        known = [position for position in positions if position in self.messages]
-        if not any(_is_said(self.messages[position]) for position in known):
+        sources = self._sources(positions)
+        if not sources:
             return "refused: nothing that somebody said is its source"
         if self.board.note_with_text(said) is not None:
             return "refused: that is on the board already"
-        sources = self._sources(known)
         self.board = self.board.with_note(said, day=self.day, sources=sources)
         self.proposals.append(BoardProposal("add", said, sources=sources))
         return "added"
@@ -118,15 +101,18 @@ class BoardDraft:
         entry = self.board.note_by_id(entry_id)
         if not entry.sources:
             return "refused: a person wrote it, and only a person takes it off"
-        known = [position for position in positions if position in self.messages]
-        if not any(_is_said(self.messages[position]) for position in known):
+        sources = self._sources(positions)
+        if not sources:
             return "refused: nothing that somebody said shows that it does not hold any more"
         self.board = self.board.without_note(entry.id)
-        self.proposals.append(BoardProposal("prune", entry.text, entry.id, self._sources(known)))
+        self.proposals.append(BoardProposal("prune", entry.text, entry.id, sources))
         return "taken off"
 
     def _sources(self, positions: Sequence[int]) -> tuple[str, ...]:
-        return tuple(f"{self.session} #{position}" for position in dict.fromkeys(positions))
+        """Return the sources at known positions; none if no text of the user or the model is among them."""
+        known = [self.messages[position] for position in dict.fromkeys(positions) if position in self.messages]
+        is_said = any(one.message.role in {"user", "assistant"} and one.message.text.strip() for one in known)
+        return tuple(f"{self.session} #{one.position}" for one in known) if is_said else ()
 
 
 def propose_by_rule(draft: BoardDraft, constraints: Sequence[Constraint], start: int) -> None:
@@ -134,21 +120,21 @@ def propose_by_rule(draft: BoardDraft, constraints: Sequence[Constraint], start:
 
     Active ones are added to the board. Notes whose constraint was settled since `start` are pruned.
     """
-    for wish in reversed(constraints):
-        known = draft.board.note_with_text(wish.text)
-        if wish.status == "active" and wish.sources[-1] >= start:
-            draft.apply_call({"action": "add", "text": wish.text, "sources": list(wish.sources)})
-        elif known is not None and wish.settled_by is not None and wish.settled_by >= start:
-            draft.apply_call({"action": "prune", "id": known.id, "sources": [wish.settled_by]})
+    for constraint in reversed(constraints):
+        known = draft.board.note_with_text(constraint.text)
+        if constraint.status == "active" and constraint.sources[-1] >= start:
+            draft.apply_call({"action": "add", "text": constraint.text, "sources": list(constraint.sources)})
+        elif known is not None and constraint.settled_by is not None and constraint.settled_by >= start:
+            draft.apply_call({"action": "prune", "id": known.id, "sources": [constraint.settled_by]})
 
 
-def board_prompt(piece: str, board: Board) -> BoardPrompt:
+def board_prompt(piece: str, board: Board) -> SummarizerInput:
     """Return the prompt that asks a model for board changes from one chunk of a conversation."""
     entries = "\n".join(f"[{entry.id}] {entry.text}" for entry in board.notes) or "(nothing yet)"
     mark = frame_mark([piece, entries, CONSOLIDATION_INSTRUCTIONS])
     parts = [f"MARK is {mark}.", "The board as it stands:", frame_text("board", entries, mark)]
     parts += ["The conversation:", frame_text("messages", piece, mark), f"Write your calls of {BOARD_TOOL}, or none."]
-    return BoardPrompt(CONSOLIDATION_INSTRUCTIONS, "\n\n".join(parts))
+    return SummarizerInput(CONSOLIDATION_INSTRUCTIONS, "\n\n".join(parts))
 
 
 def parse_board_calls(answer: str) -> Iterator[Mapping[str, object]]:
@@ -181,8 +167,3 @@ def apply_proposals(board: Board, proposals: Sequence[BoardProposal], day: str) 
 def _positions(value: object) -> list[int]:
     listed = cast("list[object]", value) if isinstance(value, list) else [value]
     return [one for one in listed if isinstance(one, int) and not isinstance(one, bool)]
-
-
-def _is_said(entry: Said) -> bool:
-    """Return whether a message is text of the user or the model: tool output alone is not a valid source."""
-    return entry.message.role in {"user", "assistant"} and bool(entry.message.text.strip())

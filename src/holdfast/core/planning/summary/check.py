@@ -20,8 +20,7 @@ from holdfast.core.conversation.tokens import Counter
 from holdfast.core.ledger.names import is_name_in
 from holdfast.core.planning.summary.framing import neutralize_frames
 from holdfast.core.planning.summary.must_keep import FactReader, MustKeep, survival_score
-from holdfast.core.planning.summary.prompt import PREFIX_PROMPT_TEXTS as WORDS_BEHIND
-from holdfast.core.planning.summary.prompt import SUMMARY_PROMPT_TEXTS
+from holdfast.core.planning.summary.prompt import PREFIX_PROMPT_TEXTS, SUMMARY_PROMPT_TEXTS
 from holdfast.core.planning.summary.sanitize import CITATION, sanitize_summary
 
 NotASummary: TypeAlias = Literal["no words", "repeats itself", "a refusal", "an echo", "a tool call"]
@@ -52,35 +51,28 @@ _CALL = re.compile(
 
 def not_a_summary_reasons(text: str) -> Iterator[NotASummary]:
     """Yield why a sanitized text is not a summary."""
-    words = _WORD.findall(text.casefold())
+    runs = list(_word_runs(text))
+    distinct = set(runs)
     if text and not _LETTER.search(text):
         yield "no words"
-    if _repeats_itself(words):
+    if len(runs) >= MIN_RUNS and 1 - len(distinct) / len(runs) > MAX_REPEATED_SHARE:
         yield "repeats itself"
     if _REFUSAL.match(text) and not re.search(CITATION, text):
         yield "a refusal"
-    if _echoes_prompt(words) or len(_HEADING.findall(text)) > MAX_COPIED_HEADINGS:
+    is_echo = bool(distinct) and len(distinct & _prompt_runs()) > MAX_ECHOED_SHARE * len(distinct)
+    if is_echo or len(_HEADING.findall(text)) > MAX_COPIED_HEADINGS:
         yield "an echo"
     if _CALL.match(text) or _is_json_call(text):
         yield "a tool call"
 
 
-def _repeats_itself(words: list[str]) -> bool:
-    runs = list(_word_runs(words))
-    return len(runs) >= MIN_RUNS and 1 - len(set(runs)) / len(runs) > MAX_REPEATED_SHARE
-
-
-def _echoes_prompt(words: list[str]) -> bool:
-    runs = set(_word_runs(words))
-    return bool(runs) and len(runs & _prompt_runs()) > MAX_ECHOED_SHARE * len(runs)
-
-
 @cache
 def _prompt_runs() -> frozenset[tuple[str, ...]]:
-    return frozenset(_word_runs(_WORD.findall(f"{SUMMARY_PROMPT_TEXTS}\n{WORDS_BEHIND}".casefold())))
+    return frozenset(_word_runs(f"{SUMMARY_PROMPT_TEXTS}\n{PREFIX_PROMPT_TEXTS}"))
 
 
-def _word_runs(words: list[str]) -> Iterator[tuple[str, ...]]:
+def _word_runs(text: str) -> Iterator[tuple[str, ...]]:
+    words = _WORD.findall(text.casefold())
     return (tuple(words[start : start + RUN_WORDS]) for start in range(len(words) - RUN_WORDS + 1))
 
 

@@ -45,11 +45,7 @@ class View:
 
         `tokens_of` returns the text and media tokens of a message, for a caller that caches them.
         """
-
-        def cost(message: Message) -> tuple[int, int]:
-            return message_tokens(message, situation.counter)
-
-        price = tokens_of or cost
+        price: Callable[[Message], tuple[int, int]] = tokens_of or (lambda one: message_tokens(one, situation.counter))
         systems = sum([sum(price(entry.message)) for entry in self.entries if entry.message.role == "system"])
         media = sum([price(entry.message)[1] for entry in self.entries]) if self.has_media else 0
         return situation.billed_count(
@@ -94,15 +90,17 @@ class Receipt:
 
     def _lines(self) -> Iterator[str]:
         yield f"{'':10}{'messages':>10}{'tokens':>12}"
-        yield f"{'before':10}{self.messages_before:>10,}{_format_count(self.tokens_before):>12}"
+        before = f"{'≈' if self.tokens_before.provenance == 'estimated' else ''}{self.tokens_before.total:,}"
+        yield f"{'before':10}{self.messages_before:>10,}{before:>12}"
         yield f"{'sent':10}{self.messages:>10,}{self.tokens.total:>12,}  ({self.tokens.provenance})"
         budget = self.budget
-        yield f"{'budget':10}{_number_or_dash(budget.messages):>10}{budget.tokens:>12,}  ({budget.source})"
-        for name in ("kept", "clipped", "elided"):
-            positions: tuple[int, ...] = getattr(self, name)
-            yield from _receipt_row(name, position_ranges(sorted(positions)))
-        yield from _receipt_row("compacted", self.compacted)
-        yield from _receipt_row("dropped", self.dropped)
+        most = "–" if budget.messages is None else f"{budget.messages:,}"
+        yield f"{'budget':10}{most:>10}{budget.tokens:>12,}  ({budget.source})"
+        for name in ("kept", "clipped", "elided", "compacted", "dropped"):
+            found = getattr(self, name)
+            ranges: PositionRanges = found if name in {"compacted", "dropped"} else position_ranges(sorted(found))
+            if ranges:
+                yield f"{name:10}{position_count(ranges):>10,}  {format_positions(ranges)}"
         if self.repairs:
             yield f"{'repaired':10}{len(self.repairs):>10,}"
         for repair in self.repairs:
@@ -148,16 +146,3 @@ def receipt_of(
         conflicts=conflicts,
         reasons=reasons,
     )
-
-
-def _receipt_row(name: str, positions: PositionRanges) -> Iterator[str]:
-    if positions:
-        yield f"{name:10}{position_count(positions):>10,}  {format_positions(positions)}"
-
-
-def _format_count(count: TokenCount) -> str:
-    return f"{count.total:,}" if count.provenance != "estimated" else f"≈{count.total:,}"
-
-
-def _number_or_dash(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}"

@@ -1,11 +1,7 @@
-"""Rules that shorten large tool outputs of older messages.
+"""Rules that clip long tool outputs of older messages, decided again for every request.
 
-Two of the rules cap outputs in every single request. `KeepHeads`, from co-cli, keeps the head and states the full
-length. `KeepEnds`, from CowAgent, keeps both ends. Both spare the outputs that the model is still working with: those
-in the last two messages, or in the running turn.
-
-`Offload` replaces large, settled outputs by previews for good. It breaks the prefix like a compaction, but keeps the
-conversation itself whole. So it pays only if a few outputs hold most of the tokens.
+`KeepHeads`, from co-cli, keeps the head and states the full length. `KeepEnds`, from CowAgent, keeps both ends. Both
+spare the outputs that the model is still working with: those in the last two messages, or in the running turn.
 """
 
 import json
@@ -14,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from holdfast.core.conversation.cuts import exchange_ranges, next_cut, turn_ranges, uncuttable_span
+from holdfast.core.conversation.cuts import exchange_ranges, turn_ranges
 from holdfast.core.conversation.messages import Content, Entry, Message, Text, ToolResult
 from holdfast.core.conversation.shorten import clip_outputs
-from holdfast.core.planning.steps import NO_STEPS, OffloadOutputs, Plan, PlanInput
-from holdfast.core.schema import check_fields, integer_bounds, share_bounds
+from holdfast.core.schema import check_fields, integer_bounds
 
 _NOTICE = re.compile(r"\n\[…truncated, \d+ chars total\]")
 
@@ -124,53 +119,3 @@ class KeepEnds:
             else entry
             for index, entry in enumerate(entries)
         ]
-
-
-OFFLOAD_CHARS_PER_TOKEN = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offload:
-    """Replaces large, settled outputs by previews for good, if that frees enough.
-
-    Shares are of the room that system text and tools leave to the messages.
-    """
-
-    at_share: float = field(default=0.8, metadata=share_bounds())
-    """The share at which the rule acts."""
-    max_left_share: float = field(default=0.2, metadata=share_bounds())
-    """The largest share that may remain; if more would remain, a compaction is the better way to break the prefix."""
-    tail_share: float = field(default=0.05, metadata=share_bounds())
-    """Outputs among the newest messages stay whole: the model is usually still reading them."""
-    max_chars: int = field(default=2_000, metadata=integer_bounds(64, 10**9))
-    """The length of the preview."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "policy.offload")
-
-    def propose(self, plan_input: PlanInput) -> Plan:
-        """Return the offload of all outputs before the tail, if it frees enough."""
-        projection, room = plan_input.projection, plan_input.situation.message_budget
-        if plan_input.token_fill < self.at_share or not len(projection):
-            return NO_STEPS
-        last = uncuttable_span(projection, len(projection) - 1)[0]
-        tail = max(projection.first_uncompacted, projection.tail_start(int(self.tail_share * room)))
-        cut = min(next_cut(projection, tail), last)
-        gain = sum(self._freed_tokens(plan_input, index) for index in range(cut))
-        if gain < self.max_left_share * room or projection.tokens - gain > self.max_left_share * room:
-            return NO_STEPS
-        step = OffloadOutputs(before=projection.position_at(cut), max_chars=self.max_chars)
-        previous = projection.context.state.offloaded
-        if previous is not None and step.before <= previous.line:
-            return NO_STEPS
-        reason = f"tool outputs before #{step.before} hold about {gain:,} tokens: previews replace them from now on"
-        return Plan(now=(step,), reasons=(reason,))
-
-    def _freed_tokens(self, plan_input: PlanInput, index: int) -> int:
-        entry = plan_input.projection.entries[index]
-        if entry.position is None or entry.position in plan_input.history.session_state.pins:
-            return 0
-        keeps_recall = plan_input.projection.context.has_recall
-        results = (result for result in entry.message.results if not (keeps_recall and result.is_recall_answer))
-        texts = (part.text for result in results for part in result.content if isinstance(part, Text))
-        return sum(max(0, len(text) - self.max_chars) for text in texts) // OFFLOAD_CHARS_PER_TOKEN

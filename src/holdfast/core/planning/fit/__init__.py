@@ -1,1 +1,0 @@
-"""Makes a request fit its budget: what is protected, where cuts may fall, and the receipt of the changes."""
