@@ -18,6 +18,7 @@ from benchmarks.torture import (
     interleavings,
     providers,
     summarizers,
+    thinking,
     usage,
     writers,
 )
@@ -89,6 +90,12 @@ ROUNDS: Mapping[str, Round] = {
         providers.STRATEGIES,
         providers.check,
         weight=50,
+    ),
+    "thinking": Round(
+        "thinking after changed prefixes under every preset: removed where it must be, and nowhere else",
+        thinking.STRATEGIES,
+        thinking.check,
+        weight=20,
     ),
     "usage": Round(
         "usage reports and limits of every provider, true and false: within budget, and no effect elsewhere",

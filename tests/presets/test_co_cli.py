@@ -97,8 +97,8 @@ async def test_without_a_summary_the_static_marker_takes_its_place_and_compact_c
     async with Session.open("c1", model=MODELS[0], policy="co-cli", summarizer=refusing) as session:
         play = Play(session)
         for number in range(14):
-            requests = await play.take(made_turn(number, chars=100))
-        text = requests[-1].messages[4]["content"]
+            await play.take(made_turn(number, chars=100))
+        sent = play.requests[-1].messages
 
-    assert text == "[Earlier conversation trimmed — 17 messages removed to stay within context budget]"
-    assert assistant_message("Answer 0: src/module_0.py is as it should be.") == requests[-1].messages[3]
+    assert sent[4]["content"] == "[Earlier conversation trimmed — 17 messages removed to stay within context budget]"
+    assert assistant_message("Answer 0: src/module_0.py is as it should be.") == sent[3]

@@ -60,6 +60,7 @@ from holdfast.session.recall.search import check_query_words
 from holdfast.session.request import Request
 from holdfast.session.requested_compaction import RequestedCompaction
 from holdfast.session.sync import with_read_notes
+from holdfast.session.thinking import with_prefix_hashes
 from holdfast.session.tools import COMPACT_CONTEXT, COMPACT_DESCRIPTION, COMPACT_PARAMETERS, ModelTool
 from holdfast.stores.base import Store
 from holdfast.wire.formats import format_named
@@ -173,7 +174,7 @@ class Conversation:
             for number, native in enumerate(natives)
         ]
         async with self._log.lock:
-            events = with_read_notes(self.history, events, decoded)
+            events = with_prefix_hashes(self.history, with_read_notes(self.history, events, decoded), decoded)
             if billed is not None:
                 await self._engine.calibrator.record_usage(billed, scope)
             if any(message.role == "assistant" for message in decoded):
@@ -297,15 +298,15 @@ class Conversation:
     async def messages(self, *, scope: str | OwnScope = OWN_SCOPE) -> list[Mapping[str, object]]:
         """Return an agent's own messages as they were recorded, compacted ones included, as a client's list holds them.
 
-        Leaves out messages from before a clear, rewound messages, messages of other agents in their own scopes, and
-        notes from memory.
+        Leaves out messages from before a clear, rewound messages, messages that a client compacted by itself, messages
+        of other agents in their own scopes, notes from memory, and attachments.
         """
         named = self._resolve_scope(scope)
         context, entries = self.history.context(named), self.history.entries
         own = [
             position
             for position in range(context.state.cleared_at, context.length)
-            if context.message_scopes[position] == named and context.is_visible(position)
+            if context.message_scopes[position] == named and context.is_in_view(position)
         ]
         entries.require(own)
         return [entries.native(position) for position in own if not entries[position].message.is_from_memory]

@@ -6,6 +6,7 @@ once, and the request includes them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from holdfast.core.conversation.json_values import dump_json
 from holdfast.core.conversation.tokens import Calibration, Counter
@@ -13,7 +14,15 @@ from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.session_state import RequestExtras
 from holdfast.core.planning.changes import compaction_completed_event, step_event
-from holdfast.core.planning.plan import MAX_PLAN_ROUNDS, make_plan, plan_input_of, usage_measured_event, view_of
+from holdfast.core.planning.plan import (
+    MAX_PLAN_ROUNDS,
+    after_open_round,
+    has_open_round,
+    make_plan,
+    plan_input_of,
+    usage_measured_event,
+    view_of,
+)
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.processors import NO_PROCESSORS, RequestProcessors
 from holdfast.core.planning.receipt import View
@@ -27,7 +36,7 @@ from holdfast.core.planning.steps import (
     ReduceTurnsToText,
     Step,
 )
-from holdfast.counters.models import budget_for, find_model, prices_of
+from holdfast.counters.models import binds_thinking, budget_for, find_model, prices_of
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import ConcurrentWriteError
 from holdfast.models.base import CachedPrefix
@@ -37,6 +46,7 @@ from holdfast.session.compaction.summarizer import SentRequest
 from holdfast.session.inputs import extras_json
 from holdfast.session.log.event_log import SessionLog
 from holdfast.session.request import Request, policy_hash, request_of, request_prepared_event
+from holdfast.session.thinking import bind_thinking
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +216,7 @@ class RequestBuilder:
             batching=history.message_format.batching,
             max_text_chars=history.message_format.max_text_chars,
             max_images=history.message_format.max_images,
+            binds_thinking=binds_thinking(options.model, history.message_format.name),
             scope=options.scope,
             # A budget that a user or a provider names is the window to fill.
             window=budget.tokens
@@ -247,6 +258,8 @@ class RequestBuilder:
             plan = make_plan(plan_input, policy)
             # Make a view before the steps too: if none is possible, this raises before anything is recorded.
             view = view_of(plan_input, policy, self.processors)
+            if plan.now and has_open_round(view, plan_input, policy):
+                plan = after_open_round(plan)
             reasons += (*plan.reasons, *view.reasons)
             rounds += 1
             if not plan.now or rounds == MAX_PLAN_ROUNDS:
@@ -281,6 +294,12 @@ class RequestBuilder:
     ) -> Request:
         """Return the recorded request of a view; starts the steps that the plan leaves to the background."""
         situation, scope = plan_input.situation, options.scope
+        prefix: dict[str, str] = {}
+        if situation.binds_thinking:
+            hashes, extras = self._log.prefix_hashes, {"system": options.system, "tools": options.tools}
+            view, prefix_hash, extras_hash = bind_thinking(view, plan_input, hashes, **extras)
+            prefix = {"prefix_hash": prefix_hash, "extras_hash": extras_hash}
+            reasons = tuple(dict.fromkeys((*reasons, *view.reasons)))
         request = request_of(
             view,
             plan_input,
@@ -289,6 +308,7 @@ class RequestBuilder:
             system=options.system,
             tools=options.tools,
         )
+        prefix_break = self._prefix_break(self.last_requests.get(scope), request, options)
         self._budgets[scope, options.model] = situation.budget
         self.last_requests[scope] = SentRequest(
             prefix=CachedPrefix(
@@ -313,7 +333,9 @@ class RequestBuilder:
         await self._log.append(
             usage_measured_event(view, request.tokens, situation),
             *(() if view.truncated is None else (view.truncated,)),
-            request_prepared_event(request, view, plan_input, policy_hash(self._compactor.policy)),
+            request_prepared_event(
+                request, view, plan_input, policy_hash(self._compactor.policy), prefix_break=prefix_break, **prefix
+            ),
         )
         if view.is_emergency:
             self._compactor.observers.start_memory_update()
@@ -322,6 +344,34 @@ class RequestBuilder:
             self._log.last_sent = list(zip(request.messages, request.hashes, request.positions, strict=True))
         self._calibrator.record_request(options.served_model, request.tokens.counted, scope)
         return request
+
+    def _prefix_break(
+        self, last: SentRequest | None, request: Request, options: RequestOptions
+    ) -> log.PrefixBreak | None:
+        """Return why a request does not begin with the agent's last one; None if it does, or if there was none."""
+        if last is None:
+            return None
+        before, after = last.prefix.messages, request.messages
+        changed = [
+            what
+            for what, is_changed in (
+                ("the model", last.model != options.model),
+                ("the system text", last.prefix.system != options.system),
+                ("the tools", last.prefix.tools != options.tools),
+            )
+            if is_changed
+        ]
+        if changed:
+            return log.PrefixBreak(at=0, reason=f"{' and '.join(changed)} changed")
+        pairs = zip(before, after, strict=False)
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1] or pair[0] == pair[1], pairs))
+        if same == len(before):
+            return None
+        history, reasons = self._log.history, [*request.receipt.reasons]
+        if history.change_count != last.change_count:
+            kind = "a compaction" if history.is_last_change_a_compaction else "a change of the context"
+            reasons.insert(0, f"{kind} since the last request")
+        return log.PrefixBreak(at=same, reason="; ".join(reasons) or "earlier messages were repaired or shortened anew")
 
 
 def _limited_options(options: RequestOptions, provider_limit: int, reasons: list[str]) -> RequestOptions:

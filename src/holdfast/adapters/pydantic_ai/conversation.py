@@ -211,7 +211,7 @@ class AgentConversation:
             position
             for position in range(context.state.cleared_at, context.length)
             if context.message_scopes[position] == scope
-            and context.is_visible(position)
+            and context.is_in_view(position)
             and not entries[position].message.is_from_memory
         ]
 

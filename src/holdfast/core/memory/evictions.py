@@ -95,7 +95,7 @@ class Evictions:
         if before and left:
             # The summary covers both, so report it once.
             return [_joined(left[0], *before, *left)]
-        if left and may_wait and not event.replacement:
+        if left and may_wait and not event.replacement and event.trigger != "client":
             self.awaiting_summary += left
             return before
         return [*before, *left]

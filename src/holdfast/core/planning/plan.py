@@ -22,6 +22,7 @@ from holdfast.core.planning.processors import (
 )
 from holdfast.core.planning.receipt import View
 from holdfast.core.planning.rules.cowagent import EMERGENCY_REASON
+from holdfast.core.planning.rules.default import DefaultCompaction
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import NO_STEPS, CompactSpan, Plan, PlanInput, Step
 from holdfast.errors import PendingToolCallsError
@@ -30,6 +31,8 @@ MAX_FAILURES, MESSAGES_AFTER_FAILURES = 3, 20
 """After the first number of failures in a row, summaries pause until the second number of messages was recorded."""
 MAX_PLAN_ROUNDS = 3
 """The most plans for one request; the steps of the last plan are not carried out."""
+
+OPEN_ROUND_REASON = "a compaction waits until the running tool round ends, because the round's thinking would be lost"
 
 
 def plan_input_of(history: History, policy: Policy, situation: Situation) -> PlanInput:
@@ -97,6 +100,31 @@ def _failed_before(step: Step, plan_input: PlanInput) -> bool:
 
 def _needs_summary(step: Step) -> bool:
     return isinstance(step, CompactSpan) and step.by == "summary"
+
+
+def has_open_round(view: View, plan_input: PlanInput, policy: Policy) -> bool:
+    """Return whether a change of context would lose the thinking of the running tool round, and can still wait.
+
+    It can wait as long as the whole context is sent as it is, without a repair and within all limits. Presets of other
+    systems do not wait: they compact at the thresholds of those systems.
+    """
+    projection, situation = plan_input.projection, plan_input.situation
+    if not situation.binds_thinking or not isinstance(policy.compaction, DefaultCompaction):
+        return False
+    if situation.refusals or not len(projection):
+        return False
+    start = -1 if projection.newest_prompt is None else projection.newest_prompt
+    if not projection[-1].outline.result_ids or not any(
+        entry.message.has_thinking for entry in projection.entries[start + 1 :]
+    ):
+        return False
+    return are_same_messages(view.entries, projection.entries)
+
+
+def after_open_round(plan: Plan) -> Plan:
+    """Return a plan that changes nothing while a tool round is open; a summary is written in the background."""
+    later = (*plan.later, *(step for step in plan.now if _needs_summary(step)))
+    return Plan((), later, (*plan.reasons, OPEN_ROUND_REASON))
 
 
 # The view that is sent.

@@ -181,6 +181,8 @@ class Situation:
     """The longest single text that the provider accepts."""
     max_images: int | None = None
     """The most images that the provider accepts in one request."""
+    binds_thinking: bool = False
+    """Whether the model accepts its thinking only after the exact request that it was said in."""
     scope: str = MAIN
     """The scope of the agent that sends the request."""
     window: int | None = None

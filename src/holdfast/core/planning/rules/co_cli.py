@@ -82,6 +82,7 @@ class CoCliCompaction(CompactionRule):
 
     RULE: ClassVar[str] = "co-cli"
     counts_requests_as_turns: ClassVar[bool] = True
+    allows_recall_tool: ClassVar[bool] = False
 
     max_messages: int = field(default=40, metadata=integer_bounds(0, 10**9))
     """More requests and responses than this trigger a compaction; 0 switches the rule off."""

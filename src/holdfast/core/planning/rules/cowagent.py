@@ -244,7 +244,13 @@ class CowAgentCompaction(CompactionRule):
         compactions, state = plan_input.projection.context.state.compactions, plan_input.history.session_state
         can_write = plan_input.situation.has_summarizer and not plan_input.is_summarizing
         last = compactions[-1] if compactions else None
-        if last is None or last.replacement or not can_write or last.span.stop == state.failed_stop:
+        if (
+            last is None
+            or last.replacement
+            or last.trigger == "client"
+            or not can_write
+            or last.span.stop == state.failed_stop
+        ):
             return NO_STEPS
         count = len(plan_input.prompts_between(last.span.start, last.span.stop))
         step = CompactSpan(span=replace(last.span, kept=(), count=count, is_merged=True), by="summary")

@@ -39,6 +39,8 @@ class CompactionRule:
     """The rule's name in a policy file."""
     offers_recall: ClassVar[bool] = False
     """Whether the replacement ends with a line on how to recall the messages, for an agent with the recall tool."""
+    allows_recall_tool: ClassVar[bool] = True
+    """Whether an application may offer the recall tool; a preset may consist of exactly its own steps."""
     checks_summary: ClassVar[bool] = False
     """Whether a summary is checked against the facts that must be kept."""
     asks_title: ClassVar[bool] = False
