@@ -19,6 +19,8 @@ from benchmarks.torture import (
     interleavings,
     providers,
     summarizers,
+    thinking,
+    usage,
     writers,
 )
 
@@ -95,5 +97,17 @@ ROUNDS: Mapping[str, Round] = {
         providers.STRATEGIES,
         providers.check,
         weight=50,
+    ),
+    "thinking": Round(
+        "thinking after changed prefixes under every preset: removed where it must be, and nowhere else",
+        thinking.STRATEGIES,
+        thinking.check,
+        weight=20,
+    ),
+    "usage": Round(
+        "usage reports and limits of every provider, true and false: within budget, and no effect elsewhere",
+        usage.STRATEGIES,
+        usage.check,
+        weight=20,
     ),
 }

@@ -124,6 +124,8 @@ class ContextReport:
     """Visible messages, and the start of the answer, which counts as part of the request."""
     error: float = field(default=0.0, compare=False)
     """The possible error of these counts, as a share; measured if the provider has reported usage."""
+    provenance: str = field(default="", compare=False)
+    """The provenance of these counts, such as `counted` or `estimated`."""
     reclaimable: int = 0
     """What a compaction could free at most, without a replacement; `preview` returns what it would free."""
     messages: int = 0
@@ -174,6 +176,7 @@ def context_report(plan_input: PlanInput, policy: Policy, summary_author: Summar
         summary=billed(sizes["summary"]),
         turns=billed(sizes["turns"]),
         error=ERROR_ESTIMATED if projection.media_count and not situation.calibration.samples else situation.error,
+        provenance=situation.billed_count(system=0, conversation=0, media=projection.media_count).provenance,
         reclaimable=billed(sizes["free"]),
         messages=len(projection),
         roles=Tally(entry.message.speaker for entry in projection.entries),
