@@ -19,6 +19,7 @@ from benchmarks.torture import (
     providers,
     summarizers,
     thinking,
+    usage,
     writers,
 )
 
@@ -94,6 +95,12 @@ ROUNDS: Mapping[str, Round] = {
         "thinking after changed prefixes under every preset: removed where it must be, and nowhere else",
         thinking.STRATEGIES,
         thinking.check,
+        weight=20,
+    ),
+    "usage": Round(
+        "usage reports and limits of every provider, true and false: within budget, and no effect elsewhere",
+        usage.STRATEGIES,
+        usage.check,
         weight=20,
     ),
 }

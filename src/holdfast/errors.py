@@ -317,7 +317,7 @@ class ModelOverflowError(ModelError):
         super().__init__(model, problem, "send less" if limit is None else f"send less than {limit:,} tokens")
         self.limit = limit
         self.size = size
-        """The size of the request in tokens, as the provider counts it."""
+        """The size of the request in tokens, as the provider counts it, without room for the answer."""
 
 
 class ModelRefusedError(ModelError):

@@ -181,6 +181,20 @@ async def test_our_own_compaction_may_follow_the_clients(store: Store) -> None:
     assert kinds == ["session.compaction_complete", "session.compaction_complete"]
 
 
+async def test_a_rule_of_the_user_from_before_the_clients_compaction_is_in_our_next_digest(store: Store) -> None:
+    async with Session.open("s", store=store, model="gpt-5") as session:
+        talk = [user_message("Never push to the branch harbor-7731."), assistant_message("I will not.")]
+        await session.sync(talk)
+        shorter = [user_message("Continued from before."), user_message("go on")]
+        await session.sync(shorter, compacted="They talked.")
+        for number in range(20):
+            shorter += [assistant_message(f"answer {number} " + "word " * 60), user_message(f"question {number}")]
+        await session.sync(shorter)
+        done = await session.compact(budget=1_000)
+
+    assert "Never push to the branch harbor-7731." in "\n".join(done.replacement)
+
+
 async def test_a_session_opened_again_still_knows_what_the_client_left_out(store: Store) -> None:
     async with Session.open("s", store=store) as session:
         shorter = await compacting(session, compacted=SUMMARY)

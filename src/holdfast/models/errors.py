@@ -153,7 +153,7 @@ def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
 
 
 def _overflow(model: str, refusal: Refusal) -> ModelOverflowError:
-    return ModelOverflowError(model, _shorten(refusal.message), limit=refusal.limit, size=refusal.size)
+    return ModelOverflowError(model, _shorten(refusal.message), limit=refusal.limit, size=refusal.input_size)
 
 
 def _requested_wait(error: Exception) -> float | None:

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from holdfast.core.history.events import Usage
-from holdfast.errors import ModelRefusedError
+from holdfast.errors import ModelRefusedError, SettingsError
 from holdfast.models.base import CachedPrefix, ModelReply, SummaryPrompt
 from holdfast.models.errors import CONTENT_FILTERED
-from holdfast.models.http_endpoint import HTTP_OK, MAX_SILENCE_SECONDS, HttpEndpoint, StreamedReply, token_count
+from holdfast.models.http_endpoint import HTTP_OK, MAX_SILENCE_SECONDS, HttpEndpoint, StreamedReply
 from holdfast.wire.json_reader import is_list, is_mapping
+from holdfast.wire.usage import chat_usage
 
 OutputField: TypeAlias = Literal["max_tokens", "max_completion_tokens"]
 CHAT_FORMAT = "openai-chat"
@@ -41,18 +42,11 @@ def _add_choice(reply: StreamedReply, choice: Mapping[str, object]) -> None:
 
 
 def usage_from_chat(value: object) -> Usage | None:
-    """Return the billed usage; providers include cached tokens in the prompt, we count them separately."""
-    if not is_mapping(value):
+    """Return the billed usage, or None if the endpoint reports none that can be read."""
+    try:
+        return chat_usage(value) if is_mapping(value) else None
+    except SettingsError:
         return None
-    details = value.get("prompt_tokens_details")
-    cached = token_count(details.get("cached_tokens")) if is_mapping(details) else 0
-    cached = cached or token_count(value.get("prompt_cache_hit_tokens"))
-    prompt = token_count(value.get("prompt_tokens"))
-    return Usage(
-        input_tokens=max(0, prompt - cached),
-        output_tokens=token_count(value.get("completion_tokens")),
-        cache_read_tokens=min(cached, prompt),
-    )
 
 
 def _text_of(content: object) -> str:

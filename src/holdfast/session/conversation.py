@@ -40,11 +40,19 @@ from holdfast.errors import (
 )
 from holdfast.session.calibration import UsageCalibrator
 from holdfast.session.compaction.compactor import CompactionOptions, Compactor
-from holdfast.session.inputs import check_count, check_extras, check_model, check_scope, check_text, decode_messages
+from holdfast.session.inputs import (
+    check_count,
+    check_endpoint,
+    check_extras,
+    check_model,
+    check_scope,
+    check_text,
+    decode_messages,
+)
 from holdfast.session.log.event_log import Clock, SessionLog, locked, retried
 from holdfast.session.log.records import encode_event
 from holdfast.session.overflow_retry import OverflowRetry
-from holdfast.session.prepare import RequestBuilder, RequestOptions, check_usage
+from holdfast.session.prepare import RequestBuilder, RequestOptions
 from holdfast.session.recall.answerer import answer_recall
 from holdfast.session.recall.artifact_lookup import find_artifact, text_range, visible_artifacts
 from holdfast.session.recall.earlier import EarlierSessions
@@ -57,6 +65,7 @@ from holdfast.session.tools import COMPACT_CONTEXT, COMPACT_DESCRIPTION, COMPACT
 from holdfast.stores.base import Store
 from holdfast.wire.formats import format_named
 from holdfast.wire.signals import message_signals
+from holdfast.wire.usage import read_usage
 
 MAX_ALLOWANCE_FACTOR = 4
 """A model may ask for this many times its token budget at most."""
@@ -73,13 +82,15 @@ class SessionEngine:
         *,
         policy: Policy,
         model: str | None,
+        endpoint: str | None,
         compaction: CompactionOptions,
         processors: RequestProcessors,
     ) -> None:
         self.model = model
+        self.endpoint = endpoint
         self.log = SessionLog(store, session_id, clock)
         self.compactor = Compactor(self.log, policy, compaction)
-        self.calibrator = UsageCalibrator(store)
+        self.calibrator = UsageCalibrator(store, clock)
         self.builder = RequestBuilder(self.log, self.compactor, self.calibrator, processors)
         self.requested = RequestedCompaction(self.log, self.compactor, self.builder)
         self.overflow_retry = OverflowRetry(self.builder, self.calibrator)
@@ -117,6 +128,15 @@ class Conversation:
         self._engine.model = model
 
     @property
+    def endpoint(self) -> str | None:
+        """The address that serves the model; what providers report is learned for this address alone."""
+        return self._engine.endpoint
+
+    @endpoint.setter
+    def endpoint(self, endpoint: str | None) -> None:
+        self._engine.endpoint = check_endpoint(endpoint)
+
+    @property
     def history(self) -> History:
         """The history of the whole session; not all of its messages may be in memory."""
         return self._log.history
@@ -126,20 +146,22 @@ class Conversation:
         messages: Sequence[Mapping[str, object]],
         *,
         format: str | None = None,  # noqa: A002 - the word users say
-        usage: Mapping[str, int] | None = None,
+        usage: object = None,
         duration_ms: int | None = None,
         scope: str | OwnScope = OWN_SCOPE,
         agent: str | None = None,
     ) -> range:
         """Record messages, and return their positions; they are durable when this returns.
 
-        `usage` is what the provider billed for the last of them; it calibrates the token counts.
+        `usage` is what the provider billed for the last of them: its usage object as it came, from JSON or from its
+        library, or an object with `input_tokens` (without cached ones), `output_tokens`, `cache_read_tokens` and
+        `cache_write_tokens`. It calibrates the token counts.
         """
         self._check_running()
         message_format = self._check_format(self._default_format if format is None else format)
         scope = self._resolve_scope(scope)
         natives, decoded = decode_messages(messages, message_format)
-        billed, last = check_usage(usage), len(natives) - 1
+        billed, last = None if usage is None else read_usage(usage), len(natives) - 1
         events = [
             log.MessageAppended(
                 format=message_format.name,
@@ -154,7 +176,7 @@ class Conversation:
         async with self._log.lock:
             events = with_prefix_hashes(self.history, with_read_notes(self.history, events, decoded), decoded)
             if billed is not None:
-                await self._engine.calibrator.record_usage(billed)
+                await self._engine.calibrator.record_usage(billed, scope)
             if any(message.role == "assistant" for message in decoded):
                 self._engine.overflow_retry.reset(scope)
             places = await self._log.append_messages(events, decoded)
@@ -171,9 +193,11 @@ class Conversation:
         tools: Sequence[Mapping[str, object]] | None = None,
         scope: str | OwnScope = OWN_SCOPE,
         has_recall: bool | None = None,
+        endpoint: str | None = None,
     ) -> Request:
         """Return the next request: valid for its provider, within its budget, and recorded.
 
+        `model` and `endpoint` apply to this request; None means those of the session.
         `has_recall` says whether the model has the tool of `recall_tool`; if so, markers in the request explain how to
         recall the omitted text. None keeps the last value.
         """
@@ -181,7 +205,13 @@ class Conversation:
         model, scope = check_model(model) or self.model, await self._find_scope(scope)
         system, tools = check_extras(system, tools)
         options = RequestOptions(
-            budget=budget, model=model, system=system, tools=tools, scope=scope, has_recall=has_recall
+            budget=budget,
+            model=model,
+            endpoint=check_endpoint(endpoint) or self.endpoint,
+            system=system,
+            tools=tools,
+            scope=scope,
+            has_recall=has_recall,
         )
         limit = self._compactor.options.memory_limit_bytes
         if limit is not None and scope == log.MAIN:

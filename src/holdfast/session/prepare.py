@@ -38,9 +38,9 @@ from holdfast.core.planning.steps import (
 )
 from holdfast.counters.models import binds_thinking, budget_for, find_model, prices_of
 from holdfast.counters.vocabularies import counter_for
-from holdfast.errors import ConcurrentWriteError, SettingsError
+from holdfast.errors import ConcurrentWriteError
 from holdfast.models.base import CachedPrefix
-from holdfast.session.calibration import UsageCalibrator
+from holdfast.session.calibration import ServedModel, UsageCalibrator
 from holdfast.session.compaction.compactor import Compactor
 from holdfast.session.compaction.summarizer import SentRequest
 from holdfast.session.inputs import extras_json
@@ -55,6 +55,8 @@ class RequestOptions:
 
     budget: int | Budget | None = None
     model: str | None = None
+    endpoint: str | None = None
+    """The address that serves the model; None if the caller did not name it."""
     system: object = None
     """The system text, or a provider's own form of it."""
     tools: Sequence[Mapping[str, object]] | None = None
@@ -65,6 +67,17 @@ class RequestOptions:
     """Whether to plan as if no model could write summaries."""
     has_recall: bool | None = None
     """Whether the model has the recall tool; None keeps the last value."""
+
+    @property
+    def served_model(self) -> ServedModel:
+        """The model at its endpoint."""
+        return ServedModel(self.model, self.endpoint)
+
+    @property
+    def has_users_budget(self) -> bool:
+        """Whether the user named the budget, which then wins over what is learned about the model."""
+        budget = self.budget
+        return budget is not None and (not isinstance(budget, Budget) or budget.source == "user")
 
 
 class ExtrasCounter:
@@ -102,19 +115,6 @@ def _changed_options(history: History, options: RequestOptions) -> list[log.Even
     if options.has_recall is not None and options.has_recall is not has_recall:
         events.append(log.RecallOffered(is_offered=options.has_recall, scope=scope))
     return events
-
-
-def check_usage(usage: Mapping[str, int] | None) -> log.Usage | None:
-    """Return what a provider billed, from the fields that a caller knows."""
-    if usage is None:
-        return None
-    if not isinstance(usage, Mapping):
-        raise SettingsError("usage", f"must be an object with counts of tokens, not {usage!r:.60}")
-    names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
-    wrong = [name for name, value in usage.items() if isinstance(value, bool) or not isinstance(value, int)]
-    if wrong:
-        raise SettingsError(f"usage.{wrong[0]}", f"must be a whole number, not {usage[wrong[0]]!r}")
-    return log.Usage(**{name: usage[name] for name in names if name in usage})
 
 
 MAX_SUMMARY_WAITS = 2
@@ -162,9 +162,9 @@ class RequestBuilder:
     async def prepare(self, options: RequestOptions) -> Request:
         """Return the next request, recorded, and within the limit that the provider has reported before."""
         original = options
-        if not options.refusals and (limit := await self._calibrator.provider_limit(options.model)) is not None:
-            options = _limited_options(options, limit)
         reasons: list[str] = []
+        if not options.refusals and (limit := await self._calibrator.provider_limit(options.served_model)) is not None:
+            options = _limited_options(options, limit, reasons)
         waits = 0
         while True:
             try:
@@ -246,7 +246,7 @@ class RequestBuilder:
             await self._log.append(*changes)
         if self._log.history.session_state.running_compaction is not None:
             await self._compactor.end_stale_run()
-        calibration = await self._calibrator.calibration(options.model)
+        calibration = await self._calibrator.calibration(options.served_model)
         if not may_wait:
             options = replace(options, without_summarizer=True)
         plan_input = self.plan_input(options, calibration)
@@ -342,7 +342,7 @@ class RequestBuilder:
         if scope == log.MAIN:
             # `sync` compares a client's list with the last request of the main agent, the only one that clients see.
             self._log.last_sent = list(zip(request.messages, request.hashes, request.positions, strict=True))
-        self._calibrator.record_request(options.model, request.tokens.counted)
+        self._calibrator.record_request(options.served_model, request.tokens.counted, scope)
         return request
 
     def _prefix_break(
@@ -374,9 +374,16 @@ class RequestBuilder:
         return log.PrefixBreak(at=same, reason="; ".join(reasons) or "earlier messages were repaired or shortened anew")
 
 
-def _limited_options(options: RequestOptions, provider_limit: int) -> RequestOptions:
-    """Return the options with a budget within the limit that a provider has reported."""
+def _limited_options(options: RequestOptions, provider_limit: int, reasons: list[str]) -> RequestOptions:
+    """Return the options with a budget within the limit that a provider has reported.
+
+    A budget that the user named stays; if it exceeds the limit, that becomes one of the `reasons` on the receipt.
+    """
     budget = budget_for(options.model, options.budget)
+    if options.has_users_budget:
+        if budget.tokens > provider_limit:
+            reasons.append(f"the provider has reported a limit of {provider_limit:,} tokens, below the budget")
+        return options
     most = budget_for(None, provider_window=provider_limit).tokens
     return (
         options if budget.tokens <= most else replace(options, budget=replace(budget, tokens=most, source="provider"))

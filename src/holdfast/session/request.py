@@ -227,7 +227,9 @@ def _view_pieces(
     entries, stripped = view.entries, frozenset(view.without_thinking)
 
     def is_same(entry: Entry, other: Entry) -> bool:
-        return _is_same(entry, _without_thinking(other) if entry.position in stripped else other)
+        if entry.position in stripped:
+            other = _without_thinking(other)
+        return entry is other or (entry.position == other.position and entry.message == other.message)
 
     start = index = 0
     while index < len(entries):
@@ -254,7 +256,3 @@ def _view_pieces(
 
 def _without_thinking(entry: Entry) -> Entry:
     return entry.with_message(entry.message.without_thinking())
-
-
-def _is_same(one: Entry, other: Entry) -> bool:
-    return one is other or (one.position == other.position and one.message == other.message)

@@ -34,10 +34,17 @@ from holdfast.models.base import Summarizer
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.conversation import SessionEngine
 from holdfast.session.delegation import DelegatingConversation, end_abandoned_delegations
-from holdfast.session.inputs import check_count, check_model, check_position, check_text, decode_messages
+from holdfast.session.inputs import (
+    check_count,
+    check_endpoint,
+    check_model,
+    check_position,
+    check_text,
+    decode_messages,
+)
 from holdfast.session.log.event_log import Clock, locked, now_ms, retried
 from holdfast.session.log.records import StoredLog
-from holdfast.session.prepare import RequestOptions, check_usage
+from holdfast.session.prepare import RequestOptions
 from holdfast.session.requested_compaction import compact_above_memory_limit, switch_model_and_fit
 from holdfast.session.sync import (
     find_client_compaction,
@@ -53,6 +60,7 @@ from holdfast.stores.open import open_store
 from holdfast.stores.retention import delete_expired_sessions
 from holdfast.wire.formats import format_named
 from holdfast.wire.signals import stream_signals
+from holdfast.wire.usage import read_usage
 
 EventT = TypeVar("EventT")
 StateEvent: TypeAlias = log.PlanChanged | log.TodosChanged | log.SkillInvoked | log.AgentChanged | log.ProviderSignalled
@@ -70,12 +78,13 @@ class Session(DelegatingConversation):
         store: str | Store,
         policy: str | Policy,
         model: str | None,
+        endpoint: str | None = None,
         compaction: CompactionOptions,
         clock: Clock,
         processors: RequestProcessors = NO_PROCESSORS,
     ) -> None:
         self.id = check_session_id(session_id)
-        rules, model = policy_named(policy), check_model(model)
+        rules, model, endpoint = policy_named(policy), check_model(model), check_endpoint(endpoint)
         self.store = open_store(store)
         self.clock = clock
         self._owns_store = isinstance(store, str)
@@ -89,6 +98,7 @@ class Session(DelegatingConversation):
             clock,
             policy=rules,
             model=model,
+            endpoint=endpoint,
             compaction=compaction,
             processors=processors,
         )
@@ -109,11 +119,13 @@ class Session(DelegatingConversation):
         compaction: CompactionOptions | None = None,
         processors: RequestProcessors = NO_PROCESSORS,
         clock: Clock = now_ms,
+        endpoint: str | None = None,
     ) -> "SessionOpener":
         """Open a session, or start one; use it with `async with` or `await`.
 
         `summarizer` is the name of a pydantic-ai model, or a `Summarizer`; `compaction` has more options. `processors`
-        change each request at stages of their own.
+        change each request at stages of their own. `endpoint` is the address that serves the model, such as
+        `https://api.openai.com/v1`: how a provider counts, and what it accepts, is learned for each endpoint and model.
         """
         options = CompactionOptions() if compaction is None else compaction
         if not isinstance(options, CompactionOptions):
@@ -121,7 +133,14 @@ class Session(DelegatingConversation):
         if summarizer is not None:
             options = replace(options, automatic=summarizer)
         session = cls(
-            session_id, store=store, policy=policy, model=model, compaction=options, clock=clock, processors=processors
+            session_id,
+            store=store,
+            policy=policy,
+            model=model,
+            endpoint=endpoint,
+            compaction=options,
+            clock=clock,
+            processors=processors,
         )
         return SessionOpener(session, session._start)
 
@@ -251,12 +270,12 @@ class Session(DelegatingConversation):
         *,
         purpose: log.SideCallPurpose = "other",
         model: str | None = None,
-        usage: Mapping[str, int] | None = None,
+        usage: object = None,
     ) -> None:
         """Record a call that a client made beside the conversation, such as for a title; the context stays as it is.
 
         Do not `sync` the messages of such a call: it has another system text. With `purpose="summary"` the answer is
-        the summary for a compaction of the client's own, which `sync` then recognizes.
+        the summary for a compaction of the client's own, which `sync` then recognizes. `usage` is as in `record`.
         """
         if purpose not in get_args(log.SideCallPurpose):
             known = ", ".join(get_args(log.SideCallPurpose))
@@ -266,7 +285,7 @@ class Session(DelegatingConversation):
                 purpose=purpose,
                 answer=check_text("answer", answer),
                 model=check_model(model),
-                usage=check_usage(usage),
+                usage=None if usage is None else read_usage(usage),
             )
         )
 
@@ -451,9 +470,8 @@ class Session(DelegatingConversation):
     @locked
     async def context_breakdown(self, *, budget: int | Budget | None = None) -> ContextReport:
         """Return what fills the context, what could be freed, and when the next compaction is due at what cost."""
-        calibration = await self._engine.calibrator.calibration(self.model)
-        situation = self._builder.situation(RequestOptions(budget=budget, model=self.model))
-        situation = replace(situation, calibration=calibration)
+        options = RequestOptions(budget=budget, model=self.model, endpoint=self.endpoint)
+        situation = self._builder.situation(options, await self._engine.calibrator.calibration(options.served_model))
         author = self._compactor.next_summarizer(self.model, self.history.format)
         return context_report(plan_input_of(self.history, self.policy, situation), self.policy, author)
 
@@ -480,6 +498,7 @@ class Session(DelegatingConversation):
             store=self.store,
             policy=self.policy,
             model=self.model,
+            endpoint=self.endpoint,
             compaction=self._compactor.options,
             clock=self.clock,
             processors=self._builder.processors,

@@ -133,7 +133,7 @@ def _check_model(settings: Settings) -> Iterator[DoctorFinding]:
         yield from _check_named_model(settings)
         return
     if configured_model(settings) is None:
-        yield _unknown_window(settings)
+        yield _unknown_window(model)
     if model == EMBEDDED and (providers := available_providers(os.environ)):
         said = f"there are keys for {', '.join(providers)}, which are not used"
         yield DoctorFinding("ok", "model", said, f"to use one: holdfast config model {providers[0]}:NAME")
@@ -154,7 +154,7 @@ def _check_named_model(settings: Settings) -> Iterator[DoctorFinding]:
     elif is_known:
         yield DoctorFinding("ok", "model", model)
     else:
-        yield _unknown_window(settings)
+        yield _unknown_window(model)
 
 
 def _unknown_window(settings: Settings) -> DoctorFinding:

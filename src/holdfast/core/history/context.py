@@ -200,9 +200,9 @@ class Context:
         return [*entries, *(_merge_opening(opening, tail) if opening else tail)]
 
     def entries_between(self, start: int, stop: int) -> Iterator[Entry]:
-        """Yield the messages of a span that views contain, as they were recorded."""
+        """Yield the visible messages of a span as they were recorded, also those that a client left out of its list."""
         for position in range(start, min(stop, self.length)):
-            if self.is_in_view(position):
+            if position not in self.attachments and self.is_visible(position):
                 yield self.entries[position]
 
     def is_in_view(self, position: int) -> bool:

@@ -208,8 +208,12 @@ class Situation:
 
     @property
     def usable_tokens(self) -> int:
-        """The budget less the margin, in tokens as our counter counts them."""
-        return int(self.budget.tokens * (1 - self.margin) / self.calibration.factor)
+        """The budget less the margin, in tokens as our counter counts them.
+
+        A count with the model's own vocabulary is exact, so no report of a provider raises it above the budget.
+        """
+        tokens = int(self.budget.tokens * (1 - self.margin) / self.calibration.factor)
+        return min(tokens, self.budget.tokens) if self.counter.provenance == "counted" else tokens
 
     @property
     def message_budget(self) -> int:

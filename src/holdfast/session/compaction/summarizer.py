@@ -135,7 +135,12 @@ def summary_job(
     tail = list(context.entries_between(span.stop, context.length))
     return SummaryJob(
         step=step,
-        entries=tuple(context.entries_between(first, span.stop)),
+        # What a client left out of its list is in the client's own summary, which the span holds.
+        entries=tuple(
+            entry
+            for entry in context.entries_between(first, span.stop)
+            if entry.position is None or not context.state.is_left_out(entry.position)
+        ),
         material=SummaryMaterial(
             previous=redact_and_count(before.summary.text if before else _previous_summary(context, span)),
             plan=redact_and_count(state.plan),
