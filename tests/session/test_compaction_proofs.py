@@ -1,9 +1,12 @@
 """Promises of compaction that only show over time, across processes, or on the outside."""
 
+import asyncio
 from itertools import repeat
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -248,3 +251,31 @@ async def test_the_default_refuses_a_compaction_that_frees_nothing() -> None:
             await session.compact()
 
         assert [entry.message.text for entry in await session.visible_messages()] == ["hi", "hello"]
+
+
+@pytest.mark.seed("A-39", "A-40", "C-7")
+@pytest.mark.parametrize("policy", ["co-cli", "copilot", "inkeep"])
+@given(sizes=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 2)), min_size=1, max_size=4), is_open=st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_a_manual_compaction_of_any_short_conversation_is_made_and_leaves_no_message_but_an_open_prompt(
+    policy: str, sizes: list[tuple[int, int]], *, is_open: bool
+) -> None:
+    async def compacted() -> tuple[bool, list[int | None]]:
+        async with Session.open("c1", policy=policy, summarizer=ScriptedModel([LONG_SUMMARY])) as session:
+            for number, (words, steps) in enumerate(sizes):
+                await session.record([user_message("word " * words)])
+                for step in range(steps):
+                    call = f"c{number}-{step}"
+                    await session.record([tool_call_message(call), tool_result_message(call, "x" * words)])
+                await session.record([assistant_message("done")])
+            if is_open:
+                await session.record([user_message("and now?")])
+            await session.prepare()
+            done = await session.compact()
+            return done.success, [entry.position for entry in await session.visible_messages()]
+
+    success, positions = asyncio.run(compacted())
+
+    newest = sum(2 + 2 * steps for _, steps in sizes)
+    assert success
+    assert [position for position in positions if position is not None] == ([newest] if is_open else [])
