@@ -28,7 +28,9 @@ def test_a_name_of_the_root_is_imported_from_where_a_type_checker_finds_it() -> 
     (for_checkers,) = (node for node in ast.parse(inspect.getsource(holdfast)).body if isinstance(node, ast.If))
     imports = [node for node in for_checkers.body if isinstance(node, ast.ImportFrom)]
 
-    assert {alias.name: node.module for node in imports for alias in node.names} == holdfast._MODULE_OF_NAME
+    assert {alias.name: node.module for node in imports for alias in node.names} == {
+        name: f"holdfast.{module}" for name, module in holdfast._MODULE_OF_NAME.items()
+    }
     assert sorted(holdfast._MODULE_OF_NAME) == holdfast.__all__
 
 

@@ -58,36 +58,36 @@ __all__ = [
 ]
 
 _MODULE_OF_NAME = {
-    "Budget": "holdfast.core.planning.situation",
-    "Calibration": "holdfast.core.conversation.tokens",
-    "CannotFitError": "holdfast.errors",
-    "Converted": "holdfast.wire.convert",
-    "Counter": "holdfast.core.conversation.tokens",
-    "EmptyConversationError": "holdfast.errors",
-    "HoldfastError": "holdfast.errors",
-    "MalformedInputError": "holdfast.errors",
-    "Media": "holdfast.core.conversation.messages",
-    "Message": "holdfast.core.conversation.messages",
-    "Opaque": "holdfast.core.conversation.messages",
-    "PendingToolCallsError": "holdfast.errors",
-    "Policy": "holdfast.core.planning.policy",
-    "Receipt": "holdfast.core.planning.receipt",
-    "Refusal": "holdfast.wire.overflow",
-    "Request": "holdfast.session.request",
-    "Session": "holdfast.session.session",
-    "SettingsError": "holdfast.errors",
-    "Text": "holdfast.core.conversation.messages",
-    "Thinking": "holdfast.core.conversation.messages",
-    "TokenCount": "holdfast.core.conversation.tokens",
-    "ToolCall": "holdfast.core.conversation.messages",
-    "ToolResult": "holdfast.core.conversation.messages",
-    "Violation": "holdfast.wire.validate.rules",
-    "classify": "holdfast.wire.overflow",
-    "convert": "holdfast.wire.convert",
-    "counter_for": "holdfast.counters.vocabularies",
-    "govern": "holdfast.govern",
-    "read_policy": "holdfast.core.planning.policy",
-    "validate": "holdfast.wire.validate.provider",
+    "Budget": "core.planning.situation",
+    "Calibration": "core.conversation.tokens",
+    "CannotFitError": "errors",
+    "Converted": "wire.convert",
+    "Counter": "core.conversation.tokens",
+    "EmptyConversationError": "errors",
+    "HoldfastError": "errors",
+    "MalformedInputError": "errors",
+    "Media": "core.conversation.messages",
+    "Message": "core.conversation.messages",
+    "Opaque": "core.conversation.messages",
+    "PendingToolCallsError": "errors",
+    "Policy": "core.planning.policy",
+    "Receipt": "core.planning.receipt",
+    "Refusal": "wire.overflow",
+    "Request": "session.request",
+    "Session": "session.session",
+    "SettingsError": "errors",
+    "Text": "core.conversation.messages",
+    "Thinking": "core.conversation.messages",
+    "TokenCount": "core.conversation.tokens",
+    "ToolCall": "core.conversation.messages",
+    "ToolResult": "core.conversation.messages",
+    "Violation": "wire.validate.rules",
+    "classify": "wire.overflow",
+    "convert": "wire.convert",
+    "counter_for": "counters.vocabularies",
+    "govern": "govern",
+    "read_policy": "core.planning.policy",
+    "validate": "wire.validate.provider",
 }
 """Where each name is defined. A name is imported when it is first used, so that `import holdfast` is cheap."""
 
@@ -98,7 +98,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415 - most programs use one or two names
 
-    value = globals()[name] = getattr(import_module(_MODULE_OF_NAME[name]), name)
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULE_OF_NAME[name]}"), name)
     return value
 
 
