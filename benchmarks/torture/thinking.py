@@ -121,7 +121,7 @@ class _Conversation:
         if step["says"] or not step["calls"]:
             content.append({"type": "text", "text": f"answer {next(self._numbers)}"})
         calls = [f"toolu_{next(self._numbers)}" for _ in range(step["calls"])]
-        content += [{"type": "tool_use", "id": call, "name": "run", "input": {}} for call in calls]
+        content.extend({"type": "tool_use", "id": call, "name": "run", "input": {}} for call in calls)
         return {"role": "assistant", "content": content}
 
     async def _change(self, session: Session, change: str) -> Session:

@@ -92,12 +92,20 @@ def test_messages_that_say_something_else_stay_different(one: dict[str, Any], ot
     assert essential_message(one) != essential_message(other)
 
 
+def calling(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text or None, "tool_calls": [CALL]}
+
+
+def showing(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "text", "text": text}, {"type": "image"}]}
+
+
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 MESSAGES = st.one_of(
     TEXTS.map(user_message),
     TEXTS.map(assistant_message),
-    st.builds(lambda text: {"role": "assistant", "content": text or None, "tool_calls": [CALL]}, TEXTS),
-    st.builds(lambda text: {"role": "user", "content": [{"type": "text", "text": text}, {"type": "image"}]}, TEXTS),
+    TEXTS.map(calling),
+    TEXTS.map(showing),
 )
 
 
