@@ -10,7 +10,17 @@ from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
-from benchmarks.torture import cancelled, faults, fuzzing, histories, interleavings, providers, summarizers, writers
+from benchmarks.torture import (
+    cancelled,
+    faults,
+    fuzzing,
+    histories,
+    interleavings,
+    providers,
+    summarizers,
+    thresholds,
+    writers,
+)
 
 Case: TypeAlias = dict[str, Any]
 
@@ -79,5 +89,11 @@ ROUNDS: Mapping[str, Round] = {
         providers.STRATEGIES,
         providers.check,
         weight=50,
+    ),
+    "thresholds": Round(
+        "every model, calibration, budget and preset: one limit everywhere, and compaction before anything is dropped",
+        thresholds.STRATEGIES,
+        thresholds.check,
+        weight=10,
     ),
 }

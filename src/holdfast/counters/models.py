@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from holdfast.core.history.events import Usage
-from holdfast.core.planning.situation import MILLION, Budget, Prices
+from holdfast.core.planning.situation import DEFAULT_WINDOW, MILLION, Budget, Prices
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +101,21 @@ def dollars_of(usage: Usage, model: str) -> float | None:
     return units * prices.dollars / MILLION
 
 
-def budget_for(model: str | None, user: int | Budget | None = None, *, provider_window: int | None = None) -> Budget:
-    """Return the budget for a model: from the user, the provider, the table, or the default."""
-    if user is not None:
-        return Budget.resolve(user=user)
-    known = find_model(model)
+def budget_for(
+    model: str | None,
+    user: int | Budget | None = None,
+    *,
+    max_prompt_tokens: int | None = None,
+    provider_window: int | None = None,
+    unknown_window: int = DEFAULT_WINDOW,
+) -> Budget:
+    """Return the budget for a model: from the user, the provider, the table, or the window of unknown models."""
+    known = None if user is not None else find_model(model)
     return Budget.resolve(
+        user=user,
+        max_prompt_tokens=max_prompt_tokens,
         provider_window=provider_window,
         table_window=known.max_input_tokens if known else None,
         max_output=known.max_output_tokens if known else None,
+        unknown_window=unknown_window,
     )

@@ -13,7 +13,7 @@ from holdfast.counters.models import budget_for
 from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError
 from holdfast.models.errors import as_model_error, error_from_response
 from holdfast.session.calibration import UsageCalibrator, is_plausible_window
-from holdfast.session.prepare import LastPrepared, RequestBuilder, RequestOptions
+from holdfast.session.prepare import LastPrepared, RequestBuilder
 from holdfast.session.request import Request
 
 RETRY_SHARES = (0.95, 0.75, 0.5, 0.35, 0.25)
@@ -56,7 +56,7 @@ class OverflowRetry:
         if problem.size is not None:
             self._calibrator.record_request(options.model, state.last_request.tokens.counted)
             await self._calibrator.record_usage(Usage(input_tokens=problem.size))
-        base = min(state.last_request.tokens.total, _allowed_tokens(options, problem.limit))
+        base = min(state.last_request.tokens.total, _allowed_tokens(state.last_request.receipt.budget, problem.limit))
         state.refused_hashes.add(state.last_request.hash)
         while state.refusals < len(RETRY_SHARES):
             budget = Budget(max(MIN_BUDGET_TOKENS, int(base * RETRY_SHARES[state.refusals])), source="provider")
@@ -95,8 +95,8 @@ def _as_error(model: str, error: object, status: int | None) -> HoldfastError:
     return error_from_response(model, error, status=status)
 
 
-def _allowed_tokens(options: RequestOptions, provider_limit: int | None) -> int:
+def _allowed_tokens(budget: Budget, provider_limit: int | None) -> int:
     """Return the limit that the provider reported, or else the budget of the request."""
     if provider_limit is not None and is_plausible_window(provider_limit):
         return budget_for(None, provider_window=provider_limit).tokens
-    return budget_for(options.model, options.budget).tokens
+    return budget.tokens

@@ -18,7 +18,6 @@ from holdfast.core.history.scopes import DelegationRecord, delegation_records
 from holdfast.core.planning.change_receipt import ChangeReceipt, change_receipts, with_messages_restored
 from holdfast.core.planning.changes import with_measured_effect
 from holdfast.core.planning.context_report import ContextReport, context_report
-from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import Policy, policy_named
 from holdfast.core.planning.situation import Budget
 from holdfast.core.schema import short_repr
@@ -85,11 +84,13 @@ class Session(DelegatingConversation):
         model: str | None = None,
         summarizer: str | Summarizer | None = None,
         compaction: CompactionOptions | None = None,
+        max_prompt_tokens: int | None = None,
         clock: Clock = now_ms,
     ) -> "SessionOpener":
         """Open a session, or start one; use it with `async with` or `await`.
 
         `summarizer` is the name of a pydantic-ai model, or a `Summarizer`; `compaction` has more options.
+        `max_prompt_tokens` is the largest prompt that the provider of the model accepts, if it names one.
         """
         options = CompactionOptions() if compaction is None else compaction
         if not isinstance(options, CompactionOptions):
@@ -97,6 +98,7 @@ class Session(DelegatingConversation):
         if summarizer is not None:
             options = replace(options, automatic=summarizer)
         session = cls(session_id, store=store, policy=policy, model=model, compaction=options, clock=clock)
+        session._builder.set_prompt_limit(session.model, max_prompt_tokens)
         return SessionOpener(session, session._start)
 
     def __len__(self) -> int:
@@ -275,8 +277,11 @@ class Session(DelegatingConversation):
             self._compactor.set_policy(policy_named(policy), compaction)
 
     @retried
-    async def switch_model(self, model: str, *, budget: int | Budget | None = None) -> log.CompactionCompleted | None:
+    async def switch_model(
+        self, model: str, *, budget: int | Budget | None = None, max_prompt_tokens: int | None = None
+    ) -> log.CompactionCompleted | None:
         """Use another model from now on; if the context is too long for it, compact first and return the compaction."""
+        self._builder.set_prompt_limit(model, max_prompt_tokens)
         options = RequestOptions(model=model, budget=budget)
         done = await switch_model_and_fit(self._log, self._engine.requested, self._builder, options)
         self.model = model
@@ -318,13 +323,17 @@ class Session(DelegatingConversation):
         return [self.history.entries.native(position) for position in range(first, last)]
 
     @locked
-    async def context_breakdown(self, *, budget: int | Budget | None = None) -> ContextReport:
-        """Return what fills the context, what could be freed, and when the next compaction is due at what cost."""
-        calibration = await self._engine.calibrator.calibration(self.model)
-        situation = self._builder.situation(RequestOptions(budget=budget, model=self.model))
-        situation = replace(situation, calibration=calibration)
-        author = self._compactor.next_summarizer(self.model, self.history.format)
-        return context_report(plan_input_of(self.history, self.policy, situation), self.policy, author)
+    async def context_breakdown(self, *, budget: int | Budget | None = None, model: str | None = None) -> ContextReport:
+        """Return what fills the context, what could be freed, and when the next compaction is due at what cost.
+
+        By default the budget is that of the last request, and the model is that of the session.
+        """
+        model = check_model(model) or self.model
+        calibration = await self._engine.calibrator.calibration(model)
+        options = self._builder.with_last_budget(RequestOptions(budget=budget, model=model))
+        plan_input = self._builder.plan_input(options, calibration)
+        author = self._compactor.next_summarizer(model, self.history.format)
+        return context_report(plan_input, self.policy, author)
 
     # Other sessions.
 
@@ -344,7 +353,7 @@ class Session(DelegatingConversation):
         return SessionOpener(sibling, sibling._start)  # noqa: SLF001 - one session to another
 
     def _make_sibling(self, session_id: str) -> "Session":
-        return Session(
+        sibling = Session(
             session_id,
             store=self.store,
             policy=self.policy,
@@ -352,6 +361,8 @@ class Session(DelegatingConversation):
             compaction=self._compactor.options,
             clock=self.clock,
         )
+        sibling._builder.prompt_limits.update(self._builder.prompt_limits)
+        return sibling
 
 
 class SessionOpener:

@@ -21,14 +21,15 @@ from holdfast.apps.settings.build import (
     budget_from,
     open_session,
     rem_agent_from,
+    request_budget,
     update_session_settings,
 )
 from holdfast.apps.settings.models import bare_model_name, configured_model
 from holdfast.apps.settings.settings import Settings
 from holdfast.core.history.events import MAIN
+from holdfast.core.planning.context_report import ContextReport
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.artifacts import strip_artifact_references
-from holdfast.counters.models import budget_for
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import HoldfastError, SettingsError, StoreError, UnknownSessionError
 from holdfast.models.errors import as_model_error
@@ -37,7 +38,6 @@ from holdfast.session.compaction.compactor import SummaryDraft
 from holdfast.session.log.timestamps import local_day
 from holdfast.session.memory.board_file import MAX_OFFERED_TOKENS, board_key
 from holdfast.session.memory.consolidation import RemAgent
-from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.stores.base import Store, resolve_session_id
 from holdfast.stores.open import open_store
@@ -94,11 +94,8 @@ class Chat:
         self._runtimes = RuntimeCache(screen)
         self._session: Session | None = None
         self._turn: asyncio.Task[object] | None = None
-        self._last_request: Request | None = None
-        self._context_tokens = 0
-        """The size of the context when the session was opened or last changed without a request."""
-        self._counted_changes = 0
-        """The number of context changes at that time."""
+        self._contents: ContextReport | None = None
+        """What filled the context when it was counted last."""
         self._spent_dollars = 0.0
 
     def notify(self, text: str, level: NoticeLevel = "info") -> None:
@@ -136,7 +133,7 @@ class Chat:
             raise SettingsError("session", problem)
         await self._close_session()
         self._session = opened
-        await self._count_context()
+        await self.refresh_token_count()
         self.file_tools.attachments = {path.name: path for path in sorted(self._attachments_folder.glob("*.txt"))}
         self._runtimes.invalidate()
 
@@ -193,17 +190,17 @@ class Chat:
     @property
     def budget(self) -> Budget:
         """The budget of a request."""
-        return budget_from(self.settings) or budget_for(self.model)
+        return request_budget(self.settings)
 
     @property
     def status(self) -> ChatStatus:
         """The status of the conversation."""
-        history, last, known = self.session.history, self._last_request, configured_model(self.settings)
+        history, contents, known = self.session.history, self._contents, configured_model(self.settings)
         return ChatStatus(
             model=bare_model_name(self.model),
-            budget=self.budget.tokens,
-            tokens=last.tokens.total if last else self._context_tokens,
-            provenance=last.tokens.provenance if last else "estimated" if self._context_tokens else "",
+            budget=contents.budget if contents else self.budget.tokens,
+            tokens=contents.total if contents else 0,
+            provenance=contents.provenance if contents else "",
             cost=self._spent_dollars if known and known.input_price else None,
             compactions=len(history.version.state_of(MAIN).compactions),
             is_compacting=history.session_state.running_compaction is not None
@@ -211,14 +208,9 @@ class Chat:
         )
 
     async def refresh_token_count(self) -> None:
-        """Count the context again if something other than a request has changed it."""
-        if self._session is not None and self._session.history.change_count != self._counted_changes:
-            await self._count_context()
-
-    async def _count_context(self) -> None:
-        session, self._last_request = self.session, None
-        self._context_tokens = (await session.context_breakdown(budget=self.budget)).total if len(session) else 0
-        self._counted_changes = session.history.change_count
+        """Count the context again, for the status line."""
+        if self._session is not None:
+            self._contents = await self._session.context_breakdown(budget=budget_from(self.settings))
 
     # Turns.
 
@@ -246,6 +238,8 @@ class Chat:
             outcome = self._show_failed(error)
         finally:
             self._turn = None
+        with suppress(HoldfastError):
+            await self.refresh_token_count()
         is_recorded = len(session) > length
         self.unrecorded_prompt = None if is_recorded else prompt
         if prompt and is_recorded and is_first:
@@ -261,11 +255,12 @@ class Chat:
         runtime = await self._runtimes.get(self.settings, self.session, self.file_tools)
         from holdfast.apps.chat.turn import turn_events  # noqa: PLC0415 - loaded by now
 
-        outcome: TurnOutcome = "failed"
+        outcome, last_request = "failed", runtime.capability.last_request
         async with aclosing(turn_events(runtime.agent, prompt, self.settings.max_steps)) as events:
             async for event in events:
-                self._last_request = runtime.capability.last_request or self._last_request
-                self._counted_changes = self.session.history.change_count
+                if runtime.capability.last_request is not last_request:
+                    last_request = runtime.capability.last_request
+                    await self.refresh_token_count()
                 if isinstance(event, TurnEnded):
                     outcome = event.outcome
                     self._add_cost(event)

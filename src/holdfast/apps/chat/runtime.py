@@ -143,7 +143,7 @@ class RuntimeCache:
         if tools and (daily := memory_from(settings)) is not None:
             toolsets.append(agent.memory_toolset(MemorySearchTool(daily)))
         budget, has_tools = budget_from(settings), bool(tools or servers)
-        capability = Holdfast(session=session, budget=budget, model=settings.model, recall=has_tools)
+        capability = Holdfast(session=session, budget=budget, model=bare_model_name(settings.model), recall=has_tools)
         model = agent.build_model(settings.model, server)
         return Runtime(agent.build_agent(model, capability, toolsets, system, settings.max_steps), capability)
 

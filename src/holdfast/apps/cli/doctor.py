@@ -31,7 +31,6 @@ from holdfast.apps.settings.models import (
 )
 from holdfast.apps.settings.paths import display_path
 from holdfast.apps.settings.settings import Settings
-from holdfast.core.planning.situation import DEFAULT_WINDOW
 from holdfast.errors import HoldfastError, redact_text
 from holdfast.models.base import SummaryPrompt
 from holdfast.models.embedded.server import EmbeddedSummarizer
@@ -130,7 +129,7 @@ def _check_model(settings: Settings) -> Iterator[DoctorFinding]:
         yield from _check_named_model(settings)
         return
     if configured_model(settings) is None:
-        yield _unknown_window(model)
+        yield _unknown_window(settings)
     if model == EMBEDDED and (providers := available_providers(os.environ)):
         said = f"there are keys for {', '.join(providers)}, which are not used"
         yield DoctorFinding("ok", "model", said, f"to use one: holdfast config model {providers[0]}:NAME")
@@ -151,11 +150,12 @@ def _check_named_model(settings: Settings) -> Iterator[DoctorFinding]:
     elif is_known:
         yield DoctorFinding("ok", "model", model)
     else:
-        yield _unknown_window(model)
+        yield _unknown_window(settings)
 
 
-def _unknown_window(model: str) -> DoctorFinding:
-    said = f"the window of {model} is unknown; {DEFAULT_WINDOW:,} tokens are assumed"
+def _unknown_window(settings: Settings) -> DoctorFinding:
+    model, window = settings.model, settings.effective_policy.unknown_window
+    said = f"the window of {model} is unknown; {window:,} tokens are assumed"
     return DoctorFinding(
         "warn", "model", said, f'write [models."{bare_model_name(model)}"] with window = … into holdfast.toml'
     )
