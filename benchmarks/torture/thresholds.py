@@ -82,9 +82,12 @@ async def _check(case: dict[str, Any]) -> None:
     async def calibrated(*_: object) -> Calibration:
         return calibration
 
+    def counter_for(*_: object) -> ScaledCounter:
+        return counter
+
     with (
         patch.object(UsageCalibrator, "calibration", calibrated),
-        patch("holdfast.session.prepare.counter_for", lambda _model: counter),
+        patch("holdfast.session.prepare.counter_for", counter_for),
     ):
         session = await Session.open(
             "grown",
@@ -136,8 +139,9 @@ def _messages(case: dict[str, Any], chars: int) -> Iterator[list[JsonMessage]]:
 async def _check_numbers(session: Session, case: dict[str, Any], request: Request, events: list[log.Event]) -> None:
     """Check that everything that shows a limit shows the same, and that the request keeps it."""
     report = await session.context_breakdown(budget=case["budget"])
-    builder, calibration = session._builder, await session._engine.calibrator.calibration(session.model)  # noqa: SLF001
-    plan_input = builder.plan_input(RequestOptions(budget=case["budget"], model=session.model), calibration)
+    engine = session._engine  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    calibration = await engine.calibrator.calibration(session.model)
+    plan_input = engine.builder.plan_input(RequestOptions(budget=case["budget"], model=session.model), calibration)
     measured = [event.token_limit for event in events if isinstance(event, log.UsageMeasured)][-1]
     assert request.receipt.limit == report.budget == measured == plan_input.situation.billed_limit
     assert request.tokens.counted <= plan_input.situation.limit

@@ -194,8 +194,9 @@ class CopilotCompaction(CompactionRule):
         prompt = projection.newest_prompt
         kept = projection.entries[prompt].position if prompt is not None and prompt < boundary else None
         said = [entry.position for entry in projection.entries[:boundary] if entry.message.role != "system"]
-        if not any(position is not None and position != kept for position in said):
-            # Only an earlier summary and the prompt that is being answered are left.
+        staying = {None, kept, *plan_input.situation.pins}
+        if all(position in staying for position in said):
+            # Only an earlier summary and messages that stay anyway are left.
             return None
         return CompactSpan(
             span=Span(
