@@ -16,8 +16,8 @@ PACKAGE = Path(holdfast.__file__).parent
 
 MAX_IDLE_FILES, MAX_IDLE_FUNCTIONS = 26, 120
 """What a request passes through that needs no change."""
-MAX_COMPACTION_FILES = 52
-"""What a request passes through that is compacted by a digest; the aim is 48 files."""
+MAX_COMPACTION_FILES = 48
+"""What a request passes through that is compacted by a digest."""
 
 
 async def traced(work: Callable[[], Awaitable[T]]) -> tuple[T, dict[str, list[str]]]:

@@ -18,7 +18,9 @@ from benchmarks.torture import (
     interleavings,
     providers,
     summarizers,
+    thinking,
     thresholds,
+    usage,
     writers,
 )
 
@@ -95,5 +97,17 @@ ROUNDS: Mapping[str, Round] = {
         thresholds.STRATEGIES,
         thresholds.check,
         weight=10,
+    ),
+    "thinking": Round(
+        "thinking after changed prefixes under every preset: removed where it must be, and nowhere else",
+        thinking.STRATEGIES,
+        thinking.check,
+        weight=20,
+    ),
+    "usage": Round(
+        "usage reports and limits of every provider, true and false: within budget, and no effect elsewhere",
+        usage.STRATEGIES,
+        usage.check,
+        weight=20,
     ),
 }

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from holdfast.core.conversation.json_values import is_sendable_json, is_utf8, replace_surrogates
+from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.pairing import Repair
 from holdfast.core.conversation.tokens import Calibration, Counter
 from holdfast.core.conversation.transcript import MessageFormat, Transcript
@@ -21,7 +22,7 @@ from holdfast.core.planning.list_view import trims_lists, view_of_list
 from holdfast.core.planning.policy import Policy, policy_named
 from holdfast.core.planning.receipt import Receipt, View, receipt_of
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.counters.models import budget_for, find_model
+from holdfast.counters.models import binds_thinking, budget_for, find_model
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.session.request import Request
@@ -93,6 +94,12 @@ def govern(
         max_images=message_format.max_images,
     )
     transcript, view = _fit(natives, message_format, rules, situation, previous)
+    if binds_thinking(model, message_format.name):
+        first_changed = 0 if repairs else _first_changed(view.entries)
+        unbound = [
+            index for index in range(first_changed, len(view.entries)) if view.entries[index].message.has_thinking
+        ]
+        view = view.drop_thinking(unbound, transcript.tokens_of)
     sent: list[Mapping[str, Any]] = [
         cast("Mapping[str, Any]", natives[position])
         if position is not None and message.is_unedited and not message.repair_notes
@@ -134,10 +141,20 @@ def _fit(
     return transcript, ViewFitter(transcript, settings, situation).fit()
 
 
+def _first_changed(entries: Sequence[Entry]) -> int:
+    """Return the index of the first message that is not sent as it was given; the end if there is none."""
+    changed = (
+        index
+        for index, (message, position) in enumerate(entries)
+        if position != index or not message.is_unedited or message.repair_notes
+    )
+    return next(changed, len(entries))
+
+
 def _receipt(view: View, transcript: Transcript, situation: Situation, repairs: Sequence[Repair]) -> Receipt:
     """Return which messages were kept, clipped, elided, compacted, dropped or repaired, and why."""
     repaired = [*repairs, *view.repairs]
-    explained = {repair.position for repair in repaired}
+    explained = {*view.without_thinking, *(repair.position for repair in repaired)}
     changed_outside = {repair.position for repair in repairs}
     kept: list[int] = []
     clipped: list[int] = []
@@ -153,7 +170,10 @@ def _receipt(view: View, transcript: Transcript, situation: Situation, repairs: 
                 kept.append(position)
             continue
         words, media = transcript.tokens_of(message)
-        words_before, media_before = transcript.tokens_of(transcript[position])
+        before = transcript[position]
+        if position in view.without_thinking:
+            before = before.without_thinking()
+        words_before, media_before = transcript.tokens_of(before)
         has_tools = bool(message.outline.call_ids or message.outline.result_ids)
         is_elided, is_clipped = media < media_before, has_tools and words < words_before
         if is_elided:

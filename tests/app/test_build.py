@@ -116,6 +116,11 @@ def test_hooks_checkpoints_and_approval_go_with_compactions(settings: Setup, hom
     assert compaction_from(found.with_change("checkpoints", "off"), "s1").checkpoints is None
 
 
+@pytest.mark.parametrize(("text", "limit"), [("", None), ("memory_limit_mb = 800", 800 * 10**6)])
+def test_the_memory_of_the_program_has_the_limit_of_the_settings(text: str, limit: int | None, settings: Setup) -> None:
+    assert compaction_from(settings(text), "s1").memory_limit_bytes == limit
+
+
 def test_sessions_whose_names_look_alike_as_files_have_folders_of_their_own(settings: Setup) -> None:
     found = settings()
     names = ["a/b", "a-b", "../../etc", "..", "é", "x" * 300, "A/b"]

@@ -35,6 +35,7 @@ EXAMPLES = {
     "compression_threshold": "1.0",
     "retrieved_messages": "1",
     "fallback_messages": "1",
+    "memory_limit_mb": "1",
     "fallback_tokens": "1",
     "approve": "true",
     "consolidate": "true",

@@ -202,7 +202,7 @@ def test_an_agent_is_shown_as_a_line_of_words(home: Path, capsys: Captured) -> N
 
     code, out, _ = run(capsys, "config", "agents")
 
-    told = "looks around; tools read; sees everything; the main agent sees nothing of it"
+    told = "looks around; tools read; sees everything; the preset says what the main agent sees of it"
     assert (code, out.splitlines()[2]) == (0, f"  scout: {told}  ({home}/holdfast.toml:1)")
 
 

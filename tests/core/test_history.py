@@ -221,10 +221,19 @@ def results(told: RecordedHistory, scope: str) -> list[str]:
 
 @pytest.mark.seed("B-1", "D-1", "D-3")
 def test_what_was_said_done_and_exchanged_between_agents_is_all_part_of_a_history() -> None:
-    roles = [entry.message.role for entry in history(*DELEGATED).context().visible_entries()]
+    seen = [entry.message for entry in history(*DELEGATED).context().visible_entries()]
 
-    assert set(roles) == {"user", "assistant", "tool"}
-    assert len(roles) == sum(isinstance(event, log.MessageAppended) for event in DELEGATED)
+    assert [(message.role, message.text, [call.id for call in message.calls]) for message in seen] == [
+        ("user", "task", []),
+        ("assistant", "", ["m1"]),
+        ("tool", "", []),
+        ("assistant", "", ["a1"]),
+        ("tool", "", []),
+        ("assistant", "d1 answer", []),
+        ("assistant", "", ["b1"]),
+        ("tool", "", []),
+    ]
+    assert [result.text for message in seen for result in message.results] == ["top result", "d1 result", "d2 result"]
 
 
 @pytest.mark.seed("B-18", "B-22")

@@ -12,7 +12,7 @@ from holdfast.core.history import events as log
 from holdfast.core.history.events import Summary
 from holdfast.core.history.history import History
 from holdfast.core.planning.changes import compaction_completed_event
-from holdfast.core.planning.plan import VIEW_STAGES, plan_input_of, usage_measured_event
+from holdfast.core.planning.plan import plan_input_of, usage_measured_event
 from holdfast.core.planning.policy import PRESETS, Policy
 from holdfast.core.planning.rules.copilot import CompactedHistory, user_reminder
 from holdfast.core.planning.situation import Budget, Situation
@@ -401,11 +401,6 @@ def test_copilot_moves_the_boundary_before_an_exchange_that_is_open() -> None:
     plan = decide(recorded(talk), COPILOT, situation(window))
 
     assert plan.later == (CompactSpan(span=Span(start=0, stop=9, kept=(8,), count=9), by="summary"),)
-
-
-@pytest.mark.seed("C-22")
-def test_the_stages_of_a_request_have_names_and_an_order() -> None:
-    assert list(VIEW_STAGES) == ["attachments", "compaction", "truncation", "immediate prompt", "file content"]
 
 
 @pytest.mark.seed("C-1", "C-22", "C-26", "C-32", "C-35")

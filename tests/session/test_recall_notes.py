@@ -112,7 +112,7 @@ async def test_a_range_from_behind_to_front_is_refused_and_not_searched_for(ref:
 
 async def test_several_questions_in_a_list_are_refused_with_what_would_do() -> None:
     async with Session.open("s", store=MemoryStore()) as session:
-        with pytest.raises(MalformedInputError, match=r"pass Recall\(query=\(…\)\)"):
+        with pytest.raises(MalformedInputError, match=r"pass RecallQuery\(query=\(…\)\)"):
             await session.recall(["a", "b"])  # pyright: ignore[reportArgumentType]
 
 

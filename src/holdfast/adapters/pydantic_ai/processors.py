@@ -7,6 +7,7 @@ and not tokens, because tokens need a tokenizer; the limit on tool output bounds
 without a result, and no provider accepts such a history. One request with a result for each such call repairs it.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -76,10 +77,19 @@ class HistorySettings:
 
 
 def history_processors(
-    *, tool_output_trim_chars: int = 2_000, max_history_messages: int = 40, summarization_model: Model | str = ""
+    *,
+    tool_output_trim_chars: int | None = None,
+    max_history_messages: int | None = None,
+    summarization_model: Model | str | None = None,
 ) -> list[ProcessHistory[Any]]:
-    """Return both processors in their order, as capabilities: `Agent(model, capabilities=history_processors())`."""
-    settings = HistorySettings(tool_output_trim_chars=tool_output_trim_chars, max_history_messages=max_history_messages)
+    """Return both processors in their order, as capabilities: `Agent(model, capabilities=history_processors())`.
+
+    A setting that is None is taken from its `CO_CLI_…` variable, or else from co-cli's default.
+    """
+    settings = HistorySettings.from_environment(os.environ)
+    given = {"tool_output_trim_chars": tool_output_trim_chars, "max_history_messages": max_history_messages}
+    settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
+    summarizer = settings.summarization_model if summarization_model is None else summarization_model
 
     def trimmed(messages: list[ModelMessage]) -> list[ModelMessage]:
         return truncate_tool_returns(messages, tool_output_trim_chars=settings.tool_output_trim_chars)
@@ -89,7 +99,7 @@ def history_processors(
             ctx,
             messages,
             max_history_messages=settings.max_history_messages,
-            summarization_model=summarization_model,
+            summarization_model=summarizer,
         )
 
     return [ProcessHistory(trimmed), ProcessHistory(windowed)]

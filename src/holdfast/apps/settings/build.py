@@ -1,5 +1,6 @@
 """Build sessions, budgets, memory and boards from the settings of a program."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -14,7 +15,7 @@ from holdfast.core.planning.rules.rule import PolicyThreshold
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.counters.models import budget_for, prices_of
 from holdfast.counters.vocabularies import model_family
-from holdfast.errors import SettingsError
+from holdfast.errors import SettingsError, StoreUnavailableError
 from holdfast.models.base import Summarizer
 from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
 from holdfast.session.compaction.checkpoints import Checkpoints
@@ -27,6 +28,7 @@ from holdfast.session.session import Session, SessionOpener
 from holdfast.stores.base import Store
 
 NO_SUMMARIZER = "none"
+MEGABYTE = 10**6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +113,22 @@ def session_files(settings: Settings, session_id: str) -> list[Path]:
     return [path for path in (*found, settings.paths.prompt_history) if path.is_file()]
 
 
+def delete_session_files(settings: Settings, session_id: str) -> list[Path]:
+    """Delete the folders of a session outside the store: its checkpoints and attachments. Return those that existed.
+
+    Notes and boards are about many sessions, so they stay. Raises `StoreUnavailableError` for a folder that cannot be
+    deleted.
+    """
+    folders = (checkpoints_folder(settings, session_id), settings.paths.attachments(session_id))
+    existing = [folder for folder in folders if folder is not None and folder.is_dir()]
+    for folder in existing:
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise StoreUnavailableError(str(folder), f"{error.strerror or error}; delete it by hand") from error
+    return existing
+
+
 def memory_from(settings: Settings) -> DailyMemory | None:
     """Return daily memory if the policy uses it or the user has named a folder; None if it is off."""
     is_used = settings.effective_policy.writes_memory or settings.source("memory").kind != "default"
@@ -159,6 +177,7 @@ def compaction_from(
         hooks=settings.hooks,
         checkpoints=None if folder is None else Checkpoints(folder),
         memory=memory_from(settings),
+        memory_limit_bytes=None if settings.memory_limit_mb is None else settings.memory_limit_mb * MEGABYTE,
         approve=callbacks.approve if settings.approve else None,
         notice=callbacks.notice,
         progress=callbacks.progress,

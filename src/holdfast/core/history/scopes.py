@@ -122,6 +122,8 @@ def label_trust(message: Message, scope: object, trust: object) -> Message:
     """Return a message with its trust label; a user message in a delegate's scope comes from an agent."""
     if message.role == "user" and scope != MAIN:
         return message.with_trust("agent")
+    if trust == "attachment":
+        return message.with_trust("attachment")
     return message.with_trust("memory") if trust == "memory" else message
 
 

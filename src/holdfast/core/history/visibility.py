@@ -151,8 +151,10 @@ class _VisibleSelection:
     def _add(self, span: range) -> bool:
         """Select the visible messages of a span if they fit; return whether they do."""
         new = [position for position in span if position not in self.positions and self._context.is_visible(position)]
-        self._history.entries.require(new)
-        cost = sum(sum(message_tokens(self._history.entries[at].message, self._counter)) for at in new)
+        # A delegate can recall an attachment, but no request carries it.
+        sent = [position for position in new if self._context.is_in_view(position)]
+        self._history.entries.require(sent)
+        cost = sum(sum(message_tokens(self._history.entries[at].message, self._counter)) for at in sent)
         if cost > self._remaining_tokens:
             return False
         self.positions.update(new)

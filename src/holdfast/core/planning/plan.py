@@ -4,7 +4,7 @@
 again. `view_of` returns the messages that the model will see. Both are pure: the same input gives the same result.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from holdfast.core.conversation.messages import Entry, Message, Thinking, ToolCall
@@ -14,7 +14,15 @@ from holdfast.core.history.events import MAIN, RequestTruncated, TokenBreakdown,
 from holdfast.core.history.history import History
 from holdfast.core.planning.fit import are_same_messages, fit_view
 from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.processors import (
+    NO_PROCESSORS,
+    RequestProcessor,
+    RequestProcessors,
+    processed_entries,
+)
 from holdfast.core.planning.receipt import View
+from holdfast.core.planning.rules.cowagent import EMERGENCY_REASON
+from holdfast.core.planning.rules.default import DefaultCompaction
 from holdfast.core.planning.rules.truncator import ORPHANS_REASON
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import NO_STEPS, CompactSpan, Plan, PlanInput, Step
@@ -24,9 +32,8 @@ MAX_FAILURES, MESSAGES_AFTER_FAILURES = 3, 20
 """After the first number of failures in a row, summaries pause until the second number of messages was recorded."""
 MAX_PLAN_ROUNDS = 3
 """The most plans for one request; the steps of the last plan are not carried out."""
-EMERGENCY_REASON = (
-    "the provider refused the request as too long, so only the newest turns are sent, with long texts clipped"
-)
+
+OPEN_ROUND_REASON = "a compaction waits until the running tool round ends, because the round's thinking would be lost"
 
 
 def plan_input_of(history: History, policy: Policy, situation: Situation) -> PlanInput:
@@ -98,18 +105,49 @@ def _needs_summary(step: Step) -> bool:
     return isinstance(step, CompactSpan) and step.by == "summary"
 
 
+def has_open_round(view: View, plan_input: PlanInput, policy: Policy) -> bool:
+    """Return whether a change of context would lose the thinking of the running tool round, and can still wait.
+
+    It can wait as long as the whole context is sent as it is, without a repair and within all limits. Presets of other
+    systems do not wait: they compact at the thresholds of those systems.
+    """
+    projection, situation = plan_input.projection, plan_input.situation
+    if not situation.binds_thinking or not isinstance(policy.compaction, DefaultCompaction):
+        return False
+    if situation.refusals or not len(projection):
+        return False
+    start = -1 if projection.newest_prompt is None else projection.newest_prompt
+    if not projection[-1].outline.result_ids or not any(
+        entry.message.has_thinking for entry in projection.entries[start + 1 :]
+    ):
+        return False
+    return are_same_messages(view.entries, projection.entries)
+
+
+def after_open_round(plan: Plan) -> Plan:
+    """Return a plan that changes nothing while a tool round is open; a summary is written in the background."""
+    later = (*plan.later, *(step for step in plan.now if _needs_summary(step)))
+    return Plan((), later, (*plan.reasons, OPEN_ROUND_REASON))
+
+
 # The view that is sent.
 
 
-def view_of(plan_input: PlanInput, policy: Policy) -> View:
+def view_of(plan_input: PlanInput, policy: Policy, processors: RequestProcessors = NO_PROCESSORS) -> View:
     """Return a view that a provider accepts, whether or not the steps of a plan were carried out."""
     projection = plan_input.projection
     view = View(plan_input.entries, plan_input.message_tokens, projection.tokens, has_media=projection.media_count > 0)
     if projection.has_other_scopes:
         _check_own_calls(plan_input)
         view = _without_open_calls_of_others(view, plan_input)
-    for stage in VIEW_STAGES.values():
-        view = stage(view, plan_input, policy) if stage else view
+    stages = {
+        **VIEW_STAGES,
+        "attachments": processors.attachments,
+        "immediate prompt": processors.immediate_prompt,
+        "file content": processors.file_content,
+    }
+    for name, stage in stages.items():
+        view = stage(view, plan_input, policy) if callable(stage) else _process(view, plan_input, name, stage)
     if _can_be_sent(view, plan_input, policy):
         return view
     return fit_view(view, plan_input.history.message_format, policy.fit, plan_input.situation)
@@ -202,14 +240,23 @@ def _billed_event(event: RequestTruncated, situation: Situation) -> RequestTrunc
     )
 
 
-VIEW_STAGES: Mapping[str, Callable[[View, PlanInput, Policy], View] | None] = {
-    "attachments": None,
+def _process(view: View, plan_input: PlanInput, stage: str, processors: Sequence[RequestProcessor]) -> View:
+    """Let the user's processors of a stage change the request."""
+    if not processors:
+        return view
+    entries = processed_entries(view.entries, processors, plan_input.history.message_format, stage)
+    reason = f"a processor of the stage {stage} changed the request"
+    return view if are_same_messages(entries, view.entries) else _with_entries(view, entries, plan_input, reason)
+
+
+VIEW_STAGES: Mapping[str, Callable[[View, PlanInput, Policy], View] | tuple[()]] = {
+    "attachments": (),
     "compaction": _limit,
     "truncation": _truncate,
-    "immediate prompt": None,
-    "file content": None,
+    "immediate prompt": (),
+    "file content": (),
 }
-"""The stages that shorten a single request, in order; None marks a stage of the original systems with no work here."""
+"""The stages of a single request, in order; the user's processors fill the empty ones."""
 
 
 def _can_be_sent(view: View, plan_input: PlanInput, policy: Policy) -> bool:

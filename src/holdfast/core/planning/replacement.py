@@ -267,7 +267,7 @@ def _running_delegates(plan_input: PlanInput) -> str:
         if context.scopes.parents.get(scope) == context.scope
     ]
     firsts = {scope: context.message_scopes.index(scope) for scope in sent if scope in context.message_scopes}
-    entries.require([first for first in firsts.values() if context.may_be_visible(first)])
+    entries.require([first for first in firsts.values() if context.may_be_in_view(first)])
     told = {scope: entries[first].message.text for scope, first in firsts.items() if context.is_visible(first)}
     return "\n".join(f"- {scope}: {' '.join(task.split())}" for scope, task in told.items())
 

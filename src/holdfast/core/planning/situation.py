@@ -197,6 +197,8 @@ class Situation:
     """The longest single text that the provider accepts."""
     max_images: int | None = None
     """The most images that the provider accepts in one request."""
+    binds_thinking: bool = False
+    """Whether the model accepts its thinking only after the exact request that it was said in."""
     scope: str = MAIN
     """The scope of the agent that sends the request."""
     window: int | None = None
@@ -224,8 +226,12 @@ class Situation:
 
     @property
     def usable_tokens(self) -> int:
-        """The budget less the margin, in tokens as our counter counts them."""
-        return int(self.budget.tokens * (1 - self.margin) / self.calibration.factor)
+        """The budget less the margin, in tokens as our counter counts them.
+
+        A count with the model's own vocabulary is exact, so no report of a provider raises it above the budget.
+        """
+        tokens = int(self.budget.tokens * (1 - self.margin) / self.calibration.factor)
+        return min(tokens, self.budget.tokens) if self.counter.provenance == "counted" else tokens
 
     @property
     def limit(self) -> int:

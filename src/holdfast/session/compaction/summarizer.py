@@ -137,7 +137,12 @@ def summary_job(
     tail = list(context.entries_between(span.stop, context.length))
     return SummaryJob(
         step=step,
-        entries=tuple(context.entries_between(first, span.stop)),
+        # What a client left out of its list is in the client's own summary, which the span holds.
+        entries=tuple(
+            entry
+            for entry in context.entries_between(first, span.stop)
+            if entry.position is None or not context.state.is_left_out(entry.position)
+        ),
         material=SummaryMaterial(
             previous=redact_and_count(before.summary.text if before else _previous_summary(context, span)),
             plan=redact_and_count(state.plan),
@@ -145,9 +150,8 @@ def summary_job(
             skills=tuple(map(redact_and_count, state.skills)),
             focus=redact_and_count(focus),
             tail=newest_as_text(tail, counter, MAX_TAIL_TOKENS, MAX_PIECE_BYTES, redact_and_count),
-            system_context=_clip(
-                redact_and_count(history.session_state.extras_for(scope).system), MAX_SYSTEM_TOKENS, counter
-            ),
+            asks_title=rule is not None and rule.asks_title,
+            system_context=_clip(redact_and_count(_system_text(plan_input)), MAX_SYSTEM_TOKENS, counter),
         ),
         counter=counter,
         replaced_tokens=max(2, plan_input.projection.tokens - _tokens_after(plan_input.projection, span)),
@@ -286,7 +290,7 @@ async def _summarize_in_chunks(
     room = window - max_output - material.overhead_tokens(job.counter, previous_tokens=max_output)
     if room < MIN_ROOM_TOKENS:
         # A small model gets less of the surrounding text, but all of the messages.
-        material = SummaryMaterial(previous=material.previous, focus=material.focus)
+        material = SummaryMaterial(previous=material.previous, focus=material.focus, asks_title=material.asks_title)
         room = window - max_output - material.overhead_tokens(job.counter, previous_tokens=max_output)
     chunks = split_into_chunks(
         job.entries, job.counter, max(MIN_CHUNK_TOKENS, room), MAX_PIECE_BYTES, job.redact_and_count
@@ -327,6 +331,13 @@ def _check_summary(job: SummaryJob, reply: ModelReply) -> Summary:
         put_back=must_keep_lines(found.restored_facts),
         left_out=must_keep_lines(found.still_missing),
     )
+
+
+def _system_text(plan_input: PlanInput) -> str:
+    """Return the system text of a request: the text beside the messages, then the system messages among them."""
+    beside = plan_input.history.session_state.extras_for(plan_input.situation.scope).system
+    among = (entry.message.text for entry in plan_input.projection.entries if entry.message.role == "system")
+    return "\n\n".join(text for text in (beside, *among) if text)
 
 
 def _previous_summary(context: Context, span: Span) -> str:

@@ -58,6 +58,7 @@ async def model(chat: Chat, name: str) -> None:
         await chat.session.switch_model(name, budget=budget)
     await chat.apply_settings(settings)
     chat.notify(f"switched to {name}")
+    chat.warn_about_window()
 
 
 @CONFIG_COMMANDS.register("[NAME]", completes=lambda _: list(PRESETS))

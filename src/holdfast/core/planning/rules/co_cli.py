@@ -83,6 +83,7 @@ class CoCliCompaction(CompactionRule):
 
     RULE: ClassVar[str] = "co-cli"
     counts_requests_as_turns: ClassVar[bool] = True
+    allows_recall_tool: ClassVar[bool] = False
 
     max_messages: int = field(default=40, metadata=integer_bounds(0, 10**9))
     """More requests and responses than this trigger a compaction; 0 switches the rule off."""
@@ -152,6 +153,11 @@ class CoCliCompaction(CompactionRule):
         marker = plan_input.situation.counter.count(static_marker(self.max_messages))
         has_summarizer = plan_input.situation.has_summarizer
         return CompactionForecast(stays, MAX_SUMMARY_TOKENS if has_summarizer else marker, by_model=has_summarizer)
+
+    def may_grow(self, step: CompactSpan) -> bool:
+        """Return True: the window counts messages, and the marker replaces them whatever their size."""
+        del step
+        return True
 
     def replacement_texts(self, plan_input: PlanInput, step: CompactSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return the marker; a static one without a summary."""

@@ -101,6 +101,7 @@ class CopilotCompaction(CompactionRule):
 
     RULE: ClassVar[str] = "copilot"
     offers_recall: ClassVar[bool] = True
+    asks_title: ClassVar[bool] = True
 
     triggers: TwoThresholds = field(default_factory=TwoThresholds)
 

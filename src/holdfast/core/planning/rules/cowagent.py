@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from holdfast.core.conversation.cuts import pinned_exchanges, turn_ranges
-from holdfast.core.conversation.messages import Entry, Message, Text
-from holdfast.core.conversation.shorten import clip_outputs, clip_text, turn_as_text, turns_as_text
+from holdfast.core.conversation.messages import Entry, Message
+from holdfast.core.conversation.shorten import clip_outputs, clip_user_texts, turn_as_text, turns_as_text
 from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import message_tokens
 from holdfast.core.history.context import Context
@@ -23,13 +23,18 @@ from holdfast.core.planning.steps import (
     AwaitSummary,
     CompactionForecast,
     CompactSpan,
+    OffloadOutputs,
     Plan,
     PlanInput,
     ReduceTurnsToText,
+    Step,
     Threshold,
 )
 from holdfast.core.schema import check_fields, integer_bounds
 
+EMERGENCY_REASON = (
+    "the provider refused the request as too long, so only the newest turns are sent, with long texts clipped"
+)
 FEW_TURNS = 5
 KEPT_TURNS = 2
 """How many turns stay when the user asks for a compaction."""
@@ -67,17 +72,26 @@ class Emergency(CompactionRule):
     max_turns: int = field(default=5, metadata=integer_bounds(1, 10**9))
     first: int = field(default=1, metadata=integer_bounds(1, 10**3))
     """After how many refusals the rule applies; after one more it clears the context."""
+    persists: bool = False
+    """Whether later requests keep the cut too, and no other rule trims anything in its place."""
 
     def __post_init__(self) -> None:
         check_fields(self, "policy.emergency")
 
     def propose(self, plan_input: PlanInput) -> Plan:
-        """Return a step that clears the context if the clipped request was refused too; prompt and pins stay."""
+        """Return steps that keep the cut, or clear the context if the shortened request was refused too."""
+        if plan_input.situation.refusals > self.first:
+            return self._clearing(plan_input)
+        is_due = self.persists and plan_input.situation.refusals == self.first
+        return Plan(tuple(self._lasting_steps(plan_input)), reasons=(EMERGENCY_REASON,)) if is_due else NO_STEPS
+
+    def _clearing(self, plan_input: PlanInput) -> Plan:
+        """Return a step that clears the context; prompt and pins stay."""
         projection, prompt = plan_input.projection, plan_input.projection.newest_prompt
         has_more = any(
             entry.message.role != "system" and index != prompt for index, entry in enumerate(projection.entries)
         )
-        if plan_input.situation.refusals <= self.first or not has_more:
+        if not has_more:
             return NO_STEPS
         step = CompactSpan(
             span=Span(
@@ -92,6 +106,22 @@ class Emergency(CompactionRule):
         return Plan(
             now=(step,), reasons=("the provider refused the shortened request too, so the context was cleared",)
         )
+
+    def _lasting_steps(self, plan_input: PlanInput) -> Iterator[Step]:
+        """Yield the steps after which the context is what `shrink` returns."""
+        projection, pins = plan_input.projection, plan_input.situation.pins
+        spans = turn_ranges(projection.entries)
+        if len(spans) > self.max_turns:
+            stop, count = projection.position_at(spans[-self.max_turns].start), len(spans) - self.max_turns
+            yield CompactSpan(span=Span(start=0, stop=stop, count=count), by="nothing", trigger="context_limit_retry")
+        whole = {id(entry) for entry in projection.entries}
+        if any(id(entry) not in whole for entry in self.shrink(projection.entries, pins)):
+            prompt = projection.newest_prompt
+            yield OffloadOutputs(
+                before=projection.context.length,
+                max_chars=self.max_chars,
+                prompts_before=0 if prompt is None else projection.position_at(prompt),
+            )
 
     def shrink(self, entries: Sequence[Entry], pins: frozenset[int] = frozenset()) -> list[Entry]:
         """Return the newest turns with results and user texts clipped; pinned messages stay whole."""
@@ -108,19 +138,7 @@ class Emergency(CompactionRule):
 
 
 def _clip_message(message: Message, max_chars: int) -> Message:
-    clipped = clip_outputs(message, max_chars)
-    if message.role != "user" or not any(
-        isinstance(part, Text) and len(part.text) > max_chars for part in message.parts
-    ):
-        return clipped
-    return clipped.with_parts(
-        tuple(
-            part.with_text(clip_text(part.text, max_chars))
-            if isinstance(part, Text) and len(part.text) > max_chars
-            else part
-            for part in clipped.parts
-        )
-    )
+    return clip_user_texts(clip_outputs(message, max_chars), max_chars)
 
 
 def _without_turns_before(entries: Sequence[Entry], cut: int, pins: frozenset[int]) -> list[Entry]:
@@ -270,7 +288,13 @@ class CowAgentCompaction(CompactionRule):
         compactions, state = plan_input.projection.context.state.compactions, plan_input.history.session_state
         can_write = plan_input.situation.has_summarizer and not plan_input.is_summarizing
         last = compactions[-1] if compactions else None
-        if last is None or last.replacement or not can_write or last.span.stop == state.failed_stop:
+        if (
+            last is None
+            or last.replacement
+            or last.trigger == "client"
+            or not can_write
+            or last.span.stop == state.failed_stop
+        ):
             return NO_STEPS
         count = len(plan_input.prompts_between(last.span.start, last.span.stop))
         step = CompactSpan(span=replace(last.span, kept=(), count=count, is_merged=True), by="summary")

@@ -185,6 +185,11 @@ class DefaultCompaction(CompactionRule):
         by = "summary" if plan_input.situation.has_summarizer else "digest"
         return replace(step, by=by, trigger="manual") if step else None
 
+    def may_grow(self, step: CompactSpan) -> bool:
+        """Return False: a compaction that frees nothing is refused."""
+        del step
+        return False
+
     def replacement_texts(self, plan_input: PlanInput, step: CompactSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return one text: the summary or digest, the user's messages, the current state, and the ledger."""
         return (replacement_text(plan_input, step, summary, self._replacement_budget(plan_input, step)),)

@@ -49,8 +49,12 @@ class CompactionRule:
     """The rule's name in a policy file."""
     offers_recall: ClassVar[bool] = False
     """Whether the replacement ends with a line on how to recall the messages, for an agent with the recall tool."""
+    allows_recall_tool: ClassVar[bool] = True
+    """Whether an application may offer the recall tool; a preset may consist of exactly its own steps."""
     checks_summary: ClassVar[bool] = False
     """Whether a summary is checked against the facts that must be kept."""
+    asks_title: ClassVar[bool] = False
+    """Whether a summary is asked to name itself, for the file of its checkpoint."""
     is_summary_prompt: ClassVar[bool] = True
     """Whether an agent framework receives a summary as a user's prompt."""
     counts_requests_as_turns: ClassVar[bool] = False
@@ -81,6 +85,10 @@ class CompactionRule:
     def manual_step(self, plan_input: PlanInput) -> CompactSpan | None:
         """Return what to compact when the user asks for it; None if there is nothing."""
         return compact_all_step(plan_input)
+
+    def may_grow(self, step: CompactSpan) -> bool:
+        """Return whether a replacement may be larger than what it replaces: the user asked for it, and gets it."""
+        return step.trigger == "manual"
 
     def agent_requested_step(self, plan_input: PlanInput) -> CompactSpan | None:
         """Return what to compact when a working agent asks: its prompt and the call that asks stay."""
