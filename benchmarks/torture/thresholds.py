@@ -140,8 +140,8 @@ async def _check_numbers(session: Session, case: dict[str, Any], request: Reques
     """Check that everything that shows a limit shows the same, and that the request keeps it."""
     report = await session.context_breakdown(budget=case["budget"])
     engine = session._engine  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-    calibration = await engine.calibrator.calibration(session.model)
-    plan_input = engine.builder.plan_input(RequestOptions(budget=case["budget"], model=session.model), calibration)
+    options = RequestOptions(budget=case["budget"], model=session.model)
+    plan_input = engine.builder.plan_input(options, await engine.calibrator.calibration(options.served_model))
     measured = [event.token_limit for event in events if isinstance(event, log.UsageMeasured)][-1]
     assert request.receipt.limit == report.budget == measured == plan_input.situation.billed_limit
     assert request.tokens.counted <= plan_input.situation.limit
