@@ -20,6 +20,7 @@ from benchmarks.torture import (
     providers,
     summarizers,
     thinking,
+    thresholds,
     usage,
     writers,
 )
@@ -97,6 +98,12 @@ ROUNDS: Mapping[str, Round] = {
         providers.STRATEGIES,
         providers.check,
         weight=50,
+    ),
+    "thresholds": Round(
+        "every model, calibration, budget and preset: one limit everywhere, and compaction before anything is dropped",
+        thresholds.STRATEGIES,
+        thresholds.check,
+        weight=10,
     ),
     "thinking": Round(
         "thinking after changed prefixes under every preset: removed where it must be, and nowhere else",

@@ -1,7 +1,12 @@
 """`govern`: fit a plain list of messages into a budget, without a session.
 
-`govern` keeps no state. Its cuts depend only on the distance of a message from the beginning, so a list that only grows
-keeps a stable prefix from call to call. `previous` does not change the result; it reuses the work of the last call.
+`govern` keeps no state. Under `default` its cuts depend only on the distance of a message from the beginning, so a list
+that only grows keeps a stable prefix from call to call. `previous` does not change the result; it reuses the work of
+the last call.
+
+Of another policy `govern` applies what needs neither a session nor a model: tool outputs are clipped, `co-cli` puts its
+static marker in place of the middle, `cowagent` drops turns, `inkeep` keeps its fixed limits, `copilot` truncates. What
+is still too long is made to fit. A compaction with a summary is a change of a session, so it is not applied here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,10 +18,11 @@ from holdfast.core.conversation.pairing import Repair
 from holdfast.core.conversation.tokens import Calibration, Counter
 from holdfast.core.conversation.transcript import MessageFormat, Transcript
 from holdfast.core.planning.fit import ViewFitter
-from holdfast.core.planning.policy import FitSettings, Policy, policy_named
+from holdfast.core.planning.list_view import trims_lists, view_of_list
+from holdfast.core.planning.policy import Policy, policy_named
 from holdfast.core.planning.receipt import Receipt, View, receipt_of
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.counters.models import binds_thinking, budget_for
+from holdfast.counters.models import binds_thinking, budget_for, find_model
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.session.request import Request
@@ -44,7 +50,8 @@ def govern(
 
     `budget` is the largest input in tokens, or a `Budget`; by default it comes from the table of models.
     `system` is system text outside the messages, in the shape of the format. `pins` are indices of messages that
-    stay whole. Raise a `HoldfastError` that names the place and the remedy if nothing can be sent.
+    stay whole. Of `policy`, what needs neither a session nor a summarizer applies. Raise a `HoldfastError` that names
+    the place and the remedy if nothing can be sent.
     """
     message_format = format_named(format)
     elements = check_list(messages)
@@ -69,8 +76,13 @@ def govern(
         raise SettingsError(
             "system", f"system text and tools have {marks} cache marks; the provider accepts at most {max_marks}"
         )
+    rules = policy_named(policy)
+    resolved, known = budget_for(model, budget, unknown_window=rules.unknown_window), find_model(model)
+    window = resolved.window(known.max_input_tokens if known else None) or rules.unknown_window
     situation = Situation(
-        budget=budget_for(model, budget),
+        budget=resolved,
+        window=window,
+        policy_limit=rules.compaction.request_limit(window) if rules.compaction else None,
         counter=counter,
         calibration=calibration or Calibration(),
         system_tokens=_extras_tokens(system, "system", counter),
@@ -81,8 +93,7 @@ def govern(
         max_text_chars=message_format.max_text_chars,
         max_images=message_format.max_images,
     )
-    settings = policy_named(policy).fit
-    transcript, view = _fit(natives, message_format, settings, situation, previous)
+    transcript, view = _fit(natives, message_format, rules, situation, previous)
     if binds_thinking(model, message_format.name):
         first_changed = 0 if repairs else _first_changed(view.entries)
         unbound = [
@@ -107,11 +118,16 @@ def govern(
 def _fit(
     natives: list[Any],
     message_format: MessageFormat,
-    settings: FitSettings,
+    policy: Policy,
     situation: Situation,
     previous: Request | None,
 ) -> tuple[Transcript, View]:
     """Return the view that fits. Reuse the work of the previous call for the messages that are the same."""
+    settings = policy.fit
+    if trims_lists(policy):
+        transcript = Transcript(natives, message_format, situation.counter)
+        entries = [transcript.entry(index) for index in range(len(transcript))]
+        return transcript, view_of_list(entries, message_format, policy, situation)
     known = previous.transcript if previous else None
     if known and known.reader is message_format and known.counter is situation.counter:
         transcript = known.continue_with(natives)

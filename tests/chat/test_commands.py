@@ -492,6 +492,29 @@ async def test_a_smaller_model_is_asked_about_and_the_conversation_compacted_fir
     assert (await chat.session.context_breakdown(budget=chat.budget)).total < chat.budget.tokens
 
 
+async def test_the_meter_shows_the_context_against_the_limit_after_a_turn_a_command_and_a_switch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    chat, screen = await open_chat(tmp_path, "yes", flags={"summarization_model": "none"})
+    await add_turns(chat, 40, words=150)
+
+    for command in ("/context", "/model openai:gpt-4", "/preset cowagent", "/undo"):
+        await reply_to(chat, screen, command)
+        contents = await chat.session.context_breakdown()
+        assert (chat.status.tokens, chat.status.budget) == (contents.total, contents.budget)
+
+    assert chat.status.budget == 6_144
+
+
+async def test_context_shows_the_presets_own_limit(tmp_path: Path) -> None:
+    chat, screen = await open_chat(tmp_path, flags={"preset": "cowagent", "summarization_model": "none"})
+    await add_turns(chat, 2, words=10)
+
+    assert " of 50,000 tokens; " in await reply_to(chat, screen, "/context")
+    assert chat.status.budget == 50_000
+
+
 async def test_a_preset_takes_effect_at_once(tmp_path: Path) -> None:
     chat, screen = await open_chat(tmp_path)
 

@@ -701,5 +701,5 @@ def test_the_presets_have_their_systems_numbers() -> None:
         "co-cli": (128_000, None, "full", None),
         "inkeep": (120_000, None, "since_summary", None),
         "copilot": (128_000, None, "replay", None),
-        "cowagent": (50_000, 15, "recent_text", 30),
+        "cowagent": (128_000, 15, "recent_text", 30),
     }

@@ -90,17 +90,17 @@ def nearest_model(name: str) -> str | None:
 
 
 @lru_cache
-def describe_unknown_model(name: str) -> str:
+def describe_unknown_model(name: str, window: int = DEFAULT_WINDOW) -> str:
     """Return a sentence about a model that is not in the table: the nearest name, and the assumed window."""
     near = nearest_model(name)
     hint = f" (did you mean {near}?)" if near else ""
-    return f"{name} is not in the table of models{hint}; a window of {DEFAULT_WINDOW:,} tokens is assumed"
+    return f"{name} is not in the table of models{hint}; a window of {window:,} tokens is assumed"
 
 
 @lru_cache
-def _warn_about_unknown_model(name: str) -> None:
+def _warn_about_unknown_model(name: str, window: int) -> None:
     """Log a warning once for each name."""
-    logging.getLogger("holdfast").warning("%s", describe_unknown_model(name))
+    logging.getLogger("holdfast").warning("%s", describe_unknown_model(name, window))
 
 
 @lru_cache
@@ -128,17 +128,25 @@ def dollars_of(usage: Usage, model: str) -> float | None:
     return units * prices.dollars / MILLION
 
 
-def budget_for(model: str | None, user: int | Budget | None = None, *, provider_window: int | None = None) -> Budget:
-    """Return the budget for a model: from the user, the provider, the table, or the default."""
-    if user is not None:
-        return Budget.resolve(user=user)
-    known = find_model(model)
-    if known is None and model and provider_window is None:
-        _warn_about_unknown_model(model)
+def budget_for(
+    model: str | None,
+    user: int | Budget | None = None,
+    *,
+    max_prompt_tokens: int | None = None,
+    provider_window: int | None = None,
+    unknown_window: int = DEFAULT_WINDOW,
+) -> Budget:
+    """Return the budget for a model: from the user, the provider, the table, or the window of unknown models."""
+    known = None if user is not None else find_model(model)
+    if known is None and model and user is None and provider_window is None and max_prompt_tokens is None:
+        _warn_about_unknown_model(model, unknown_window)
     return Budget.resolve(
+        user=user,
+        max_prompt_tokens=max_prompt_tokens,
         provider_window=provider_window,
         table_window=known.max_input_tokens if known else None,
         max_output=known.max_output_tokens if known else None,
+        unknown_window=unknown_window,
     )
 
 

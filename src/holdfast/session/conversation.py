@@ -191,19 +191,22 @@ class Conversation:
         model: str | None = None,
         system: object = None,
         tools: Sequence[Mapping[str, object]] | None = None,
+        max_prompt_tokens: int | None = None,
         scope: str | OwnScope = OWN_SCOPE,
         has_recall: bool | None = None,
         endpoint: str | None = None,
     ) -> Request:
         """Return the next request: valid for its provider, within its budget, and recorded.
 
-        `model` and `endpoint` apply to this request; None means those of the session.
+        `model` and `endpoint` apply to this request; None means those of the session. `max_prompt_tokens` is the
+        largest prompt that the provider of the model accepts, if it names one; it applies to later requests too.
         `has_recall` says whether the model has the tool of `recall_tool`; if so, markers in the request explain how to
         recall the omitted text. None keeps the last value.
         """
         self._check_running()
         model, scope = check_model(model) or self.model, await self._find_scope(scope)
         system, tools = check_extras(system, tools)
+        self._builder.set_prompt_limit(model, max_prompt_tokens)
         options = RequestOptions(
             budget=budget,
             model=model,

@@ -13,7 +13,7 @@ from holdfast.counters.models import budget_for
 from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError
 from holdfast.models.errors import as_model_error, error_from_response
 from holdfast.session.calibration import UsageCalibrator, is_plausible_window
-from holdfast.session.prepare import LastPrepared, RequestBuilder, RequestOptions
+from holdfast.session.prepare import LastPrepared, RequestBuilder
 from holdfast.session.request import Request
 
 RETRY_SHARES = (0.95, 0.75, 0.5, 0.35, 0.25)
@@ -54,7 +54,7 @@ class OverflowRetry:
         await self._calibrator.learn_refusal(
             options.served_model, counted=state.last_request.tokens.counted, size=problem.size, limit=problem.limit
         )
-        allowed = _allowed_tokens(options, problem.limit)
+        allowed = _allowed_tokens(state.prepared.request.receipt.budget, problem.limit)
         base, emergency = min(state.last_request.tokens.total, allowed), self._builder.policy.emergency
         state.refused_hashes.add(state.last_request.hash)
         while state.refusals < len(RETRY_SHARES):
@@ -98,9 +98,8 @@ def _as_error(model: str, error: object, status: int | None) -> HoldfastError:
     return error_from_response(model, error, status=status)
 
 
-def _allowed_tokens(options: RequestOptions, provider_limit: int | None) -> int:
+def _allowed_tokens(budget: Budget, provider_limit: int | None) -> int:
     """Return the budget of the request, or the limit that the provider reported if that is lower."""
-    tokens = budget_for(options.model, options.budget).tokens
     if provider_limit is not None and is_plausible_window(provider_limit):
-        tokens = min(tokens, budget_for(None, provider_window=provider_limit).tokens)
-    return tokens
+        return min(budget.tokens, budget_for(None, provider_window=provider_limit).tokens)
+    return budget.tokens

@@ -43,7 +43,7 @@ from holdfast.models.base import CachedPrefix
 from holdfast.session.calibration import ServedModel, UsageCalibrator
 from holdfast.session.compaction.compactor import Compactor
 from holdfast.session.compaction.summarizer import SentRequest
-from holdfast.session.inputs import extras_json
+from holdfast.session.inputs import check_count, extras_json
 from holdfast.session.log.event_log import SessionLog
 from holdfast.session.request import Request, policy_hash, request_of, request_prepared_event
 from holdfast.session.thinking import bind_thinking
@@ -151,7 +151,9 @@ class RequestBuilder:
         self.last_prepared: dict[str, LastPrepared] = {}
         """By scope, the last request that no rejection made smaller, until the provider answers it."""
         self._budgets: dict[tuple[str, str | None], Budget] = {}
-        """By scope and model, the budget of the last request."""
+        """By scope and model, the budget of the last request that no rejection made smaller."""
+        self.prompt_limits: dict[str | None, int] = {}
+        """By model, the largest prompt that the provider accepts, if the caller has named it."""
         self._extras_counter = ExtrasCounter()
 
     @property
@@ -164,7 +166,7 @@ class RequestBuilder:
         original = options
         reasons: list[str] = []
         if not options.refusals and (limit := await self._calibrator.provider_limit(options.served_model)) is not None:
-            options = _limited_options(options, limit, reasons)
+            options = _limited_options(options, self._budget(options), limit, reasons)
         waits = 0
         while True:
             try:
@@ -200,11 +202,7 @@ class RequestBuilder:
         system_tokens, tools_tokens = self._extras_counter.tokens(
             options.scope, state.extras_for(options.scope), counter
         )
-        budget = Budget.resolve(
-            user=options.budget,
-            table_window=model.max_input_tokens if model else None,
-            max_output=model.max_output_tokens if model else None,
-        )
+        budget = self._budget(options)
         asked_ms, run = self._log.last_request_ms, state.running_compaction
         return Situation(
             budget=budget,
@@ -218,12 +216,7 @@ class RequestBuilder:
             max_images=history.message_format.max_images,
             binds_thinking=binds_thinking(options.model, history.message_format.name),
             scope=options.scope,
-            # A budget that a user or a provider names is the window to fill.
-            window=budget.tokens
-            if budget.source in {"user", "provider"}
-            else model.max_input_tokens
-            if model
-            else None,
+            window=budget.window(model.max_input_tokens if model else None),
             prices=self._compactor.options.prices or (prices_of(model) if model else None),
             idle_seconds=0.0 if asked_ms is None else max(0, self._log.clock() - asked_ms) / 1000,
             has_summarizer=self._compactor.has_summarizer and not options.without_summarizer,
@@ -233,6 +226,19 @@ class RequestBuilder:
             and run.scope == options.scope,
             has_recall=options.scope in state.recall_scopes,
             refusals=options.refusals,
+        )
+
+    def set_prompt_limit(self, model: str | None, max_prompt_tokens: int | None) -> None:
+        """Keep the requests to a model within the largest prompt that its provider accepts; None changes nothing."""
+        if max_prompt_tokens is not None:
+            self.prompt_limits[model] = check_count("max_prompt_tokens", max_prompt_tokens)
+
+    def _budget(self, options: RequestOptions) -> Budget:
+        return budget_for(
+            options.model,
+            options.budget,
+            max_prompt_tokens=self.prompt_limits.get(options.model),
+            unknown_window=self._compactor.policy.unknown_window,
         )
 
     def plan_input(self, options: RequestOptions, calibration: Calibration | None = None) -> PlanInput:
@@ -309,7 +315,8 @@ class RequestBuilder:
             tools=options.tools,
         )
         prefix_break = self._prefix_break(self.last_requests.get(scope), request, options)
-        self._budgets[scope, options.model] = situation.budget
+        if not options.refusals:
+            self._budgets[scope, options.model] = situation.budget
         self.last_requests[scope] = SentRequest(
             prefix=CachedPrefix(
                 format=self._log.history.message_format.name,
@@ -374,12 +381,13 @@ class RequestBuilder:
         return log.PrefixBreak(at=same, reason="; ".join(reasons) or "earlier messages were repaired or shortened anew")
 
 
-def _limited_options(options: RequestOptions, provider_limit: int, reasons: list[str]) -> RequestOptions:
+def _limited_options(
+    options: RequestOptions, budget: Budget, provider_limit: int, reasons: list[str]
+) -> RequestOptions:
     """Return the options with a budget within the limit that a provider has reported.
 
     A budget that the user named stays; if it exceeds the limit, that becomes one of the `reasons` on the receipt.
     """
-    budget = budget_for(options.model, options.budget)
     if options.has_users_budget:
         if budget.tokens > provider_limit:
             reasons.append(f"the provider has reported a limit of {provider_limit:,} tokens, below the budget")

@@ -196,8 +196,10 @@ async def switch_model_and_fit(
     if not options.model or not isinstance(options.model, str):
         raise SettingsError("model", f"needs a name, not {options.model!r}")
     async with session_log.locked():
-        situation = builder.situation(options)
-        tokens = session_log.history.projection(situation.counter).tokens if session_log.history.format else 0
+        # The tokens that the switched session would send, against the limit that the new model has.
+        plan_input = builder.plan_input(options) if session_log.history.format else None
+        situation = plan_input.situation if plan_input else builder.situation(options)
+        tokens = plan_input.message_tokens if plan_input else 0
     done = None
     if tokens > situation.message_budget:
         smaller = replace(options, budget=replace(situation.budget, source="user"))

@@ -19,7 +19,6 @@ from holdfast.core.history.scopes import DelegationRecord, delegation_records
 from holdfast.core.planning.change_receipt import ChangeReceipt, change_receipts, with_messages_restored
 from holdfast.core.planning.changes import with_measured_effect
 from holdfast.core.planning.context_report import ContextReport, context_report
-from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import Policy, policy_named
 from holdfast.core.planning.processors import NO_PROCESSORS, RequestProcessors
 from holdfast.core.planning.situation import Budget
@@ -118,6 +117,7 @@ class Session(DelegatingConversation):
         model: str | None = None,
         summarizer: str | Summarizer | None = None,
         compaction: CompactionOptions | None = None,
+        max_prompt_tokens: int | None = None,
         processors: RequestProcessors = NO_PROCESSORS,
         clock: Clock = now_ms,
         endpoint: str | None = None,
@@ -127,6 +127,7 @@ class Session(DelegatingConversation):
         `summarizer` is the name of a pydantic-ai model, or a `Summarizer`; `compaction` has more options. `processors`
         change each request at stages of their own. `endpoint` is the address that serves the model, such as
         `https://api.openai.com/v1`: how a provider counts, and what it accepts, is learned for each endpoint and model.
+        `max_prompt_tokens` is the largest prompt that the provider of the model accepts, if it names one.
         """
         options = CompactionOptions() if compaction is None else compaction
         if not isinstance(options, CompactionOptions):
@@ -143,6 +144,7 @@ class Session(DelegatingConversation):
             clock=clock,
             processors=processors,
         )
+        session._builder.set_prompt_limit(session.model, max_prompt_tokens)
         return SessionOpener(session, session._start)
 
     def __len__(self) -> int:
@@ -399,8 +401,11 @@ class Session(DelegatingConversation):
             self._log.set_retention(rules.retention_days)
 
     @retried
-    async def switch_model(self, model: str, *, budget: int | Budget | None = None) -> log.CompactionCompleted | None:
+    async def switch_model(
+        self, model: str, *, budget: int | Budget | None = None, max_prompt_tokens: int | None = None
+    ) -> log.CompactionCompleted | None:
         """Use another model from now on; if the context is too long for it, compact first and return the compaction."""
+        self._builder.set_prompt_limit(model, max_prompt_tokens)
         options = RequestOptions(model=model, budget=budget)
         done = await switch_model_and_fit(self._log, self._engine.requested, self._builder, options)
         self.model = model
@@ -470,12 +475,16 @@ class Session(DelegatingConversation):
         return self.history.message_format.decode(native, position).text
 
     @locked
-    async def context_breakdown(self, *, budget: int | Budget | None = None) -> ContextReport:
-        """Return what fills the context, what could be freed, and when the next compaction is due at what cost."""
-        options = RequestOptions(budget=budget, model=self.model, endpoint=self.endpoint)
-        situation = self._builder.situation(options, await self._engine.calibrator.calibration(options.served_model))
-        author = self._compactor.next_summarizer(self.model, self.history.format)
-        return context_report(plan_input_of(self.history, self.policy, situation), self.policy, author)
+    async def context_breakdown(self, *, budget: int | Budget | None = None, model: str | None = None) -> ContextReport:
+        """Return what fills the context, what could be freed, and when the next compaction is due at what cost.
+
+        By default the budget is that of the last request, and the model is that of the session.
+        """
+        options = RequestOptions(budget=budget, model=check_model(model) or self.model, endpoint=self.endpoint)
+        calibration = await self._engine.calibrator.calibration(options.served_model)
+        plan_input = self._builder.plan_input(self._builder.with_last_budget(options), calibration)
+        author = self._compactor.next_summarizer(options.model, self.history.format)
+        return context_report(plan_input, self.policy, author)
 
     # Other sessions.
 
@@ -495,7 +504,7 @@ class Session(DelegatingConversation):
         return SessionOpener(sibling, sibling._start)  # noqa: SLF001 - one session to another
 
     def _make_sibling(self, session_id: str) -> "Session":
-        return Session(
+        sibling = Session(
             session_id,
             store=self.store,
             policy=self.policy,
@@ -505,6 +514,8 @@ class Session(DelegatingConversation):
             clock=self.clock,
             processors=self._builder.processors,
         )
+        sibling._builder.prompt_limits.update(self._builder.prompt_limits)
+        return sibling
 
 
 class SessionOpener:

@@ -31,6 +31,7 @@ from holdfast.apps.settings.build import (
     delete_session_files,
     open_session,
     rem_agent_from,
+    request_budget,
     update_session_settings,
 )
 from holdfast.apps.settings.models import bare_model_name, configured_model, key_variable, unknown_model_notice
@@ -41,7 +42,6 @@ from holdfast.core.history.events import MAIN, CompactionCompleted
 from holdfast.core.planning.context_report import ContextReport
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.artifacts import strip_artifact_references
-from holdfast.counters.models import budget_for
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import HoldfastError, ModelAccessError, SettingsError, StoreError, UnknownSessionError
 from holdfast.models.errors import as_model_error
@@ -254,7 +254,7 @@ class Chat:
     @property
     def budget(self) -> Budget:
         """The budget of a request."""
-        return budget_from(self.settings) or budget_for(self.model)
+        return request_budget(self.settings)
 
     @property
     def status(self) -> ChatStatus:
@@ -289,7 +289,7 @@ class Chat:
         session, self._sent = self.session, None
         state = session.id, session.model, session.history.change_count, len(session), self.budget, session.policy
         if state != self._counted_state:
-            self._context = await session.context_breakdown(budget=self.budget) if len(session) else None
+            self._context = await session.context_breakdown(budget=budget_from(self.settings))
             self._counted_state = state
 
     # Turns.

@@ -147,7 +147,7 @@ class RuntimeCache:
             toolsets.append(agent.memory_toolset(MemorySearchTool(daily)))
         budget, rule = budget_from(settings), settings.effective_policy.compaction
         has_recall = bool(tools or servers) and (rule is None or rule.allows_recall_tool)
-        capability = Holdfast(session=session, budget=budget, model=settings.model, recall=has_recall)
+        capability = Holdfast(session=session, budget=budget, model=bare_model_name(settings.model), recall=has_recall)
         model = agent.build_model(settings.model, server)
         answering = agent.build_agent(
             model, capability, toolsets, system, max_steps=settings.max_steps, idle_seconds=settings.idle_seconds

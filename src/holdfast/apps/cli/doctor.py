@@ -133,7 +133,7 @@ def _check_model(settings: Settings) -> Iterator[DoctorFinding]:
         yield from _check_named_model(settings)
         return
     if configured_model(settings) is None:
-        yield _unknown_window(model)
+        yield _unknown_window(settings)
     if model == EMBEDDED and (providers := available_providers(os.environ)):
         said = f"there are keys for {', '.join(providers)}, which are not used"
         yield DoctorFinding("ok", "model", said, f"to use one: holdfast config model {providers[0]}:NAME")
@@ -154,11 +154,11 @@ def _check_named_model(settings: Settings) -> Iterator[DoctorFinding]:
     elif is_known:
         yield DoctorFinding("ok", "model", model)
     else:
-        yield _unknown_window(model)
+        yield _unknown_window(settings)
 
 
 def _unknown_window(settings: Settings) -> DoctorFinding:
-    said = describe_unknown_model(bare_model_name(settings.model))
+    said = describe_unknown_model(bare_model_name(settings.model), settings.effective_policy.unknown_window)
     return DoctorFinding("warn", "model", said, window_remedy(settings.model))
 
 

@@ -10,8 +10,9 @@ from holdfast.apps.settings.models import bare_model_name, configured_model
 from holdfast.apps.settings.paths import display_path, session_folder_name
 from holdfast.apps.settings.policies import find_policy_link
 from holdfast.apps.settings.settings import Settings
+from holdfast.core.conversation.tokens import Provenance
 from holdfast.core.planning.rules.rule import PolicyThreshold
-from holdfast.core.planning.situation import MARGIN_ESTIMATED, Budget
+from holdfast.core.planning.situation import Budget, Situation
 from holdfast.counters.models import budget_for, prices_of
 from holdfast.counters.vocabularies import model_family
 from holdfast.errors import SettingsError, StoreUnavailableError
@@ -65,6 +66,12 @@ def budget_from(settings: Settings, model: str | None = None) -> Budget | None:
         # The user's limit decides, except that the embedded model cannot exceed the window it was started with.
         most = Budget(min(tokens, most.tokens) if name == EMBEDDED else tokens)
     return replace(most, turns=turns, messages=messages)
+
+
+def request_budget(settings: Settings, model: str | None = None) -> Budget:
+    """Return the budget for a model: that of the settings, else that of the table of models."""
+    bare = bare_model_name(model or settings.model)
+    return budget_from(settings, model) or budget_for(bare, unknown_window=settings.effective_policy.unknown_window)
 
 
 def _request_limit(settings: Settings, name: str) -> int | None:
@@ -205,18 +212,32 @@ async def update_session_settings(
 
 
 def policy_thresholds(settings: Settings, model: str) -> list[PolicyThreshold]:
-    """Return the thresholds of the policy for a model, the lowest first, for requests of messages alone."""
-    policy, bare = settings.effective_policy, bare_model_name(model)
-    budget = budget_from(settings, model) or budget_for(bare)
-    known = configured_model(settings, model)
-    margin = 0.0 if model_family(bare).has_own_vocabulary else MARGIN_ESTIMATED
-    usable = int(budget.tokens * (1 - margin))
-    # A budget from the user or the provider is the whole window.
-    is_told = budget.source in {"user", "provider"}
-    window = budget.tokens if is_told or known is None else known.max_input_tokens
-    if known is None and not is_told:
-        window = policy.unknown_window
-    found = list(policy.compaction.thresholds(window, usable)) if policy.compaction else []
+    """Return the thresholds of the policy for a model, the lowest first.
+
+    They hold for requests of messages alone, until the provider's own counts have calibrated ours.
+    """
+    policy, bare, rule = settings.effective_policy, bare_model_name(model), settings.effective_policy.compaction
+    budget, known = request_budget(settings, model), configured_model(settings, model)
+    window = budget.window(known.max_input_tokens if known else None) or policy.unknown_window
+    situation = Situation(
+        budget=budget,
+        counter=UnloadedCounter(model_family(bare).provenance),
+        window=window,
+        policy_limit=rule.request_limit(window) if rule else None,
+    )
+    found = list(rule.thresholds(situation, window)) if rule else []
     if policy.truncator is not None:
-        found.append(PolicyThreshold("truncated", int(policy.truncator.target_share * window)))
+        found.append(PolicyThreshold("truncated", situation.limit))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadedCounter:
+    """Says where the counts of a model come from, without loading its vocabulary."""
+
+    provenance: Provenance
+    name: str = ""
+
+    def count(self, text: str) -> int:
+        """Raise: nothing is counted for a threshold."""
+        raise NotImplementedError(text)

@@ -77,7 +77,8 @@ def unknown_model_notice(settings: Settings) -> str | None:
     """Return what is assumed about a model that neither the table nor the settings know; None if they know it."""
     if configured_model(settings) is not None:
         return None
-    return f"{describe_unknown_model(bare_model_name(settings.model))}; {window_remedy(settings.model)}"
+    said = describe_unknown_model(bare_model_name(settings.model), settings.effective_policy.unknown_window)
+    return f"{said}; {window_remedy(settings.model)}"
 
 
 def window_remedy(model: str) -> str:

@@ -169,20 +169,20 @@ class DeclaredSettings:
     background_compaction_threshold: float | None = _setting(
         COMPACTION_GROUP,
         Fraction(),
-        "The share of the window at which a background summary starts",
+        "The share of the limit at which a background summary starts",
         variables="COPILOT_BACKGROUND_COMPACTION_THRESHOLD",
     )
     buffer_exhaustion_threshold: float | None = _setting(
         COMPACTION_GROUP,
         Fraction(),
-        "The share of the window at which a request is compacted before it is sent",
+        "The share of the limit at which a request is compacted before it is sent",
         variables="COPILOT_BUFFER_EXHAUSTION_THRESHOLD",
     )
     min_compaction_messages: int | None = _setting(
         COMPACTION_GROUP, WholeNumber(1, 10**6), "The fewest messages that are compacted automatically"
     )
     compression_threshold: float | None = _setting(
-        COMPACTION_GROUP, Fraction(), "The share of the window at which the whole conversation is compacted"
+        COMPACTION_GROUP, Fraction(), "The share of the limit at which the whole conversation is compacted"
     )
     retrieved_messages: int | None = _setting(
         COMPACTION_GROUP, WholeNumber(1, 10**9), "The most messages that are considered if there is a summarizer"

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from holdfast.core.conversation.messages import Entry, Message, Thinking, ToolCall
 from holdfast.core.conversation.repair import is_valid_history, repair_entries
-from holdfast.core.conversation.tokens import TokenCount, message_tokens
-from holdfast.core.history.events import MAIN, TokenBreakdown, UsageMeasured
+from holdfast.core.conversation.tokens import REPLY_OVERHEAD, TokenCount, message_tokens
+from holdfast.core.history.events import MAIN, RequestTruncated, TokenBreakdown, UsageMeasured
 from holdfast.core.history.history import History
 from holdfast.core.planning.fit import are_same_messages, fit_view
 from holdfast.core.planning.policy import Policy
@@ -23,6 +23,7 @@ from holdfast.core.planning.processors import (
 from holdfast.core.planning.receipt import View
 from holdfast.core.planning.rules.cowagent import EMERGENCY_REASON
 from holdfast.core.planning.rules.default import DefaultCompaction
+from holdfast.core.planning.rules.truncator import ORPHANS_REASON
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import NO_STEPS, CompactSpan, Plan, PlanInput, Step
 from holdfast.errors import PendingToolCallsError
@@ -43,6 +44,8 @@ def plan_input_of(history: History, policy: Policy, situation: Situation) -> Pla
         pins=situation.pins | history.session_state.pins,
     )
     window = situation.window or policy.unknown_window
+    if policy.compaction is not None:
+        situation = replace(situation, policy_limit=policy.compaction.request_limit(window))
     projection = history.projection(situation.counter, situation.scope)
     entries, tokens = projection.entries[:], projection.tokens
     if policy.outputs is not None:
@@ -196,10 +199,7 @@ def _limit(view: View, plan_input: PlanInput, policy: Policy) -> View:
     else:
         start = context.newest_start(limits.max_messages)
         entries = limits.keep_limited(view.entries, start, _message_pricer(plan_input), situation.pins)
-        reason = (
-            f"there is no summary, so at most the newest {limits.max_messages:,} messages are sent, with at most "
-            f"{limits.max_tokens:,} tokens before the newest prompt"
-        )
+        reason = limits.reason
     return view if are_same_messages(entries, view.entries) else _with_entries(view, entries, plan_input, reason)
 
 
@@ -209,8 +209,7 @@ def _truncate(view: View, plan_input: PlanInput, policy: Policy) -> View:
     if policy.truncator is None:
         return view
     truncator = policy.truncator.after_refusals(situation.refusals)
-    limit = min(situation.budget.tokens, plan_input.window)
-    static = situation.extras_tokens
+    limit, static = situation.limit, situation.extras_tokens + REPLY_OVERHEAD
     if view.tokens + static <= limit * (1 - truncator.retry_buffer) and is_valid_history(
         view.entries, situation.batching
     ):
@@ -218,12 +217,27 @@ def _truncate(view: View, plan_input: PlanInput, policy: Policy) -> View:
     done = truncator.truncate(
         view.entries, limit=limit, tools_tokens=static, tokens_of=_message_pricer(plan_input), pins=situation.pins
     )
-    if done.event is None:
+    if are_same_messages(done.entries, view.entries):
         return view
+    if done.event is None:
+        return _with_entries(view, done.entries, plan_input, ORPHANS_REASON)
     count = done.event.messages_removed
-    reason = f"{count:,} messages were left out of this request alone, to stay below {limit:,} tokens"
+    reason = f"{count:,} messages were left out of this request alone, to stay below {situation.billed_limit:,} tokens"
     tokens = done.event.post_truncation_tokens - static
-    return replace(view, entries=done.entries, tokens=tokens, truncated=done.event, reasons=(*view.reasons, reason))
+    event = _billed_event(done.event, situation)
+    return replace(view, entries=done.entries, tokens=tokens, truncated=event, reasons=(*view.reasons, reason))
+
+
+def _billed_event(event: RequestTruncated, situation: Situation) -> RequestTruncated:
+    """Return a truncation in tokens as the provider counts them, as all events state them."""
+    before, after = map(situation.billed_tokens, (event.pre_truncation_tokens, event.post_truncation_tokens))
+    return replace(
+        event,
+        token_limit=situation.billed_limit,
+        pre_truncation_tokens=before,
+        post_truncation_tokens=after,
+        tokens_removed=before - after,
+    )
 
 
 def _process(view: View, plan_input: PlanInput, stage: str, processors: Sequence[RequestProcessor]) -> View:
@@ -291,7 +305,7 @@ def _message_pricer(plan_input: PlanInput) -> Callable[[Message], int]:
 def usage_measured_event(view: View, tokens: TokenCount, situation: Situation) -> UsageMeasured:
     """Return the event that records how full the context is with a view."""
     return UsageMeasured(
-        token_limit=situation.budget.tokens,
+        token_limit=situation.billed_limit,
         current_tokens=tokens.total,
         messages_length=len(view.entries),
         tokens=TokenBreakdown(

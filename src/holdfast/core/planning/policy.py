@@ -156,7 +156,6 @@ COWAGENT = Policy(
     on_failure="trim",
     summarizer_choice="session",
     reuses_prefix=False,
-    unknown_window=50_000,
     max_steps=15,
     restore="recent_text",
     writes_memory=True,

@@ -110,6 +110,8 @@ class Receipt:
     conflicts: tuple[str, ...] = ()
     """Contradictions among the compacted messages, for a person to resolve."""
     reasons: tuple[str, ...] = ()
+    limit: int = 0
+    """The size of a full request: the budget less the margin for errors of the count, or the policy's own limit."""
 
     @property
     def is_unchanged(self) -> bool:
@@ -127,6 +129,8 @@ class Receipt:
         budget = self.budget
         most = "–" if budget.messages is None else f"{budget.messages:,}"
         yield f"{'budget':10}{most:>10}{budget.tokens:>12,}  ({budget.source})"
+        if self.limit and self.limit != budget.tokens:
+            yield f"{'limit':20}{self.limit:>12,}"
         for name in ("kept", "clipped", "elided", "compacted", "dropped"):
             found = getattr(self, name)
             ranges: PositionRanges = found if name in {"compacted", "dropped"} else position_ranges(sorted(found))
@@ -177,4 +181,5 @@ def receipt_of(
         repairs=tuple(repairs),
         conflicts=conflicts,
         reasons=reasons,
+        limit=situation.billed_limit,
     )

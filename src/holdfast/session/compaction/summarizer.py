@@ -101,6 +101,8 @@ class SummaryJob:
     """Whether tool results are passed on together with their input."""
     last_request: SentRequest | None = None
     """The last request, if the policy allows a summarizer to continue from it."""
+    sent: SentRequest | None = None
+    """The last request, whether or not a summarizer may continue from it."""
 
     @property
     def redact_and_count(self) -> RedactText:
@@ -166,6 +168,7 @@ def summary_job(
         last_request=last_request
         if policy.reuses_prefix and last_request and last_request.change_count == history.change_count
         else None,
+        sent=last_request,
     )
 
 
@@ -211,7 +214,7 @@ def _prefix_prompt(job: SummaryJob, summarizer: Summarizer) -> SummaryPrompt | N
     is_own = last and summarizer.name == last.model and supports_prefix(summarizer, last.prefix.format)
     if last is None or not job.entries or not is_own or _has_secret(last.prefix, job.redact):
         return None
-    window = _summarizer_window(summarizer) or last.window
+    window = _summarizer_window(summarizer, last)
     max_output = job.max_output(window)
     room = window - last.tokens - max_output
     missing = _missing_text(job, last, room)
@@ -247,10 +250,16 @@ def _has_secret(prefix: CachedPrefix, redact: RedactText) -> bool:
     return redact(text) != text
 
 
-def _summarizer_window(summarizer: Summarizer) -> int | None:
-    """Return the largest input of a summarizer: its own figure, or else that of the model table."""
+def _summarizer_window(summarizer: Summarizer, sent: SentRequest | None) -> int:
+    """Return the largest input of a summarizer: its own figure, that of the model table, or else an assumption.
+
+    If the conversation's own model writes, the window of the conversation is assumed.
+    """
     known = find_model(summarizer.name) if summarizer.window is None else None
-    return known.max_input_tokens if known else summarizer.window
+    window = known.max_input_tokens if known else summarizer.window
+    if window is None and sent is not None and sent.model == summarizer.name:
+        return sent.window
+    return window or DEFAULT_SUMMARIZER_WINDOW
 
 
 async def _ask_model(job: SummaryJob, summarizer: Summarizer, prompt: SummaryPrompt, limits: RetryLimits) -> ModelReply:
@@ -267,7 +276,7 @@ async def _summarize_shrinking(
     job: SummaryJob, summarizer: Summarizer, limits: RetryLimits
 ) -> tuple[ModelReply, log.Usage]:
     """Return the reply, with smaller chunks after each overflow."""
-    window, attempt = _summarizer_window(summarizer) or DEFAULT_SUMMARIZER_WINDOW, 0
+    window, attempt = _summarizer_window(summarizer, job.sent), 0
     while True:
         try:
             return await _summarize_in_chunks(job, summarizer, limits, window)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry, parse_whole_number
 from holdfast.apps.chat.events import CommandReply, CommandTable
+from holdfast.apps.settings.build import budget_from
 from holdfast.core.conversation.tokens import format_token_count
 from holdfast.core.history.events import (
     MAIN,
@@ -108,7 +109,7 @@ async def context(chat: Chat, what: str) -> None:
         return
     if what:
         raise SettingsError("/context", f"takes nothing or `clear`, not {what!r}")
-    contents = await chat.session.context_breakdown(budget=chat.budget)
+    contents = await chat.session.context_breakdown(budget=budget_from(chat.settings))
     chat.screen.show(CommandTable(("PART", "TOKENS", "SHARE"), list(_part_rows(contents)), title=chat.model))
     facts = _context_facts(chat, contents, await _describe_freeable(chat))
     chat.screen.show(CommandReply("\n".join(f"- {fact}" for fact in facts)))
@@ -139,7 +140,7 @@ async def unpin(chat: Chat, number: str) -> None:
 async def _describe_freeable(chat: Chat) -> str:
     """Describe what a compaction would free now."""
     try:
-        event = await chat.session.preview(budget=chat.budget)
+        event = await chat.session.preview(budget=budget_from(chat.settings))
         freed = event.tokens_removed if event.success else 0
     except NothingToCompactError:
         freed = 0

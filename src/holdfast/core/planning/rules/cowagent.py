@@ -8,13 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from holdfast.core.conversation.cuts import turn_ranges
+from holdfast.core.conversation.cuts import pinned_exchanges, turn_ranges
 from holdfast.core.conversation.messages import Entry, Message
-from holdfast.core.conversation.shorten import clip_outputs, clip_user_texts, turns_as_text
+from holdfast.core.conversation.shorten import clip_outputs, clip_user_texts, turn_as_text, turns_as_text
 from holdfast.core.conversation.spans import Span
+from holdfast.core.conversation.tokens import message_tokens
 from holdfast.core.history.context import Context
 from holdfast.core.history.events import CompactionCompleted, Event, Summary, TurnsReducedToText
-from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold
+from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold, TrimmedList
+from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
     NO_STEPS,
@@ -139,6 +141,25 @@ def _clip_message(message: Message, max_chars: int) -> Message:
     return clip_user_texts(clip_outputs(message, max_chars), max_chars)
 
 
+def _without_turns_before(entries: Sequence[Entry], cut: int, pins: frozenset[int]) -> list[Entry]:
+    pinned = pinned_exchanges(entries, pins)
+    return [
+        entry
+        for index, entry in enumerate(entries)
+        if index >= cut or index in pinned or entry.message.role == "system"
+    ]
+
+
+def _finished_turns_as_text(entries: Sequence[Entry], pins: frozenset[int]) -> list[Entry]:
+    spans = turn_ranges(entries)
+    left = list(entries[: spans[0].start] if spans else entries)
+    for span in spans:
+        turn = entries[span.start : span.stop]
+        is_whole = span is spans[-1] or any(entry.position in pins or entry.message.role == "system" for entry in turn)
+        left += turn if is_whole else turn_as_text(turn)
+    return left
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CowAgentCompaction(CompactionRule):
     """Trims the older half of the complete turns at once; their summary is merged into the first prompt later."""
@@ -159,7 +180,7 @@ class CowAgentCompaction(CompactionRule):
             return Plan(now=(AwaitSummary(),), reasons=("the summary of the trimmed turns is ready",))
         if cut := trim_cut(entries, self.max_turns):
             return self._trim_proposal(plan_input, cut, f"{count:,} turns are more than {self.max_turns:,}")
-        limit = min(self.max_tokens, plan_input.situation.usable_tokens)
+        limit = plan_input.situation.limit
         if plan_input.tokens <= limit or plan_input.fixed_tokens >= limit:
             return self._summary_proposal(plan_input)
         reason = f"{plan_input.tokens:,} tokens are more than {limit:,}"
@@ -173,6 +194,24 @@ class CowAgentCompaction(CompactionRule):
             now=(step,), reasons=(f"{reason}, and there are fewer than {FEW_TURNS} turns: each is reduced to its text",)
         )
 
+    def trim(self, entries: Sequence[Entry], situation: Situation) -> TrimmedList:
+        """Return the newer turns; with few turns left, the finished ones as text. System text and pins stay whole."""
+
+        def is_too_long(some: Sequence[Entry]) -> bool:
+            tokens = sum(sum(message_tokens(entry.message, situation.counter)) for entry in some)
+            return tokens > situation.message_budget
+
+        left = _without_turns_before(entries, trim_cut(entries, self.max_turns), situation.pins)
+        while is_too_long(left) and not has_few_turns(left):
+            newer = _without_turns_before(left, half_cut(left), situation.pins)
+            if len(newer) == len(left):
+                break
+            left = newer
+        if is_too_long(left):
+            left = _finished_turns_as_text(left, situation.pins)
+        limits = f"{self.max_turns:,} turns or {situation.billed_limit:,} tokens"
+        return TrimmedList(left, f"more than {limits}: the oldest turns were dropped or reduced to their text")
+
     def forecast(self, plan_input: PlanInput, tokens: int) -> CompactionForecast:
         """Return the expected size after a trim: the newer half, and a summary that is merged into it later."""
         has_summarizer = plan_input.situation.has_summarizer
@@ -182,14 +221,19 @@ class CowAgentCompaction(CompactionRule):
     def threshold(self, plan_input: PlanInput) -> Threshold:
         """Return the nearer of the two limits, turns or tokens."""
         by_turns = Threshold(len(turn_ranges(plan_input.entries)), self.max_turns, "turns")
-        by_tokens = Threshold(plan_input.tokens, min(self.max_tokens, plan_input.situation.usable_tokens), "tokens")
+        by_tokens = Threshold(plan_input.tokens, plan_input.situation.limit, "tokens")
         return max(by_turns, by_tokens, key=lambda one: one.fill)
 
-    def thresholds(self, window: int, usable: int) -> Iterator[PolicyThreshold]:
+    def request_limit(self, window: int) -> int | None:
+        """Return the most tokens of a request, whatever the window."""
+        del window
+        return self.max_tokens
+
+    def thresholds(self, situation: Situation, window: int) -> Iterator[PolicyThreshold]:
         """Yield the limits on turns and tokens."""
         del window
         yield PolicyThreshold("older half dropped", self.max_turns, "turns")
-        yield PolicyThreshold("older half dropped", min(self.max_tokens, usable))
+        yield PolicyThreshold("older half dropped", situation.limit)
 
     def manual_step(self, plan_input: PlanInput) -> CompactSpan | None:
         """Return the compaction of all turns but the last two."""

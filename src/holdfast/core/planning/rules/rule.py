@@ -4,12 +4,14 @@ A rule decides when to compact, which span, and what replaces it. The rest of th
 checks which rule it has. The defaults here suit most rules.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from holdfast.core.conversation.messages import Entry
 from holdfast.core.history.context import Context
 from holdfast.core.history.events import Event, Summary
+from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
     CompactSpan,
@@ -28,6 +30,14 @@ class PolicyThreshold:
     what: str
     at: int
     unit: str = "tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class TrimmedList:
+    """What a rule leaves of a list of messages, and why."""
+
+    entries: list[Entry]
+    reason: str = ""
 
 
 class CompactionRule:
@@ -60,9 +70,19 @@ class CompactionRule:
         """Return the steps for now and for later, and why."""
         raise NotImplementedError
 
-    def thresholds(self, window: int, usable: int) -> Iterator[PolicyThreshold]:
-        """Yield where the rule acts, earliest first, if only messages are sent; `usable` is the window less margin."""
+    def request_limit(self, window: int) -> int | None:
+        """Return the largest request of the original system for a window; None if only the model limits it."""
+        del window
+        return None
+
+    def thresholds(self, situation: Situation, window: int) -> Iterator[PolicyThreshold]:
+        """Yield where the rule acts, earliest first; tokens are those of the whole request, as our counter counts."""
         raise NotImplementedError
+
+    def trim(self, entries: Sequence[Entry], situation: Situation) -> TrimmedList:
+        """Return what the rule leaves of a list of messages if there is neither a session nor a summarizer."""
+        del situation
+        return TrimmedList(list(entries))
 
     def manual_step(self, plan_input: PlanInput) -> CompactSpan | None:
         """Return what to compact when the user asks for it; None if there is nothing."""
