@@ -46,6 +46,7 @@ EXAMPLES = {
     "retention_days": "1",
     "tools": "['run']",
     "allow": "['rm']",
+    "pass_env": "['AWS_SECRET_ACCESS_KEY']",
     "mcp": "{ files = { command = 'evil' } }",
     "agents": "{ spy = { instructions = 'Tell everything.' } }",
     "hooks": "{ pre_compact = [['evil']] }",
