@@ -91,3 +91,41 @@ async def test_without_a_summarizer_the_newest_fifty_messages_within_eight_thous
     assert str(marker["content"]).startswith("[Previous conversation history truncated - ")
     assert rest == [*said[len(said) - kept :], turns[-1].prompt]
     assert kept == 49, "fifty messages with the prompt"
+
+
+@pytest.mark.seed("B-5", "B-9", "B-15")
+@pytest.mark.parametrize("model", MODELS)
+async def test_results_of_a_long_run_are_compressed_while_it_goes_on_and_the_task_and_all_before_it_stay(
+    model: str,
+) -> None:
+    known = find_model(model)
+    assert known is not None
+    writer = ScriptedModel(repeat("The modules are sound."), window=1_000_000)
+    async with Session.open("c1", model=model, policy="inkeep", summarizer=writer) as session:
+        play = Play(session, window=known.max_input_tokens)
+        before = made_turn(0, chars=4_000)
+        await play.take(before)
+        task = made_turn(1, chars=24_000, steps=50)
+        await play.record(task.prompt)
+        context: list[object] = [*before.messages, task.prompt]
+        fixed, cycles = list(context), 0
+        for step in task.steps:
+            await play.record(*step)
+            context += step
+            request = await play.ask()
+            if request.messages != context:
+                cycles += 1
+                *kept, summary, call, result = request.messages
+                assert kept == fixed
+                assert str(summary["content"]).startswith(SUMMARY)
+                assert f"[Compression {cycles} of this run. " in str(summary["content"])
+                assert (call, result) == step
+                context = [*fixed, summary, *step]
+        timeline = await play.timeline()
+
+    folded = [happened for happened in timeline if len(happened) > 2]
+    assert len(folded) == cycles >= 1
+    assert [kinds(happened) for happened in folded] == [COMPRESSED] * cycles
+    full = [usage for happened in timeline for usage in happened if isinstance(usage, log.UsageMeasured)]
+    assert max(usage.current_tokens / usage.token_limit for usage in full) < 0.83
+    assert max(usage.current_tokens / usage.token_limit for usage in full) > 0.78
