@@ -553,7 +553,7 @@ async def test_a_session_of_another_format_is_continued_as_a_copy(tmp_path: Path
     shown = await reply_to(chat, screen, "/resume other")
 
     assert shown == ("other holds openai-chat messages; the chat continues its copy other-chat\nother-chat: 1 messages")
-    assert len(chat.session) == 0
+    assert len(chat.session) == 1
 
 
 async def test_show_compares_two_readings_of_a_file(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
+from holdfast.core.conversation.json_values import replace_surrogates
 from holdfast.core.history.events import Usage
 from holdfast.core.planning.situation import DEFAULT_WINDOW, MILLION, Budget, Prices
 
@@ -100,7 +101,8 @@ def describe_unknown_model(name: str, window: int = DEFAULT_WINDOW) -> str:
 @lru_cache
 def _warn_about_unknown_model(name: str, window: int) -> None:
     """Log a warning once for each name."""
-    logging.getLogger("holdfast").warning("%s", describe_unknown_model(name, window))
+    # A handler that writes to a file or a pipe cannot encode a lone surrogate.
+    logging.getLogger("holdfast").warning("%s", describe_unknown_model(replace_surrogates(name), window))
 
 
 @lru_cache
