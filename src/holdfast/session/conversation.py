@@ -15,7 +15,7 @@ from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.planning.changes import add_effect
 from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.processors import RequestProcessors
+from holdfast.core.planning.request_stages import RequestProcessors
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.answer import RecallAnswer
 from holdfast.core.recall.artifacts import RETRIEVAL_SHARE, Artifact

@@ -24,8 +24,8 @@ from holdfast.core.planning.plan import (
     view_of,
 )
 from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.processors import NO_PROCESSORS, RequestProcessors
 from holdfast.core.planning.receipt import View
+from holdfast.core.planning.request_stages import NO_PROCESSORS, RequestProcessors
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import (
     AwaitSummary,

@@ -20,7 +20,7 @@ from holdfast.core.planning.change_receipt import ChangeReceipt, change_receipts
 from holdfast.core.planning.changes import with_measured_effect
 from holdfast.core.planning.context_report import ContextReport, context_report
 from holdfast.core.planning.policy import Policy, policy_named
-from holdfast.core.planning.processors import NO_PROCESSORS, RequestProcessors
+from holdfast.core.planning.request_stages import NO_PROCESSORS, RequestProcessors
 from holdfast.core.planning.situation import Budget
 from holdfast.core.schema import short_repr
 from holdfast.errors import (
