@@ -129,7 +129,7 @@ class Refusal:
     @property
     def input_size(self) -> int | None:
         """The size without the room for the answer, which some providers add to it."""
-        answer = re.search(r"([\d,]+) (?:tokens for|in) the completion", self.message)
+        answer = re.search(r"([\d,]{1,16}) (?:tokens for|in) the completion", self.message)
         size = None if self.size is None else self.size - (_number(answer[1]) or 0 if answer else 0)
         return size if size is None or size > 0 else None
 
