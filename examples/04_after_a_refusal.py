@@ -7,7 +7,7 @@ messages = generate_session(500)
 refusal = classify("prompt is too long: 20831 tokens > 20000 maximum", status=400)
 
 if refusal is not None and refusal.kind == "overflow" and refusal.limit:
-    request = govern(messages, budget=refusal.limit, model="claude-sonnet-4-5")
+    request = govern(messages, budget=refusal.limit, model="claude-sonnet-5-5")
     print(f"the limit is {refusal.limit:,}; the next request has {request.tokens}")
 
 limited = classify("Rate limit reached on tokens per minute (TPM): Limit 12000, Requested 14137", status=413)

@@ -90,6 +90,10 @@ def heading_exists(place: str) -> bool:
     return anchor in {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
+def _table_cell(text: str) -> str:
+    return text.replace("|", r"\|")
+
+
 def render_tables(listed: Checklist, proofs: Proofs) -> str:
     """Return the tables of the page, one for each system."""
     shown = sum(one in proofs for one in listed.requirements)
@@ -98,7 +102,7 @@ def render_tables(listed: Checklist, proofs: Proofs) -> str:
     for letter, system in listed.systems.items():
         lines.append(f"\n## {system}\n\n| id | behavior | proven by |\n|---|---|---|\n")
         lines += [
-            f"| {one} | {text} | {'<br>'.join(evidence_links(one, listed, proofs))} |\n"
+            f"| {one} | {_table_cell(text)} | {'<br>'.join(evidence_links(one, listed, proofs))} |\n"
             for one, text in listed.requirements.items()
             if one.startswith(f"{letter}-")
         ]

@@ -70,8 +70,8 @@ SYSTEM = "You are a careful engineer. Always run the tests. Never push to main."
 TOOLS: list[JsonMessage] = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}]
 PICTURE = "iVBORw0KGgo="
 REFUSED = "refused"
-NOISE = frozenset({"engine", "owner", "durationMs"})
-"""Stored fields that differ from run to run, or from version to version."""
+NOISE = frozenset({"engine", "owner", "durationMs", "chainHash"})
+"""Stored fields that differ from run to run or from version to version, or that follow from others."""
 FOR_PEOPLE = frozenset({"reason", "error"})
 """Stored fields whose texts receipts show."""
 _SECONDS = re.compile(r"\d+\.\d s\b")

@@ -205,6 +205,26 @@ async def format_log(name: str, turn: Sequence[Mapping[str, object]], prompt: Js
     return writer
 
 
+async def client_lists() -> CorpusWriter:
+    """Return a log with bound thinking, a call beside the conversation, and a compaction by the client."""
+    writer = await new_log("client-lists")
+    session, name = writer.session, "anthropic-messages"
+    session.model = "claude-opus-5-5"
+    thinking = {"type": "thinking", "thinking": "Tabs, perhaps.", "signature": "c2lnbmVk"}
+    talk: list[JsonMessage] = [
+        user_message("Why?"),
+        {"role": "assistant", "content": [thinking, {"type": "text", "text": "Tabs."}]},
+    ]
+    await session.sync(talk[:1], format=name)
+    await session.prepare(BUDGET, system="Be brief.")
+    await session.sync([*talk, user_message("And then?")], format=name)
+    await session.prepare(BUDGET, system="Be brief.")
+    await session.record_side_call("<summary>It was tabs.</summary>", purpose="summary", model="small")
+    await session.sync([user_message("Before: It was tabs."), user_message("Go on.")], format=name)
+    await session.prepare(BUDGET, system="Be brief.")
+    return writer
+
+
 async def all_logs() -> dict[str, str]:
     """Return every log by the name of its file."""
     thought = {"type": "thinking", "thinking": "Read it first.", "signature": "c2lnbmVk"}
@@ -229,6 +249,7 @@ async def all_logs() -> dict[str, str]:
     asked = request_message(opening("Be brief."), user_prompt_part("Why?"))
     return {
         "every_kind": await (await every_kind()).export(),
+        "client_lists": await (await client_lists()).export(),
         "anthropic": await (
             await format_log("anthropic-messages", [*anthropic, assistant_message("Tabs.")], user_message("Why?"))
         ).export(),

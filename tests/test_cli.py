@@ -7,18 +7,25 @@ import stat
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 from holdfast.apps.cli.main import main
+from holdfast.core.history.codec import from_record, to_record
+from holdfast.core.history.events import MessageAppended, RequestPrepared
+from holdfast.core.history.history import History
 from holdfast.session.log.event_log import now_ms
+from holdfast.session.request import chain_hash, rebuild_request
 from holdfast.session.session import Session
-from holdfast.stores.base import Store
+from holdfast.stores.base import JsonRecord, Store
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.sessions import generate_session
+from holdfast.wire.formats import format_named
 from tests.cli.conftest import run
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -121,10 +128,18 @@ def test_what_was_said_cannot_steer_the_terminal(chats: Path, capsys: pytest.Cap
 
 def test_a_log_is_proved_and_a_changed_one_is_caught(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
     talked(chats)
-    assert run(capsys, "replay", "report-1", "--verify")[:2] == (
+    code, out, _ = run(capsys, "replay", "report-1", "--verify")
+    head = out.split()[-1]
+    assert (code, out.splitlines()) == (
         0,
-        "2 requests: 2 the same, 0 scrubbed, 0 different\n",
+        [
+            "2 requests: 2 the same, 0 scrubbed, 0 different",
+            "This covers the messages, system text and tools of every request, and not messages that no request held. "
+            "Whoever may write to the store could compute all hashes again; keep the head elsewhere to notice that:",
+            f"  holdfast replay report-1 --verify --head {head}",
+        ],
     )
+    assert run(capsys, "replay", "report-1", "--verify", "--head", head)[0] == 0
 
     async def forge(store: Store) -> None:
         records = [stored.record for stored in await store.read("report-1")]
@@ -144,6 +159,59 @@ def test_a_log_is_proved_and_a_changed_one_is_caught(chats: Path, capsys: pytest
     assert json.loads(run(capsys, "replay", "report-1", "--verify", "--json")[1])["firstDifference"] == 1
 
 
+async def forge_message(store: Store, *, with_chain: bool) -> None:
+    """Change the first message, and the hash of every request so that they fit together."""
+    stored = [one.record for one in await store.read("report-1")]
+    forged: dict[int, JsonRecord] = {
+        0: to_record(MessageAppended(format="openai-chat", native=user_message("Why does it work?")))
+    }
+    history, chain = History(format_named), ""
+    for at, record in enumerate(stored):
+        event = from_record(forged.get(at, record))
+        if isinstance(event, RequestPrepared):
+            event = replace(event, payload_hash=rebuild_request(event, history)[1])
+            chain = chain_hash(chain, event.payload_hash)
+            event = replace(event, chain_hash=chain) if with_chain else event
+            forged[at] = to_record(event)
+        history.append(event)
+    tombstone: JsonRecord = {"type": "x.y", "schema": 1, "data": {}}
+    await store.rewrite("report-1", forged, tombstone=tombstone, after=len(stored), time_ms=now_ms())
+
+
+def test_a_message_and_its_hash_that_were_changed_together_are_noticed_by_the_chain(
+    chats: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talked(chats)
+    on(chats, partial(forge_message, with_chain=False))
+
+    code, out, _ = run(capsys, "replay", "report-1", "--verify")
+
+    assert (code, out.splitlines()) == (
+        1,
+        [
+            "2 requests: 0 the same, 0 scrubbed, 2 different",
+            "request 1 does not continue the chain: before it a request was changed together with its hash, removed or "
+            "inserted",
+        ],
+    )
+
+
+def test_a_head_that_was_kept_elsewhere_shows_that_every_hash_was_computed_again(
+    chats: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talked(chats)
+    head = run(capsys, "replay", "report-1", "--verify")[1].split()[-1]
+    on(chats, partial(forge_message, with_chain=True))
+
+    assert run(capsys, "replay", "report-1", "--verify")[0] == 0, "the log alone cannot show it"
+    code, out, problems = run(capsys, "replay", "report-1", "--verify", "--head", head, "--json")
+
+    assert (code, json.loads(out)["isHeadKnown"]) == (1, False)
+    assert problems == (
+        f"holdfast: no request of this log has the head {head}: the log was changed, or it is another log\n"
+    )
+
+
 def test_a_scrubbed_secret_is_gone_and_is_not_called_damage(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
     talked(chats)
     talked(chats, "other")
@@ -151,12 +219,14 @@ def test_a_scrubbed_secret_is_gone_and_is_not_called_damage(chats: Path, capsys:
     code, out, problems = run(capsys, "scrub", "report-1", "sk-secret12345")
 
     assert (code, out) == (0, "replaced 1 time in 1 record\n")
-    assert problems == "holdfast: session other also contains it; scrub that session too\n"
-    assert "[scrubbed] found" in run(capsys, "show", "report-1")[1]
-    assert run(capsys, "replay", "report-1", "--verify")[:2] == (
-        0,
-        "2 requests: 1 the same, 1 scrubbed, 0 different\n",
+    assert problems == (
+        "holdfast: session other also contains it; scrub that session too\n"
+        "holdfast: out of reach: backups, exports and snapshots of the disk; of a PostgreSQL server also its "
+        "write-ahead log and its replicas. Replace the secret itself where it is used.\n"
     )
+    assert "[scrubbed] found" in run(capsys, "show", "report-1")[1]
+    code, out, _ = run(capsys, "replay", "report-1", "--verify")
+    assert (code, out.splitlines()[0]) == (0, "2 requests: 1 the same, 1 scrubbed, 0 different")
     assert run(capsys, "scrub", "report-1", "sk-secret12345")[0] == 1
 
 
@@ -243,12 +313,33 @@ def test_old_sessions_go_when_asked(chats: Path, capsys: pytest.CaptureFixture[s
 
     assert "would delete 1 sessions\n  old" in run(capsys, "sessions", "prune", "--days", "30", "--dry-run")[1]
     assert run(capsys, "sessions", "prune", "--days", "30")[0] == 2
-    assert (
-        run(capsys, "sessions", "prune", "--days", "30", "--yes", "--json")[1]
-        == '{\n  "deleted": [\n    "old"\n  ]\n}\n'
-    )
-    assert run(capsys, "sessions", "rm", "you", "--yes")[:2] == (0, "deleted young\n")
+    pruned = run(capsys, "sessions", "prune", "--days", "30", "--yes", "--json")[1]
+    assert json.loads(pruned) == {"deleted": ["old"], "folders": []}
+    assert run(capsys, "sessions", "rm", "you", "--yes")[:2] == (0, "deleted young: 10 events\n")
     assert json.loads(run(capsys, "sessions", "--json")[1]) == []
+
+
+def test_a_deleted_session_takes_its_checkpoints_and_attachments_along_and_says_so(
+    chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOLDFAST_HOME", str(home))
+    own = [home / kind / name for name in ("report-1", "old") for kind in ("checkpoints", "attachments")]
+    kept = [home / "checkpoints" / "other", home / "attachments" / "other", home / "memory"]
+    for folder in (*own, *kept):
+        folder.mkdir(parents=True)
+        (folder / "text.md").write_text("words")
+    talked(chats)
+    talked(chats, "old", age_days=40)
+
+    code, out, _ = run(capsys, "sessions", "rm", "report-1", "--yes")
+    assert (code, out.splitlines()) == (0, ["deleted report-1: 10 events", *(f"deleted {one}" for one in own[:2])])
+    _, dry, _ = run(capsys, "sessions", "prune", "--days", "30", "--dry-run", "--json")
+    assert (json.loads(dry), own[2].exists()) == ({"would_delete": ["old"], "folders": []}, True)
+    _, pruned, _ = run(capsys, "sessions", "prune", "--days", "30", "--yes", "--json")
+
+    assert json.loads(pruned) == {"deleted": ["old"], "folders": [*map(str, own[2:])]}
+    assert [folder for folder in (*own, *kept) if folder.exists()] == kept
 
 
 def test_a_damaged_file_is_saved_as_far_as_it_can_be_read(

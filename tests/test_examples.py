@@ -38,6 +38,16 @@ def test_the_links_of_a_document_lead_somewhere(path: Path) -> None:
         assert (path.parent / target).exists(), target
 
 
+ENDED_MODELS = re.compile(r"claude-(?:sonnet|opus|haiku)-4[\w-]*|claude-3[\w-]*")
+"""Models that have reached their end of life, or will soon."""
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, *EXAMPLES], ids=lambda path: path.name)
+def test_the_documentation_names_no_model_that_has_ended(path: Path) -> None:
+    # The list of findings quotes what was wrong.
+    assert path.name == "findings.md" or ENDED_MODELS.findall(path.read_text()) == []
+
+
 IMPORT = re.compile(r"^\s*(?:from|import) (holdfast[\w.]*)", re.MULTILINE)
 MAPS = {"seeds.md", "unique.md", "decisions.md"}
 """Pages that say in which module something lives; a reader looks it up there and does not import it."""

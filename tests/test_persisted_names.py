@@ -642,7 +642,7 @@ async def tools_of_the_chat(folder: Path) -> dict[str, str]:
     plain = FileTools(folder)
     agent = SubAgent(agent=cast("Any", None), description="Reads files.")
     made = [
-        *build_toolsets(("read", "run"), plain, ask, (), {}),
+        *build_toolsets(("read", "run"), plain, ask, ()),
         memory_toolset(MemorySearchTool(DailyMemory(folder))),
         delegation_toolset({"reader": agent, "writer": SubAgent(agent=cast("Any", None))}),
         compacting_toolset(lambda: None),

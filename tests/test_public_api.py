@@ -13,19 +13,41 @@ import holdfast
 
 FACADES = ("compaction", "delegation", "lab", "memory", "recall", "settings", "storage")
 STANDARD = (
-    "import sys; before = set(sys.modules); import holdfast; "
+    "import sys; before = set(sys.modules); from holdfast import *; "
     "loaded = {name.partition('.')[0] for name in set(sys.modules) - before}; "
     "print(sorted(loaded - set(sys.stdlib_module_names) - {'holdfast'}))"
 )
 
 
-def test_the_root_has_at_most_thirty_names_and_no_code() -> None:
-    source = inspect.getsource(holdfast)
-
+def test_the_root_has_at_most_thirty_names() -> None:
     assert len(holdfast.__all__) <= 30
     assert sorted(holdfast.__all__) == list(holdfast.__all__)
-    assert "def " not in source
-    assert "class " not in source
+
+
+def test_a_name_of_the_root_is_imported_from_where_a_type_checker_finds_it() -> None:
+    (for_checkers,) = (node for node in ast.parse(inspect.getsource(holdfast)).body if isinstance(node, ast.If))
+    imports = [node for node in for_checkers.body if isinstance(node, ast.ImportFrom)]
+
+    assert {alias.name: node.module for node in imports for alias in node.names} == {
+        name: f"holdfast.{module}" for name, module in holdfast._MODULE_OF_NAME.items()
+    }
+    assert sorted(holdfast._MODULE_OF_NAME) == holdfast.__all__
+
+
+def test_importing_the_root_loads_nothing_of_the_package_until_a_name_is_used() -> None:
+    program = (
+        "import sys, holdfast; first = sorted(name for name in sys.modules if name.startswith('holdfast')); "
+        "holdfast.HoldfastError; print(first, 'holdfast.errors' in sys.modules, 'holdfast.session' in sys.modules)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "['holdfast'] True False\n"
+
+
+def test_an_unknown_name_of_the_root_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'holdfast' has no attribute 'Sesion'"):
+        _ = holdfast.Sesion  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @pytest.mark.parametrize("name", holdfast.__all__)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError
-from holdfast.redaction import Redactor, redact_and_count, redact_text
+from holdfast.redaction import Redactor, redact_and_count, redact_keys, redact_text
+from tests.secrets_corpus import LOOK_ALIKES, PREFIXED, SECRET_FORMATS, SecretFormat
 
 BODY = "MIIEpAIBAAKCAQEAx7vT2m0PqJ8cQwYfK1nZ0a9sD3eR5tY7uI9oP1aS3dF5gH7j"
 PEM = f"-----BEGIN RSA PRIVATE KEY-----\n{BODY}\n{BODY}=\n-----END RSA PRIVATE KEY-----"
@@ -64,18 +65,88 @@ def test_words_and_code_about_secrets_are_none(text: str) -> None:
     assert redact_text(text) == text
 
 
-@given(st.lists(st.sampled_from([*(text for text, _ in SECRETS), *NO_SECRETS, "<frame-12ab>", "[#3 user]", "\n"])))
+@pytest.mark.parametrize("one", SECRET_FORMATS, ids=lambda one: one.name)
+def test_a_secret_of_every_known_format_goes_and_the_text_around_it_stays(one: SecretFormat) -> None:
+    assert redact_text(one.shown) == one.redacted
+
+
+@pytest.mark.parametrize("text", LOOK_ALIKES.values(), ids=LOOK_ALIKES)
+def test_what_looks_like_a_secret_and_is_none_stays(text: str) -> None:
+    assert redact_text(text) == text
+
+
+def test_the_corpus_is_as_large_as_it_says_and_names_each_format_once() -> None:
+    assert (len(SECRET_FORMATS) >= 190, len(LOOK_ALIKES) >= 95) == (True, True)
+    assert len({one.name for one in SECRET_FORMATS}) == len(SECRET_FORMATS)
+    assert len({one.shown for one in SECRET_FORMATS}) == len(SECRET_FORMATS)
+
+
+@pytest.mark.parametrize("one", [one for one in PREFIXED if " " not in one.secret], ids=lambda one: one.name)
+def test_a_key_is_recognized_in_a_single_word(one: SecretFormat) -> None:
+    assert one.secret not in redact_keys(one.kept + one.secret)
+
+
+@given(st.lists(st.sampled_from([*SECRET_FORMATS, *LOOK_ALIKES.values()]), max_size=8))
+def test_secrets_go_and_look_alikes_stay_in_any_company(chosen: list[SecretFormat | str]) -> None:
+    texts = [(one, one) if isinstance(one, str) else (one.shown, one.redacted) for one in chosen]
+
+    shown = redact_text("\n\n".join(text for text, _ in texts))
+
+    assert shown == "\n\n".join(redacted for _, redacted in texts)
+    assert redact_text(shown) == shown
+
+
+@given(st.text(alphabet="İıſK :='\"passwordtoken0123456789aB", max_size=200))
+def test_no_letter_moves_what_is_removed(text: str) -> None:
+    assert redact_text(f"{text}\npassword=hunter22x\n").endswith("\npassword=[redacted]\n")
+
+
+PIECES = [
+    "<frame-12ab>",
+    "[#3 user]",
+    "\n",
+    "password=",
+    "Authorization: ",
+    "-----BEGIN PRIVATE KEY-----",
+    "https://a:",
+]
+
+
+@given(st.lists(st.sampled_from([*(text for text, _ in SECRETS), *(one.shown for one in SECRET_FORMATS), *PIECES])))
 def test_what_is_clean_stays_as_it_is_and_no_frame_goes(texts: list[str]) -> None:
     once = redact_text("\n".join(texts))
 
     assert redact_text(once) == once
+    once = redact_text("".join(texts))
     assert [once.count(mark) for mark in ("<frame-12ab>", "[#3 user]")] == [
         texts.count(mark) for mark in ("<frame-12ab>", "[#3 user]")
     ]
 
 
 @pytest.mark.parametrize(
-    "text", ["a1" * 300_000, "password=" * 60_000, "://a:" * 60_000, "-----BEGIN PRIVATE KEY-----"]
+    "text",
+    [
+        "a1" * 300_000,
+        "password=" * 60_000,
+        "://a:" * 60_000,
+        "-----BEGIN PRIVATE KEY-----",
+        "token=token_" * 50_000,
+        "curl -u a" * 60_000,
+        "mysql -" * 60_000,
+        "Cookie: a=b;" * 40_000,
+        "Authorization: Basic " * 30_000,
+        "sk-a_" * 100_000,
+        "eyJaaaaaaaa." * 50_000,
+        "ghp_" * 120_000,
+        "ghp_a1b2c3d4e5f6" * 30_000,
+        "password=a1b2c3" * 40_000,
+        "login a\npassword" * 30_000,
+        "$6$" * 150_000,
+        "0123456789abcdef" * 40_000 + "-us1",
+        "M" * 500_000 + ".",
+        "SECRET_KEY=" * 50_000,
+        "api_key: str =" * 40_000,
+    ],
 )
 def test_a_long_text_takes_no_time(text: str) -> None:
     began = time.process_time()

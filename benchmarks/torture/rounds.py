@@ -10,7 +10,20 @@ from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
-from benchmarks.torture import cancelled, faults, fuzzing, histories, interleavings, providers, summarizers, writers
+from benchmarks.torture import (
+    cancelled,
+    faults,
+    fuzzing,
+    histories,
+    hostile_text,
+    interleavings,
+    providers,
+    summarizers,
+    thinking,
+    thresholds,
+    usage,
+    writers,
+)
 
 Case: TypeAlias = dict[str, Any]
 
@@ -74,10 +87,34 @@ ROUNDS: Mapping[str, Round] = {
         summarizers.check,
         weight=50,
     ),
+    "hostile_text": Round(
+        "hostile text in every field under every preset: none of it passes for a line of ours",
+        hostile_text.STRATEGIES,
+        hostile_text.check,
+        weight=10,
+    ),
     "providers": Round(
         "providers that reject, truncate, cut, never end or stop: recovery, or an error with a remedy",
         providers.STRATEGIES,
         providers.check,
         weight=50,
+    ),
+    "thresholds": Round(
+        "every model, calibration, budget and preset: one limit everywhere, and compaction before anything is dropped",
+        thresholds.STRATEGIES,
+        thresholds.check,
+        weight=10,
+    ),
+    "thinking": Round(
+        "thinking after changed prefixes under every preset: removed where it must be, and nowhere else",
+        thinking.STRATEGIES,
+        thinking.check,
+        weight=20,
+    ),
+    "usage": Round(
+        "usage reports and limits of every provider, true and false: within budget, and no effect elsewhere",
+        usage.STRATEGIES,
+        usage.check,
+        weight=20,
     ),
 }

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from benchmarks.torture.observed import STUCK_SECONDS, differing_requests, messages_of
 from holdfast import Session, validate
+from holdfast.core.conversation.frames import SUMMARY_END
 from holdfast.core.history import events as log
 from holdfast.core.planning.plan import MAX_FAILURES, MESSAGES_AFTER_FAILURES
 from holdfast.core.planning.policy import PRESETS
-from holdfast.core.planning.summary.framing import SUMMARY_END
 from holdfast.errors import ModelAccessError, ModelBusyError, ModelOverflowError, ModelRefusedError
 from holdfast.models.base import ModelReply, SummaryPrompt
 from holdfast.session.compaction.compactor import CompactionOptions

@@ -7,6 +7,7 @@ from holdfast.core.history.events import CompactionCompleted, CompactionStarted,
 from holdfast.core.planning.change_receipt import ChangeReceipt
 from holdfast.core.planning.context_report import ContextReport, CostForecast
 from holdfast.core.planning.policy import PRESETS
+from holdfast.core.planning.request_stages import RequestProcessor, RequestProcessors
 from holdfast.core.planning.rules.co_cli import CoCliCompaction
 from holdfast.core.planning.rules.copilot import CopilotCompaction
 from holdfast.core.planning.rules.cowagent import CowAgentCompaction
@@ -43,6 +44,8 @@ __all__ = [
     "InkeepCompaction",
     "ModelReply",
     "Prices",
+    "RequestProcessor",
+    "RequestProcessors",
     "RetryLimits",
     "Summarizer",
     "SummaryDraft",

@@ -10,9 +10,9 @@ from holdfast.core.history.scopes import (
     DelegationState,
     FindingStatus,
     MainVisibility,
-    tool_use_as_text,
 )
 from holdfast.core.history.visibility import SEES_EVERYTHING, SEES_NOTHING, Visibility
+from holdfast.core.planning.summary.chunks import tool_use_as_text
 from holdfast.session.delegation import Delegate, DelegateAnswer
 
 __all__ = [

@@ -16,6 +16,7 @@ HoldfastError
 │   ├── CompactionCancelledError   the compaction was cancelled
 │   └── RemoteCompactionError      another process holds the session; compact it there
 ├── SessionClosedError         a session was used after it was closed; open it again
+├── WrongEventLoopError        a session or a store was used on another event loop, thread or process; open it there
 ├── UnknownArtifactError       no large tool result with that name is visible to this agent
 ├── ArtifactTooLargeError      a large tool result cannot be returned whole; ask for a part
 ├── DelegationEndedError       a delegate was used after it had answered or was stopped
@@ -188,7 +189,8 @@ class NothingToCompactError(CompactionError):
     """Raised when no message can be compacted. Nothing has changed, and nothing needs to be done."""
 
     def __init__(self, messages: int) -> None:
-        super().__init__(f"nothing to compact: of {messages:,} messages none can be folded")
+        told = f"of {messages:,} messages none can be compacted" if messages else "there are no messages"
+        super().__init__(f"nothing to compact: {told}")
         self.messages = messages
 
 
@@ -206,6 +208,21 @@ class SessionClosedError(HoldfastError):
     def __init__(self, session: str) -> None:
         super().__init__(f"session {session!r} was closed: open it again")
         self.session = session
+
+
+class WrongEventLoopError(HoldfastError):
+    """Raised when a session or a store is used on another event loop, thread or process than it was opened on.
+
+    Open it again where it is needed: several sessions may have the same id and the same store. To use one session from
+    other threads, run its coroutines on its own loop with `asyncio.run_coroutine_threadsafe`.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} was opened on another event loop, thread or process; open it again here, or run this on its own "
+            "loop with asyncio.run_coroutine_threadsafe"
+        )
+        self.what = what
 
 
 class UnknownArtifactError(HoldfastError):
@@ -300,7 +317,7 @@ class ModelOverflowError(ModelError):
         super().__init__(model, problem, "send less" if limit is None else f"send less than {limit:,} tokens")
         self.limit = limit
         self.size = size
-        """The size of the request in tokens, as the provider counts it."""
+        """The size of the request in tokens, as the provider counts it, without room for the answer."""
 
 
 class ModelRefusedError(ModelError):

@@ -1,21 +1,28 @@
 """`govern`: fit a plain list of messages into a budget, without a session.
 
-`govern` keeps no state. Its cuts depend only on the distance of a message from the beginning, so a list that only grows
-keeps a stable prefix from call to call. `previous` does not change the result; it reuses the work of the last call.
+`govern` keeps no state. Under `default` its cuts depend only on the distance of a message from the beginning, so a list
+that only grows keeps a stable prefix from call to call. `previous` does not change the result; it reuses the work of
+the last call.
+
+Of another policy `govern` applies what needs neither a session nor a model: tool outputs are clipped, `co-cli` puts its
+static marker in place of the middle, `cowagent` drops turns, `inkeep` keeps its fixed limits, `copilot` truncates. What
+is still too long is made to fit. A compaction with a summary is a change of a session, so it is not applied here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from holdfast.core.conversation.json_values import is_sendable_json, is_utf8, replace_surrogates
+from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.pairing import Repair
 from holdfast.core.conversation.tokens import Calibration, Counter
 from holdfast.core.conversation.transcript import MessageFormat, Transcript
 from holdfast.core.planning.fit import ViewFitter
-from holdfast.core.planning.policy import FitSettings, Policy, policy_named
+from holdfast.core.planning.list_view import trims_lists, view_of_list
+from holdfast.core.planning.policy import Policy, policy_named
 from holdfast.core.planning.receipt import Receipt, View, receipt_of
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.counters.models import budget_for
+from holdfast.counters.models import binds_thinking, budget_for, find_model
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.session.request import Request
@@ -43,7 +50,8 @@ def govern(
 
     `budget` is the largest input in tokens, or a `Budget`; by default it comes from the table of models.
     `system` is system text outside the messages, in the shape of the format. `pins` are indices of messages that
-    stay whole. Raise a `HoldfastError` that names the place and the remedy if nothing can be sent.
+    stay whole. Of `policy`, what needs neither a session nor a summarizer applies. Raise a `HoldfastError` that names
+    the place and the remedy if nothing can be sent.
     """
     message_format = format_named(format)
     elements = check_list(messages)
@@ -68,8 +76,13 @@ def govern(
         raise SettingsError(
             "system", f"system text and tools have {marks} cache marks; the provider accepts at most {max_marks}"
         )
+    rules = policy_named(policy)
+    resolved, known = budget_for(model, budget, unknown_window=rules.unknown_window), find_model(model)
+    window = resolved.window(known.max_input_tokens if known else None) or rules.unknown_window
     situation = Situation(
-        budget=budget_for(model, budget),
+        budget=resolved,
+        window=window,
+        policy_limit=rules.compaction.request_limit(window) if rules.compaction else None,
         counter=counter,
         calibration=calibration or Calibration(),
         system_tokens=_extras_tokens(system, "system", counter),
@@ -80,8 +93,13 @@ def govern(
         max_text_chars=message_format.max_text_chars,
         max_images=message_format.max_images,
     )
-    settings = policy_named(policy).fit
-    transcript, view = _fit(natives, message_format, settings, situation, previous)
+    transcript, view = _fit(natives, message_format, rules, situation, previous)
+    if binds_thinking(model, message_format.name):
+        first_changed = 0 if repairs else _first_changed(view.entries)
+        unbound = [
+            index for index in range(first_changed, len(view.entries)) if view.entries[index].message.has_thinking
+        ]
+        view = view.drop_thinking(unbound, transcript.tokens_of)
     sent: list[Mapping[str, Any]] = [
         cast("Mapping[str, Any]", natives[position])
         if position is not None and message.is_unedited and not message.repair_notes
@@ -100,11 +118,16 @@ def govern(
 def _fit(
     natives: list[Any],
     message_format: MessageFormat,
-    settings: FitSettings,
+    policy: Policy,
     situation: Situation,
     previous: Request | None,
 ) -> tuple[Transcript, View]:
     """Return the view that fits. Reuse the work of the previous call for the messages that are the same."""
+    settings = policy.fit
+    if trims_lists(policy):
+        transcript = Transcript(natives, message_format, situation.counter)
+        entries = [transcript.entry(index) for index in range(len(transcript))]
+        return transcript, view_of_list(entries, message_format, policy, situation)
     known = previous.transcript if previous else None
     if known and known.reader is message_format and known.counter is situation.counter:
         transcript = known.continue_with(natives)
@@ -118,10 +141,20 @@ def _fit(
     return transcript, ViewFitter(transcript, settings, situation).fit()
 
 
+def _first_changed(entries: Sequence[Entry]) -> int:
+    """Return the index of the first message that is not sent as it was given; the end if there is none."""
+    changed = (
+        index
+        for index, (message, position) in enumerate(entries)
+        if position != index or not message.is_unedited or message.repair_notes
+    )
+    return next(changed, len(entries))
+
+
 def _receipt(view: View, transcript: Transcript, situation: Situation, repairs: Sequence[Repair]) -> Receipt:
     """Return which messages were kept, clipped, elided, compacted, dropped or repaired, and why."""
     repaired = [*repairs, *view.repairs]
-    explained = {repair.position for repair in repaired}
+    explained = {*view.without_thinking, *(repair.position for repair in repaired)}
     changed_outside = {repair.position for repair in repairs}
     kept: list[int] = []
     clipped: list[int] = []
@@ -137,7 +170,10 @@ def _receipt(view: View, transcript: Transcript, situation: Situation, repairs: 
                 kept.append(position)
             continue
         words, media = transcript.tokens_of(message)
-        words_before, media_before = transcript.tokens_of(transcript[position])
+        before = transcript[position]
+        if position in view.without_thinking:
+            before = before.without_thinking()
+        words_before, media_before = transcript.tokens_of(before)
         has_tools = bool(message.outline.call_ids or message.outline.result_ids)
         is_elided, is_clipped = media < media_before, has_tools and words < words_before
         if is_elided:

@@ -5,8 +5,18 @@
 """
 
 from holdfast.session.maintenance.verify import RebuiltRequest, rebuilt_requests
+from holdfast.session.session import RemoteSession
 from holdfast.stores.base import SessionInfo, Store, StoredRecord
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.open import open_store
 
-__all__ = ["MemoryStore", "RebuiltRequest", "SessionInfo", "Store", "StoredRecord", "open_store", "rebuilt_requests"]
+__all__ = [
+    "MemoryStore",
+    "RebuiltRequest",
+    "RemoteSession",
+    "SessionInfo",
+    "Store",
+    "StoredRecord",
+    "open_store",
+    "rebuilt_requests",
+]

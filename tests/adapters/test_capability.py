@@ -373,6 +373,29 @@ async def test_a_bill_is_recorded_with_cached_tokens_apart_and_calibrates() -> N
     assert [event.usage for event in appended] == [None, billed]
 
 
+class ServedModel(ScriptedAgentModel):
+    """A model at an address, with a key in it."""
+
+    @property
+    def base_url(self) -> str | None:
+        return "https://me:secret@here.example/v1/"
+
+
+async def test_what_a_bill_teaches_belongs_to_the_address_of_the_agents_model() -> None:
+    from pydantic_ai.usage import RequestUsage  # noqa: PLC0415
+
+    response = ModelResponse(parts=[TextPart("hi")], usage=RequestUsage(input_tokens=400))
+    governed, known = Holdfast(), list[str]()
+    for model in (ServedModel([response]), ServedModel(["hi"]), ScriptedAgentModel(["hi"])):
+        model._system = "somebody"  # pyright: ignore[reportAttributeAccessIssue]
+        await Agent(model, capabilities=[governed]).run("word " * 300, conversation_id=f"c{len(known)}")
+        assert governed.last_request is not None
+        known.append(governed.last_request.tokens.provenance)
+
+    assert known == ["estimated", "calibrated", "estimated"]
+    assert (await governed.open("c0")).endpoint == "https://here.example/v1"
+
+
 async def test_models_that_make_up_their_bills_do_not_calibrate() -> None:
     governed = Holdfast()
 

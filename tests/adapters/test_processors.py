@@ -401,6 +401,42 @@ def test_settings_are_read_from_the_environment_under_their_own_names() -> None:
     )
 
 
+@pytest.mark.seed("A-41", "A-42", "A-43")
+async def test_an_agents_processors_obey_the_variables_unless_they_are_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    history = [*talk(39), called("a"), returned("a", "x" * 50), answered("so")]
+    monkeypatch.setenv("CO_CLI_TOOL_OUTPUT_TRIM_CHARS", "10")
+    monkeypatch.setenv("CO_CLI_MAX_HISTORY_MESSAGES", "8")
+    monkeypatch.setenv("CO_CLI_SUMMARIZATION_MODEL", "test")
+
+    async def after(**given: Any) -> list[str | None]:
+        model = ScriptedAgentModel(["done"])
+        await Agent(model, capabilities=history_processors(**given)).run("now", message_history=history)
+        return contents(model.requests[0])
+
+    obeyed = await after()
+    told = await after(tool_output_trim_chars=0, max_history_messages=0, summarization_model=Summariser().model)
+    monkeypatch.setenv("CO_CLI_MAX_HISTORY_MESSAGES", "0")
+    switched_off = await after()
+    monkeypatch.setenv("CO_CLI_MAX_HISTORY_MESSAGES", "some")
+
+    clipped = "xxxxxxxxxx\n[…truncated, 50 chars total]"
+    assert obeyed == [
+        "question 0",
+        "answer 1",
+        "[Summary of 37 earlier messages]\nsuccess (no tool calls)",
+        None,
+        clipped,
+        "so",
+        "now",
+    ]
+    assert told == [*contents(history), "now"]
+    assert switched_off == [*contents(history[:40]), clipped, "so", "now"]
+    with pytest.raises(SettingsError, match="CO_CLI_MAX_HISTORY_MESSAGES: must be a whole number, not 'some'"):
+        history_processors()
+
+
 def test_a_setting_that_is_no_number_is_named() -> None:
     with pytest.raises(SettingsError, match="CO_CLI_MAX_HISTORY_MESSAGES: must be a whole number, not 'many'"):
         HistorySettings.from_environment({"CO_CLI_MAX_HISTORY_MESSAGES": "many"})

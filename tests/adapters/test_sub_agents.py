@@ -7,10 +7,10 @@ import pytest
 from pydantic_ai import Agent, ModelResponse, ToolCallPart
 from pydantic_ai.messages import ModelMessage, ModelRequest, ToolReturnPart
 
-from holdfast import Session, SettingsError
+from holdfast import Policy, Session, SettingsError, read_policy
 from holdfast.adapters.pydantic_ai import Holdfast, SubAgent, delegation_toolset
 from holdfast.core.history import events as log
-from holdfast.delegation import Visibility
+from holdfast.delegation import MainVisibility, Visibility
 from holdfast.testing.agents import ScriptedAgentModel, tool_call_response
 
 
@@ -61,6 +61,37 @@ async def test_a_sub_agent_works_in_a_scope_of_its_own_and_its_answer_comes_back
     assert len(await session.messages()) == 4
     assert (result.usage.requests, result.usage.tool_calls) == (2, 1)
     await governed.close()
+
+
+@pytest.mark.seed("B-18")
+@pytest.mark.parametrize(
+    ("policy", "limit", "is_seen"),
+    [
+        ("inkeep", None, True),
+        ("inkeep", "nothing", False),
+        (read_policy('base = "inkeep"\nmain_sees = "answers"'), None, False),
+        ("default", None, False),
+        ("default", "everything", True),
+    ],
+    ids=["inkeep", "inkeep, told otherwise", "inkeep, limited", "default", "default, told otherwise"],
+)
+async def test_the_main_agent_sees_what_a_sub_agent_did_as_its_policy_says(
+    policy: str | Policy, limit: MainVisibility | None, *, is_seen: bool
+) -> None:
+    sub = Agent(ScriptedAgentModel([tool_call_response("look", "i1"), "It is in app.py."]))
+
+    @sub.tool_plain
+    def look() -> str:
+        return "what the tool found"
+
+    outer = ScriptedAgentModel([asking(("looker", "Find it.")), "Found.", "Yes."])
+    async with Holdfast(session="c1", policy=policy) as governed:
+        toolset = delegation_toolset({"looker": SubAgent(agent=sub, main_sees=limit)})
+        agent = Agent(outer, toolsets=[toolset], capabilities=[governed])
+        await agent.run("Where is it?")
+        await agent.run("Are you sure?")
+
+    assert ("what the tool found" in text_of(outer.requests[-1])) is is_seen
 
 
 @pytest.mark.seed("B-21")

@@ -120,4 +120,4 @@ def test_an_agent_is_told_in_a_line() -> None:
         "reads changes; model openai:gpt-5; tools read, run; sees pins, turns = 2 in at most 4,000 tokens; "
         "the main agent sees answers of it; at most 20 steps"
     )
-    assert str(AgentSettings(name="a")) == "tools read; sees everything; the main agent sees nothing of it"
+    assert str(AgentSettings(name="a")) == "tools read; sees everything; the preset says what the main agent sees of it"

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.apps.settings.build import compaction_from
 from holdfast.apps.settings.paths import find_paths
 from holdfast.apps.settings.settings import Settings, SettingSource
 from holdfast.apps.settings.sources import load_settings
+from holdfast.core.planning.rules.clip_tool_outputs import KeepHeads
+from holdfast.core.planning.rules.co_cli import CoCliCompaction
 from holdfast.errors import SettingsError
 
 Setup = Callable[..., Settings]
@@ -94,6 +97,24 @@ def test_co_cli_has_its_three_settings_under_their_own_names(settings: Setup) ->
         (0, 0, ""),
     ]
     assert str(off.source("max_history_messages")) == "$CO_CLI_MAX_HISTORY_MESSAGES"
+
+
+@pytest.mark.seed("A-41", "A-42", "A-43")
+def test_co_clis_variables_are_in_the_policy_and_the_summarizer_that_a_session_gets(settings: Setup) -> None:
+    variables = {
+        "CO_CLI_TOOL_OUTPUT_TRIM_CHARS": "500",
+        "CO_CLI_MAX_HISTORY_MESSAGES": "10",
+        "CO_CLI_SUMMARIZATION_MODEL": "test",
+    }
+
+    found = settings("preset = 'co-cli'\nmodel = 'openai:gpt-5'", environ=variables)
+    how = compaction_from(found, "s1")
+
+    assert (found.effective_policy.outputs, found.effective_policy.compaction) == (
+        KeepHeads(max_chars=500),
+        CoCliCompaction(max_messages=10),
+    )
+    assert (how.automatic, how.manual) == ("test", "openai:gpt-5")
 
 
 @pytest.mark.seed("D-6")

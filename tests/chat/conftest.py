@@ -51,9 +51,20 @@ class Served:
         return f"{self._endpoint.url}#served"
 
     @property
+    def requests(self) -> list[ReceivedRequest]:
+        """The requests with their headers."""
+        return self._endpoint.requests
+
+    @property
     def asked(self) -> list[list[JsonMessage]]:
         """The messages of each request."""
         return [messages_of(request) for request in self._endpoint.requests]
+
+    @property
+    def tools(self) -> list[list[str]]:
+        """The names of the tools of each request."""
+        listed = [cast("list[JsonMessage]", request.body.get("tools", [])) for request in self._endpoint.requests]
+        return [[str(cast("JsonMessage", tool["function"])["name"]) for tool in tools] for tools in listed]
 
     @property
     def prompts(self) -> list[str]:

@@ -7,6 +7,7 @@ from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.dispatch import run_slash_command
 from holdfast.apps.chat.events import ChatEvent, ChatNotice, CommandReply, CommandTable, Consent
 from holdfast.apps.settings.sources import load_settings
+from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 
 
@@ -50,7 +51,7 @@ def _read(event: ChatEvent) -> str:
 
 
 async def open_chat(
-    home: Path, *answers: Consent, flags: Mapping[str, str] | None = None, store: MemoryStore | None = None
+    home: Path, *answers: Consent, flags: Mapping[str, str] | None = None, store: Store | None = None
 ) -> tuple[Chat, RecordingScreen]:
     """Return a chat in a new conversation, with an empty home."""
     screen = RecordingScreen(*answers)

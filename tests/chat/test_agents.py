@@ -1,5 +1,6 @@
 """Agents in the chat: defined in the settings, used by the model, and shown to the user."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,15 @@ def whole(text: str) -> list[ResponsePiece]:
     return http_response(200, body)
 
 
+def tool_call_body(name: str, arguments: dict[str, object]) -> list[ResponsePiece]:
+    """Return an answer in one piece that calls a tool."""
+    call = {"id": "i1", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+    body = {"id": "r1", "object": "chat.completion", "created": 1, "model": "served", "choices": [choice]}
+    return http_response(200, body)
+
+
 async def chat_with(home: Path, model: str, text: str = SETTINGS) -> tuple[Chat, RecordingScreen]:
     (home / "holdfast.toml").write_text(text)
     screen = RecordingScreen()
@@ -65,6 +75,26 @@ async def test_the_model_asks_an_agent_and_the_person_sees_what_that_one_saw(tmp
     assert "Answer: It is in notes.txt." in about
     assert "Saw nothing; 1 requests, 2 messages of its own." in about
     await chat.close()
+
+
+@pytest.mark.seed("B-18")
+@pytest.mark.parametrize(("preset", "is_seen"), [("inkeep", True), ("default", False)])
+async def test_the_preset_says_what_the_main_agent_sees_of_an_agent_in_the_settings(
+    tmp_path: Path, served: Served, preset: str, *, is_seen: bool
+) -> None:
+    (tmp_path / "tides.txt").write_text("high water at noon")
+    settings = f'preset = "{preset}"\n{SETTINGS}tools = ["read"]\n'
+    chat, _ = await chat_with(tmp_path, served.model, settings)
+    read = tool_call_body("read_file", {"path": "tides.txt"})
+    task = {"agent": "looker", "task": "Find the tide table."}
+    served.script += [tool_call_stream(("delegate", task)), read, whole("At noon."), text_stream("Noon.")]
+
+    await chat.take_turn("When is high water?")
+    served.script += [text_stream("Yes.")]
+    await chat.take_turn("Are you sure?")
+    await chat.close()
+
+    assert ("high water at noon" in str(served.asked[-1])) is is_seen
 
 
 async def test_an_agent_that_fails_does_not_end_the_turn(tmp_path: Path, served: Served) -> None:

@@ -21,7 +21,9 @@ from holdfast.core.planning.context_report import CostForecast
 from holdfast.core.planning.steps import CompactSpan
 from holdfast.session.compaction.checkpoints import NO_CHECKPOINTS
 from holdfast.session.compaction.compactor import SummaryDraft
+from holdfast.stores.base import MS_PER_DAY
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.retention import delete_expired_sessions
 from tests.chat.recording_screen import RecordingScreen, add_turns, open_chat, reply_to, user_part
 
 NAMED = [
@@ -133,7 +135,9 @@ async def test_help_is_the_docstring(tmp_path: Path) -> None:
     every = await reply_to(chat, screen, "/help")
     assert "/compact [FOCUS] | Replace older messages by a summary now; FOCUS says what matters most in it." in every
     assert await reply_to(chat, screen, "/help undo") == (
-        "**/undo **\n\nUndo the last change of context: a compaction, a clear, a rewind."
+        "**/undo **\n\nUndo the last change of context: a compaction, a clear, a rewind.\n\n"
+        "If you have continued after a rewind or a /retry, the messages since then leave the context, so that it holds"
+        " one\ncourse of the conversation."
     )
 
 
@@ -144,9 +148,9 @@ async def test_clear_empties_the_context_and_undo_brings_it_back(tmp_path: Path)
 
     assert await reply_to(chat, screen, "/clear") == "the context is empty; /undo restores it"
     assert await reply_to(chat, screen, "/history") == "0 turns, 0 messages; 4 are in the log"
-    assert await reply_to(chat, screen, "/undo") == "undone; /redo applies it again"
+    assert await reply_to(chat, screen, "/undo") == "undone: the clear; /redo applies it again"
     assert await reply_to(chat, screen, "/history") == "2 turns, 4 messages; 4 are in the log"
-    assert await reply_to(chat, screen, "/redo") == "applied again"
+    assert await reply_to(chat, screen, "/redo") == "applied again: the clear"
     assert await reply_to(chat, screen, "/redo") == "there is nothing to redo"
 
 
@@ -346,7 +350,7 @@ async def test_a_compaction_is_made_anew_and_messages_of_it_are_brought_back(tmp
     again = await reply_to(chat, screen, "/recompact the tides")
     back = await reply_to(chat, screen, "/restore #2-#4")
 
-    assert none == "nothing to compact: of 24 messages none can be folded"
+    assert none == "nothing to compact: of 24 messages none can be compacted"
     assert "messages replaced by 1" in again
     assert back == "3 messages restored; /undo reverts it"
     assert {2, 3, 4} <= {entry.position for entry in await chat.session.visible_messages()}
@@ -409,6 +413,27 @@ async def test_session_checkpoints_says_when_there_are_none(tmp_path: Path) -> N
     assert await reply_to(chat, screen, "/session checkpoints") == NO_CHECKPOINTS
 
 
+@pytest.mark.seed("C-43")
+async def test_session_checkpoints_lists_the_summaries_of_this_conversation(tmp_path: Path) -> None:
+    chat, screen = await open_chat(tmp_path, flags={"max_context_tokens": "4000", "summarization_model": "none"})
+    await add_turns(chat, 12)
+    await reply_to(chat, screen, "/compact")
+    await add_turns(chat, 12)
+    await reply_to(chat, screen, "/compact")
+
+    both = await reply_to(chat, screen, "/session checkpoints")
+    await reply_to(chat, screen, "/undo")
+    one = await reply_to(chat, screen, "/session checkpoints")
+    await reply_to(chat, screen, "/new")
+    none = await reply_to(chat, screen, "/session checkpoints")
+
+    names = ["001-checkpoint-1.md", "002-checkpoint-2.md"]
+    rows = [f"| {number} | Checkpoint {number} | {name} |" for number, name in enumerate(names, start=1)]
+    assert [row for row in rows if row in both] == rows
+    assert [row for row in rows if row in one] == rows[:1]
+    assert none == NO_CHECKPOINTS
+
+
 async def test_pins_stay_whole(tmp_path: Path) -> None:
     chat, screen = await open_chat(tmp_path)
     await add_turns(chat, 2)
@@ -463,8 +488,31 @@ async def test_a_smaller_model_is_asked_about_and_the_conversation_compacted_fir
     assert unknown.startswith("nobody:knows: ")
     assert refused == "not switched; the model is still gpt-5"
     assert screen.asked[0].endswith("Compact first, and switch?")
-    assert switched == "switched to openai:gpt-4"
+    assert switched.startswith("switched to openai:gpt-4\nConversation Compacted: ")
     assert (await chat.session.context_breakdown(budget=chat.budget)).total < chat.budget.tokens
+
+
+async def test_the_meter_shows_the_context_against_the_limit_after_a_turn_a_command_and_a_switch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    chat, screen = await open_chat(tmp_path, "yes", flags={"summarization_model": "none"})
+    await add_turns(chat, 40, words=150)
+
+    for command in ("/context", "/model openai:gpt-4", "/preset cowagent", "/undo"):
+        await reply_to(chat, screen, command)
+        contents = await chat.session.context_breakdown()
+        assert (chat.status.tokens, chat.status.budget) == (contents.total, contents.budget)
+
+    assert chat.status.budget == 6_144
+
+
+async def test_context_shows_the_presets_own_limit(tmp_path: Path) -> None:
+    chat, screen = await open_chat(tmp_path, flags={"preset": "cowagent", "summarization_model": "none"})
+    await add_turns(chat, 2, words=10)
+
+    assert " of 50,000 tokens; " in await reply_to(chat, screen, "/context")
+    assert chat.status.budget == 50_000
 
 
 async def test_a_preset_takes_effect_at_once(tmp_path: Path) -> None:
@@ -496,7 +544,7 @@ async def test_quit_leaves(tmp_path: Path) -> None:
     assert chat.is_over
 
 
-async def test_a_session_of_another_format_is_not_gone_on_with(tmp_path: Path) -> None:
+async def test_a_session_of_another_format_is_continued_as_a_copy(tmp_path: Path) -> None:
     store = MemoryStore()
     chat, screen = await open_chat(tmp_path, store=store)
     async with Session.open("other", store=store) as other:
@@ -504,8 +552,8 @@ async def test_a_session_of_another_format_is_not_gone_on_with(tmp_path: Path) -
 
     shown = await reply_to(chat, screen, "/resume other")
 
-    assert shown == "session: 'other' holds openai-chat messages; the chat can continue only its own sessions"
-    assert len(chat.session) == 0
+    assert shown == ("other holds openai-chat messages; the chat continues its copy other-chat\nother-chat: 1 messages")
+    assert len(chat.session) == 1
 
 
 async def test_show_compares_two_readings_of_a_file(tmp_path: Path) -> None:
@@ -608,3 +656,18 @@ async def test_what_was_cleared_is_not_found_any_more(tmp_path: Path) -> None:
 
 def asked(text: str) -> dict[str, object]:
     return {"kind": "request", "parts": [user_part(text)]}
+
+
+async def test_the_files_of_a_session_whose_retention_is_over_go_with_it(tmp_path: Path) -> None:
+    store, long_ago = MemoryStore(), 1_600_000_000_000
+    async with Session.open("old", store=store, policy="cowagent", clock=lambda: long_ago) as old:
+        await old.record([{"role": "user", "content": "one"}])
+    await delete_expired_sessions(store, now_ms=long_ago + 40 * MS_PER_DAY, keep="")
+    attachments = tmp_path / "attachments" / "old"
+    attachments.mkdir(parents=True)
+    (attachments / "paste-1.txt").write_text("words")
+
+    _, screen = await open_chat(tmp_path, store=store, flags={"preset": "cowagent"})
+
+    assert (await store.sessions(prefix="old"), attachments.exists()) == ([], False)
+    assert f"deleted old, which its settings keep for a limited time, {attachments}" in screen.since(0)

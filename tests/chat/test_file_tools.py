@@ -71,8 +71,6 @@ def test_a_search_is_literal_and_says_where(folder: FileTools) -> None:
 
 
 def test_an_attachment_is_read_by_its_name(folder: FileTools) -> None:
-    paste = folder.root.parent / "paste-1.txt"
-    paste.write_text("one\ntwo")
-    folder.attachments["paste-1.txt"] = paste
+    folder.attachments["paste-1.txt"] = "one\ntwo"
 
     assert folder.read_file("paste-1.txt", start_line=2) == "two\n[lines 2–2 of 2]"

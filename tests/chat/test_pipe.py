@@ -27,7 +27,11 @@ def ran(served: Served, env: dict[str, str], folder: Path, *arguments: str, said
 
 
 def test_a_question_on_standard_input_is_answered_once(served: Served, env: dict[str, str], folder: Path) -> None:
-    assert ran(served, env, folder, "-p", said="What is a tide?\n") == (0, "you said: What is a tide?\n", "")
+    assert ran(served, env, folder, "-p", "--budget", "9000", said="What is a tide?\n") == (
+        0,
+        "you said: What is a tide?\n",
+        "",
+    )
     assert served.prompts == ["What is a tide?"]
 
 
@@ -41,7 +45,7 @@ def test_a_program_gets_events(served: Served, env: dict[str, str], folder: Path
     (folder / "notes.txt").write_text("the tide turns at four")
     served.script += [tool_call_stream(("read_file", {"path": "notes.txt"})), text_stream("At ", "four.")]
 
-    code, out, _ = ran(served, env, folder, "-p", "When?", "--json")
+    code, out, _ = ran(served, env, folder, "-p", "When?", "--json", "--budget", "9000")
 
     events = [json.loads(line) for line in out.splitlines()]
     assert code == 0
@@ -134,15 +138,17 @@ def test_a_dotenv_file_of_the_working_folder_is_not_read(served: Served, env: di
     assert "obeyed" not in err
 
 
-def test_a_server_that_does_not_start_is_told(served: Served, env: dict[str, str], folder: Path) -> None:
+def test_a_server_that_does_not_start_is_told_and_the_turn_goes_on(
+    served: Served, env: dict[str, str], folder: Path
+) -> None:
     home = Path(env["HOLDFAST_HOME"])
     home.mkdir()
     (home / "holdfast.toml").write_text('[mcp.gone]\ncommand = "/no/such/program"\n')
 
     code, _, err = ran(served, env, folder, "-p", "hello")
 
-    assert code == 1
-    assert "/no/such/program" in err or "gone" in err
+    assert code == 0
+    assert "warning: the MCP server 'gone' cannot start: " in err
     assert "Traceback" not in err
 
 

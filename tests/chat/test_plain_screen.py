@@ -9,6 +9,7 @@ from holdfast.apps.chat.events import (
     ChatNotice,
     CommandReply,
     CommandTable,
+    ConversationCompacted,
     TextDelta,
     ThinkingDelta,
     ToolCallFinished,
@@ -77,3 +78,20 @@ def test_what_a_model_says_cannot_steer_the_terminal(capsys: pytest.CaptureFixtu
     PlainScreen().show(TextDelta("\x1b]0;title\x07\x1b[2Jgone\x9b31m\r"))
 
     assert capsys.readouterr().out == "\ufffd]0;title\ufffd\ufffd[2Jgone\ufffd31m\ufffd"
+
+
+def test_a_compaction_is_told_in_a_pipe_and_to_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    compacted = ConversationCompacted(12_000, 3_400, 22, "served")
+
+    PlainScreen().show(compacted)
+    JsonScreen().show(compacted)
+
+    out, err = capsys.readouterr()
+    assert err == "--- Conversation Compacted: 12,000 → 3,400 tokens\n"
+    assert json.loads(out) == {
+        "event": "compacted",
+        "tokens_before": 12_000,
+        "tokens_after": 3_400,
+        "messages": 22,
+        "by_model": "served",
+    }

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.apps.chat.prompts import CleanPrompt, attachment_text, clean_prompt, is_too_large, save_attachment
+from holdfast.apps.chat.input_line import MAX_KEPT_PROMPT_CHARS, PromptHistory
+from holdfast.apps.chat.prompts import CleanPrompt, attachment_text, clean_prompt, is_too_large, new_attachment_name
 from holdfast.counters.vocabularies import counter_for
 
 
@@ -38,15 +39,9 @@ def test_a_prompt_that_would_fill_half_of_the_window_is_too_large() -> None:
     assert is_too_large("x" * 1_000_000, 1_000, counter)
 
 
-def test_an_attachment_is_a_private_file_with_a_name_of_its_own(tmp_path: Path) -> None:
-    first, second = save_attachment("one", tmp_path / "a"), save_attachment("two", tmp_path / "a")
-
-    assert [first, second] == [
-        ("paste-1.txt", tmp_path / "a" / "paste-1.txt"),
-        ("paste-2.txt", tmp_path / "a" / "paste-2.txt"),
-    ]
-    assert [oct(path.stat().st_mode & 0o777) for path in (first[1], tmp_path / "a")] == ["0o600", "0o700"]
-    assert second[1].read_text() == "two"
+def test_each_attachment_has_a_name_of_its_own() -> None:
+    assert new_attachment_name([]) == "paste-1.txt"
+    assert new_attachment_name(["paste-1.txt", "paste-3.txt"]) == "paste-2.txt"
 
 
 def test_a_reference_says_how_to_read_on() -> None:
@@ -56,3 +51,14 @@ def test_a_reference_says_how_to_read_on() -> None:
         "[attached: paste-1.txt, 1,000 lines, 5,000 characters; it begins as below and is read with"
         ' read_file("paste-1.txt", start_line=…)]\n\nline\n'
     )
+
+
+def test_the_prompt_history_keeps_what_was_typed_and_no_large_paste(tmp_path: Path) -> None:
+    history = PromptHistory(tmp_path / "prompts")
+    typed, paste = "t" * MAX_KEPT_PROMPT_CHARS, "p" * (MAX_KEPT_PROMPT_CHARS + 1)
+
+    for text in ("hello", paste, typed):
+        history.append_string(text)
+
+    assert history.get_strings() == ["hello", paste, typed], "it can be edited while the program runs"
+    assert list(PromptHistory(tmp_path / "prompts").load_history_strings()) == [typed, "hello"]

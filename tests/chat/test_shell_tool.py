@@ -1,12 +1,22 @@
 """Running commands for a model."""
 
 import asyncio
+import string
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+from hypothesis import given, strategies
 
 from holdfast.apps.chat.events import Consent
-from holdfast.apps.chat.shell_tool import COMMAND_REFUSED, MAX_OUTPUT_BYTES, ShellTool, is_allowed
+from holdfast.apps.chat.shell_tool import (
+    COMMAND_REFUSED,
+    HARMLESS_VARIABLES,
+    MAX_OUTPUT_BYTES,
+    ShellTool,
+    command_environment,
+    is_allowed,
+)
 
 
 class Person:
@@ -94,12 +104,50 @@ async def test_a_command_ends_with_its_turn(tmp_path: Path) -> None:
     assert not is_running(tmp_path / "pid")
 
 
-async def test_a_command_gets_no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    monkeypatch.setenv("PLAIN", "plain")
-    shell = ShellTool(tmp_path, Person("yes"))
+SECRETS = {
+    "OPENAI_API_KEY": "sk-secret",
+    "DATABASE_URL": "postgres://app:hunter2@db/app",
+    "MYSQL_PWD": "hunter2",
+    "PGPASSFILE": "/home/me/.pgpass",
+    "JWT": "eyJhbGciOiJIUzI1NiJ9.e30.c2ln",
+    "SESSION_COOKIE": "abc",
+    "AZURE_STORAGE_CONNECTION_STRING": "AccountKey=abc",
+    "VAULT_ADDR_UNHEARD_OF": "x",
+    "SSH_AUTH_SOCK": "/run/agent",
+    "HTTPS_PROXY": "http://me:hunter2@proxy:3128",
+    "PYTHON_KEYRING_TOKEN": "x",
+}
+PLAIN = {"PATH": "/bin", "HOME": "/home/me", "LC_ALL": "C", "OLDPWD": "/", "HTTP_PROXY": "http://proxy:3128"}
 
-    assert await shell.run_command("echo $PLAIN-$OPENAI_API_KEY-") == "plain--"
+
+def test_a_command_gets_only_variables_that_are_known_to_be_harmless() -> None:
+    assert command_environment({**SECRETS, **PLAIN}) == PLAIN
+
+
+def test_the_settings_name_further_variables_and_secrets_only_by_their_exact_name() -> None:
+    environ = {**SECRETS, **PLAIN, "MYAPP_MODE": "test", "MYAPP_TOKEN": "secret"}
+
+    assert command_environment(environ, ["MYAPP_*"]) == {**PLAIN, "MYAPP_MODE": "test"}
+    assert command_environment(environ, ["JWT", "MYAPP_TOKEN"]) == {
+        **PLAIN, "JWT": SECRETS["JWT"], "MYAPP_TOKEN": "secret",
+    }  # fmt: skip
+
+
+@given(strategies.dictionaries(strategies.text(string.ascii_uppercase + "_", min_size=1), strategies.text()))
+def test_a_variable_that_nothing_names_is_never_passed_on(environ: dict[str, str]) -> None:
+    found = command_environment(environ)
+
+    assert {name for name in found if not any(fnmatchcase(name, one) for one in HARMLESS_VARIABLES)} == set()
+
+
+async def test_a_command_sees_the_variables_that_the_settings_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "PLAIN", "NAMED"):
+        monkeypatch.setenv(name, name.lower())
+    shell = ShellTool(tmp_path, Person("yes"), variables=["NAMED"])
+
+    assert await shell.run_command("echo $PLAIN-$OPENAI_API_KEY-$NAMED") == "--named"
 
 
 async def test_an_output_that_is_too_long_is_cut_in_the_middle(tmp_path: Path) -> None:

@@ -63,6 +63,17 @@ async def test_a_conversation_begins_with_nothing_and_each_turn_is_given_what_th
     ]  # fmt: skip
 
 
+async def test_the_meter_counts_the_answer_of_the_last_turn_too(tmp_path: Path, served: Served) -> None:
+    chat = await chat_with(tmp_path, served.model, RecordingScreen())
+
+    await chat.take_turn("one " * 500)
+
+    contents = await chat.session.context_breakdown()
+    assert (chat.status.tokens, chat.status.budget) == (contents.total, contents.budget)
+    assert contents.messages == 2
+    await chat.close()
+
+
 @pytest.mark.seed("A-7", "A-33", "A-34", "A-35", "A-36")
 @pytest.mark.parametrize("preset", ["default", "co-cli"])
 async def test_an_interrupt_among_tools_answers_each_open_call_and_the_next_turn_begins(

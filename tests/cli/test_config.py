@@ -164,12 +164,12 @@ def test_models_are_listed_with_their_lines(capsys: Captured) -> None:
     table = rows(out)
     assert code == 0
     assert table["MODEL"] == ["MODEL", "WINDOW", "OUTPUT", "COMPACTED AT", "COMPACTED IN A RUN AT"]
-    assert table["gpt-4o-mini"] == ["gpt-4o-mini", "128,000", "16,384", "64,000", "106,240"]
+    assert table["gpt-4o-mini"] == ["gpt-4o-mini", "128,000", "16,384", "55,808", "92,641"]
     assert [(one["name"], one["max_input_tokens"]) for one in listed] == [("embedded", 8_192)]
     assert listed[0]["lines"] == [
-        {"what": "summary starts", "at": 4_915, "unit": "tokens"},
-        {"what": "request waits", "at": 5_836, "unit": "tokens"},
-        {"what": "truncated", "at": 5_836, "unit": "tokens"},
+        {"what": "summary starts", "at": 4_177, "unit": "tokens"},
+        {"what": "request waits", "at": 4_960, "unit": "tokens"},
+        {"what": "truncated", "at": 5_222, "unit": "tokens"},
     ]
 
 
@@ -202,7 +202,7 @@ def test_an_agent_is_shown_as_a_line_of_words(home: Path, capsys: Captured) -> N
 
     code, out, _ = run(capsys, "config", "agents")
 
-    told = "looks around; tools read; sees everything; the main agent sees nothing of it"
+    told = "looks around; tools read; sees everything; the preset says what the main agent sees of it"
     assert (code, out.splitlines()[2]) == (0, f"  scout: {told}  ({home}/holdfast.toml:1)")
 
 

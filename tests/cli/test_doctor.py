@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -170,7 +171,7 @@ def test_a_model_that_nobody_knows_is_told_with_what_is_assumed(capsys: Captured
 
     assert (
         "warn",
-        "the window of http://127.0.0.1:1/v1#mine is unknown; 128,000 tokens are assumed; "
+        "mine is not in the table of models; a window of 128,000 tokens is assumed; "
         'write [models."mine"] with window = … into holdfast.toml',
     ) in about(findings, "model")
 
@@ -185,3 +186,35 @@ def test_a_model_that_nobody_knows_is_never_well(capsys: Captured, monkeypatch: 
         [("fail", "foo is unknown; name a provider and its model, such as openai:gpt-5; see holdfast models")],
     )
     assert (somewhere[0], [state for state, _ in about(somewhere[1], "model")]) == (0, ["warn"])
+
+
+def test_a_model_without_a_provider_is_not_well(home: Path, capsys: Captured) -> None:
+    (home / "holdfast.toml").write_text('model = "gpt-5"\n')
+
+    code, findings = checked(capsys)
+
+    remedy = "name a provider and its model, such as openai:gpt-5; see holdfast models"
+    assert (code, about(findings, "model")) == (1, [("fail", f"gpt-5 names no provider; {remedy}")])
+
+
+def test_a_store_that_cannot_be_made_is_not_well(home: Path, capsys: Captured) -> None:
+    (home / "a file").write_text("")
+    (home / "holdfast.toml").write_text(f'store = "sqlite:///{home}/a file/chats.db"\n')
+
+    code, findings = checked(capsys)
+
+    said = f"{home}/a file/chats.db cannot be created: {home}/a file: Not a directory"
+    assert (code, about(findings, "store")) == (1, [("fail", f"{said}; choose another store")])
+
+
+def test_every_mcp_server_is_started_to_see_whether_it_can(home: Path, capsys: Captured) -> None:
+    script = Path(__file__).parent.parent / "chat" / "mcp_tides.py"
+    (home / "holdfast.toml").write_text(
+        f'[mcp.gone]\ncommand = "/no/such/program"\n[mcp.tides]\ncommand = "{sys.executable}"\nargs = ["{script}"]\n'
+    )
+
+    code, findings = checked(capsys)
+
+    gone, tides = about(findings, "mcp")
+    assert (code, tides) == (1, ("ok", "tides starts"))
+    assert (gone[0], gone[1].partition(":")[0]) == ("fail", "the MCP server 'gone' cannot start")

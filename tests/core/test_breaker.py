@@ -180,7 +180,7 @@ def test_where_no_fold_can_help_the_reason_names_the_parts_and_what_to_do(
     (reason, *_) = decide(history, PRESETS["copilot"], how).reasons
 
     outlook = plan_input_of(history, PRESETS["copilot"], how)
-    assert reason.startswith("system text, tools, pins and the newest prompt alone exceed 80% of the window: ")
+    assert reason.startswith("system text, tools, pins and the newest prompt alone exceed 80% of the limit: ")
     assert reason.endswith(f"compaction cannot help ({describe_breakdown(outlook)}; {remedy})")
     assert describe_breakdown(outlook).startswith(f"of {outlook.tokens:,} tokens: ")
 

@@ -333,9 +333,9 @@ def test_a_replacement_that_is_no_smaller_is_a_failure_and_changes_nothing() -> 
     history = history_of(
         [user_message("a"), assistant_message("b"), user_message("c"), assistant_message("d"), user_message("e")]
     )
-    outlook = plan_input_of(history, PRESETS["co-cli"], situation())
-    step = CompactSpan(span=Span(start=0, stop=4, count=4), by="marker")
-    rule = PRESETS["co-cli"].compaction
+    outlook = plan_input_of(history, PRESETS["default"], situation())
+    step = CompactSpan(span=Span(start=0, stop=4, count=4), by="summary")
+    rule = PRESETS["default"].compaction
     assert rule is not None
 
     event = compaction_completed_event(step, rule, outlook, Summary("word " * 100))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast import Budget, Calibration, SettingsError, TokenCount, govern
+from holdfast.core.conversation.tokens import Provenance
 from holdfast.core.planning.situation import Situation
 from holdfast.counters.vocabularies import EstimatingCounter, counter_for
 from holdfast.testing.chat import assistant_message, system_message, user_message
@@ -105,6 +106,28 @@ def test_nobody_says_how_far_off_a_guess_is() -> None:
     assert (guess.provenance, guess.error, guess.display) == ("estimated", None, "about 41,200")
 
 
+@pytest.mark.parametrize(
+    ("provenance", "reported", "factor"),
+    [
+        ("estimated", 260, 0.75),
+        ("estimated", 900, 0.9),
+        ("estimated", 3_900, 2.0),
+        ("counted", 260, 0.95),
+        ("counted", 1_020, 1.05),
+        ("counted", 3_900, 1.1),
+    ],
+)
+def test_a_report_moves_the_factor_only_as_far_as_vocabularies_differ(
+    provenance: Provenance, reported: int, factor: float
+) -> None:
+    calibration = Calibration()
+    for _ in range(9):
+        calibration = calibration.learn(counted=1_000, reported=reported, provenance=provenance)
+
+    assert calibration.factor == factor
+    assert calibration.error >= abs(reported / 1_000 / factor - 1) - 0.001, "what it cannot follow is in its error"
+
+
 @pytest.mark.parametrize(("counted", "reported"), [(0, 5), (5, 0), (10, 1_000), (1_000, 10), (-1, 5)])
 def test_reports_that_make_no_sense_are_ignored(counted: int, reported: int) -> None:
     assert Calibration().learn(counted=counted, reported=reported) == Calibration()
@@ -126,6 +149,9 @@ def test_a_calibrated_count_is_the_providers_and_so_is_its_budget() -> None:
         ("claude-sonnet-4-5", Calibration(), 8_500),
         ("claude-sonnet-4-5", Calibration(1.0, 4), 9_500),
         ("gpt-5", Calibration(1.25, 4), 7_600),
+        ("gpt-5", Calibration(0.95, 4), 10_000),
+        ("gpt-5", Calibration(0.75, 4), 10_000),
+        ("claude-sonnet-4-5", Calibration(0.75, 4), 12_666),
     ],
 )
 def test_the_margin_depends_on_how_the_count_is_known(model: str, calibration: Calibration, usable: int) -> None:

@@ -139,3 +139,10 @@ def test_a_budget_for_a_model() -> None:
 
 def test_family_of_an_empty_name_is_unknown() -> None:
     assert model_family("") == model_family(None)
+
+
+def test_a_warning_about_a_model_name_with_half_a_character_can_be_written(caplog: pytest.LogCaptureFixture) -> None:
+    budget_for("no-such-\ud800-model")
+
+    (warning,) = caplog.messages
+    assert warning.encode().startswith("no-such-\ufffd-model".encode())

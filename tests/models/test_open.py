@@ -34,7 +34,7 @@ def test_an_incomplete_name_is_refused(name: str, problem: str) -> None:
     ("name", "module", "extra"),
     [
         ("openai:gpt-5", "pydantic_ai", "pydantic-ai"),
-        ("http://127.0.0.1/v1#m", "openai_compatible", "http"),
+        ("http://127.0.0.1/v1#m", "http_endpoint", "http"),
         ("embedded", "embedded.server", "embedded"),
     ],
 )

@@ -1,9 +1,12 @@
 """Promises of compaction that only show over time, across processes, or on the outside."""
 
+import asyncio
 from itertools import repeat
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -11,13 +14,19 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from holdfast import Session
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
-from holdfast.errors import CompactionFailedError, UnknownSessionError
+from holdfast.errors import CompactionError, CompactionFailedError, NothingToCompactError, UnknownSessionError
 from holdfast.models.embedded.server import EmbeddedServer, EmbeddedSummarizer
 from holdfast.models.embedded.weights import fetch_weights
 from holdfast.models.retry import RetryLimits
 from holdfast.session.compaction.compactor import LEASE_MS, CompactionOptions
 from holdfast.session.compaction.telemetry import Telemetry, flush_spans
-from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
+from holdfast.testing.chat import (
+    assistant_message,
+    system_message,
+    tool_call_message,
+    tool_result_message,
+    user_message,
+)
 from holdfast.testing.models import FailingModel, ScriptedModel
 from tests.support import SUMMARY, WORDS, compactions, open_session, record_turns, wait_until
 
@@ -186,3 +195,87 @@ async def test_each_agent_climbs_a_ladder_of_its_own() -> None:
 
     assert smaller.messages[-1] == main.messages[-1]
     assert smaller.tokens.total < main.tokens.total
+
+
+LONG_SUMMARY = "They greeted each other and said what they want to do next, in many words. " * 20
+
+
+@pytest.mark.seed("A-39", "A-40")
+@pytest.mark.parametrize("count", [1, 2, 4])
+async def test_co_cli_compacts_any_conversation_that_is_not_empty_into_exactly_two_messages(count: int) -> None:
+    talk = [user_message("hi"), assistant_message("hello"), user_message("well?"), assistant_message("yes")][:count]
+    async with Session.open("c1", policy="co-cli", summarizer=ScriptedModel([LONG_SUMMARY])) as session:
+        await session.record(talk)
+
+        await session.compact()
+        seen = [(entry.message.role, entry.message.text) for entry in await session.visible_messages()]
+
+    assert seen == [
+        ("user", f"[Compacted conversation summary]\n{LONG_SUMMARY.strip()}"),
+        ("assistant", "Understood. I have the conversation context."),
+    ]
+
+
+@pytest.mark.seed("C-7")
+async def test_copilot_compacts_from_two_messages_on_however_short_they_are() -> None:
+    async with Session.open("c1", policy="copilot", summarizer=ScriptedModel([LONG_SUMMARY])) as session:
+        await session.record([system_message("be brief"), user_message("hi")])
+        await session.prepare()
+        with pytest.raises(NothingToCompactError, match="nothing to compact: of 1 messages none can be compacted"):
+            await session.compact()
+        await session.record([assistant_message("hello")])
+
+        done = await session.compact()
+
+    assert (done.success, done.span.count, done.summary.text) == (True, 2, LONG_SUMMARY.strip())
+    assert done.post_compaction_tokens > done.pre_compaction_tokens
+
+
+@pytest.mark.seed("A-21", "A-22", "A-23")
+async def test_co_cli_puts_a_summary_that_is_longer_than_what_it_replaces_between_head_and_tail() -> None:
+    talk = [message for number in range(20) for message in (user_message(f"q{number}"), assistant_message("ok"))]
+    async with Session.open("c1", policy="co-cli", summarizer=ScriptedModel([LONG_SUMMARY])) as session:
+        await session.record([*talk, user_message("now")])
+
+        request = await session.prepare()
+
+    marker = user_message(f"[Summary of 19 earlier messages]\n{LONG_SUMMARY.strip()}")
+    assert request.messages == [*talk[:2], marker, *talk[21:], user_message("now")]
+
+
+async def test_the_default_refuses_a_compaction_that_frees_nothing() -> None:
+    async with Session.open("c1", summarizer=ScriptedModel([LONG_SUMMARY])) as session:
+        await session.record([user_message("hi"), assistant_message("hello")])
+
+        with pytest.raises(CompactionError):
+            await session.compact()
+
+        assert [entry.message.text for entry in await session.visible_messages()] == ["hi", "hello"]
+
+
+@pytest.mark.seed("A-39", "A-40", "C-7")
+@pytest.mark.parametrize("policy", ["co-cli", "copilot", "inkeep"])
+@given(sizes=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 2)), min_size=1, max_size=4), is_open=st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_a_manual_compaction_of_any_short_conversation_is_made_and_leaves_no_message_but_an_open_prompt(
+    policy: str, sizes: list[tuple[int, int]], *, is_open: bool
+) -> None:
+    async def compacted() -> tuple[bool, list[int | None]]:
+        async with Session.open("c1", policy=policy, summarizer=ScriptedModel([LONG_SUMMARY])) as session:
+            for number, (words, steps) in enumerate(sizes):
+                await session.record([user_message("word " * words)])
+                for step in range(steps):
+                    call = f"c{number}-{step}"
+                    await session.record([tool_call_message(call), tool_result_message(call, "x" * words)])
+                await session.record([assistant_message("done")])
+            if is_open:
+                await session.record([user_message("and now?")])
+            await session.prepare()
+            done = await session.compact()
+            return done.success, [entry.position for entry in await session.visible_messages()]
+
+    success, positions = asyncio.run(compacted())
+
+    newest = sum(2 + 2 * steps for _, steps in sizes)
+    assert success
+    assert [position for position in positions if position is not None] == ([newest] if is_open else [])

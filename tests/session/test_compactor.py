@@ -273,12 +273,23 @@ async def test_what_cannot_be_compacted_is_refused_by_name() -> None:
 
 
 @pytest.mark.seed("C-62")
-async def test_a_handle_without_an_engine_refuses_in_the_words_that_are_known() -> None:
+async def test_a_handle_on_a_session_of_another_process_reads_it_and_refuses_to_compact_it() -> None:
+    store = MemoryStore()
+    session = await open_session(store, policy="copilot", summarizer=endless_summarizer("short"))
+    await record_turns(session, 3)
+    await session.prepare()
+    await session.compact()
+    handle = RemoteSession("c1", store=store)
+    before = await session.events()
+
+    assert await handle.events() == before
+    assert list(map(str, await handle.receipts())) == list(map(str, await session.receipts()))
     with pytest.raises(RemoteCompactionError) as refused:
-        await RemoteSession("c1").compact(focus="the letters")
+        await handle.compact(focus="the letters")
 
     assert str(refused.value) == "RemoteSession.compactHistory() is not implemented yet."
     assert refused.value.session == "c1"
+    assert await session.events() == before
 
 
 @pytest.mark.seed("C-7")

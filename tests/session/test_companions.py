@@ -1,6 +1,11 @@
 """What goes with a compaction, in order, and what circumstances ask for one."""
 
 import asyncio
+import gc
+import resource
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +14,16 @@ import pytest
 from holdfast import MalformedInputError, Session
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.history import events as log
+from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import CompactionFailedError, ModelRefusedError, NothingToCompactError
+from holdfast.models.base import SummaryPrompt
 from holdfast.session.compaction.checkpoints import Checkpoints
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.compaction.hooks import HookCall, Hooks
-from holdfast.session.requested_compaction import resident_bytes
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import user_message
+from holdfast.testing.chat import assistant_message, system_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
-from tests.support import record_turns
+from tests.support import compactions, record_turns
 
 SUMMARY = "# Greek letters\nThe user counts in Greek letters [#0]. Next: go on."
 
@@ -82,6 +88,53 @@ async def test_a_compaction_goes_through_its_stations_in_order(tmp_path: Path) -
     assert counts == ["summary_count: 1\n", "summary_count: 0\n", "summary_count: 1\n", "summary_count: 0\n"]
 
 
+@pytest.mark.seed("C-42")
+@pytest.mark.parametrize("way", ["as data", "after the cached prefix", "in parts"])
+async def test_copilots_summary_is_asked_for_a_title_which_names_its_checkpoint(tmp_path: Path, way: str) -> None:
+    def written(prompt: SummaryPrompt) -> str:
+        asked = "<checkpoint_title>" in prompt.text.rsplit("\n\n", 1)[-1]
+        return "Letters were counted.\n" + (
+            "<checkpoint_title>Greek letters counted</checkpoint_title>" if asked else ""
+        )
+
+    model = ScriptedModel(
+        repeat(written),
+        name="gpt-5",
+        prefix_formats=["openai-chat"] if way == "after the cached prefix" else (),
+        window=2_600 if way == "in parts" else None,
+    )
+    how = CompactionOptions(automatic=model, checkpoints=Checkpoints(tmp_path))
+    session = await talked("copilot", turns=12, compaction=how)
+    await session.record([user_message("so?")])
+    await session.prepare(16_000)
+
+    first = await session.compact()
+    await record_turns(session, 6)
+    second = await session.compact()
+
+    opening, *_, last = model.prompts
+    assert (opening.prefix is not None, len(model.prompts) > 2) == (way == "after the cached prefix", way == "in parts")
+    assert "<checkpoint_title>Greek" not in last.text, "a summary that is updated passes no title on"
+    assert [Path(event.checkpoint_path or "").name for event in (first, second)] == [
+        "001-greek-letters-counted.md",
+        "002-greek-letters-counted.md",
+    ]
+    assert (tmp_path / "checkpoints" / "index.md").read_text().splitlines()[4:] == [
+        "| 1 | Greek letters counted | 001-greek-letters-counted.md |",
+        "| 2 | Greek letters counted | 002-greek-letters-counted.md |",
+    ]
+
+
+async def test_other_presets_are_not_asked_for_a_title() -> None:
+    model = ScriptedModel(repeat(SUMMARY))
+    for policy in ("default", "co-cli", "inkeep", "cowagent"):
+        session = await talked(policy, summarizer=model)
+        await session.compact()
+
+    assert [prompt.text for prompt in model.prompts if "title" in prompt.text] == []
+    assert len(model.prompts) == 4
+
+
 @pytest.mark.seed("C-13c", "C-46", "C-48")
 async def test_a_compaction_begins_with_the_parts_of_the_last_request_and_usage_is_told_anew_after_it() -> None:
     session = await talked("copilot", summarizer=ScriptedModel([SUMMARY]))
@@ -106,6 +159,31 @@ async def test_a_compaction_begins_with_the_parts_of_the_last_request_and_usage_
     assert after.current_tokens < before.current_tokens
 
 
+@pytest.mark.seed("C-11", "C-13c", "C-46")
+async def test_a_system_message_in_the_list_is_system_context_of_the_summary_and_counts_as_such() -> None:
+    model = ScriptedModel([SUMMARY])
+    session: Session = await Session.open("c1", policy="copilot", model="gpt-5", summarizer=model)
+    await session.record([system_message("Never name omega.")])
+    await record_turns(session, 6)
+    await session.record([user_message("so?")])
+    await session.prepare(16_000, system="Count in Greek.")
+
+    await session.compact()
+
+    events = await session.events()
+    (usage,) = (event for event in events if isinstance(event, log.UsageMeasured))
+    (begun,) = (event for event in events if isinstance(event, log.CompactionStarted))
+    (prompt,) = model.prompts
+    assert begun.tokens == replace(usage.tokens, conversation_tokens=usage.tokens.conversation_tokens - REPLY_OVERHEAD)
+    assert (
+        begun.tokens.system_tokens == sum(map(counter_for("gpt-5").count, ("Count in Greek.", "Never name omega."))) + 4
+    )
+    mark = prompt.text.removeprefix("MARK is ").split(".", 1)[0]
+    context, rest = prompt.text.split(f"</system-context-{mark}>")
+    assert context.endswith(f"<system-context-{mark}>\nCount in Greek.\n\nNever name omega.\n")
+    assert "omega" not in rest
+
+
 @pytest.mark.seed("C-52")
 async def test_a_model_with_a_smaller_window_gets_a_conversation_that_fits_it() -> None:
     session = await talked(turns=12, summarizer=ScriptedModel(iter(lambda: SUMMARY, None)))
@@ -119,19 +197,79 @@ async def test_a_model_with_a_smaller_window_gets_a_conversation_that_fits_it() 
     assert await session.switch_model("gpt-5") is None
 
 
+@pytest.fixture
+def resident_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
+    """The pages that the system reports for this process; a garbage collection leaves `after` of them."""
+    pages = {"now": 1_000, "after": 1_000, "collections": 0}
+    statm = tmp_path / "statm"
+    statm.write_text("9 1000 9 9 9 9 9")
+    monkeypatch.setattr("holdfast.session.requested_compaction.STATM_PATH", statm)
+
+    def collected(phase: str, info: Mapping[str, int]) -> None:
+        if phase == "stop" and info["generation"] == 2:
+            pages["collections"] += 1
+            statm.write_text(f"9 {pages['after']} 9 9 9 9 9")
+
+    gc.disable()
+    gc.callbacks.append(collected)
+    yield pages
+    gc.callbacks.remove(collected)
+    gc.enable()
+
+
 @pytest.mark.seed("C-53")
-async def test_a_process_with_too_much_in_its_memory_compacts() -> None:
+@pytest.mark.parametrize("policy", ["copilot", "default"])
+@pytest.mark.parametrize(
+    ("after", "limit", "outcome"),
+    [
+        (1_000, 1_000, (0, [])),
+        (500, 900, (1, [])),
+        (950, 900, (1, [("memory_pressure", True)])),
+    ],
+    ids=["enough memory", "enough after a collection", "too little"],
+)
+async def test_a_request_compacts_first_if_memory_is_short_even_after_a_garbage_collection(
+    resident_pages: dict[str, int], policy: str, after: int, limit: int, outcome: tuple[int, list[tuple[str, bool]]]
+) -> None:
+    resident_pages["after"] = after
+    how = CompactionOptions(automatic=ScriptedModel(repeat(SUMMARY)), memory_limit_bytes=limit * resource.getpagesize())
+    session = await talked(policy, compaction=CompactionOptions(automatic=how.automatic))
+    await session.prepare(100_000)
+    await session.set_policy(policy, compaction=how)
+    await session.record([user_message("and now?")])
+
+    request = await session.prepare(100_000)
+
+    done = [(event.trigger, event.success) for event in await compactions(session)]
+    assert (resident_pages["collections"], done) == outcome
+    assert (len(request.messages) < 13) is bool(done)
+    assert request.messages[-1] == user_message("and now?")
+
+
+@pytest.mark.seed("C-53")
+async def test_memory_that_stays_short_does_not_compact_before_every_request(resident_pages: dict[str, int]) -> None:
+    how = CompactionOptions(memory_limit_bytes=1)
+    session = await talked(turns=1, compaction=how)
+    for number in range(24):
+        await session.record([user_message(f"question {number}")])
+        await session.prepare(100_000)
+        await session.record([assistant_message("ok")])
+
+    assert resident_pages["collections"] == 3
+
+
+@pytest.mark.seed("C-53")
+async def test_a_program_may_ask_for_the_same_at_any_time(resident_pages: dict[str, int]) -> None:
     session = await talked()
 
-    assert await session.compact_if_memory_above(resident_bytes() * 2) is None
+    assert await session.compact_if_memory_above(1_000 * resource.getpagesize()) is None
     done = await session.compact_if_memory_above(1)
 
     assert done is not None
-    assert (done.success, done.trigger) == (True, "memory_pressure")
+    assert (done.success, done.trigger, resident_pages["collections"]) == (True, "memory_pressure", 1)
     assert await session.compact_if_memory_above(1) is None, "there is nothing left that it could fold"
 
 
-@pytest.mark.seed("C-56")
 @pytest.mark.seed("C-39")
 async def test_what_is_noted_is_in_the_replacement_and_a_providers_signal_changes_nothing() -> None:
     session = await talked("copilot", summarizer=ScriptedModel([SUMMARY]))

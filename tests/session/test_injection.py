@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from holdfast import Session
+from holdfast.core.conversation.frames import inbox_frame
 from holdfast.core.history import events as log
 from holdfast.core.memory.board import Board, parse_board
 from holdfast.core.memory.evictions import Eviction
 from holdfast.core.memory.notes import append_section, eviction_section, parse_sections
 from holdfast.core.planning.summary.board_prompt import BoardDraft, propose_by_rule
-from holdfast.core.planning.summary.framing import inbox_frame
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import ScriptedModel
 

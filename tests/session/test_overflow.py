@@ -1,10 +1,11 @@
 """After a provider's refusal the next request is smaller, another one, and nothing is lost."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from holdfast import Session, validate
+from holdfast import Budget, Session, validate
 from holdfast.core.history import events as log
 from holdfast.errors import HoldfastError, ModelBusyError, ModelOverflowError, ModelRefusedError
 from holdfast.session.compaction.compactor import CompactionOptions
@@ -80,6 +81,51 @@ async def test_copilot_compacts_after_a_refusal_and_only_then_prunes(refusal: An
     assert len(model.prompts) == 1
 
 
+def shape(messages: Sequence[Mapping[str, object]]) -> list[tuple[object, int]]:
+    """Return the role of each message and the length of its text."""
+    return [(message["role"], len(str(message["content"] or ""))) for message in messages]
+
+
+@pytest.mark.seed("D-15")
+@pytest.mark.parametrize("model", ["gpt-5", "claude-sonnet-4-5", "some-model"])
+@pytest.mark.parametrize("turns", [3, 7])
+async def test_cowagent_first_cuts_to_ten_thousand_characters_in_five_turns_and_the_cut_stays(
+    model: str, turns: int
+) -> None:
+    long, short = "x" * 12_000, "y" * 9_000
+    session: Session = await Session.open("c1", policy="cowagent", model=model)
+    for number in range(turns):
+        work = [tool_call_message(f"c{number}"), tool_result_message(f"c{number}", long if number % 2 else short)]
+        await session.record([user_message(long), *work, assistant_message("done")])
+    await session.record([user_message(long), tool_call_message("now"), tool_result_message("now", long)])
+    whole = await session.prepare(40_000)
+
+    smaller = await session.retry(SILENT, status=400)
+    await session.record([assistant_message("at last"), user_message("and on")])
+    later = await session.prepare(40_000)
+
+    clipped, old = [], range(max(0, turns - 4), turns)
+    for number in old:
+        size = 10_000 if number % 2 else 9_000
+        clipped += [("user", 10_000), ("assistant", 0), ("tool", size), ("assistant", 4)]
+    assert len(whole.messages) == 4 * turns + 3, "everything fits before the refusal"
+    assert about(shape(smaller.messages)) == about([*clipped, ("user", 12_000), ("assistant", 0), ("tool", 10_000)])
+    assert later.messages[: len(smaller.messages)] == smaller.messages
+    assert shape(later.messages)[-2:] == [("assistant", 7), ("user", 6)]
+    kinds = [type(event) for event in await session.events()]
+    assert log.TurnsReducedToText not in kinds, "no tool chain was dropped"
+    assert kinds.count(log.CompactionCompleted) == (1 if turns > 4 else 0)
+    assert (await session.messages_at(0))[0] == user_message(long)
+    receipts = [str(receipt) for receipt in await session.receipts()]
+    where = f"tool outputs before #{4 * turns + 3} and prompts before #{4 * turns} shortened to 10,000 characters"
+    assert receipts[-1].startswith(where)
+
+
+def about(shapes: Sequence[tuple[object, int]]) -> list[tuple[object, int]]:
+    """Return shapes in hundreds of characters: the notice of a cut takes fewer than a hundred."""
+    return [(role, round(size, -2)) for role, size in shapes]
+
+
 @pytest.mark.seed("D-15")
 async def test_the_last_rung_empties_the_context_but_never_the_log() -> None:
     session = await talked(MemoryStore(), "cowagent")
@@ -145,7 +191,7 @@ async def test_a_server_that_cuts_prompts_without_a_word_gets_what_it_can_read_a
     sent: list[int] = []
     for number in range(40):
         await session.record([user_message(f"question {number} " + "word " * 150)])
-        request = await session.prepare(8_000)
+        request = await session.prepare()
         sent.append(request.tokens.counted)
         bill = {"input_tokens": min(request.tokens.counted, window)}
         await session.record([assistant_message("word " * 150)], usage=bill)
@@ -155,7 +201,7 @@ async def test_a_server_that_cuts_prompts_without_a_word_gets_what_it_can_read_a
 
 
 async def test_a_bill_that_is_far_lower_again_and_again_is_believed_where_it_grows_with_what_is_sent() -> None:
-    session = await Session.open("c1", model="gpt-5")
+    session = await Session.open("c1", model="some-model")
     for number in range(10):
         await session.record([user_message(f"question {number} " + "word " * 400)])
         request = await session.prepare(100_000)
@@ -167,3 +213,123 @@ async def test_a_bill_that_is_far_lower_again_and_again_is_believed_where_it_gro
     await session.record([user_message("and now?")])
     request = await session.prepare(100_000)
     assert request.tokens.total < request.tokens.counted * 0.8
+
+
+async def limited(session: Session, limit: int) -> None:
+    """Send a request, and have it refused because of a limit."""
+    await session.record([user_message("word " * 100)])
+    await session.prepare()
+    await session.retry(f"prompt is too long: {limit + 1} tokens > {limit} maximum", status=400)
+
+
+async def next_budget(store: Store, budget: int | Budget | None = None, **options: Any) -> Budget:
+    """Return the budget of the next session's request."""
+    async with Session.open("next", store=store, model="gpt-5", **options) as session:
+        await session.record([user_message(f"word {number} " * 40) for number in range(60)])
+        request = await session.prepare(budget)
+    await store.delete("next")
+    return request.receipt.budget
+
+
+@pytest.mark.parametrize("budget", [40_000, Budget(40_000)])
+async def test_a_learned_limit_does_not_lower_a_budget_that_the_user_names(budget: int | Budget) -> None:
+    store = MemoryStore()
+    await limited(await talked(store), 4_096)
+
+    assert await next_budget(store, budget) == Budget(40_000, source="user")
+    assert await next_budget(store) == Budget(3_072, source="provider")
+    assert await next_budget(store, Budget(40_000, source="table")) == Budget(3_072, source="provider")
+
+
+async def test_a_request_above_a_learned_limit_says_so_on_its_receipt() -> None:
+    store = MemoryStore()
+    await limited(await talked(store), 4_096)
+
+    session = await Session.open("next", store=store, model="gpt-5")
+    await session.record([user_message("word " * 100)])
+
+    told = "the provider has reported a limit of 4,096 tokens, below the budget"
+    assert (await session.prepare(40_000)).receipt.reasons == (told,)
+    assert (await session.prepare(4_000)).receipt.reasons == ()
+
+
+async def test_a_number_that_cannot_be_a_window_is_not_learned() -> None:
+    store = MemoryStore()
+    before = await next_budget(store)
+
+    await limited(await talked(store), 600)
+
+    assert await next_budget(store) == before
+
+
+async def test_a_learned_limit_belongs_to_one_endpoint() -> None:
+    store = MemoryStore()
+    before = await next_budget(store)
+
+    await limited(await talked(store, endpoint="https://here.example/v1"), 4_096)
+
+    assert await next_budget(store) == before
+    assert await next_budget(store, endpoint="https://there.example/v1") == before
+    assert await next_budget(store, endpoint="https://here.example/v1/") == Budget(3_072, source="provider")
+
+
+@pytest.mark.parametrize("hours", [25, -25])
+async def test_a_learned_limit_expires_after_a_day(hours: int) -> None:
+    store, start, hour = MemoryStore(), 1_700_000_000_000, 3_600_000
+    before = await next_budget(store)
+
+    await limited(await talked(store, clock=lambda: start), 4_096)
+
+    assert await next_budget(store, clock=lambda: start + 23 * hour) == Budget(3_072, source="provider")
+    assert await next_budget(store, clock=lambda: start + hours * hour) == before
+
+
+async def test_a_limit_that_was_stored_without_its_time_has_expired() -> None:
+    store = MemoryStore()
+    before = await next_budget(store)
+
+    await store.put_value("limit:gpt-5", {"tokens": 4_096})
+
+    assert await next_budget(store) == before
+
+
+async def test_a_learned_limit_is_forgotten_when_a_larger_request_is_accepted() -> None:
+    store = MemoryStore()
+    before = await next_budget(store)
+    session = await talked(store)
+    await limited(session, 4_096)
+    await session.record([user_message("word " * 6_000)])
+
+    request = await session.prepare(40_000)
+    await session.record([assistant_message("so")], usage={"prompt_tokens": request.tokens.counted})
+
+    assert request.tokens.counted > 4_096
+    assert await next_budget(store) == before
+
+
+async def test_a_limit_below_what_was_accepted_is_not_learned() -> None:
+    store = MemoryStore()
+    before = await next_budget(store)
+    session = await talked(store)
+    request = await session.prepare(40_000)
+    await session.record([assistant_message("so")], usage={"prompt_tokens": request.tokens.counted})
+
+    await limited(session, 4_096)
+
+    assert await next_budget(store) == before
+
+
+async def test_room_for_the_answer_in_a_refused_size_is_no_sign_of_another_vocabulary() -> None:
+    store = MemoryStore()
+    session = await Session.open("c1", store=store, model="some-model")
+    await session.record([user_message("word " * 100) for _ in range(90)])
+    request = await session.prepare(40_000)
+    size = request.tokens.counted
+    text = (
+        f"This model's maximum context length is 16384 tokens. However, you requested {size + 10_000} tokens "
+        f"({size} in the messages, 10000 in the completion)."
+    )
+
+    smaller = await session.retry(text, status=400)
+
+    assert smaller.tokens.total == smaller.tokens.counted

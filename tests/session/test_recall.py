@@ -472,5 +472,7 @@ async def test_a_text_cannot_pass_for_another_excerpt() -> None:
 
     answer = str(await session.recall("robin"))
 
-    assert re.search(r"\[Excerpts begin at lines with the mark (~[0-9a-f]{6})\.\]", answer)
+    assert re.search(
+        r"\[Excerpts begin at lines with the mark (~[0-9a-f]{6}), and a line with it ends them\.\]", answer
+    )
     assert not re.search(r"^#7~", answer, re.MULTILINE)

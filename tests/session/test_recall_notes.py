@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from holdfast import Session
-from holdfast.core.ledger.names import IDENTIFIERS_HEADING
+from holdfast.core.conversation.frames import IDENTIFIERS_HEADING
 from holdfast.errors import MalformedInputError, UnknownScopeError
 from holdfast.recall import RecallQuery
 from holdfast.stores.memory import MemoryStore

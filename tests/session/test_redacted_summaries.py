@@ -1,5 +1,6 @@
 """No key reaches a summariser, and none comes back from it; the log keeps what was said."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,13 @@ from holdfast.core.history import events as log
 from holdfast.core.history.codec import from_record, to_record
 from holdfast.core.planning.change_receipt import ChangeReceipt
 from holdfast.models.base import SummaryPrompt
+from holdfast.session.compaction.checkpoints import Checkpoints
 from holdfast.session.compaction.compactor import CompactionOptions
+from holdfast.session.compaction.hooks import HookCall, HookCommand, Hooks, run_hooks
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import ScriptedModel
+from tests.secrets_corpus import made
 from tests.support import WORDS
 
 KEY = "sk-proj-a1b2c3d4e5f6g7h8"
@@ -100,3 +104,50 @@ def test_secrets_of_every_kind_are_told_in_words() -> None:
     assert "redacted  1 bearer token, 1,200 keys, 1 password in URLs hidden from the summarizer" in str(
         ChangeReceipt(fold)
     )
+
+
+@pytest.mark.parametrize("redacts", [True, False])
+async def test_a_compaction_by_rule_puts_no_key_into_a_checkpoint_or_a_hook_and_the_log_has_it_still(
+    tmp_path: Path, *, redacts: bool
+) -> None:
+    secrets = [KEY, made("basic", 30), made("url", 12), made("flag", 14)]
+    prompt = (
+        f"# Always log in with {secrets[0]}. Never drop 'Authorization: Basic {secrets[1]}', "
+        f"use postgresql://me:{secrets[2]}@db/shop and `tool --password {secrets[3]}`."
+    )
+    calls: list[HookCall] = []
+    hook = HookCommand(("sh", "-c", f"cat > '{tmp_path / 'hook.json'}'"))
+    observed = CompactionOptions(
+        redact=redacts,
+        checkpoints=Checkpoints(tmp_path),
+        hooks=Hooks(pre_compact=(calls.append,), post_compact=(calls.append, hook)),
+    )
+    session = await Session.open("s", store=MemoryStore(), model="gpt-5", compaction=observed)
+    await session.record([user_message(prompt), assistant_message(f"I use {KEY}. {WORDS}")])
+    for number in range(5):
+        await session.record([user_message(f"question {number}: {WORDS}"), assistant_message(f"{prompt} {WORDS}")])
+    await session.prepare(16_000)
+    event = await session.compact(focus=prompt)
+    await session._compactor.observers.close()
+
+    written = {path.name: path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    assert event.checkpoint_path is not None
+    assert {"hook.json", "index.md", Path(event.checkpoint_path).name} <= {*written}
+    assert "sk-[redacted]" in written[Path(event.checkpoint_path).name]
+    assert [(name, secret) for name, text in written.items() for secret in secrets if secret in text] == []
+    assert [(call.name, secret) for call in calls for secret in secrets if secret in repr(call)] == []
+    assert "sk-[redacted]" in calls[-1].summary
+    assert (await session.messages_at(0))[0]["content"] == prompt
+
+
+async def test_a_hook_is_given_no_key_in_its_focus_its_summary_or_its_error() -> None:
+    given: list[HookCall] = []
+    call = HookCall(
+        name="postCompact", session="s", trigger="manual", focus=f"for {KEY}", summary=f"used {KEY}", error=f"bad {KEY}"
+    )
+
+    assert await run_hooks(Hooks(post_compact=(given.append,)), call) == []
+
+    assert [(one.focus, one.summary, one.error) for one in given] == [
+        ("for sk-[redacted]", "used sk-[redacted]", "bad sk-[redacted]")
+    ]

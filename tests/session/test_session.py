@@ -545,3 +545,8 @@ async def test_a_client_that_moves_its_cache_mark_sends_the_same_conversation() 
 
     assert new == [range(1), range(1, 3), range(3, 3), range(3, 5)]
     assert rewinds == []
+
+
+async def test_a_session_without_messages_is_true() -> None:
+    async with Session.open("s", store=MemoryStore()) as session:
+        assert (bool(session), len(session)) == (True, 0)

@@ -1,5 +1,6 @@
 """Logs leave a store and come into another one whole; what is damaged costs no more than itself."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from holdfast import SettingsError
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import to_record
-from holdfast.errors import MalformedInputError, StoreUnavailableError
+from holdfast.errors import MalformedInputError, SequenceConflictError, StoreUnavailableError
 from holdfast.session.log.records import LOST_MESSAGE_TEXT
 from holdfast.session.maintenance.scrub import TOMBSTONE, scrub
 from holdfast.session.maintenance.transfer import export_records, import_session, records_from_file
@@ -158,19 +159,6 @@ async def test_a_text_that_would_break_the_log_is_refused_or_found_in_words_only
     assert (await Session.open("c1", store=store)).damage == []
 
 
-@pytest.mark.seed("D-19")
-async def test_a_policy_with_a_retention_deletes_what_has_expired_when_a_session_is_opened(store: Store) -> None:
-    day_ms = 86_400_000
-    for number, name in enumerate(["new", "old", "own"]):
-        await import_session(store, name, [(1, NOW_MS - number * 31 * day_ms, message("one"))])
-
-    await Session.open("own", store=store, policy="default", clock=lambda: NOW_MS)
-    assert len(await store.sessions()) == 3
-    await Session.open("own", store=store, policy="cowagent", clock=lambda: NOW_MS)
-
-    assert sorted(info.id for info in await store.sessions()) == ["new", "own"]
-
-
 async def test_a_secret_in_the_name_of_a_session_goes_too(store: Store) -> None:
     await leaky(store)
     await store.rename("c1", f"about {SECRET}")
@@ -178,3 +166,55 @@ async def test_a_secret_in_the_name_of_a_session_goes_too(store: Store) -> None:
     await scrub(store, "c1", SECRET, time_ms=NOW_MS)
 
     assert (await store.sessions())[0].name == f"about {TOMBSTONE}"
+
+
+class Killed(BaseException):
+    """Ends a process in a test."""
+
+
+class MortalStore(MemoryStore):
+    """Dies after a number of writes, and then does nothing any more."""
+
+    def __init__(self, writes: int) -> None:
+        super().__init__()
+        self.left = writes
+
+    async def append(self, *args: Any, **options: Any) -> int:
+        if not self.left:
+            raise Killed
+        self.left -= 1
+        return await super().append(*args, **options)
+
+    async def delete(self, session: str) -> bool:
+        if not self.left:
+            raise Killed
+        return await super().delete(session)
+
+
+@pytest.mark.parametrize("writes", range(4))
+async def test_an_import_that_is_killed_at_any_write_leaves_a_whole_session_or_none(writes: int) -> None:
+    store = MortalStore(writes)
+    records = [(number, NOW_MS + number, message(f"{number} " + "large " * 4_000)) for number in range(4)]
+
+    with suppress(Killed):
+        await import_session(store, "s", records, name="whole")
+
+    found = [(stored.position, stored.time_ms) for stored in await store.read("s")]
+    assert found in ([], [(number, NOW_MS + number) for number in range(4)])
+
+
+class OvertakenStore(MemoryStore):
+    """Another process begins the session just before the first append."""
+
+    async def append(self, *args: Any, **options: Any) -> int:
+        await super().append("s", [message("theirs")], after=0, time_ms=NOW_MS)
+        return await super().append(*args, **options)
+
+
+async def test_an_import_does_not_delete_a_session_that_another_process_began_meanwhile() -> None:
+    store = OvertakenStore()
+
+    with pytest.raises(SequenceConflictError):
+        await import_session(store, "s", [(0, NOW_MS, message("ours"))])
+
+    assert [stored.record for stored in await store.read("s")] == [message("theirs")]

@@ -3,8 +3,9 @@
 import os
 import shutil
 import sqlite3
+import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -75,10 +76,54 @@ async def test_pending_texts_are_found_in_a_read_only_file(folder: Path) -> None
     await store.close()
 
 
-async def test_a_read_only_folder_is_reported(folder: Path) -> None:
+async def test_a_session_in_a_read_only_folder_can_be_read_and_continues_when_the_folder_is_writable(
+    folder: Path,
+) -> None:
     path = folder / "chats.db"
     async with Session.open("s", store=f"sqlite:///{path}") as session:
         await session.record([user_message("one")])
+    folder.chmod(0o500)
+
+    async with Session.open("s", store=f"sqlite:///{path}", policy="cowagent") as session:
+        assert [str(one["content"]) for one in await session.messages()] == ["one"]
+        assert [hit.position for hit in await session.store.search("one")] == [0]
+        with pytest.raises(StoreUnavailableError) as refusal:
+            await session.record([user_message("two")])
+        assert (refusal.value.store, refusal.value.problem) == (str(path), FOLDER)
+        folder.chmod(0o700)
+        assert await session.record([user_message("two")]) == range(1, 2)
+
+    assert await kept(path) == ["one", "two"]
+
+
+async def test_a_file_in_a_read_only_folder_is_read_again_when_it_has_changed(folder: Path) -> None:
+    path, newer = folder / "chats.db", folder / "newer.db"
+    async with Session.open("s", store=f"sqlite:///{path}") as session:
+        await session.record([user_message("one")])
+    shutil.copy(path, newer)
+    async with Session.open("s", store=f"sqlite:///{newer}") as session:
+        await session.record([user_message("two")])
+    folder.chmod(0o500)
+    store = SqliteStore(path)
+    assert await store.length("s") == 1
+
+    path.write_bytes(newer.read_bytes())
+
+    assert await store.length("s") == 2
+    await store.close()
+
+
+async def test_records_that_only_a_writer_could_read_from_a_read_only_folder_are_reported_and_not_left_out(
+    folder: Path,
+) -> None:
+    path = folder / "chats.db"
+    async with Session.open("s", store=f"sqlite:///{path}") as session:
+        await session.record([user_message("one")])
+        copied = {file.name: file.read_bytes() for file in folder.iterdir() if not file.name.endswith("-shm")}
+    for file in folder.iterdir():
+        file.unlink()
+    for name, content in copied.items():
+        (folder / name).write_bytes(content)
     folder.chmod(0o500)
 
     with pytest.raises(StoreUnavailableError) as refusal:
@@ -87,6 +132,26 @@ async def test_a_read_only_folder_is_reported(folder: Path) -> None:
 
     assert (refusal.value.store, refusal.value.problem) == (str(path), FOLDER)
     assert await kept(path) == ["one"]
+
+
+def remount_read_only(disk: Path) -> None:
+    subprocess.run([shutil.which("mount") or "mount", "-o", "remount,ro", str(disk)], check=True)
+
+
+async def test_a_store_on_a_read_only_mount_can_be_read(new_disk: Callable[[int], Path]) -> None:
+    disk = new_disk(16_000_000)
+    path = disk / "chats.db"
+    async with Session.open("s", store=f"sqlite:///{path}") as session:
+        await session.record([user_message("one")])
+    path.chmod(0o644)
+    remount_read_only(disk)
+
+    assert await kept(path) == ["one"]
+    async with Session.open("s", store=f"sqlite:///{path}") as session:
+        with pytest.raises(StoreUnavailableError) as refusal:
+            await session.record([user_message("two")])
+
+    assert refusal.value.problem == FOLDER
 
 
 async def test_a_folder_in_which_no_file_can_be_created_is_reported(folder: Path) -> None:

@@ -87,6 +87,28 @@ OVERFLOWS = [
     ("Invalid 'messages[17].content': string too long. Expected a string with maximum length 1048576", None, None),
     ("input length exceeds context limit", None, None),
     ("request_too_large: Request exceeds the maximum size", None, None),
+    ("context length exceeded", None, None),
+    ("context window exceeded", None, None),
+    ("Error: the context window was exceeded.", None, None),
+    ("Requested token count exceeds the model's maximum context length of 32768 tokens.", 32_768, None),
+    (
+        "Requested token count exceeds the model's maximum context length of 64000 tokens. You requested a total of "
+        "71897 tokens: 63897 tokens from the input messages and 8000 tokens for the completion. Please reduce the "
+        "number of tokens in the input messages or the completion to fit within the limit.",
+        64_000,
+        71_897,
+    ),
+    ("Requested token count exceeds the model's maximum context length.", None, None),
+    ("Range of input length should be [1, 983616]", 983_616, None),
+    ("<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 30720]", 30_720, None),
+    ("Input length (265330) exceeds model's maximum context length (262144).", 262_144, 265_330),
+    ("The input (210000 tokens) is longer than the model's context length (200000 tokens).", 200_000, 210_000),
+    ("Prompt has 32769 tokens, but the configured context size is 32768 tokens", 32_768, 32_769),
+    ("prompt too long; exceeded max context length by 512 tokens", None, None),
+    ("the input length exceeds the context length", None, None),
+    ("Too many input tokens. Max input tokens: 8192, request input token count: 10000", 8_192, 10_000),
+    ("The input token count exceeds the maximum number of tokens allowed 1048576.", 1_048_576, None),
+    ("token limit exceeded", None, None),
 ]
 
 OUTPUT_CAPS = [
@@ -102,6 +124,7 @@ OUTPUT_CAPS = [
         Refusal("output_cap", "", 131_072, 134_145, is_lower_bound=True),
     ),
     ("max_tokens must be at least 1, got -186.", Refusal("output_cap", "")),
+    ("Range of max_tokens should be [1, 8192]", Refusal("output_cap", "", 8_192)),
 ]
 
 RATE_LIMITS = [
@@ -119,6 +142,9 @@ RATE_LIMITS = [
     (429, ""),
     (529, {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}),
     (413, "Rate limit reached on tokens per minute (TPM): Limit 6000, Requested 7000."),
+    (400, "Too many tokens, please wait before trying again."),
+    (400, "ThrottlingException: Too many tokens"),
+    (400, "Daily token limit exceeded"),
 ]
 
 MALFORMED = [
@@ -193,6 +219,25 @@ def test_an_overflow_is_recognized_with_the_numbers_in_its_text(text: str, limit
     assert classify(text, status=400) == Refusal("overflow", text, limit, size)
     assert classify({"error": {"message": text}}, status=400) == Refusal("overflow", text, limit, size)
     assert classify(json.dumps({"error": {"message": text}})) == Refusal("overflow", text, limit, size)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("maximum context length is 4097 tokens. However, you requested 4203 tokens (3703 in the messages, 500 in the "
+         "completion)", 3_703),
+        ("maximum context length of 64000 tokens. You requested a total of 71897 tokens: 63897 tokens from the input "
+         "messages and 8000 tokens for the completion.", 63_897),
+        ("prompt is too long: 208310 tokens > 200000 maximum", 208_310),
+        ("you requested 10 tokens (20 in the completion)", None),
+        ("prompt is too long", None),
+    ],
+)  # fmt: skip
+def test_the_size_of_the_input_leaves_out_the_room_for_the_answer(text: str, size: int | None) -> None:
+    found = classify(text, status=400)
+
+    assert found is not None
+    assert found.input_size == size
 
 
 @pytest.mark.parametrize(("text", "expected"), OUTPUT_CAPS)

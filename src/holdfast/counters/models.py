@@ -1,15 +1,21 @@
-"""The table of models: context window, longest answer, prices.
+"""The table of models: context window, longest answer, prices; and which models bind their thinking.
 
 `scripts/build_model_table.py` makes the table. A user's setting and a provider's own answer override it.
 """
 
 import json
+import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
+from holdfast.core.conversation.json_values import replace_surrogates
 from holdfast.core.history.events import Usage
-from holdfast.core.planning.situation import MILLION, Budget, Prices
+from holdfast.core.planning.situation import DEFAULT_WINDOW, MILLION, Budget, Prices
+
+NAME_SIMILARITY = 0.75
+"""How alike two names must be for one to be suggested for the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,29 @@ def _spellings(name: str) -> list[str]:
     return whole + shortened
 
 
+def nearest_model(name: str) -> str | None:
+    """Return the known name that is most like a name, if one is; providers and letter case do not count."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only for unknown names
+
+    last = _spellings(name.lower())[2]
+    return next(iter(get_close_matches(last, _rows_by_name(), n=1, cutoff=NAME_SIMILARITY)), None)
+
+
+@lru_cache
+def describe_unknown_model(name: str, window: int = DEFAULT_WINDOW) -> str:
+    """Return a sentence about a model that is not in the table: the nearest name, and the assumed window."""
+    near = nearest_model(name)
+    hint = f" (did you mean {near}?)" if near else ""
+    return f"{name} is not in the table of models{hint}; a window of {window:,} tokens is assumed"
+
+
+@lru_cache
+def _warn_about_unknown_model(name: str, window: int) -> None:
+    """Log a warning once for each name."""
+    # A handler that writes to a file or a pipe cannot encode a lone surrogate.
+    logging.getLogger("holdfast").warning("%s", describe_unknown_model(replace_surrogates(name), window))
+
+
 @lru_cache
 def prices_of(model: ModelInfo) -> Prices | None:
     """Return the prices of a model relative to one plain input token; None if they are unknown."""
@@ -101,13 +130,55 @@ def dollars_of(usage: Usage, model: str) -> float | None:
     return units * prices.dollars / MILLION
 
 
-def budget_for(model: str | None, user: int | Budget | None = None, *, provider_window: int | None = None) -> Budget:
-    """Return the budget for a model: from the user, the provider, the table, or the default."""
-    if user is not None:
-        return Budget.resolve(user=user)
-    known = find_model(model)
+def budget_for(
+    model: str | None,
+    user: int | Budget | None = None,
+    *,
+    max_prompt_tokens: int | None = None,
+    provider_window: int | None = None,
+    unknown_window: int = DEFAULT_WINDOW,
+) -> Budget:
+    """Return the budget for a model: from the user, the provider, the table, or the window of unknown models."""
+    known = None if user is not None else find_model(model)
+    if known is None and model and user is None and provider_window is None and max_prompt_tokens is None:
+        _warn_about_unknown_model(model, unknown_window)
     return Budget.resolve(
+        user=user,
+        max_prompt_tokens=max_prompt_tokens,
         provider_window=provider_window,
         table_window=known.max_input_tokens if known else None,
         max_output=known.max_output_tokens if known else None,
+        unknown_window=unknown_window,
     )
+
+
+_FIRST_BINDING_VERSIONS: Mapping[str, tuple[int, int]] = {
+    "opus": (5, 5),
+    "sonnet": (5, 5),
+    "haiku": (5, 5),
+    "fable": (5, 1),
+    "mythos": (5, 0),
+}
+"""For each family of Claude models, the first version that binds its thinking."""
+_CLAUDE = re.compile(r"claude|\b(?:opus|sonnet|haiku|fable|mythos)\b")
+_NAMED_VERSION = re.compile(r"(opus|sonnet|haiku|fable|mythos)-(\d{1,2})(?:[.-](\d{1,2}))?(?!\d)")
+_OLD_NAME = re.compile(r"claude-(?:instant|v?[1-4]\b)")
+
+
+@lru_cache
+def binds_thinking(model: str | None, format_name: str) -> bool:
+    """Return whether a model accepts its thinking only after the exact request that it was said in.
+
+    A Claude model of an unknown name counts as a newer one that does. So does Anthropic's own format without a model.
+    """
+    if format_name not in {"anthropic-messages", "pydantic-ai"}:
+        return False
+    if model is None:
+        return format_name == "anthropic-messages"
+    name = model.lower()
+    if not _CLAUDE.search(name) or _OLD_NAME.search(name):
+        return False
+    version = _NAMED_VERSION.search(name)
+    if version is None:
+        return True
+    return (int(version[2]), int(version[3] or 0)) >= _FIRST_BINDING_VERSIONS[version[1]]

@@ -34,6 +34,11 @@ class ModelFamily(NamedTuple):
     factor: float = 1.0
     has_own_vocabulary: bool = True
 
+    @property
+    def provenance(self) -> Provenance:
+        """How exact the counts of this family are."""
+        return "counted" if self.has_own_vocabulary else "estimated"
+
 
 MODEL_FAMILIES = (
     ModelFamily(("claude",), "o200k_base", CLAUDE_TOKEN_FACTOR, has_own_vocabulary=False),
@@ -66,7 +71,7 @@ class VocabularyCounter:
         self._encode = tokenizer(family.vocabulary).encode_ordinary
         self._count_short = lru_cache(CACHED_TEXT_COUNT)(self._count)
         self._factor = family.factor
-        self.provenance: Provenance = "counted" if family.has_own_vocabulary else "estimated"
+        self.provenance: Provenance = family.provenance
         self.name = family.vocabulary + (f" × {family.factor}" if family.factor != 1 else "")
 
     def count(self, text: str) -> int:

@@ -14,8 +14,8 @@ from holdfast.core.history.events import MAIN, Usage
 COMPACTION_INTERACTION = "conversation-compaction"
 """Marks a call for a summary, so that logs can distinguish it from a user's turn."""
 INTERACTION_HEADER = "X-Interaction-Type"
-DEFAULT_SUMMARIZER_WINDOW = 32_000
-"""The assumed window of a summarizer whose model is unknown."""
+DEFAULT_SUMMARIZER_WINDOW = 128_000
+"""The assumed window of a summarizer whose model is unknown; after an overflow it gets smaller chunks."""
 MAX_PIECE_BYTES = 400_000
 """The largest text that one call carries."""
 

@@ -33,6 +33,8 @@ MAX_ERROR_TEXT_CHARS = 500
 """The longest text of a provider in an error: some send whole pages."""
 _PAGE = re.compile(r"<(!doctype )?html", re.IGNORECASE)
 _TITLE = re.compile(r"<title>([^<]{1,200})</title>", re.IGNORECASE)
+_MISSING_KEY = re.compile(r"[Ss]et the `([A-Z][A-Z0-9_]*)`")
+_UNKNOWN_MODEL = re.compile(r"Unknown model: [^ ]+?(?:\. Did you mean '([^']+)'\?|$)")
 _TAG = re.compile(r"<[^>]{0,500}>")
 NO_CREDIT = re.compile(r"insufficient_quota|current quota|credit balance|billing|out of credits", re.IGNORECASE)
 
@@ -111,15 +113,27 @@ def _error_by_class_name(model: str, error: Exception, names: set[str]) -> Model
     if names & UNREACHABLE_ERRORS:
         return ModelUnreachableError(model, problem)
     if "ModelContextWindowExceededError" in names:
-        body: object = getattr(error, "body", None) or str(error)
-        return _overflow(model, classify(body, status=FIRST_HTTP_ERROR) or Refusal("overflow", problem))
+        told: object = getattr(error, "body", None) or str(error)
+        return _overflow(model, classify(told, status=FIRST_HTTP_ERROR) or Refusal("overflow", problem))
     if names & ACCESS_ERRORS:
-        return ModelAccessError(model, problem)
+        body: object = getattr(error, "body", None)
+        refusal = classify(body, status=UNAUTHORIZED) if body else None
+        return ModelAccessError(model, _shorten(refusal.message) if refusal else problem)
     if "UserError" in names:
-        return ModelAccessError(model, problem, "configure its provider")
+        return _configuration_error(model, problem)
     if isinstance(error, ImportError):
         return ModelAccessError(model, problem, "install the library of its provider")
     return None
+
+
+def _configuration_error(model: str, problem: str) -> ModelAccessError:
+    """Return the error for a model that pydantic-ai cannot set up; its own text speaks to programmers."""
+    if missing := _MISSING_KEY.search(problem):
+        return ModelAccessError(model, "there is no API key for it", f"set the environment variable {missing[1]}")
+    if unknown := _UNKNOWN_MODEL.search(problem):
+        near = f", such as {unknown[1].replace('openai-chat:', 'openai:')}" if unknown[1] else ""
+        return ModelAccessError(model, "no provider offers a model of this name", f"write it as PROVIDER:NAME{near}")
+    return ModelAccessError(model, problem, "configure its provider")
 
 
 def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
@@ -139,7 +153,7 @@ def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
 
 
 def _overflow(model: str, refusal: Refusal) -> ModelOverflowError:
-    return ModelOverflowError(model, _shorten(refusal.message), limit=refusal.limit, size=refusal.size)
+    return ModelOverflowError(model, _shorten(refusal.message), limit=refusal.limit, size=refusal.input_size)
 
 
 def _requested_wait(error: Exception) -> float | None:

@@ -1,23 +1,82 @@
-"""Opens a summarizer by its name."""
+"""Opens a summarizer by its name, and finds the address and the key of an endpoint."""
+
+import os
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from holdfast.errors import SettingsError
 from holdfast.models.base import Summarizer
 from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
 
+ON_DEMAND_PREFIX = "anthropic-compaction:"
+ENDPOINT_KEY_PREFIX = "HOLDFAST_KEY_"
+_NOT_IN_VARIABLES = re.compile(r"[^A-Z0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEndpoint:
+    """A model of an endpoint."""
+
+    url: str
+    name: str
+
+    @property
+    def key_variable(self) -> str:
+        """The environment variable with its key; it names the host, so that no other host receives the key."""
+        host = urlsplit(self.url).netloc.rpartition("@")[2].upper()
+        return ENDPOINT_KEY_PREFIX + _NOT_IN_VARIABLES.sub("_", host).strip("_")
+
+    @property
+    def api_key(self) -> str | None:
+        """The key, if the variable is set."""
+        return os.environ.get(self.key_variable) or None
+
+
+def parse_endpoint(model: str) -> ModelEndpoint | None:
+    """Return the endpoint in a model's name, `http://…/v1#name`; None if the name holds none."""
+    if not model.startswith(("http://", "https://")):
+        return None
+    url, _, name = model.partition("#")
+    if not name:
+        raise SettingsError("model", f"{model!r} does not name a model: append its name as #name")
+    return ModelEndpoint(url, name)
+
 
 def open_summarizer(model: str) -> Summarizer:
-    """Return a summarizer: `embedded`, a model of an endpoint as `http://…/v1#name`, or any pydantic-ai model name."""
+    """Return a summarizer by its name.
+
+    That is `embedded`, `anthropic-compaction:NAME` for the provider's own compaction, a model of an endpoint as
+    `http://…/v1#NAME` (chat completions), `http://…/v1/responses#NAME` or `http://…/v1/messages#NAME`, or the name of
+    any pydantic-ai model.
+    """
     if model == EMBEDDED:
         from holdfast.models.embedded.server import EmbeddedSummarizer  # noqa: PLC0415 - an optional extra
 
         return EmbeddedSummarizer()
-    if model.startswith(("http://", "https://")):
-        from holdfast.models.openai_compatible import ChatSummarizer  # noqa: PLC0415 - as above
+    if model.startswith(ON_DEMAND_PREFIX):
+        from holdfast.models.anthropic_messages import MessagesSummarizer  # noqa: PLC0415 - as above
 
-        url, _, name = model.partition("#")
-        if not name:
-            raise SettingsError("model", f"{model!r} does not name a model: append its name as #name")
-        return ChatSummarizer(url, name)
+        return MessagesSummarizer(model.removeprefix(ON_DEMAND_PREFIX), compacts_on_demand=True)
+    if (endpoint := parse_endpoint(model)) is not None:
+        return _open_endpoint(endpoint)
     from holdfast.models.pydantic_ai import PydanticAiSummarizer  # noqa: PLC0415 - as above
 
     return PydanticAiSummarizer(model)
+
+
+def _open_endpoint(endpoint: ModelEndpoint) -> Summarizer:
+    """Return a summarizer of an endpoint; the end of its address says which API it speaks."""
+    url = endpoint.url.rstrip("/")
+    if url.endswith("/v1/messages"):
+        from holdfast.models.anthropic_messages import MessagesSummarizer  # noqa: PLC0415 - an optional extra
+
+        base_url = url.removesuffix("/v1/messages")
+        return MessagesSummarizer(endpoint.name, base_url=base_url, api_key=endpoint.api_key)
+    if url.endswith("/responses"):
+        from holdfast.models.openai_responses import ResponsesSummarizer  # noqa: PLC0415 - as above
+
+        return ResponsesSummarizer(url.removesuffix("/responses"), endpoint.name, api_key=endpoint.api_key)
+    from holdfast.models.openai_compatible import ChatSummarizer  # noqa: PLC0415 - as above
+
+    return ChatSummarizer(url, endpoint.name, api_key=endpoint.api_key)

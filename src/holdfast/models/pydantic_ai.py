@@ -7,7 +7,7 @@ a second or two to load, so they are loaded at the first call, in a thread. Need
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -15,6 +15,7 @@ from holdfast.core.history.events import Usage
 from holdfast.errors import HoldfastError, ModelRefusedError, SettingsError
 from holdfast.models.base import INTERACTION_HEADER, CachedPrefix, ModelReply, SummaryPrompt
 from holdfast.models.errors import CONTENT_FILTERED, as_model_error
+from holdfast.wire.usage import pydantic_ai_usage
 
 if TYPE_CHECKING:
     from pydantic_ai import ModelMessage, ModelRequest, ModelResponse, ModelSettings
@@ -129,14 +130,7 @@ class PydanticAiSummarizer:
 
 def usage_from_response(response: "ModelResponse") -> Usage:
     """Return the billed usage of a response."""
-    usage = response.usage
-    return Usage(
-        # pydantic-ai includes cached tokens in the input, we count them separately.
-        input_tokens=max(0, usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens),
-        output_tokens=usage.output_tokens,
-        cache_read_tokens=usage.cache_read_tokens,
-        cache_write_tokens=usage.cache_write_tokens,
-    )
+    return pydantic_ai_usage(asdict(response.usage))
 
 
 def _load_model(name: str) -> "Model":

@@ -1,14 +1,24 @@
-"""Learns from providers' bills how far our token counts are off, and stores that by model for later sessions."""
+"""Learns from bills and refusals how a provider counts and what it accepts, and stores that for later sessions.
 
-from holdfast.core.conversation.tokens import Calibration
-from holdfast.core.history.events import Usage
-from holdfast.stores.base import Store
+Reports can be false: a gateway leaves out cached tokens, a message mentions some other number. So everything that is
+learned is bounded, belongs to one model at one endpoint, and never raises a request above its budget. A limit expires.
+"""
+
+from dataclasses import dataclass
+
+from holdfast.core.conversation.tokens import Calibration, calibration_bounds
+from holdfast.core.history.events import MAIN, Usage
+from holdfast.core.schema import is_integer, is_number
+from holdfast.counters.vocabularies import counter_for
+from holdfast.session.log.event_log import Clock, now_ms
+from holdfast.stores.base import JsonRecord, Store
 from holdfast.wire.overflow import is_silently_truncated
 
-MIN_PLAUSIBLE_WINDOW, MAX_PLAUSIBLE_WINDOW = 512, 1_000_000_000
+MIN_PLAUSIBLE_WINDOW, MAX_PLAUSIBLE_WINDOW = 1_024, 1_000_000_000
 """A number outside this range is no context window: an error message happened to mention it."""
+LIMIT_LIFETIME_MS = 24 * 60 * 60 * 1_000
+"""How long a limit applies: providers change theirs, and accounts are moved to larger ones."""
 
-CALIBRATION_KEY_PREFIX = "calibration:"
 MIN_TRUNCATED_TOKENS = 1_024
 """No server truncates a prompt to less than this; a lower bill that never grows is not real."""
 GROWTH_FACTOR, SAME_BILL_FACTOR = 1.05, 1.02
@@ -17,80 +27,125 @@ SHARE_TOLERANCE = 0.1
 """How far the billed shares of two requests may differ if the provider counts both in the same way."""
 
 
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model at an endpoint: what is learned about one says nothing about the same model elsewhere."""
+
+    model: str | None = None
+    endpoint: str | None = None
+    """The address, without anything secret; None if the caller did not name it."""
+
+    @property
+    def key(self) -> str:
+        """The name under which a store keeps what is learned."""
+        model = self.model or "unknown"
+        # An endpoint has no spaces, so no other endpoint and model have the same key.
+        return f"{self.endpoint} {model}" if self.endpoint else model
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """A context window that a provider has reported, and when."""
+
+    tokens: int
+    learned_ms: int
+
+
 class UsageCalibrator:
     """Learns from each bill how far our counts are off, and stores it for later sessions."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock: Clock = now_ms) -> None:
         self._store = store
-        self._calibrations: dict[str, Calibration] = {}
-        self._limits: dict[str, int | None] = {}
-        self._last_counted: tuple[str, int] | None = None
-        """The model and our own count of the last request."""
-        self._suspected_bills: dict[str, tuple[int, int]] = {}
+        self._clock = clock
+        self._calibrations: dict[ServedModel, Calibration] = {}
+        self._limits: dict[ServedModel, _Limit | None] = {}
+        self._last_counted: dict[str, tuple[ServedModel, int]] = {}
+        """By scope, the model and our own count of the last request, until its bill arrives."""
+        self._largest_accepted: dict[ServedModel, int] = {}
+        """The most tokens that were billed, and so accepted, since the session was opened."""
+        self._suspected_bills: dict[ServedModel, tuple[int, int]] = {}
         """By model whose last bill was far too low: the size that was sent, and the size that was billed."""
 
-    async def calibration(self, model: str | None) -> Calibration:
+    async def calibration(self, served: ServedModel) -> Calibration:
         """Return the ratio between a model's token counts and ours."""
-        key = f"{CALIBRATION_KEY_PREFIX}{model or 'unknown'}"
-        if key not in self._calibrations:
-            fact = await self._store.get_value(key) or {}
-            factor, samples, spread = fact.get("factor"), fact.get("samples"), fact.get("spread")
-            self._calibrations[key] = Calibration()
-            if isinstance(factor, int | float) and isinstance(samples, int):
-                measured = float(spread) if isinstance(spread, int | float) else None
-                self._calibrations[key] = Calibration(factor, samples, measured)
-        return self._calibrations[key]
+        if served not in self._calibrations:
+            self._calibrations[served] = _read_calibration(
+                await self._store.get_value(f"calibration:{served.key}") or {}, _factor_bounds(served)
+            )
+        return self._calibrations[served]
 
-    async def provider_limit(self, model: str | None) -> int | None:
-        """Return the context window that a provider has reported for a model, or None."""
-        key = f"limit:{model or 'unknown'}"
-        if key not in self._limits:
-            tokens = (await self._store.get_value(key) or {}).get("tokens")
-            self._limits[key] = tokens if isinstance(tokens, int) and is_plausible_window(tokens) else None
-        return self._limits[key]
+    async def provider_limit(self, served: ServedModel) -> int | None:
+        """Return the context window that a provider has reported for a model within the last day, or None."""
+        if served not in self._limits:
+            self._limits[served] = _read_limit(await self._store.get_value(f"limit:{served.key}") or {})
+        limit = self._limits[served]
+        # A clock may jump, so a time that lies ahead expires too.
+        is_current = limit is not None and abs(self._clock() - limit.learned_ms) < LIMIT_LIFETIME_MS
+        return limit.tokens if limit and is_current else None
 
-    async def learn_limit(self, model: str | None, tokens: int) -> None:
-        """Store the context window that a provider has reported."""
-        if not is_plausible_window(tokens):
-            return
-        key = f"limit:{model or 'unknown'}"
-        self._limits[key] = tokens
-        await self._store.put_value(key, {"tokens": tokens})
+    async def learn_refusal(self, served: ServedModel, *, counted: int, size: int | None, limit: int | None) -> None:
+        """Learn from a request that was refused as too long: its size and the limit, as far as the provider says."""
+        if limit is not None:
+            await self._learn_limit(served, limit)
+        if size is not None:
+            await self._learn_factor(served, counted, size)
 
-    def record_request(self, model: str | None, counted: int) -> None:
+    def record_request(self, served: ServedModel, counted: int, scope: str = MAIN) -> None:
         """Keep our count of a request until its bill arrives."""
-        self._last_counted = f"{CALIBRATION_KEY_PREFIX}{model or 'unknown'}", counted
+        self._last_counted[scope] = served, counted
 
-    async def record_usage(self, usage: Usage) -> None:
-        """Learn from a bill for a request that was counted."""
+    async def record_usage(self, usage: Usage, scope: str = MAIN) -> None:
+        """Learn from the bill for the last request of a scope."""
         reported = usage.all_input_tokens
-        if self._last_counted is None or not reported:
+        if scope not in self._last_counted or not reported:
             return
-        (key, counted), self._last_counted = self._last_counted, None
-        before = self._calibrations.get(key, Calibration())
-        if await self._may_be_truncated(key, round(counted * before.factor), reported):
-            return
-        after = before.learn(counted=counted, reported=reported)
-        if after != before:
-            self._calibrations[key] = after
-            await self._store.put_value(key, {"factor": after.factor, "samples": after.samples, "spread": after.spread})
+        served, counted = self._last_counted.pop(scope)
+        await self._learn_accepted(served, min(reported, int(counted * _factor_bounds(served)[1])))
+        await self._learn_factor(served, counted, reported)
 
-    async def _may_be_truncated(self, key: str, counted: int, reported: int) -> bool:
+    async def _learn_accepted(self, served: ServedModel, tokens: int) -> None:
+        """Learn that a request was accepted, which refutes a lower limit."""
+        self._largest_accepted[served] = max(tokens, self._largest_accepted.get(served, 0))
+        limit = await self.provider_limit(served)
+        if limit is not None and tokens > limit * SAME_BILL_FACTOR:
+            self._limits[served] = None
+            await self._store.put_value(f"limit:{served.key}", {})
+
+    async def _learn_limit(self, served: ServedModel, tokens: int) -> None:
+        """Store a context window, unless it cannot be one or a larger request was accepted."""
+        is_refuted = tokens * SAME_BILL_FACTOR < self._largest_accepted.get(served, 0)
+        if is_refuted or not is_plausible_window(tokens):
+            return
+        limit = self._limits[served] = _Limit(tokens, self._clock())
+        await self._store.put_value(f"limit:{served.key}", {"tokens": tokens, "learnedMs": limit.learned_ms})
+
+    async def _learn_factor(self, served: ServedModel, counted: int, reported: int) -> None:
+        before = await self.calibration(served)
+        if await self._may_be_truncated(served, round(counted * before.factor), reported):
+            return
+        provenance = counter_for(served.model).provenance
+        after = before.learn(counted=counted, reported=reported, provenance=provenance)
+        if after != before:
+            self._calibrations[served] = after
+            fact: JsonRecord = {"factor": after.factor, "samples": after.samples, "spread": after.spread}
+            await self._store.put_value(f"calibration:{served.key}", fact)
+
+    async def _may_be_truncated(self, served: ServedModel, counted: int, reported: int) -> bool:
         """Return whether a server may have silently truncated the prompt; its bill then says nothing about counting.
 
         A single low bill is only a suspicion. If more is sent and no more is billed, the billed size is the context
         window. Bills that rise and fall with the sent size are trusted.
         """
         if not is_silently_truncated(counted=counted, reported=reported):
-            self._suspected_bills.pop(key, None)
+            self._suspected_bills.pop(served, None)
             return False
-        before = self._suspected_bills.get(key)
-        self._suspected_bills[key] = counted, reported
+        before = self._suspected_bills.get(served)
+        self._suspected_bills[served] = counted, reported
         if before is None:
             return True
         is_as_much = before[1] / SAME_BILL_FACTOR <= reported <= before[1] * SAME_BILL_FACTOR
         if is_as_much and counted > before[0] * GROWTH_FACTOR and reported >= MIN_TRUNCATED_TOKENS:
-            await self.learn_limit(key.removeprefix(CALIBRATION_KEY_PREFIX), reported)
+            await self._learn_limit(served, reported)
         share, share_before = reported / counted, before[1] / before[0]
         return is_as_much or abs(share - share_before) > SHARE_TOLERANCE * share_before
 
@@ -98,3 +153,23 @@ class UsageCalibrator:
 def is_plausible_window(tokens: int) -> bool:
     """Return whether a number that a provider has reported can be the context window of a model."""
     return MIN_PLAUSIBLE_WINDOW <= tokens <= MAX_PLAUSIBLE_WINDOW
+
+
+def _factor_bounds(served: ServedModel) -> tuple[float, float]:
+    return calibration_bounds(counter_for(served.model).provenance)
+
+
+def _read_calibration(fact: JsonRecord, bounds: tuple[float, float]) -> Calibration:
+    """Return a stored calibration; one outside the bounds was learned from false reports, so it starts over."""
+    factor, samples, spread = fact.get("factor"), fact.get("samples"), fact.get("spread")
+    if not is_number(factor) or not is_integer(samples) or not bounds[0] <= factor <= bounds[1]:
+        return Calibration()
+    return Calibration(factor, samples, float(spread) if is_number(spread) else None)
+
+
+def _read_limit(fact: JsonRecord) -> _Limit | None:
+    """Return a stored limit; one without its time was stored before limits expired, so it has expired."""
+    tokens, learned_ms = fact.get("tokens"), fact.get("learnedMs")
+    if not is_integer(tokens) or not is_integer(learned_ms) or not is_plausible_window(tokens):
+        return None
+    return _Limit(tokens, learned_ms)

@@ -5,6 +5,7 @@ own. All conversations of a session share one `SessionEngine`.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from holdfast.core.conversation.messages import Entry
@@ -14,6 +15,7 @@ from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.planning.changes import add_effect
 from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.request_stages import RequestProcessors
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.answer import RecallAnswer
 from holdfast.core.recall.artifacts import RETRIEVAL_SHARE, Artifact
@@ -29,6 +31,7 @@ from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import (
     ArtifactTooLargeError,
     CompactionError,
+    ConcurrentWriteError,
     MalformedInputError,
     ModelError,
     SettingsError,
@@ -37,11 +40,19 @@ from holdfast.errors import (
 )
 from holdfast.session.calibration import UsageCalibrator
 from holdfast.session.compaction.compactor import CompactionOptions, Compactor
-from holdfast.session.inputs import check_count, check_extras, check_model, check_scope, check_text, decode_messages
+from holdfast.session.inputs import (
+    check_count,
+    check_endpoint,
+    check_extras,
+    check_model,
+    check_scope,
+    check_text,
+    decode_messages,
+)
 from holdfast.session.log.event_log import Clock, SessionLog, locked, retried
 from holdfast.session.log.records import encode_event
 from holdfast.session.overflow_retry import OverflowRetry
-from holdfast.session.prepare import RequestBuilder, RequestOptions, check_usage
+from holdfast.session.prepare import RequestBuilder, RequestOptions
 from holdfast.session.recall.answerer import answer_recall
 from holdfast.session.recall.artifact_lookup import find_artifact, text_range, visible_artifacts
 from holdfast.session.recall.earlier import EarlierSessions
@@ -49,9 +60,12 @@ from holdfast.session.recall.search import check_query_words
 from holdfast.session.request import Request
 from holdfast.session.requested_compaction import RequestedCompaction
 from holdfast.session.sync import with_read_notes
+from holdfast.session.thinking import with_prefix_hashes
 from holdfast.session.tools import COMPACT_CONTEXT, COMPACT_DESCRIPTION, COMPACT_PARAMETERS, ModelTool
 from holdfast.stores.base import Store
 from holdfast.wire.formats import format_named
+from holdfast.wire.signals import message_signals
+from holdfast.wire.usage import read_usage
 
 MAX_ALLOWANCE_FACTOR = 4
 """A model may ask for this many times its token budget at most."""
@@ -68,13 +82,16 @@ class SessionEngine:
         *,
         policy: Policy,
         model: str | None,
+        endpoint: str | None,
         compaction: CompactionOptions,
+        processors: RequestProcessors,
     ) -> None:
         self.model = model
+        self.endpoint = endpoint
         self.log = SessionLog(store, session_id, clock)
         self.compactor = Compactor(self.log, policy, compaction)
-        self.calibrator = UsageCalibrator(store)
-        self.builder = RequestBuilder(self.log, self.compactor, self.calibrator)
+        self.calibrator = UsageCalibrator(store, clock)
+        self.builder = RequestBuilder(self.log, self.compactor, self.calibrator, processors)
         self.requested = RequestedCompaction(self.log, self.compactor, self.builder)
         self.overflow_retry = OverflowRetry(self.builder, self.calibrator)
 
@@ -111,6 +128,15 @@ class Conversation:
         self._engine.model = model
 
     @property
+    def endpoint(self) -> str | None:
+        """The address that serves the model; what providers report is learned for this address alone."""
+        return self._engine.endpoint
+
+    @endpoint.setter
+    def endpoint(self, endpoint: str | None) -> None:
+        self._engine.endpoint = check_endpoint(endpoint)
+
+    @property
     def history(self) -> History:
         """The history of the whole session; not all of its messages may be in memory."""
         return self._log.history
@@ -120,20 +146,22 @@ class Conversation:
         messages: Sequence[Mapping[str, object]],
         *,
         format: str | None = None,  # noqa: A002 - the word users say
-        usage: Mapping[str, int] | None = None,
+        usage: object = None,
         duration_ms: int | None = None,
         scope: str | OwnScope = OWN_SCOPE,
         agent: str | None = None,
     ) -> range:
         """Record messages, and return their positions; they are durable when this returns.
 
-        `usage` is what the provider billed for the last of them; it calibrates the token counts.
+        `usage` is what the provider billed for the last of them: its usage object as it came, from JSON or from its
+        library, or an object with `input_tokens` (without cached ones), `output_tokens`, `cache_read_tokens` and
+        `cache_write_tokens`. It calibrates the token counts.
         """
         self._check_running()
         message_format = self._check_format(self._default_format if format is None else format)
         scope = self._resolve_scope(scope)
         natives, decoded = decode_messages(messages, message_format)
-        billed, last = check_usage(usage), len(natives) - 1
+        billed, last = None if usage is None else read_usage(usage), len(natives) - 1
         events = [
             log.MessageAppended(
                 format=message_format.name,
@@ -146,12 +174,14 @@ class Conversation:
             for number, native in enumerate(natives)
         ]
         async with self._log.lock:
-            events = with_read_notes(self.history, events, decoded)
+            events = with_prefix_hashes(self.history, with_read_notes(self.history, events, decoded), decoded)
             if billed is not None:
-                await self._engine.calibrator.record_usage(billed)
+                await self._engine.calibrator.record_usage(billed, scope)
             if any(message.role == "assistant" for message in decoded):
                 self._engine.overflow_retry.reset(scope)
-            return await self._log.append_messages(events, decoded)
+            places = await self._log.append_messages(events, decoded)
+            await self._record_signals(events, places)
+            return places
 
     @retried
     async def prepare(
@@ -161,20 +191,34 @@ class Conversation:
         model: str | None = None,
         system: object = None,
         tools: Sequence[Mapping[str, object]] | None = None,
+        max_prompt_tokens: int | None = None,
         scope: str | OwnScope = OWN_SCOPE,
         has_recall: bool | None = None,
+        endpoint: str | None = None,
     ) -> Request:
         """Return the next request: valid for its provider, within its budget, and recorded.
 
+        `model` and `endpoint` apply to this request; None means those of the session. `max_prompt_tokens` is the
+        largest prompt that the provider of the model accepts, if it names one; it applies to later requests too.
         `has_recall` says whether the model has the tool of `recall_tool`; if so, markers in the request explain how to
         recall the omitted text. None keeps the last value.
         """
         self._check_running()
         model, scope = check_model(model) or self.model, await self._find_scope(scope)
         system, tools = check_extras(system, tools)
+        self._builder.set_prompt_limit(model, max_prompt_tokens)
         options = RequestOptions(
-            budget=budget, model=model, system=system, tools=tools, scope=scope, has_recall=has_recall
+            budget=budget,
+            model=model,
+            endpoint=check_endpoint(endpoint) or self.endpoint,
+            system=system,
+            tools=tools,
+            scope=scope,
+            has_recall=has_recall,
         )
+        limit = self._compactor.options.memory_limit_bytes
+        if limit is not None and scope == log.MAIN:
+            await self._engine.requested.relieve_memory(options, limit)
         return await self._builder.prepare(options)
 
     @retried
@@ -257,15 +301,15 @@ class Conversation:
     async def messages(self, *, scope: str | OwnScope = OWN_SCOPE) -> list[Mapping[str, object]]:
         """Return an agent's own messages as they were recorded, compacted ones included, as a client's list holds them.
 
-        Leaves out messages from before a clear, rewound messages, messages of other agents in their own scopes, and
-        notes from memory.
+        Leaves out messages from before a clear, rewound messages, messages that a client compacted by itself, messages
+        of other agents in their own scopes, notes from memory, and attachments.
         """
         named = self._resolve_scope(scope)
         context, entries = self.history.context(named), self.history.entries
         own = [
             position
             for position in range(context.state.cleared_at, context.length)
-            if context.message_scopes[position] == named and context.is_visible(position)
+            if context.message_scopes[position] == named and context.is_in_view(position)
         ]
         entries.require(own)
         return [entries.native(position) for position in own if not entries[position].message.is_from_memory]
@@ -370,6 +414,18 @@ class Conversation:
         return part
 
     # For subclasses.
+
+    async def _record_signals(self, events: Sequence[log.MessageAppended], positions: range) -> None:
+        """Record where a response says that its provider has compacted the conversation. Caller must hold the lock."""
+        signals = [
+            log.ProviderSignalled(signal=signal, payload={"position": position})
+            for position, event in zip(positions, events, strict=True)
+            for signal in message_signals(event.native)
+        ]
+        if signals:
+            # The messages are recorded; without the observation nothing is missing.
+            with suppress(StoreError, ConcurrentWriteError):
+                await self._log.append(*signals)
 
     @property
     def _default_format(self) -> str:

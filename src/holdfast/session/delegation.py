@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import get_args
 
+from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.messages import Entry, assistant, user
 from holdfast.core.history import events as log
 from holdfast.core.history.context import Context
@@ -74,11 +75,13 @@ class DelegateAnswer:
     """Its separate claims, if there are any, with checked sources."""
 
     def __str__(self) -> str:
-        paragraphs = [self.text]
+        paragraphs = [neutralize(self.text)]
         if self.sources:
-            paragraphs.append(f"Sources: {', '.join(self.sources)}")
-        if unverified := [str(finding) for finding in self.findings if finding.unverified]:
-            paragraphs.append("\n".join(["These claims name sources that the agent has not seen:", *unverified]))
+            paragraphs.append(neutralize(f"Sources: {', '.join(self.sources)}", "item"))
+        unverified = [neutralize(str(finding), "item") for finding in self.findings if finding.unverified]
+        if unverified:
+            lines = ["These claims name sources that the agent has not seen:", *map(neutralize, unverified)]
+            paragraphs.append("\n".join(lines))
         return "\n\n".join(paragraphs)
 
 
@@ -309,7 +312,8 @@ async def end_abandoned_delegations(session_log: SessionLog) -> None:
 
 
 def _opening_prompt(started: log.DelegationStarted) -> str:
-    return "\n\n".join(text for text in (started.briefing, started.task) if text)
+    task = neutralize(started.task, beside_sections=bool(started.briefing))
+    return "\n\n".join(text for text in (started.briefing, task) if text)
 
 
 def _received_texts(entry: Entry) -> Iterator[str]:

@@ -8,8 +8,12 @@ from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.transcript import MessageFormat
 from holdfast.core.schema import is_integer, short_repr
 from holdfast.errors import MalformedInputError, SettingsError
+from holdfast.redaction import redact_text
 from holdfast.wire.formats import split_elements
 from holdfast.wire.json_reader import InputPath
+
+MAX_ENDPOINT_CHARS = 2_000
+LOCAL_HOSTS, FIRST_EPHEMERAL_PORT = {"127.0.0.1", "localhost", "[::1]"}, 32_768
 
 
 def decode_messages(
@@ -60,6 +64,22 @@ def check_model(value: object) -> str | None:
     if value is not None and not isinstance(value, str):
         raise SettingsError("model", f"must be the name of a model, not {short_repr(value)}")
     return value
+
+
+def check_endpoint(value: object) -> str | None:
+    """Return the address of an endpoint, or None; without user, password, query and keys, because it is stored."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.strip() or len(value) > MAX_ENDPOINT_CHARS:
+        raise SettingsError("endpoint", f"must be the address that serves the model, not {short_repr(value)}")
+    address = "".join(redact_text(value).split()).partition("?")[0].partition("#")[0]
+    scheme, separator, rest = address.rpartition("://")
+    host, slash, path = rest.rpartition("@")[2].partition("/")
+    name, _, port = host.rpartition(":")
+    if name in LOCAL_HOSTS and port.isdecimal() and int(port) >= FIRST_EPHEMERAL_PORT:
+        # The system chose this port: the same server has another one after each start.
+        host = name
+    return f"{scheme}{separator}{host}".lower() + f"{slash}{path}".rstrip("/")
 
 
 def check_text(setting: str, value: object) -> str:

@@ -7,13 +7,13 @@ The log does not change. Errors other than "too long" are raised unchanged.
 
 from dataclasses import dataclass, field, replace
 
-from holdfast.core.history.events import MAIN, Usage
+from holdfast.core.history.events import MAIN
 from holdfast.core.planning.situation import MIN_BUDGET_TOKENS, Budget
 from holdfast.counters.models import budget_for
 from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError
 from holdfast.models.errors import as_model_error, error_from_response
 from holdfast.session.calibration import UsageCalibrator, is_plausible_window
-from holdfast.session.prepare import LastPrepared, RequestBuilder, RequestOptions
+from holdfast.session.prepare import LastPrepared, RequestBuilder
 from holdfast.session.request import Request
 
 RETRY_SHARES = (0.95, 0.75, 0.5, 0.35, 0.25)
@@ -51,16 +51,19 @@ class OverflowRetry:
         if state is None or not isinstance(problem, ModelOverflowError):
             raise problem
         options = state.prepared.options
-        if problem.limit is not None:
-            await self._calibrator.learn_limit(options.model, problem.limit)
-        if problem.size is not None:
-            self._calibrator.record_request(options.model, state.last_request.tokens.counted)
-            await self._calibrator.record_usage(Usage(input_tokens=problem.size))
-        base = min(state.last_request.tokens.total, _allowed_tokens(options, problem.limit))
+        await self._calibrator.learn_refusal(
+            options.served_model, counted=state.last_request.tokens.counted, size=problem.size, limit=problem.limit
+        )
+        allowed = _allowed_tokens(state.prepared.request.receipt.budget, problem.limit)
+        base, emergency = min(state.last_request.tokens.total, allowed), self._builder.policy.emergency
         state.refused_hashes.add(state.last_request.hash)
         while state.refusals < len(RETRY_SHARES):
-            budget = Budget(max(MIN_BUDGET_TOKENS, int(base * RETRY_SHARES[state.refusals])), source="provider")
+            size = int(base * RETRY_SHARES[state.refusals])
             state.refusals += 1
+            if emergency and emergency.persists and state.refusals == emergency.first:
+                # The policy says by itself how much less is sent.
+                size = allowed
+            budget = Budget(max(MIN_BUDGET_TOKENS, size), source="provider")
             try:
                 request = await self._builder.prepare(replace(options, budget=budget, refusals=state.refusals))
             except CannotFitError:
@@ -95,8 +98,8 @@ def _as_error(model: str, error: object, status: int | None) -> HoldfastError:
     return error_from_response(model, error, status=status)
 
 
-def _allowed_tokens(options: RequestOptions, provider_limit: int | None) -> int:
-    """Return the limit that the provider reported, or else the budget of the request."""
+def _allowed_tokens(budget: Budget, provider_limit: int | None) -> int:
+    """Return the budget of the request, or the limit that the provider reported if that is lower."""
     if provider_limit is not None and is_plausible_window(provider_limit):
-        return budget_for(None, provider_window=provider_limit).tokens
-    return budget_for(options.model, options.budget).tokens
+        return min(budget.tokens, budget_for(None, provider_window=provider_limit).tokens)
+    return budget.tokens

@@ -6,6 +6,7 @@ once, and the request includes them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from holdfast.core.conversation.json_values import dump_json
 from holdfast.core.conversation.tokens import Calibration, Counter
@@ -13,8 +14,18 @@ from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.session_state import RequestExtras
 from holdfast.core.planning.changes import compaction_completed_event, step_event
-from holdfast.core.planning.plan import MAX_PLAN_ROUNDS, make_plan, plan_input_of, usage_measured_event, view_of
+from holdfast.core.planning.plan import (
+    MAX_PLAN_ROUNDS,
+    after_open_round,
+    has_open_round,
+    make_plan,
+    plan_input_of,
+    usage_measured_event,
+    view_of,
+)
+from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.receipt import View
+from holdfast.core.planning.request_stages import NO_PROCESSORS, RequestProcessors
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import (
     AwaitSummary,
@@ -25,16 +36,17 @@ from holdfast.core.planning.steps import (
     ReduceTurnsToText,
     Step,
 )
-from holdfast.counters.models import budget_for, find_model, prices_of
+from holdfast.counters.models import binds_thinking, budget_for, find_model, prices_of
 from holdfast.counters.vocabularies import counter_for
-from holdfast.errors import ConcurrentWriteError, SettingsError
+from holdfast.errors import ConcurrentWriteError
 from holdfast.models.base import CachedPrefix
-from holdfast.session.calibration import UsageCalibrator
+from holdfast.session.calibration import ServedModel, UsageCalibrator
 from holdfast.session.compaction.compactor import Compactor
 from holdfast.session.compaction.summarizer import SentRequest
-from holdfast.session.inputs import extras_json
+from holdfast.session.inputs import check_count, extras_json
 from holdfast.session.log.event_log import SessionLog
 from holdfast.session.request import Request, policy_hash, request_of, request_prepared_event
+from holdfast.session.thinking import bind_thinking
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +55,8 @@ class RequestOptions:
 
     budget: int | Budget | None = None
     model: str | None = None
+    endpoint: str | None = None
+    """The address that serves the model; None if the caller did not name it."""
     system: object = None
     """The system text, or a provider's own form of it."""
     tools: Sequence[Mapping[str, object]] | None = None
@@ -53,6 +67,17 @@ class RequestOptions:
     """Whether to plan as if no model could write summaries."""
     has_recall: bool | None = None
     """Whether the model has the recall tool; None keeps the last value."""
+
+    @property
+    def served_model(self) -> ServedModel:
+        """The model at its endpoint."""
+        return ServedModel(self.model, self.endpoint)
+
+    @property
+    def has_users_budget(self) -> bool:
+        """Whether the user named the budget, which then wins over what is learned about the model."""
+        budget = self.budget
+        return budget is not None and (not isinstance(budget, Budget) or budget.source == "user")
 
 
 class ExtrasCounter:
@@ -92,19 +117,6 @@ def _changed_options(history: History, options: RequestOptions) -> list[log.Even
     return events
 
 
-def check_usage(usage: Mapping[str, int] | None) -> log.Usage | None:
-    """Return what a provider billed, from the fields that a caller knows."""
-    if usage is None:
-        return None
-    if not isinstance(usage, Mapping):
-        raise SettingsError("usage", f"must be an object with counts of tokens, not {usage!r:.60}")
-    names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
-    wrong = [name for name, value in usage.items() if isinstance(value, bool) or not isinstance(value, int)]
-    if wrong:
-        raise SettingsError(f"usage.{wrong[0]}", f"must be a whole number, not {usage[wrong[0]]!r}")
-    return log.Usage(**{name: usage[name] for name in names if name in usage})
-
-
 MAX_SUMMARY_WAITS = 2
 """How often one request waits for a summary."""
 
@@ -122,24 +134,39 @@ class LastPrepared:
 class RequestBuilder:
     """Makes the requests of one session."""
 
-    def __init__(self, session_log: SessionLog, compactor: Compactor, calibrator: UsageCalibrator) -> None:
+    def __init__(
+        self,
+        session_log: SessionLog,
+        compactor: Compactor,
+        calibrator: UsageCalibrator,
+        processors: RequestProcessors = NO_PROCESSORS,
+    ) -> None:
         self._log = session_log
         self._compactor = compactor
         self._calibrator = calibrator
+        self.processors = processors
+        """The user's own stages of each request."""
         self.last_requests: dict[str, SentRequest] = {}
         """By scope, the last request since the session was opened."""
         self.last_prepared: dict[str, LastPrepared] = {}
         """By scope, the last request that no rejection made smaller, until the provider answers it."""
         self._budgets: dict[tuple[str, str | None], Budget] = {}
-        """By scope and model, the budget of the last request."""
+        """By scope and model, the budget of the last request that no rejection made smaller."""
+        self.prompt_limits: dict[str | None, int] = {}
+        """By model, the largest prompt that the provider accepts, if the caller has named it."""
         self._extras_counter = ExtrasCounter()
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self._compactor.policy
 
     async def prepare(self, options: RequestOptions) -> Request:
         """Return the next request, recorded, and within the limit that the provider has reported before."""
         original = options
-        if not options.refusals and (limit := await self._calibrator.provider_limit(options.model)) is not None:
-            options = _limited_options(options, limit)
         reasons: list[str] = []
+        if not options.refusals and (limit := await self._calibrator.provider_limit(options.served_model)) is not None:
+            options = _limited_options(options, self._budget(options), limit, reasons)
         waits = 0
         while True:
             try:
@@ -175,11 +202,7 @@ class RequestBuilder:
         system_tokens, tools_tokens = self._extras_counter.tokens(
             options.scope, state.extras_for(options.scope), counter
         )
-        budget = Budget.resolve(
-            user=options.budget,
-            table_window=model.max_input_tokens if model else None,
-            max_output=model.max_output_tokens if model else None,
-        )
+        budget = self._budget(options)
         asked_ms, run = self._log.last_request_ms, state.running_compaction
         return Situation(
             budget=budget,
@@ -191,13 +214,9 @@ class RequestBuilder:
             batching=history.message_format.batching,
             max_text_chars=history.message_format.max_text_chars,
             max_images=history.message_format.max_images,
+            binds_thinking=binds_thinking(options.model, history.message_format.name),
             scope=options.scope,
-            # A budget that a user or a provider names is the window to fill.
-            window=budget.tokens
-            if budget.source in {"user", "provider"}
-            else model.max_input_tokens
-            if model
-            else None,
+            window=budget.window(model.max_input_tokens if model else None),
             prices=self._compactor.options.prices or (prices_of(model) if model else None),
             idle_seconds=0.0 if asked_ms is None else max(0, self._log.clock() - asked_ms) / 1000,
             has_summarizer=self._compactor.has_summarizer and not options.without_summarizer,
@@ -207,6 +226,19 @@ class RequestBuilder:
             and run.scope == options.scope,
             has_recall=options.scope in state.recall_scopes,
             refusals=options.refusals,
+        )
+
+    def set_prompt_limit(self, model: str | None, max_prompt_tokens: int | None) -> None:
+        """Keep the requests to a model within the largest prompt that its provider accepts; None changes nothing."""
+        if max_prompt_tokens is not None:
+            self.prompt_limits[model] = check_count("max_prompt_tokens", max_prompt_tokens)
+
+    def _budget(self, options: RequestOptions) -> Budget:
+        return budget_for(
+            options.model,
+            options.budget,
+            max_prompt_tokens=self.prompt_limits.get(options.model),
+            unknown_window=self._compactor.policy.unknown_window,
         )
 
     def plan_input(self, options: RequestOptions, calibration: Calibration | None = None) -> PlanInput:
@@ -220,7 +252,7 @@ class RequestBuilder:
             await self._log.append(*changes)
         if self._log.history.session_state.running_compaction is not None:
             await self._compactor.end_stale_run()
-        calibration = await self._calibrator.calibration(options.model)
+        calibration = await self._calibrator.calibration(options.served_model)
         if not may_wait:
             options = replace(options, without_summarizer=True)
         plan_input = self.plan_input(options, calibration)
@@ -231,7 +263,9 @@ class RequestBuilder:
         while True:
             plan = make_plan(plan_input, policy)
             # Make a view before the steps too: if none is possible, this raises before anything is recorded.
-            view = view_of(plan_input, policy)
+            view = view_of(plan_input, policy, self.processors)
+            if plan.now and has_open_round(view, plan_input, policy):
+                plan = after_open_round(plan)
             reasons += (*plan.reasons, *view.reasons)
             rounds += 1
             if not plan.now or rounds == MAX_PLAN_ROUNDS:
@@ -266,6 +300,12 @@ class RequestBuilder:
     ) -> Request:
         """Return the recorded request of a view; starts the steps that the plan leaves to the background."""
         situation, scope = plan_input.situation, options.scope
+        prefix: dict[str, str] = {}
+        if situation.binds_thinking:
+            hashes, extras = self._log.prefix_hashes, {"system": options.system, "tools": options.tools}
+            view, prefix_hash, extras_hash = bind_thinking(view, plan_input, hashes, **extras)
+            prefix = {"prefix_hash": prefix_hash, "extras_hash": extras_hash}
+            reasons = tuple(dict.fromkeys((*reasons, *view.reasons)))
         request = request_of(
             view,
             plan_input,
@@ -274,7 +314,9 @@ class RequestBuilder:
             system=options.system,
             tools=options.tools,
         )
-        self._budgets[scope, options.model] = situation.budget
+        prefix_break = self._prefix_break(self.last_requests.get(scope), request, options)
+        if not options.refusals:
+            self._budgets[scope, options.model] = situation.budget
         self.last_requests[scope] = SentRequest(
             prefix=CachedPrefix(
                 format=self._log.history.message_format.name,
@@ -298,20 +340,58 @@ class RequestBuilder:
         await self._log.append(
             usage_measured_event(view, request.tokens, situation),
             *(() if view.truncated is None else (view.truncated,)),
-            request_prepared_event(request, view, plan_input, policy_hash(self._compactor.policy)),
+            request_prepared_event(
+                request, view, plan_input, policy_hash(self._compactor.policy), prefix_break=prefix_break, **prefix
+            ),
         )
         if view.is_emergency:
             self._compactor.observers.start_memory_update()
         if scope == log.MAIN:
             # `sync` compares a client's list with the last request of the main agent, the only one that clients see.
             self._log.last_sent = list(zip(request.messages, request.hashes, request.positions, strict=True))
-        self._calibrator.record_request(options.model, request.tokens.counted)
+        self._calibrator.record_request(options.served_model, request.tokens.counted, scope)
         return request
 
+    def _prefix_break(
+        self, last: SentRequest | None, request: Request, options: RequestOptions
+    ) -> log.PrefixBreak | None:
+        """Return why a request does not begin with the agent's last one; None if it does, or if there was none."""
+        if last is None:
+            return None
+        before, after = last.prefix.messages, request.messages
+        changed = [
+            what
+            for what, is_changed in (
+                ("the model", last.model != options.model),
+                ("the system text", last.prefix.system != options.system),
+                ("the tools", last.prefix.tools != options.tools),
+            )
+            if is_changed
+        ]
+        if changed:
+            return log.PrefixBreak(at=0, reason=f"{' and '.join(changed)} changed")
+        pairs = zip(before, after, strict=False)
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1] or pair[0] == pair[1], pairs))
+        if same == len(before):
+            return None
+        history, reasons = self._log.history, [*request.receipt.reasons]
+        if history.change_count != last.change_count:
+            kind = "a compaction" if history.is_last_change_a_compaction else "a change of the context"
+            reasons.insert(0, f"{kind} since the last request")
+        return log.PrefixBreak(at=same, reason="; ".join(reasons) or "earlier messages were repaired or shortened anew")
 
-def _limited_options(options: RequestOptions, provider_limit: int) -> RequestOptions:
-    """Return the options with a budget within the limit that a provider has reported."""
-    budget = budget_for(options.model, options.budget)
+
+def _limited_options(
+    options: RequestOptions, budget: Budget, provider_limit: int, reasons: list[str]
+) -> RequestOptions:
+    """Return the options with a budget within the limit that a provider has reported.
+
+    A budget that the user named stays; if it exceeds the limit, that becomes one of the `reasons` on the receipt.
+    """
+    if options.has_users_budget:
+        if budget.tokens > provider_limit:
+            reasons.append(f"the provider has reported a limit of {provider_limit:,} tokens, below the budget")
+        return options
     most = budget_for(None, provider_window=provider_limit).tokens
     return (
         options if budget.tokens <= most else replace(options, budget=replace(budget, tokens=most, source="provider"))

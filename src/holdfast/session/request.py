@@ -57,6 +57,11 @@ def payload_hash(message_hashes: Iterable[str], *, system: object = None, tools:
     return whole.hexdigest()
 
 
+def chain_hash(previous: str, payload: str) -> str:
+    """Return the hash of a request's place in the chain: of the chain before it, empty at first, and of its payload."""
+    return hashlib.sha256(f"{previous}:{payload}".encode()).hexdigest()
+
+
 def encode_entry(entry: Entry, message_format: MessageFormat) -> Mapping[str, object]:
     """Return an entry as JSON; for an unedited message, the same object that came in."""
     message = entry.message
@@ -154,12 +159,19 @@ def recorded_extras(history: History, scope: str) -> dict[str, object]:
 
 
 def request_prepared_event(
-    request: Request, view: View, plan_input: PlanInput, policy_name: str
+    request: Request,
+    view: View,
+    plan_input: PlanInput,
+    policy_name: str,
+    *,
+    prefix_break: log.PrefixBreak | None = None,
+    prefix_hash: str | None = None,
+    extras_hash: str | None = None,
 ) -> log.RequestPrepared:
     """Return the event of a request, with everything that rebuilds it from the log."""
     situation = plan_input.situation
     return log.RequestPrepared(
-        view=tuple(_view_pieces(view.entries, plan_input.projection.entries, request.messages)),
+        view=tuple(_view_pieces(view, plan_input.projection.entries, request.messages)),
         payload_hash=request.hash,
         policy=policy_name,
         engine=engine_version(),
@@ -174,7 +186,11 @@ def request_prepared_event(
             **({EMERGENCY_VIEW_KEY: True} if view.is_emergency else {}),
             **({"hasRecall": True} if situation.has_recall else {}),
         },
+        prefix_hash=prefix_hash,
+        extras_hash=extras_hash,
         scope=situation.scope,
+        prefix_break=prefix_break,
+        chain_hash=chain_hash(plan_input.history.session_state.request_chain, request.hash),
     )
 
 
@@ -189,7 +205,10 @@ def rebuild_request(event: log.RequestPrepared, history: History) -> tuple[list[
             continue
         first, last = piece.get("from"), piece.get("to")
         if isinstance(first, int) and isinstance(last, int):
-            messages += [encode_entry(entry, history.message_format) for entry in visible[first:last]]
+            entries = visible[first:last]
+            if piece.get("withoutThinking"):
+                entries = [*map(_without_thinking, entries)]
+            messages += [encode_entry(entry, history.message_format) for entry in entries]
     extras = recorded_extras(history, event.scope)
     messages = limit_cache_marks(messages, history.message_format, **extras)
     return messages, payload_hash(map(message_hash, messages), **extras)
@@ -202,23 +221,32 @@ def policy_hash(policy: Policy) -> str:
 
 
 def _view_pieces(
-    entries: Sequence[Entry], visible: Sequence[Entry], messages: Sequence[Mapping[str, object]]
+    view: View, visible: Sequence[Entry], messages: Sequence[Mapping[str, object]]
 ) -> Iterator[Mapping[str, object]]:
     """Yield a view as ranges of the visible entries, and messages made for this request alone in full."""
+    entries, stripped = view.entries, frozenset(view.without_thinking)
+
+    def is_same(entry: Entry, other: Entry) -> bool:
+        if entry.position in stripped:
+            other = _without_thinking(other)
+        return entry is other or (entry.position == other.position and entry.message == other.message)
+
     start = index = 0
     while index < len(entries):
-        run = index
+        run, is_stripped = index, entries[index].position in stripped
         while (
             run < len(entries)
             and start + run - index < len(visible)
-            and _is_same(entries[run], visible[start + run - index])
+            and (entries[run].position in stripped) is is_stripped
+            and is_same(entries[run], visible[start + run - index])
         ):
             run += 1
         if run > index:
-            yield {"from": start, "to": start + run - index}
+            piece = {"from": start, "to": start + run - index}
+            yield {**piece, "withoutThinking": True} if is_stripped else piece
             start, index = start + run - index, run
             continue
-        later = next((at for at in range(start, len(visible)) if _is_same(entries[index], visible[at])), None)
+        later = next((at for at in range(start, len(visible)) if is_same(entries[index], visible[at])), None)
         if later is not None:
             start = later
             continue
@@ -226,5 +254,5 @@ def _view_pieces(
         index += 1
 
 
-def _is_same(one: Entry, other: Entry) -> bool:
-    return one is other or (one.position == other.position and one.message == other.message)
+def _without_thinking(entry: Entry) -> Entry:
+    return entry.with_message(entry.message.without_thinking())

@@ -43,6 +43,8 @@ class RequestedCompaction:
         self._log = session_log
         self._compactor = compactor
         self._builder = builder
+        self._relieved_at = -MESSAGES_BETWEEN_MEMORY_CHECKS
+        """The number of messages when the process was last short of memory."""
 
     @property
     def _policy(self) -> Policy:
@@ -83,6 +85,14 @@ class RequestedCompaction:
         made = [one for one in compactions if one.span.positions == step.span.positions and one.summary.by_model]
         return made[-1] if made else await self._compact_without_summary(step, options)
 
+    async def relieve_memory(self, options: RequestOptions, limit_bytes: int) -> log.CompactionCompleted | None:
+        """Compact if the process uses too much memory, unless that was tried a few messages ago."""
+        messages = len(self._log.history)
+        if messages - self._relieved_at < MESSAGES_BETWEEN_MEMORY_CHECKS or resident_bytes() <= limit_bytes:
+            return None
+        self._relieved_at = messages
+        return await compact_above_memory_limit(self, options, limit_bytes)
+
     @locked
     async def preview(self, options: RequestOptions) -> log.CompactionCompleted:
         """Return what a compaction by rule would do, and record nothing."""
@@ -111,12 +121,13 @@ class RequestedCompaction:
         self, options: RequestOptions, trigger: log.CompactionTrigger, *, is_preview: bool = False
     ) -> tuple[CompactSpan, PlanInput]:
         """Return the span to compact and the input it was chosen from; raises if there is nothing to compact."""
-        if len(self._log.history) < self._policy.manual_min_messages:
-            raise NothingToCompactError(len(self._log.history))
+        plan_input = self._builder.plan_input(options)
+        spoken = sum(entry.message.role != "system" for entry in plan_input.projection.entries)
+        if spoken < self._policy.manual_min_messages:
+            raise NothingToCompactError(spoken)
         needs_context = self._policy.needs_context and not is_preview
         if needs_context and self._log.last_request_ms is None:
             raise NoContextError(self._log.session)
-        plan_input = self._builder.plan_input(options)
         rule = self._policy.compaction
         if trigger == "agent_request":
             # Keeps the working agent's prompt, and the call that requests the compaction.
@@ -124,7 +135,7 @@ class RequestedCompaction:
         else:
             step = rule.manual_step(plan_input) if rule else None
         if step is None:
-            raise NothingToCompactError(len(self._log.history))
+            raise NothingToCompactError(spoken)
         if needs_context and not plan_input.situation.has_summarizer:
             remedy = "open the session with summariser=…"
             raise ModelAccessError("summariser", "there is no model to write the summary", remedy)
@@ -174,6 +185,8 @@ class RequestedCompaction:
 
 
 STATM_PATH = Path("/proc/self/statm")
+MESSAGES_BETWEEN_MEMORY_CHECKS = 20
+"""After a compaction for want of memory, or an attempt, the next one waits for this many messages."""
 
 
 async def switch_model_and_fit(
@@ -183,8 +196,10 @@ async def switch_model_and_fit(
     if not options.model or not isinstance(options.model, str):
         raise SettingsError("model", f"needs a name, not {options.model!r}")
     async with session_log.locked():
-        situation = builder.situation(options)
-        tokens = session_log.history.projection(situation.counter).tokens if session_log.history.format else 0
+        # The tokens that the switched session would send, against the limit that the new model has.
+        plan_input = builder.plan_input(options) if session_log.history.format else None
+        situation = plan_input.situation if plan_input else builder.situation(options)
+        tokens = plan_input.message_tokens if plan_input else 0
     done = None
     if tokens > situation.message_budget:
         smaller = replace(options, budget=replace(situation.budget, source="user"))

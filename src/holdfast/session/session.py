@@ -5,21 +5,22 @@ is durable before it takes effect, so it can be undone. If another process has w
 its events first.
 """
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from secrets import token_hex
 from types import TracebackType
-from typing import TypeAlias, get_args
+from typing import TypeAlias, TypeVar, get_args
 
-from holdfast.core.conversation.messages import user
+from holdfast.core.conversation.frames import neutralize
+from holdfast.core.conversation.messages import Thinking, user
 from holdfast.core.history import events as log
 from holdfast.core.history.scopes import DelegationRecord, delegation_records
 from holdfast.core.planning.change_receipt import ChangeReceipt, change_receipts, with_messages_restored
 from holdfast.core.planning.changes import with_measured_effect
 from holdfast.core.planning.context_report import ContextReport, context_report
-from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import Policy, policy_named
+from holdfast.core.planning.request_stages import NO_PROCESSORS, RequestProcessors
 from holdfast.core.planning.situation import Budget
 from holdfast.core.schema import short_repr
 from holdfast.errors import (
@@ -33,20 +34,35 @@ from holdfast.models.base import Summarizer
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.conversation import SessionEngine
 from holdfast.session.delegation import DelegatingConversation, end_abandoned_delegations
-from holdfast.session.inputs import check_count, check_model, check_position, check_text, decode_messages
+from holdfast.session.inputs import (
+    check_count,
+    check_endpoint,
+    check_model,
+    check_position,
+    check_text,
+    decode_messages,
+)
 from holdfast.session.log.event_log import Clock, locked, now_ms, retried
+from holdfast.session.log.records import StoredLog
 from holdfast.session.prepare import RequestOptions
 from holdfast.session.requested_compaction import compact_above_memory_limit, switch_model_and_fit
 from holdfast.session.sync import (
+    find_client_compaction,
     last_sent_fingerprints,
     message_fingerprint,
     recorded_fingerprints,
     sync_diff,
     with_read_notes,
 )
-from holdfast.stores.base import Store, check_session_id, delete_expired_sessions
+from holdfast.session.thinking import with_prefix_hashes
+from holdfast.stores.base import Store, check_session_id
 from holdfast.stores.open import open_store
+from holdfast.stores.retention import delete_expired_sessions
+from holdfast.wire.formats import format_named
+from holdfast.wire.signals import stream_signals
+from holdfast.wire.usage import read_usage
 
+EventT = TypeVar("EventT")
 StateEvent: TypeAlias = log.PlanChanged | log.TodosChanged | log.SkillInvoked | log.AgentChanged | log.ProviderSignalled
 """What a caller may record other than messages."""
 HANDOVER_TEXT = "[The conversation was handed over to {agent}, with this message from the agent before:]\n{message}"
@@ -62,18 +78,34 @@ class Session(DelegatingConversation):
         store: str | Store,
         policy: str | Policy,
         model: str | None,
+        endpoint: str | None = None,
         compaction: CompactionOptions,
         clock: Clock,
+        processors: RequestProcessors = NO_PROCESSORS,
     ) -> None:
         self.id = check_session_id(session_id)
-        rules, model = policy_named(policy), check_model(model)
+        rules, model, endpoint = policy_named(policy), check_model(model), check_endpoint(endpoint)
         self.store = open_store(store)
         self.clock = clock
         self._owns_store = isinstance(store, str)
         if not callable(clock):
             raise SettingsError("clock", f"must be a function that returns milliseconds, not {short_repr(clock)}")
-        engine = SessionEngine(self.store, session_id, clock, policy=rules, model=model, compaction=compaction)
+        if not isinstance(processors, RequestProcessors):
+            raise SettingsError("processors", f"must be a RequestProcessors, not {short_repr(processors)}")
+        engine = SessionEngine(
+            self.store,
+            session_id,
+            clock,
+            policy=rules,
+            model=model,
+            endpoint=endpoint,
+            compaction=compaction,
+            processors=processors,
+        )
         super().__init__(engine, log.MAIN)
+        self.expired_sessions: list[str] = []
+        """The sessions that were deleted when this one was opened, because their own retention was over."""
+        self._log.set_retention(rules.retention_days)
 
     @classmethod
     def open(
@@ -85,22 +117,42 @@ class Session(DelegatingConversation):
         model: str | None = None,
         summarizer: str | Summarizer | None = None,
         compaction: CompactionOptions | None = None,
+        max_prompt_tokens: int | None = None,
+        processors: RequestProcessors = NO_PROCESSORS,
         clock: Clock = now_ms,
+        endpoint: str | None = None,
     ) -> "SessionOpener":
         """Open a session, or start one; use it with `async with` or `await`.
 
-        `summarizer` is the name of a pydantic-ai model, or a `Summarizer`; `compaction` has more options.
+        `summarizer` is the name of a pydantic-ai model, or a `Summarizer`; `compaction` has more options. `processors`
+        change each request at stages of their own. `endpoint` is the address that serves the model, such as
+        `https://api.openai.com/v1`: how a provider counts, and what it accepts, is learned for each endpoint and model.
+        `max_prompt_tokens` is the largest prompt that the provider of the model accepts, if it names one.
         """
         options = CompactionOptions() if compaction is None else compaction
         if not isinstance(options, CompactionOptions):
             raise SettingsError("compaction", f"must be a CompactionOptions, not {short_repr(options)}")
         if summarizer is not None:
             options = replace(options, automatic=summarizer)
-        session = cls(session_id, store=store, policy=policy, model=model, compaction=options, clock=clock)
+        session = cls(
+            session_id,
+            store=store,
+            policy=policy,
+            model=model,
+            endpoint=endpoint,
+            compaction=options,
+            clock=clock,
+            processors=processors,
+        )
+        session._builder.set_prompt_limit(session.model, max_prompt_tokens)
         return SessionOpener(session, session._start)
 
     def __len__(self) -> int:
         return len(self.history)
+
+    def __bool__(self) -> bool:
+        """Return True: a session without messages is a session too."""
+        return True
 
     @property
     def policy(self) -> Policy:
@@ -121,6 +173,7 @@ class Session(DelegatingConversation):
         """Release the session's resources; everything is already durable. A second close changes nothing."""
         if self._log.lock.is_closed:
             return
+        self._log.lock.check_open()
         await self._compactor.close()
         async with self._log.lock:
             await self._log.close()
@@ -135,23 +188,24 @@ class Session(DelegatingConversation):
 
     async def _start(self) -> "Session":
         await self._restore()
-        days, now = self.policy.retention_days, self.clock()
-        await delete_expired_sessions(self.store, days=days, now_ms=now, keep=self.id)
+        if self.policy.retention_days is not None:
+            with suppress(StoreUnavailableError):  # a store that is read-only
+                self.expired_sessions = await delete_expired_sessions(self.store, now_ms=self.clock(), keep=self.id)
         return self
 
     @locked
     async def _restore(self) -> None:
         """Continue after a restart with as much of the conversation as the policy keeps; nothing is deleted.
 
-        Ends compactions and delegations whose process has exited, unless the log is read-only. If the session has a
-        memory, starts to write notes about evicted messages.
+        Ends compactions and delegations whose process has exited. If the session has a memory, starts to write notes
+        about evicted messages. A log that cannot be written to is read as it is.
         """
         with suppress(StoreUnavailableError):
             await self._compactor.end_stale_run()
             await end_abandoned_delegations(self._log)
-        rule = self.policy.compaction if self.policy.restore == "recent_text" else None
-        if rule and (events := rule.restore_events(self.history.context())):
-            await self._log.append(*events)
+            rule = self.policy.compaction if self.policy.restore == "recent_text" else None
+            if rule and (events := rule.restore_events(self.history.context())):
+                await self._log.append(*events)
         self._compactor.observers.start_memory_update()
 
     # Recording.
@@ -165,28 +219,97 @@ class Session(DelegatingConversation):
             return (await self._log.append_messages([event], [message_format.decode(native, 0)])).start
 
     @locked
-    async def sync(self, messages: Sequence[Mapping[str, object]], *, format: str = "openai-chat") -> range:  # noqa: A002
+    async def attach(self, name: str, text: str, *, format: str = "openai-chat") -> int:  # noqa: A002
+        """Record a text as an attachment, and return its position.
+
+        No request carries an attachment. `attachment` and recall read it, and it is forked, exported, deleted and
+        scrubbed with the session. Record a prompt that says how the model can read it.
+        """
+        message_format, known = self._check_format(format), self.history.session_state.attachments
+        if not check_text("name", name) or name in known:
+            raise SettingsError("name", f"{name!r:.60} is taken; choose another" if name else "must not be empty")
+        native = message_format.encode(user(check_text("text", text), trust="attachment"))
+        event = log.MessageAppended(format=message_format.name, native=native, trust="attachment", name=name)
+        return (await self._log.append_messages([event], [message_format.decode(native, 0)])).start
+
+    @locked
+    async def sync(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        format: str = "openai-chat",  # noqa: A002 - the word users say
+        compacted: str | None = None,
+    ) -> range:
         """Record the new messages of a complete list, and return their positions.
 
-        The same list changes nothing. If the list differs from the records, the session rewinds to where they differ.
+        The same list changes nothing. If the list differs from the records, the session rewinds to where they differ,
+        unless the client has compacted its list by itself: then the messages that it left out are compacted. Pass its
+        summary as `compacted` if you know that it has; a summary that `record_side_call` recorded is recognized.
         """
+        compacted = None if compacted is None else check_text("compacted", compacted)
         message_format = self._check_format(format)
         natives, decoded = decode_messages(messages, message_format)
         name = message_format.name
         fingerprints = [message_fingerprint(native, name) for native in natives]
         known, sent = recorded_fingerprints(self.history, self._log), last_sent_fingerprints(self._log, name)
         diff = sync_diff(fingerprints, known, sent, len(self.history))
-        if diff.rewind_to is not None:
+        first_new = diff.first_new
+        if found := find_client_compaction(self.history, diff, decoded, known, compacted):
+            first_new = found.first_new
+            plan_input = self._builder.plan_input(RequestOptions(model=self.model))
+            await self._log.append(with_measured_effect(found.event, plan_input))
+        elif diff.rewind_to is not None:
             await self._log.append(self._with_effect(log.Rewound(to=diff.rewind_to)))
-        events = [log.MessageAppended(format=name, native=native) for native in natives[diff.first_new :]]
-        events = with_read_notes(self.history, events, decoded[diff.first_new :])
-        return await self._log.append_messages(events, decoded[diff.first_new :], must_be_current=True)
+        events = [log.MessageAppended(format=name, native=native) for native in natives[first_new:]]
+        events = with_read_notes(self.history, events, decoded[first_new:])
+        events = with_prefix_hashes(self.history, events, decoded[first_new:])
+        places = await self._log.append_messages(events, decoded[first_new:], must_be_current=True)
+        await self._record_signals(events, places)
+        return places
+
+    async def record_side_call(
+        self,
+        answer: str,
+        *,
+        purpose: log.SideCallPurpose = "other",
+        model: str | None = None,
+        usage: object = None,
+    ) -> None:
+        """Record a call that a client made beside the conversation, such as for a title; the context stays as it is.
+
+        Do not `sync` the messages of such a call: it has another system text. With `purpose="summary"` the answer is
+        the summary for a compaction of the client's own, which `sync` then recognizes. `usage` is as in `record`.
+        """
+        if purpose not in get_args(log.SideCallPurpose):
+            known = ", ".join(get_args(log.SideCallPurpose))
+            raise SettingsError("purpose", f"{purpose!r} is not known; choose one of: {known}")
+        await self._append_change(
+            log.SideCallRecorded(
+                purpose=purpose,
+                answer=check_text("answer", answer),
+                model=check_model(model),
+                usage=None if usage is None else read_usage(usage),
+            )
+        )
 
     async def record_state(self, event: StateEvent) -> None:
         """Record state other than messages: a plan, todos, a skill, the active agent."""
         if not isinstance(event, get_args(StateEvent)):
             raise MalformedInputError("record_state", f"a caller cannot record a {type(event).__name__}")
         await self._append_change(event)
+
+    async def watch(self, stream: AsyncIterable[EventT]) -> AsyncIterator[EventT]:
+        """Yield the events of a provider's stream unchanged, and record its signals that it compacts by itself.
+
+        An event is an object as JSON, or one of the provider's SDK. A signal changes no context.
+        """
+        recorded: set[str] = set()
+        async for event in stream:
+            for signal in stream_signals(event):
+                if signal not in recorded:
+                    recorded.add(signal)
+                    await self.record_state(log.ProviderSignalled(signal=signal, payload={"source": "stream"}))
+            yield event
 
     @locked
     async def transfer(self, agent: str, *, message: str = "") -> None:
@@ -199,7 +322,8 @@ class Session(DelegatingConversation):
         await self._log.append(log.AgentChanged(name=name, summary=summary, previous=known.name if known else ""))
         if summary:
             message_format = self.history.message_format
-            text = HANDOVER_TEXT.format(agent=name or "the main agent", message=summary)
+            agent = neutralize(name, "name") or "the main agent"
+            text = HANDOVER_TEXT.format(agent=agent, message=neutralize(summary))
             native = message_format.encode(user(text))
             event = log.MessageAppended(format=message_format.name, native=native, trust="memory")
             await self._log.append_messages([event], [message_format.decode(native, len(self.history))])
@@ -271,12 +395,17 @@ class Session(DelegatingConversation):
 
     async def set_policy(self, policy: str | Policy, *, compaction: CompactionOptions | None = None) -> None:
         """Use another policy from now on, and other compaction options if there are any."""
+        rules = policy_named(policy)
         async with self._log.lock:
-            self._compactor.set_policy(policy_named(policy), compaction)
+            self._compactor.set_policy(rules, compaction)
+            self._log.set_retention(rules.retention_days)
 
     @retried
-    async def switch_model(self, model: str, *, budget: int | Budget | None = None) -> log.CompactionCompleted | None:
+    async def switch_model(
+        self, model: str, *, budget: int | Budget | None = None, max_prompt_tokens: int | None = None
+    ) -> log.CompactionCompleted | None:
         """Use another model from now on; if the context is too long for it, compact first and return the compaction."""
+        self._builder.set_prompt_limit(model, max_prompt_tokens)
         options = RequestOptions(model=model, budget=budget)
         done = await switch_model_and_fit(self._log, self._engine.requested, self._builder, options)
         self.model = model
@@ -297,8 +426,21 @@ class Session(DelegatingConversation):
     async def receipts(self) -> list[ChangeReceipt]:
         """Return the receipt of every change of context, the oldest first, including failed compactions."""
         self._log.lock.check_open()
-        timed = await self._log.stored.timed_events()
-        return change_receipts((event for _, event in timed), (time_ms for time_ms, _ in timed))
+        return _receipts_of(await self._log.stored.timed_events())
+
+    async def thinking_prefixes(self) -> dict[str, set[str]]:
+        """Return by the signature of each thinking block in which requests it was said; `validate` checks with it.
+
+        Only blocks of models that bind their thinking to the request are known.
+        """
+        self._log.lock.check_open()
+        found: dict[str, set[str]] = {}
+        for event in await self._log.stored.events():
+            if isinstance(event, log.MessageAppended) and event.prefix_hash is not None:
+                for part in format_named(event.format).decode(event.native, 0).parts:
+                    if isinstance(part, Thinking) and part.signature:
+                        found.setdefault(part.signature, set()).add(event.prefix_hash)
+        return found
 
     async def delegations(self) -> list[DelegationRecord]:
         """Return every delegation, the oldest first: its agent, its task, what it saw, and how it ended."""
@@ -317,14 +459,32 @@ class Session(DelegatingConversation):
         self._log.require_content(range(first, last))
         return [self.history.entries.native(position) for position in range(first, last)]
 
+    @property
+    def attachments(self) -> list[str]:
+        """The names of the attachments that no clear or rewind has removed, the oldest first."""
+        context = self.history.context()
+        return [name for name, at in self.history.session_state.attachments.items() if context.is_recallable(at)]
+
+    async def attachment(self, name: str) -> str:
+        """Return the text of an attachment."""
+        if name not in self.attachments:
+            known = ", ".join(self.attachments) or "none"
+            raise SettingsError("name", f"there is no attachment {name!r:.60}; there are: {known}")
+        position = self.history.session_state.attachments[name]
+        [native] = await self.messages_at(position)
+        return self.history.message_format.decode(native, position).text
+
     @locked
-    async def context_breakdown(self, *, budget: int | Budget | None = None) -> ContextReport:
-        """Return what fills the context, what could be freed, and when the next compaction is due at what cost."""
-        calibration = await self._engine.calibrator.calibration(self.model)
-        situation = self._builder.situation(RequestOptions(budget=budget, model=self.model))
-        situation = replace(situation, calibration=calibration)
-        author = self._compactor.next_summarizer(self.model, self.history.format)
-        return context_report(plan_input_of(self.history, self.policy, situation), self.policy, author)
+    async def context_breakdown(self, *, budget: int | Budget | None = None, model: str | None = None) -> ContextReport:
+        """Return what fills the context, what could be freed, and when the next compaction is due at what cost.
+
+        By default the budget is that of the last request, and the model is that of the session.
+        """
+        options = RequestOptions(budget=budget, model=check_model(model) or self.model, endpoint=self.endpoint)
+        calibration = await self._engine.calibrator.calibration(options.served_model)
+        plan_input = self._builder.plan_input(self._builder.with_last_budget(options), calibration)
+        author = self._compactor.next_summarizer(options.model, self.history.format)
+        return context_report(plan_input, self.policy, author)
 
     # Other sessions.
 
@@ -344,14 +504,18 @@ class Session(DelegatingConversation):
         return SessionOpener(sibling, sibling._start)  # noqa: SLF001 - one session to another
 
     def _make_sibling(self, session_id: str) -> "Session":
-        return Session(
+        sibling = Session(
             session_id,
             store=self.store,
             policy=self.policy,
             model=self.model,
+            endpoint=self.endpoint,
             compaction=self._compactor.options,
             clock=self.clock,
+            processors=self._builder.processors,
         )
+        sibling._builder.prompt_limits.update(self._builder.prompt_limits)
+        return sibling
 
 
 class SessionOpener:
@@ -373,13 +537,26 @@ class SessionOpener:
         await self._session.close()
 
 
-@dataclass(frozen=True, slots=True)
 class RemoteSession:
-    """A handle on a session of another process; it has an id but no engine."""
+    """A handle on a session that another process holds: it reads the log, and has no engine of its own."""
 
-    id: str
+    def __init__(self, session_id: str, *, store: Store) -> None:
+        self.id = check_session_id(session_id)
+        self._stored = StoredLog(store, session_id)
+
+    async def events(self) -> list[log.Event]:
+        """Return all events of the log."""
+        return await self._stored.events()
+
+    async def receipts(self) -> list[ChangeReceipt]:
+        """Return the receipt of every change of context, as `Session.receipts` does."""
+        return _receipts_of(await self._stored.timed_events())
 
     async def compact(self, *, focus: str = "") -> None:
         """Raise `RemoteCompactionError`: compact the session in the process that holds it."""
         del focus
         raise RemoteCompactionError(self.id)
+
+
+def _receipts_of(timed: Sequence[tuple[int, log.Event]]) -> list[ChangeReceipt]:
+    return change_receipts((event for _, event in timed), (time_ms for time_ms, _ in timed))

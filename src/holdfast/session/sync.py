@@ -4,8 +4,11 @@ Frameworks and clients keep the conversation themselves and send the full list e
 recorded, or as last sent to the model, with summaries in place of compacted messages. `sync_diff` finds the common
 prefix. The rest of the list is new, and recorded messages after the common prefix must be rewound.
 
-A format may store more with a message than is sent (times, usage, run ids). Fingerprints leave that out, because a
-client that rebuilds its list from what it displayed cannot know it.
+Clients write the same message differently from request to request, and a format may store more with a message than is
+sent (times, usage, run ids). Fingerprints leave that out.
+
+A client may also compact its list by itself. The list then shares only its beginning with the records and holds the
+summary that the client had written. That is a compaction and no rewind: recall still reaches what was before.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +17,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from holdfast.core.conversation.messages import Message
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.history.events import MAIN
 from holdfast.core.history.history import History
@@ -40,13 +44,19 @@ def message_fingerprint(native: Mapping[str, object], format_name: str) -> str:
 
 
 def recorded_fingerprints(history: History, session_log: SessionLog) -> list[RecordedMessage]:
-    """Return the main agent's messages with their fingerprints, including compacted ones, without notes from memory."""
+    """Return the messages of the client's list with their fingerprints: all of the main agent, compacted ones included.
+
+    Leaves out notes from memory, attachments, and messages that the client has compacted by itself.
+    """
     context, format_name = history.context(), history.format or ""
     known = session_log.fingerprints.setdefault(format_name, {})
     own = [
         position
         for position in range(context.state.cleared_at, context.length)
-        if history.message_scopes[position] == MAIN and not context.version.is_hidden(position)
+        if history.message_scopes[position] == MAIN
+        and not context.version.is_hidden(position)
+        and position not in context.attachments
+        and not context.state.is_left_out(position)
     ]
     new = [position for position in own if position not in known]
     history.entries.require(new)
@@ -60,9 +70,15 @@ def recorded_fingerprints(history: History, session_log: SessionLog) -> list[Rec
 
 def last_sent_fingerprints(session_log: SessionLog, format_name: str) -> list[tuple[str, int | None]]:
     """Return the fingerprints of the last request's messages, with their recorded positions."""
-    is_canonical = format_name in CANONICAL
+    if format_name not in CANONICAL:
+        return [(digest, position) for _, digest, position in session_log.last_sent]
+    known, unchanged = session_log.fingerprints.get(format_name, {}), session_log.message_hashes
     return [
-        (message_fingerprint(native, format_name) if is_canonical else digest, position)
+        (
+            (known.get(position) if position is not None and unchanged.get(position) == digest else None)
+            or message_fingerprint(native, format_name),
+            position,
+        )
         for native, digest, position in session_log.last_sent
     ]
 
@@ -117,3 +133,53 @@ def sync_diff(
 
 def _common_prefix_length(one: Sequence[str], other: Sequence[str]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+class ClientCompaction(NamedTuple):
+    """A compaction that a client made by itself."""
+
+    event: log.CompactionCompleted
+    first_new: int
+    """The index in the list of the first message to record."""
+
+
+def find_client_compaction(
+    history: History, diff: SyncDiff, messages: Sequence[Message], recorded: Sequence[RecordedMessage], text: str | None
+) -> ClientCompaction | None:
+    """Return the client's own compaction if its list follows one, else None.
+
+    `text` is the client's summary, if the caller knows that it has compacted. Otherwise the new part of the list must
+    hold a summary that the client had written in a recorded side call.
+    """
+    if diff.rewind_to is None:
+        return None
+    if text is None:
+        summaries = reversed(history.session_state.client_summaries)
+        new = _without_spaces("".join(message.text for message in messages[diff.first_new :]))
+        text = next((one for one in summaries if any(words in new for words in _summary_words(one))), None)
+        if text is None:
+            return None
+    compactions = history.version.state_of(MAIN).compactions
+    start = min((one.span.start for one in compactions if diff.rewind_to in one.span.positions), default=diff.rewind_to)
+    replaced = [one for one in recorded if one.position >= start]
+    event = log.CompactionCompleted(
+        success=True,
+        trigger="client",
+        span=Span(start=start, stop=len(history), count=len(replaced)),
+        summary=log.Summary(text, by_model="the client"),
+        read_to=len(history),
+        reason="the client has compacted its list by itself",
+        ends_run=False,
+    )
+    return ClientCompaction(event, min(diff.first_new, len(recorded) - len(replaced)))
+
+
+def _summary_words(answer: str) -> list[str]:
+    """Return the texts of a summary call's answer that a client may put into its list, without white space."""
+    _, _, marked = answer.partition("<summary>")
+    inner, mark, _ = marked.partition("</summary>")
+    return [words for words in map(_without_spaces, (answer, inner if mark else "")) if words]
+
+
+def _without_spaces(text: str) -> str:
+    return "".join(text.split())

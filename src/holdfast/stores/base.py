@@ -33,6 +33,9 @@ ends with its id. `delete` removes it, because a later session of the same name 
 a record that says so. It does all of this or nothing. It also removes the index entries of those messages, the
 snapshot, and blobs without references.
 
+*Purging.* A database may keep the bytes of deleted and replaced rows for a while. `purge` overwrites them wherever the
+store can reach them, and returns what remains and how to finish. It may be called again at any time.
+
 *Snapshots.* A snapshot is stored only while the log has exactly the length that the snapshot describes. Otherwise
 a writer with an outdated view could restore what another writer, above all a rewrite, has removed.
 
@@ -116,6 +119,24 @@ class Snapshot:
     data: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class AppendTimes:
+    """The times of appended records, as stores need them."""
+
+    each: Sequence[int]
+    first: int
+    latest: int
+
+    @classmethod
+    def of(cls, time_ms: int | Sequence[int], count: int) -> "AppendTimes":
+        """Return the times of a number of records."""
+        each = [time_ms] * count if isinstance(time_ms, int) else time_ms
+        if len(each) != count:
+            raise SettingsError("time_ms", f"must be one time, or one for each of {count:,} records, not {len(each):,}")
+        first = time_ms if isinstance(time_ms, int) else each[0] if each else 0
+        return cls(each, first, max(each, default=first))
+
+
 class Store(Protocol):
     """Keeps logs; the module docstring says what each method promises."""
 
@@ -125,13 +146,14 @@ class Store(Protocol):
         records: Sequence[JsonRecord],
         *,
         after: int,
-        time_ms: int,
+        time_ms: int | Sequence[int],
         index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
     ) -> int:
         """Append records to a log that has `after` records, and return its new length.
 
-        `index` holds the texts that a search finds, `blobs` the hashes of the blobs that the records refer to.
+        `time_ms` is the time of all records, or one time for each. `index` holds the texts that a search finds, `blobs`
+        the hashes of the blobs that the records refer to.
         """
         ...
 
@@ -152,6 +174,10 @@ class Store(Protocol):
         `index` replaces the index entries of those messages, `blobs` are the hashes that the new records refer to,
         and `dropped` the hashes that the log no longer refers to.
         """
+        ...
+
+    async def purge(self) -> tuple[str, ...]:
+        """Overwrite what was deleted and replaced; return where such content remains, each with what to do about it."""
         ...
 
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
@@ -210,13 +236,17 @@ class Store(Protocol):
         """Return the value of a key."""
         ...
 
+    async def values(self, prefix: str) -> dict[str, JsonRecord]:
+        """Return the values whose keys start with `prefix`, by key."""
+        ...
+
     async def close(self) -> None:
         """Close files and connections."""
         ...
 
 
-SessionValueKind: TypeAlias = Literal["memory", "board", "consolidated"]
-_PLAIN_KINDS = ("memory", "board")
+SessionValueKind: TypeAlias = Literal["memory", "board", "retention", "consolidated"]
+_PLAIN_KINDS = ("memory", "board", "retention")
 _QUALIFIED_KINDS = ("consolidated",)
 """Kinds whose key also names something else, without a colon in it."""
 
@@ -238,9 +268,11 @@ MAX_LISTED_IDS = 6
 """How many ids an error lists when a prefix is ambiguous."""
 
 
-async def iter_sessions(store: Store, prefix: str = "") -> AsyncIterator[SessionInfo]:
+async def iter_sessions(
+    store: Store, prefix: str = "", *, changed_before_ms: int | None = None
+) -> AsyncIterator[SessionInfo]:
     """Yield every session whose id starts with `prefix`, newest change first."""
-    before: tuple[int, str] | None = None
+    before = None if changed_before_ms is None else (changed_before_ms, "")
     while page := await store.sessions(prefix=prefix, before=before):
         for info in page:
             yield info
@@ -263,12 +295,4 @@ MS_PER_DAY = 86_400_000
 async def expired_sessions(store: Store, *, days: int, now_ms: int) -> list[SessionInfo]:
     """Return the sessions that have not changed for a number of days."""
     limit = now_ms - days * MS_PER_DAY
-    return [info async for info in iter_sessions(store) if info.updated_ms < limit]
-
-
-async def delete_expired_sessions(store: Store, *, days: int | None, now_ms: int, keep: str) -> list[str]:
-    """Delete expired sessions except `keep`, and return their ids; without `days` none expires."""
-    if days is None:
-        return []
-    old = [info.id for info in await expired_sessions(store, days=days, now_ms=now_ms) if info.id != keep]
-    return [session for session in old if await store.delete(session)]
+    return [info async for info in iter_sessions(store, changed_before_ms=limit)]

@@ -1,8 +1,10 @@
 """Files that only their owner can read."""
 
 import os
+import secrets
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from holdfast.errors import DamagedStoreError, StoreUnavailableError
@@ -10,22 +12,31 @@ from holdfast.errors import DamagedStoreError, StoreUnavailableError
 PRIVATE_FILE_MODE, PRIVATE_FOLDER_MODE = 0o600, 0o700
 
 
+def create_private_folder(path: Path) -> None:
+    """Create a folder, and its missing parents, with access for the owner only."""
+    if not path.parent.exists():
+        create_private_folder(path.parent)
+    path.mkdir(PRIVATE_FOLDER_MODE, exist_ok=True)
+
+
 def create_private_file(path: Path) -> None:
-    """Create a file and its folder so that only their owner can read them."""
+    """Create a file and its folders so that only their owner can read them."""
     if path.is_dir():
         raise DamagedStoreError(str(path), "it is a folder")
-    path.parent.mkdir(mode=PRIVATE_FOLDER_MODE, parents=True, exist_ok=True)
     if not path.exists():
+        create_private_folder(path.parent)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, PRIVATE_FILE_MODE))
     elif stat.S_IMODE(path.stat().st_mode) & 0o077 and path.stat().st_uid == os.getuid():
-        path.chmod(PRIVATE_FILE_MODE)
+        with suppress(OSError):  # on a read-only mount it stays as it is
+            path.chmod(PRIVATE_FILE_MODE)
 
 
 def write_private_lines(path: Path, lines: Iterable[str]) -> None:
     """Write lines to a private file; an older file is replaced only when everything is written."""
-    part = path.with_name(f"{path.name}.part")
+    # Nobody can guess the name, and put a link there that the text would be written through.
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        descriptor = os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, PRIVATE_FILE_MODE)
+        descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE_MODE)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
                 file.writelines(lines)
@@ -37,10 +48,16 @@ def write_private_lines(path: Path, lines: Iterable[str]) -> None:
         raise StoreUnavailableError(str(path), f"{error.strerror or error}; check the path") from error
 
 
-def file_identity(path: Path) -> tuple[int, int] | None:
-    """Return the device and inode of a file, or None if there is no file."""
+def is_folder_writable(folder: Path) -> bool:
+    """Return whether this process may create files in a folder: False on a read-only mount, even for root."""
+    return os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+def file_identity(path: Path, *, with_content: bool = False) -> tuple[int, ...] | None:
+    """Return the device and inode of a file, also its size and time of change; None if there is no file."""
     try:
         status = path.stat()
     except FileNotFoundError:
         return None
-    return status.st_dev, status.st_ino
+    identity = status.st_dev, status.st_ino
+    return (*identity, status.st_size, status.st_mtime_ns) if with_content else identity

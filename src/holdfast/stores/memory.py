@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.errors import MissingBlobError, SequenceConflictError, UnknownSessionError
 from holdfast.stores.base import (
+    AppendTimes,
     IndexEntry,
     JsonRecord,
     SearchHit,
@@ -45,23 +46,23 @@ class MemoryStore:
         records: Sequence[JsonRecord],
         *,
         after: int,
-        time_ms: int,
+        time_ms: int | Sequence[int],
         index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
     ) -> int:
-        log = self._find_log(session)
-        lines = [(time_ms, json.dumps(record)) for record in records]
+        log, times = self._find_log(session), AppendTimes.of(time_ms, len(records))
+        lines = [(time, json.dumps(record)) for time, record in zip(times.each, records, strict=True)]
         length = len(log.records) if log else 0
         if length != after:
             raise SequenceConflictError(session, expected=after, actual=length)
         for missing in (digest for digest in blobs if digest not in self._blobs):
             raise MissingBlobError(missing)
         if log is None:
-            log = self._logs[session] = _Log(SessionInfo(session, "", 0, time_ms, time_ms))
+            log = self._logs[session] = _Log(SessionInfo(session, "", 0, times.first, times.latest))
         log.records += lines
         log.words |= {item.position: Counter(index_words(item.text)) for item in index}
         log.blobs.update(blobs)
-        log.info = replace(log.info, length=len(log.records), updated_ms=max(log.info.updated_ms, time_ms))
+        log.info = replace(log.info, length=len(log.records), updated_ms=max(log.info.updated_ms, times.latest))
         return len(log.records)
 
     async def rewrite(
@@ -86,6 +87,10 @@ class MemoryStore:
         log.blobs.difference_update(dropped)
         self._delete_unused_blobs(dropped)
         return length
+
+    async def purge(self) -> tuple[str, ...]:
+        """Do nothing: what was replaced is not kept."""
+        return ()
 
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
         log = self._find_log(session)
@@ -171,6 +176,9 @@ class MemoryStore:
 
     async def get_value(self, key: str) -> JsonRecord | None:
         return json.loads(self._values[key]) if key in self._values else None
+
+    async def values(self, prefix: str) -> dict[str, JsonRecord]:
+        return {key: json.loads(value) for key, value in self._values.items() if key.startswith(prefix)}
 
     async def close(self) -> None:
         """Do nothing: the store holds nothing open."""

@@ -3,14 +3,22 @@
 The store holds one connection. When it is lost, the call that noticed raises and the next call connects again. An
 append whose connection is lost may have been committed, so it checks that first. A search adds up PostgreSQL's own rank
 of each term, weighted by how rare the term is. Needs the extra `holdfast[postgres]`.
+
+The server's defaults do not weaken the contract. Transactions are READ COMMITTED whatever the database says, because
+the locks below rely on it; a transaction that the server rolls back for a conflict runs again. A commit waits for the
+disk even where `synchronous_commit` is off. No statement, and no lost network, makes a caller wait for ever. Once the
+tables exist, a role without the right to CREATE can use them.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from random import random
+from typing import TypeAlias, TypeVar
 
 from holdfast.errors import MissingBlobError, SequenceConflictError, StoreUnavailableError, UnknownSessionError
 from holdfast.stores.base import (
+    AppendTimes,
     IndexEntry,
     JsonRecord,
     SearchHit,
@@ -30,20 +38,39 @@ from holdfast.stores.encoding import (
     sha256_hex,
     unpack_records,
 )
+from holdfast.stores.event_loop import EventLoopGuard
 from holdfast.stores.search_terms import SearchTerm, index_words, search_terms
 
 try:
     import psycopg
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
     from psycopg.rows import TupleRow
 except ImportError as error:  # pragma: no cover - depends on what is installed
     raise ImportError("PostgreSQL needs a driver: pip install '.[postgres]' in Holdfast's folder") from error
 
 POSTGRES_LABEL = "postgresql"
-POSTGRES_CONNECT_SECONDS = 10
+POSTGRES_CONNECT_DEFAULTS: Mapping[str, str | int] = {
+    "connect_timeout": 10,
+    "application_name": "holdfast",
+    # Notice within a minute that the other end of the network is gone.
+    "keepalives_idle": 20,
+    "keepalives_interval": 10,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 60_000,
+}
+"""Options of a connection that the URL does not name."""
+STATEMENT_TIMEOUT_MS = 60_000
+"""How long one statement may take, unless the role, the database or the URL has a limit of its own."""
+MAX_ROLLBACKS = 100
+"""How often a transaction is run again that the server rolled back for a conflict."""
+ROLLBACK_PAUSE_SECONDS = 0.02
 MAX_VECTOR_BYTES = 1_000_000
 """A little less than PostgreSQL's limit for the index of one text; it rejects larger ones."""
 MIGRATION_LOCK = 0x686F6C64
 """The key of the advisory lock that makes the migrations of several machines wait for each other."""
+T = TypeVar("T")
+Cursor: TypeAlias = "psycopg.AsyncCursor[TupleRow]"
+_FIRST_NUMBER = re.compile(r"[0-9]+")
 _EVENTS_OF = "FROM holdfast.events JOIN holdfast.sessions ON number = session WHERE id = %s"
 UNREACHABLE_STATES = ("08", "57P", "53300")
 """The prefixes of the codes for a server that is unreachable, shutting down, or out of connections."""
@@ -87,6 +114,11 @@ POSTGRES_MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX words_by_body ON holdfast.words USING GIN (body);
     """,
 )
+POSTGRES_TABLES = tuple(
+    f"holdfast.{name}" for name in ("sessions", "events", "blobs", "blob_uses", "snapshots", "facts", "words")
+)
+MAX_PURGED_BYTES = 2**30
+"""Larger tables are not rewritten while others use them: that locks them for too long."""
 MAX_POSITION = 2**62
 POSTGRES_SEARCH = """
     WITH queries AS (
@@ -116,6 +148,7 @@ class PostgresStore:
         self.url = url
         self._connection: psycopg.AsyncConnection[TupleRow] | None = None
         self._lock = asyncio.Lock()
+        self._guard = EventLoopGuard("this PostgreSQL store")
 
     async def append(
         self,
@@ -123,20 +156,24 @@ class PostgresStore:
         records: Sequence[JsonRecord],
         *,
         after: int,
-        time_ms: int,
+        time_ms: int | Sequence[int],
         index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
     ) -> int:
         check_session_id(session)
-        lines = [pack_record(record) for record in records]
+        times = AppendTimes.of(time_ms, len(records))
+        lines = [(time, pack_record(record)) for time, record in zip(times.each, records, strict=True)]
         length = after + len(lines)
+
+        async def write(cursor: Cursor) -> None:
+            number = await _extend_session(cursor, session, after=after, length=length, times=times)
+            rows = [(number, position, *line) for position, line in enumerate(lines, after)]
+            await _insert_records(cursor, number, rows, index, blobs)
+
         try:
-            async with self._cursor() as cursor:
-                number = await _extend_session(cursor, session, after=after, length=length, time_ms=time_ms)
-                rows = [(number, position, time_ms, line) for position, line in enumerate(lines, after)]
-                await _insert_records(cursor, number, rows, index, blobs)
+            await self._in_transaction(write)
         except StoreUnavailableError:
-            if not await self._was_appended(session, after, [(time_ms, line) for line in lines]):
+            if not await self._was_appended(session, after, lines):
                 raise
         return length
 
@@ -153,8 +190,10 @@ class PostgresStore:
         dropped: Sequence[str] = (),
     ) -> int:
         check_session_id(session)
-        async with self._cursor() as cursor:
-            number = await _extend_session(cursor, session, after=after, length=after + 1, time_ms=time_ms)
+
+        async def write(cursor: Cursor) -> None:
+            times = AppendTimes.of(time_ms, 1)
+            number = await _extend_session(cursor, session, after=after, length=after + 1, times=times)
             await _insert_records(cursor, number, [(number, after, time_ms, pack_record(tombstone))], index, blobs)
             update = "UPDATE holdfast.events SET data = %s WHERE session = %s AND position = %s"
             rows = [(pack_record(record), number, position) for position, record in records.items()]
@@ -163,7 +202,64 @@ class PostgresStore:
             uses = "DELETE FROM holdfast.blob_uses WHERE session = %s AND digest = ANY (%s)"
             await cursor.execute(uses, (number, list(dropped)))
             await _delete_unused_blobs(cursor, dropped)
+
+        await self._in_transaction(write)
         return after + 1
+
+    async def purge(self) -> tuple[str, ...]:
+        """Rewrite the tables, because PostgreSQL keeps the bytes of old rows in their pages; each is locked meanwhile.
+
+        Only the owner of a table may rewrite it.
+        """
+        sizes = "SELECT sum(pg_total_relation_size(one)) FROM unnest(%s::regclass[]) AS one"
+        rewrite = f"VACUUM (FULL, VERBOSE) {', '.join(POSTGRES_TABLES)}"
+        if (await self._rows(sizes, (list(POSTGRES_TABLES),)))[0][0] > MAX_PURGED_BYTES:
+            too_large = (
+                "the tables of the server still hold what was replaced, and are too large to be rewritten while "
+            )
+            return (f"{too_large}others use them; when nobody does, run as their owner: {rewrite}",)
+        before, visible = await self._filenodes(), 0
+
+        def count_visible(notice: "psycopg.errors.Diagnostic") -> None:
+            nonlocal visible
+            found = _FIRST_NUMBER.search(notice.message_detail or "")
+            visible += int(found[0]) if found else 0
+
+        self._check_loop()
+        async with self._lock:
+            try:
+                connection = await self._connect()
+                connection.add_notice_handler(count_visible)
+                try:
+                    await connection.execute(rewrite.encode())
+                finally:
+                    connection.remove_notice_handler(count_visible)
+            except psycopg.Error as error:
+                await self._disconnect()
+                problem = _as_store_error(error).problem
+                return (f"the tables of the server still hold what was replaced: {problem}; then run this again",)
+        after = await self._filenodes()
+        kept = [table for table, old, new in zip(POSTGRES_TABLES, before, after, strict=True) if old == new]
+        remaining: list[str] = []
+        if kept:
+            remaining.append(
+                f"{', '.join(kept)} of the server still hold what was replaced, because only their owner may rewrite "
+                f"them; run as their owner: {rewrite}"
+            )
+        if visible:
+            remaining.append(
+                f"the tables of the server still hold {visible:,} replaced rows that an open transaction can see; end "
+                "that transaction, and run this again"
+            )
+        return tuple(remaining)
+
+    async def _filenodes(self) -> list[int]:
+        """Return the file of each table; it changes when the table is rewritten."""
+        query = (
+            "SELECT pg_relation_filenode(one) FROM unnest(%s::regclass[]) WITH ORDINALITY AS tables (one, number) "
+            "ORDER BY number"
+        )
+        return [number for (number,) in await self._rows(query, (list(POSTGRES_TABLES),))]
 
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
         check_session_id(session)
@@ -220,7 +316,8 @@ class PostgresStore:
 
     async def delete(self, session: str) -> bool:
         check_session_id(session)
-        async with self._cursor() as cursor:
+
+        async def write(cursor: Cursor) -> bool:
             await cursor.execute("SELECT number FROM holdfast.sessions WHERE id = %s FOR UPDATE", (session,))
             row = await cursor.fetchone()
             if row is None:
@@ -233,7 +330,9 @@ class PostgresStore:
             await cursor.execute("SELECT key FROM holdfast.facts WHERE right(key, %s) = %s", (len(ending), ending))
             about = [key for (key,) in await cursor.fetchall() if is_session_value_key(key, session)]
             await cursor.execute("DELETE FROM holdfast.facts WHERE key = ANY(%s)", (about,))
-        return True
+            return True
+
+        return await self._in_transaction(write)
 
     async def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:
         check_session_id(session)
@@ -264,8 +363,13 @@ class PostgresStore:
         rows = await self._rows("SELECT value FROM holdfast.facts WHERE key = %s", (key,))
         return decode_record(rows[0][0], POSTGRES_LABEL) if rows else None
 
+    async def values(self, prefix: str) -> dict[str, JsonRecord]:
+        query = "SELECT key, value FROM holdfast.facts WHERE starts_with(key, %s) ORDER BY key"
+        return {key: decode_record(value, POSTGRES_LABEL) for key, value in await self._rows(query, (prefix,))}
+
     async def close(self) -> None:
         """Close the connection; the next call connects again."""
+        self._check_loop()
         async with self._lock:
             await self._disconnect()
 
@@ -279,23 +383,34 @@ class PostgresStore:
         return bool(sent) and [(time_ms, bytes(data)) for time_ms, data in rows] == sent
 
     async def _rows(self, query: str, values: Sequence[object]) -> list[TupleRow]:
-        async with self._cursor() as cursor:
+        async def read(cursor: Cursor) -> list[TupleRow]:
             await cursor.execute(query.encode(), values, binary=True)
             return await cursor.fetchall()
 
+        return await self._in_transaction(read)
+
     async def _execute(self, statement: str, values: Sequence[object]) -> int:
-        async with self._cursor() as cursor:
+        async def write(cursor: Cursor) -> int:
             await cursor.execute(statement.encode(), values)
             return cursor.rowcount
 
-    @asynccontextmanager
-    async def _cursor(self) -> "AsyncGenerator[psycopg.AsyncCursor[TupleRow]]":
-        """Yield a cursor inside a transaction, to one caller at a time; translate the driver's errors."""
+        return await self._in_transaction(write)
+
+    async def _in_transaction(self, action: Callable[[Cursor], Awaitable[T]]) -> T:
+        """Return the result of an action, one at a time; translate the driver's errors.
+
+        The action runs again if the server rolled its transaction back because of a concurrent one.
+        """
+        self._check_loop()
         async with self._lock:
             try:
-                connection = await self._connect()
-                async with connection.transaction(), connection.cursor() as cursor:
-                    yield cursor
+                for _ in range(MAX_ROLLBACKS):
+                    try:
+                        return await self._attempt(action)
+                    except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected):
+                        # Wait with jitter so that conflicting writers do not retry in lockstep.
+                        await asyncio.sleep(random() * ROLLBACK_PAUSE_SECONDS)  # noqa: S311 - jitter needs no cryptography
+                return await self._attempt(action)
             except psycopg.Error as error:
                 if self._connection is None or self._connection.closed or isinstance(error, psycopg.OperationalError):
                     await self._disconnect()
@@ -305,12 +420,27 @@ class PostgresStore:
                     POSTGRES_LABEL, f"it cannot store this value: {error}; pass another"
                 ) from error
 
+    async def _attempt(self, action: Callable[[Cursor], Awaitable[T]]) -> T:
+        connection = await self._connect()
+        async with connection.transaction(), connection.cursor() as cursor:
+            return await action(cursor)
+
+    def _check_loop(self) -> None:
+        """Raise if the connection belongs to another event loop or process; discard that of a loop that has ended."""
+        if self._guard.has_loop_ended:
+            self._guard, self._lock = EventLoopGuard("this PostgreSQL store"), asyncio.Lock()
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.pgconn.finish()
+        self._guard.check()
+
     async def _connect(self) -> "psycopg.AsyncConnection[TupleRow]":
         if self._connection is None or self._connection.closed:
-            connection = await psycopg.AsyncConnection.connect(
-                self.url, autocommit=True, connect_timeout=POSTGRES_CONNECT_SECONDS, application_name="holdfast"
-            )
+            named = conninfo_to_dict(self.url)
+            others = {option: value for option, value in POSTGRES_CONNECT_DEFAULTS.items() if option not in named}
+            connection = await psycopg.AsyncConnection.connect(make_conninfo(self.url, **others), autocommit=True)
             try:
+                await _strengthen_settings(connection)
                 await _migrate(connection)
             except BaseException:
                 await connection.close()
@@ -374,7 +504,7 @@ def _indexable(text: str) -> Iterator[str]:
 
 
 async def _extend_session(
-    cursor: "psycopg.AsyncCursor[TupleRow]", session: str, *, after: int, length: int, time_ms: int
+    cursor: "psycopg.AsyncCursor[TupleRow]", session: str, *, after: int, length: int, times: AppendTimes
 ) -> int:
     """Set the length of a session, creating it if it does not exist, and return its number; locks its row."""
     if after == 0:
@@ -382,12 +512,12 @@ async def _extend_session(
             "INSERT INTO holdfast.sessions (id, length, created_ms, updated_ms) VALUES (%s, 0, %s, %s) "
             "ON CONFLICT (id) DO NOTHING"
         )
-        await cursor.execute(insert, (session, time_ms, time_ms))
+        await cursor.execute(insert, (session, times.first, times.latest))
     update = (
         "UPDATE holdfast.sessions SET length = %s, updated_ms = greatest(updated_ms, %s) "
         "WHERE id = %s AND length = %s RETURNING number"
     )
-    await cursor.execute(update, (length, time_ms, session, after))
+    await cursor.execute(update, (length, times.latest, session, after))
     row = await cursor.fetchone()
     if row is None:
         await cursor.execute("SELECT length FROM holdfast.sessions WHERE id = %s", (session,))
@@ -401,15 +531,26 @@ def _to_tsquery(term: SearchTerm) -> str:
     return " <-> ".join(f"'{word}'" for word in term.words) + (":*" if term.is_stem else "")
 
 
+async def _strengthen_settings(connection: "psycopg.AsyncConnection[TupleRow]") -> None:
+    """Replace those settings of the server that would break the contract, for this connection only."""
+    statement = (
+        "SELECT set_config(name, value, false) FROM (VALUES ('default_transaction_isolation', 'read committed'), "
+        "('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' END), "
+        "('statement_timeout', CASE current_setting('statement_timeout') WHEN '0' THEN %s END)"
+        ") AS stronger (name, value) WHERE value IS NOT NULL"
+    )
+    await connection.execute(statement, (str(STATEMENT_TIMEOUT_MS),))
+
+
 async def _migrate(connection: "psycopg.AsyncConnection[TupleRow]") -> None:
     """Bring the tables up to date; of several processes that open a new database at once, one does it."""
+    if await _schema_version(connection) == len(POSTGRES_MIGRATIONS):
+        return
     async with connection.transaction(), connection.cursor() as cursor:
         await cursor.execute("SELECT pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
         await cursor.execute("CREATE SCHEMA IF NOT EXISTS holdfast")
         await cursor.execute("CREATE TABLE IF NOT EXISTS holdfast.schema (version INTEGER NOT NULL)")
-        await cursor.execute("SELECT version FROM holdfast.schema")
-        row = await cursor.fetchone()
-        version = row[0] if row else 0
+        version = await _schema_version(connection)
         if version > len(POSTGRES_MIGRATIONS):
             raise StoreUnavailableError(POSTGRES_LABEL, "it was written by a newer Holdfast; update Holdfast")
         for migration in POSTGRES_MIGRATIONS[version:]:
@@ -419,12 +560,31 @@ async def _migrate(connection: "psycopg.AsyncConnection[TupleRow]") -> None:
             await cursor.execute("INSERT INTO holdfast.schema (version) VALUES (%s)", (len(POSTGRES_MIGRATIONS),))
 
 
+async def _schema_version(connection: "psycopg.AsyncConnection[TupleRow]") -> int:
+    """Return how many migrations the tables have; 0 if there are no tables."""
+    found = await (await connection.execute("SELECT to_regclass('holdfast.schema') IS NOT NULL")).fetchone()
+    if not found or not found[0]:
+        return 0
+    row = await (await connection.execute("SELECT version FROM holdfast.schema")).fetchone()
+    return row[0] if row else 0
+
+
 def _as_store_error(error: "psycopg.Error") -> StoreUnavailableError:
     """Return a driver's error as a `StoreUnavailableError`, never with the password in it."""
     state = error.sqlstate or ""
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if state.startswith("28") or "password authentication failed" in first:
         problem = "user or password is wrong; check the URL"
+    elif state == "57014":
+        problem = (
+            "a statement took longer than the server's statement_timeout, or was cancelled; another program may hold "
+            "a lock on the tables of Holdfast; try again"
+        )
+    elif state == "42501":
+        problem = f"the role may not do this ({first}); let a role that may CREATE open the store once, and grant "
+        problem += "USAGE on the schema holdfast and SELECT, INSERT, UPDATE, DELETE on its tables"
+    elif state in {"40001", "40P01"}:
+        problem = "other writers changed the same rows too often; try again"
     elif state == "53100":
         problem = "the disk of the server is full; free some space and try again"
     elif state == "3D000" or ("FATAL" in first and 'database "' in first and "does not exist" in first):

@@ -40,6 +40,17 @@ class StoreContract:
         ]  # fmt: skip
         assert await store.read("s", start=1, limit=1) == [StoredRecord(1, NOW_MS, message_record("b"))]
 
+    async def test_each_record_of_an_append_may_have_its_own_time(self, store: Store) -> None:
+        records = [message_record("a"), message_record("b"), message_record("c")]
+        await store.append("s", records, after=0, time_ms=[NOW_MS, NOW_MS + 9, NOW_MS + 5])
+
+        with pytest.raises(SettingsError, match="time_ms: must be one time, or one for each of 1 records, not 2"):
+            await store.append("s", [message_record("d")], after=3, time_ms=[1, 2])
+
+        assert [stored.time_ms for stored in await store.read("s")] == [NOW_MS, NOW_MS + 9, NOW_MS + 5]
+        (info,) = await store.sessions()
+        assert (info.created_ms, info.updated_ms) == (NOW_MS, NOW_MS + 9)
+
     async def test_an_unknown_session_has_no_records(self, store: Store) -> None:
         assert await store.read("nobody") == []
         assert await store.length("nobody") == 0
@@ -305,6 +316,13 @@ class StoreContract:
         assert await store.get_value("limit:gpt") == {"tokens": 2}
         assert await store.get_value("limit:other") is None
 
+    async def test_values_are_listed_by_the_beginning_of_their_keys(self, store: Store) -> None:
+        for key in ("limit:a", "limit:b", "limits", "%", "other:limit:"):
+            await store.put_value(key, {"key": key})
+
+        assert await store.values("limit:") == {key: {"key": key} for key in ("limit:a", "limit:b")}
+        assert await store.values("nothing") == {}
+
     async def test_deleting_a_session_deletes_exactly_the_values_about_it(self, store: Store) -> None:
         others = [
             session_value_key("a:s", "memory"),
@@ -315,6 +333,7 @@ class StoreContract:
         about = [
             session_value_key("s", "memory"),
             session_value_key("s", "board"),
+            session_value_key("s", "retention"),
             session_value_key("s", "consolidated", "b"),
         ]
         await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)

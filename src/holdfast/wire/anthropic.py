@@ -266,23 +266,6 @@ def _media_json(media: Media) -> Mapping[str, Any]:
     return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}
 
 
-def strip_cache_marks(native: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a message without its cache marks: clients move them with every request."""
-    content = native.get("content")
-    blocks: object = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    return {**native, "content": _strip_marks(blocks)}
-
-
-def _strip_marks(value: object) -> object:
-    if is_list(value):
-        return [_strip_marks(block) for block in value]
-    if not is_mapping(value):
-        return value
-    return {
-        key: _strip_marks(item) if key == "content" else item for key, item in value.items() if key != "cache_control"
-    }
-
-
 def count_cache_marks(blocks: object) -> int:
     """Return the number of cache marks in a list of messages, blocks or tools."""
     if not is_list(blocks):

@@ -36,7 +36,7 @@ from holdfast.core.conversation.messages import (
 from holdfast.core.conversation.messages import system as system_message
 from holdfast.core.conversation.repair import repair_entries
 from holdfast.core.conversation.transcript import MessageFormat
-from holdfast.errors import MalformedInputError, SettingsError
+from holdfast.errors import EmptyConversationError, MalformedInputError, SettingsError
 from holdfast.wire.anthropic import (
     AnthropicMessages,
     arguments_object,
@@ -142,7 +142,8 @@ def convert(messages: Sequence[Mapping[str, Any]], *, source: str, target: str, 
     """Return messages of one format in another.
 
     `source` is any format of `govern`; `target` is one of these, `mistral` or `bedrock`; `system` is system text that
-    the source keeps outside its messages. A call without a result yet stays without one.
+    the source keeps outside its messages. A call without a result yet stays without one. Raise
+    `EmptyConversationError` if none of the messages can be carried over.
     """
     reader = format_named(source, "source")
     name = FORMAT_ALIASES.get(target, target) if isinstance(target, str) else ""
@@ -152,7 +153,7 @@ def convert(messages: Sequence[Mapping[str, Any]], *, source: str, target: str, 
     opening = plain_system_text(system)
     own = FORMATS.get(name)
     if own is not None and type(own) is type(reader):
-        return _in_same_format(messages, own, system, opening)
+        return _checked(_in_same_format(messages, own, system, opening), messages)
     conversion = Conversion(name)
     _, portable = _portable(messages, reader, conversion)
     if reader.batching.is_itemized:
@@ -161,7 +162,14 @@ def convert(messages: Sequence[Mapping[str, Any]], *, source: str, target: str, 
             (message for message in portable if message.parts),
             lambda before, after: before.role == after.role == "assistant",
         )
-    return converter([system_message(opening), *portable] if opening else portable, conversion)
+    return _checked(converter([system_message(opening), *portable] if opening else portable, conversion), messages)
+
+
+def _checked(converted: Converted, messages: Sequence[object]) -> Converted:
+    """Return messages in the target format; raise if none of the given ones is left: no provider accepts that."""
+    if messages and not converted.messages:
+        raise EmptyConversationError
+    return converted
 
 
 def as_chat_messages(messages: Sequence[Mapping[str, Any]], *, source: str) -> ChatTranscript:
@@ -254,12 +262,28 @@ def _to_responses(messages: list[Message], conversion: Conversion) -> Converted:
 
 def _to_mistral(messages: list[Message], conversion: Conversion) -> Converted:
     systems, others = _separate_system(list(_split_results(messages)))
-    plain = [_text_only_results(message, conversion) for message in _with_new_ids(others, _nine_char_id)]
+    read = [_without_files(message, conversion) for message in others]
+    plain = [_text_only_results(message, conversion) for message in _with_new_ids(read, _nine_char_id)]
     # A repair may rename an id, so ids are made nine characters long again.
     flat = _with_new_ids(_repair(plain, conversion, ONE_RESULT_PER_MESSAGE), _nine_char_id)
     limited = _limit_images(flat, 8, conversion)
     opening = [system_message("\n\n".join(systems))] if systems else []
     return Converted([OpenAIChat().encode(message) for message in (*opening, *limited)], None, conversion.notes)
+
+
+def _without_files(message: Message, conversion: Conversion) -> Message:
+    """Return a message with a notice in place of each file."""
+    if not any(isinstance(part, Media) and part.kind == "document" for part in message.parts):
+        return message
+    conversion.note("files were left out: the target accepts none in messages")
+    return message.with_parts(
+        tuple(
+            Text(f"[{part.kind} not carried over]", part.trust)
+            if isinstance(part, Media) and part.kind == "document"
+            else part
+            for part in message.parts
+        )
+    )
 
 
 def _text_only_results(message: Message, conversion: Conversion) -> Message:
@@ -300,6 +324,9 @@ def _to_gemini(messages: list[Message], conversion: Conversion) -> Converted:
 def _to_pydantic_ai(messages: list[Message], conversion: Conversion) -> Converted:
     turns = _in_call_order(_repair(_join_same_side(messages), conversion, RESULTS_IN_ONE_REQUEST))
     limited = _limit_images(turns, PydanticAI.max_images, conversion)
+    if all(message.role == "system" for message in limited):
+        # A history of system text alone has nothing that an agent could answer.
+        limited = []
     return Converted(
         [PydanticAI().encode(message) for message in _with_answered_calls(limited)], None, conversion.notes
     )

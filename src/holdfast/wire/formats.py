@@ -5,7 +5,8 @@ from typing import Any
 
 from holdfast.core.conversation.transcript import MessageFormat
 from holdfast.errors import SettingsError
-from holdfast.wire.anthropic import AnthropicMessages, strip_cache_marks
+from holdfast.wire.anthropic import AnthropicMessages
+from holdfast.wire.equivalence import essential_message
 from holdfast.wire.gemini import Gemini
 from holdfast.wire.openai_chat import OpenAIChat
 from holdfast.wire.pydantic_ai import PydanticAI, canonical_form, split_messages
@@ -25,9 +26,12 @@ FORMATS: Mapping[str, MessageFormat] = {
 }
 CANONICAL: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
     PydanticAI.name: canonical_form,
-    AnthropicMessages.name: strip_cache_marks,
+    AnthropicMessages.name: essential_message,
+    OpenAIChat.name: essential_message,
+    "openai-responses": essential_message,
+    "openai-responses-stateless": essential_message,
 }
-"""How to reduce a message to what it says, for formats that store more than that."""
+"""How to reduce a message to what it says, for formats whose clients write the same message differently."""
 FORMAT_ALIASES = {"openai": "openai-chat", "anthropic": "anthropic-messages"}
 
 

@@ -166,6 +166,9 @@ def _repair_message(native: Mapping[str, Any], role: Role, place: InputPath) -> 
     if role == "tool" and native.get("content") is None:
         place.repair_notes.append("added empty content to a tool message without content")
         native = {**native, "content": ""}
+    elif native.get("content") == [] and (role == "tool" or native.get("tool_calls")):
+        place.repair_notes.append("replaced an empty list of content")
+        native = {**native, "content": "" if role == "tool" else None}
     if "tool_calls" not in native:
         return native
     calls = native["tool_calls"]

@@ -26,6 +26,9 @@ RATE_LIMIT_PATTERNS = (
     r"quota",
     r"overloaded",
     r"resource.?exhausted",
+    r"throttl",
+    r"too many tokens, please wait",
+    r"(daily|hourly|monthly) token limit",
 )
 OUTPUT_CAP_PATTERNS = (
     rf"input length and `max_tokens` exceed context limit: {_S} \+ [\d,]+ > {_L}",
@@ -33,6 +36,7 @@ OUTPUT_CAP_PATTERNS = (
     r"max_tokens must be at least 1, got -\d+",
     rf"max_tokens: [\d,]+ > {_L}, which is the maximum allowed number of output tokens",
     rf"max_tokens is too large: [\d,]+\. This model supports at most {_L}",
+    rf"range of max_tokens should be \[1, ?{_L}\]",
     rf"max_tokens.{{0,40}}(?:too large|exceeds|must be (?:less|at most|<=?))\D*{_L}?",
 )
 MALFORMED_PATTERNS = (
@@ -61,6 +65,7 @@ OVERFLOW_PATTERNS = (
     rf"configured limit of {_L} tokens\. Your messages resulted in {_S} tokens",
     rf"prompt is too long: {_S} tokens > {_L} maximum",
     rf"input token count \({_S}\) exceeds the maximum number of tokens allowed \({_L}\)",
+    rf"input token count exceeds the maximum number of tokens allowed \(?{_L}",
     rf"Prompt contains {_S} tokens[^\d]*too large for model with {_L} maximum context length",
     rf"prompt tokens \({_S}\) exceed model maximum \({_L}\)",
     rf"maximum prompt length is {_L} but the request contains {_S} tokens",
@@ -70,8 +75,18 @@ OVERFLOW_PATTERNS = (
     rf"prompt token count of {_S} exceeds the limit of {_L}",
     rf"exceeded model token limit: {_L} \(requested: {_S}\)",
     rf"truncating input prompt limit={_L} prompt={_S}",
+    rf"maximum context length of {_L} tokens\. You requested a total of {_S} tokens",
+    rf"input length \({_S}\) exceeds (?:the )?model's maximum context length \({_L}\)",
+    rf"input \({_S} tokens\) is longer than the model's context length \({_L} tokens\)",
+    rf"prompt has {_S} tokens?, but the configured context size is {_L}",
+    rf"max input tokens: {_L}, request input token count: {_S}",
+    rf"range of input length should be \[1, ?{_L}\]",
+    rf"exceeds the model's maximum context length of {_L} tokens",
     rf"maximum context length is {_L} tokens",
-    r"exceeds? the (?:available )?context (?:size|window)|context window exceeds limit",
+    r"exceeds? the (?:available )?context (?:size|window|length)|context window exceeds limit",
+    r"context (?:length|window|size|limit)(?: is| was| has been)? exceeded",
+    r"exceeded (?:the )?(?:max(?:imum)? )?context length",
+    r"exceeds the model's maximum context length|token limit exceeded|too many (?:input )?tokens",
     r"prompt is too long|input is too long for requested model|input length exceeds context limit",
     r"reduce the length of the messages",
     r"tokens to keep from the initial prompt is greater than the context length",
@@ -110,6 +125,13 @@ class Refusal:
     """The size of the request by the provider's count, in tokens."""
     is_lower_bound: bool = False
     """Whether the request may be larger, because the provider stopped counting."""
+
+    @property
+    def input_size(self) -> int | None:
+        """The size without the room for the answer, which some providers add to it."""
+        answer = re.search(r"([\d,]{1,16}) (?:tokens for|in) the completion", self.message)
+        size = None if self.size is None else self.size - (_number(answer[1]) or 0 if answer else 0)
+        return size if size is None or size > 0 else None
 
 
 def classify(body: object = None, *, status: int | None = None, is_stream: bool = False) -> Refusal | None:

@@ -369,12 +369,20 @@ def _decode_call(kind: str, tool: ToolItemKind, item: Mapping[str, Any], place: 
         value, path = {key: item[key] for key in item if key not in {"type", "id", "call_id", "status"}}, ""
     arguments = place.require_text(value, path) if tool.is_text else place.json_text(value, path)
     call_id = place.optional_text(item, tool.call_key)
-    return ToolCall(call_id, name, arguments, native=item, result_overhead_tokens=tool.result_overhead_tokens)
+    return ToolCall(
+        call_id,
+        name,
+        arguments,
+        native=item,
+        result_overhead_tokens=tool.result_overhead_tokens,
+        result_kind=tool.output,
+    )
 
 
 def _decode_output(tool: ToolItemKind, item: Mapping[str, Any], place: InputPath) -> ToolResult:
     key = next((key for key in tool.output_keys if item.get(key) is not None), tool.output_keys[0])
-    return ToolResult(place.optional_text(item, key), _output(tool.output, item.get("output"), place), native=item)
+    content = _output(tool.output, item.get("output"), place)
+    return ToolResult(place.optional_text(item, key), content, native=item, kind=tool.output)
 
 
 def _output(kind: str, value: object, place: InputPath) -> tuple[Content, ...]:

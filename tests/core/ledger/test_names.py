@@ -5,9 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import counter_for
+from holdfast.core.conversation.frames import IDENTIFIERS_HEADING
 from holdfast.core.ledger import names
 from holdfast.core.ledger.ledger import Ledger
-from holdfast.core.ledger.names import IDENTIFIERS_HEADING, UsedNames, pack_names
+from holdfast.core.ledger.names import UsedNames, pack_names
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 
 COUNTER = counter_for("gpt-5")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import counter_for
-from holdfast.core.planning.summary.framing import FRAME_NAMES, frame_mark
+from holdfast.core.conversation.frames import FRAME_NAMES, frame_mark
 from holdfast.core.planning.summary.prompt import SUMMARIZER_INSTRUCTIONS, SummaryMaterial
 
 COUNTER = counter_for("gpt-5")

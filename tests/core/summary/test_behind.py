@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import counter_for
+from holdfast.core.conversation.frames import FRAME_NAMES, frame_mark
 from holdfast.core.conversation.messages import Entry
 from holdfast.core.planning.summary.check import not_a_summary_reasons
 from holdfast.core.planning.summary.chunks import position_index
-from holdfast.core.planning.summary.framing import FRAME_NAMES, frame_mark
 from holdfast.core.planning.summary.prompt import PREFIX_INSTRUCTIONS, SummaryMaterial
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 

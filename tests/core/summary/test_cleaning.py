@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.planning.summary.framing import PROMPTS_HEADING, SUMMARY_END, reference_frame
+from holdfast.core.conversation.frames import PROMPTS_HEADING, SUMMARY_END, reference_frame
 from holdfast.core.planning.summary.sanitize import sanitize_summary
 
 SPAN = range(50)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import Session
+from holdfast.core.conversation.frames import INBOX_END
 from holdfast.core.history.events import MAIN
-from holdfast.core.planning.summary.framing import INBOX_END
 from holdfast.errors import WorkspaceUnavailableError
 from holdfast.session.memory.board_file import ContextBoard, Repository, repository_of
 from holdfast.stores.memory import MemoryStore

@@ -324,6 +324,7 @@ class GovernedRun(AbstractCapability[Any]):
         return AgentRequestOptions(
             budget=budget,
             model=self._holdfast.model or (session.model if session else None) or model.model_id,
+            endpoint=model.base_url,
             system=InstructionPart.join(parameters.instruction_parts or ()),
             tools=[_tool_json(tool) for tool in (*others, *parameters.output_tools)],
             recall_tool=recall,

@@ -12,7 +12,7 @@ import asyncio
 import operator
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from pydantic_ai.messages import ModelMessage, ModelRequestPart
@@ -52,6 +52,8 @@ class AgentRequestOptions:
 
     budget: int | Budget | None
     model: str | None
+    endpoint: str | None
+    """The address that serves the model, if it is known."""
     system: str | None
     tools: Sequence[Mapping[str, object]]
     recall_tool: Mapping[str, object] | None = None
@@ -139,7 +141,7 @@ class AgentConversation:
         async with self._lock:
             # Another run of the same conversation may have recorded messages meanwhile.
             await self._sync(messages)
-            await self._record([response], None if usage is None else asdict(usage))
+            await self._record([response], usage)
             self._remember_messages([*messages, response])
 
     def outgoing_messages(self, request: Request | CachedPrefix) -> list[ModelMessage]:
@@ -186,7 +188,7 @@ class AgentConversation:
             await self._record(messages[known:])
         self._remember_messages(messages)
 
-    async def _record(self, messages: Sequence[ModelMessage], usage: Mapping[str, int] | None = None) -> None:
+    async def _record(self, messages: Sequence[ModelMessage], usage: Usage | None = None) -> None:
         pairs = session_elements(messages)
         natives = [native for native, _ in pairs]
         self._objects |= {id(native): (native, message) for native, message in pairs}
@@ -209,7 +211,7 @@ class AgentConversation:
             position
             for position in range(context.state.cleared_at, context.length)
             if context.message_scopes[position] == scope
-            and context.is_visible(position)
+            and context.is_in_view(position)
             and not entries[position].message.is_from_memory
         ]
 
@@ -238,9 +240,12 @@ class AgentConversation:
     async def _prepare(self, options: AgentRequestOptions) -> Request:
         tools = [*options.tools, *([options.recall_tool] if options.recall_tool and options.has_recall else [])]
         system = "\n\n".join(filter(None, [options.system, *self._changed_system_texts]))
+        if self.agent is self.session and options.endpoint is not None:
+            self.session.endpoint = options.endpoint
         return await self.agent.prepare(
             options.budget,
             model=options.model,
+            endpoint=options.endpoint,
             system=system or None,
             tools=tools or None,
             has_recall=options.has_recall,

@@ -32,8 +32,9 @@ class SubAgent:
     description: str = ""
     """The purpose of the agent, for the model that delegates."""
     sees: Visibility = SEES_EVERYTHING
-    main_sees: MainVisibility = "nothing"
-    """What the main agent sees of its work besides the answer, which is the result of the call."""
+    main_sees: MainVisibility | None = None
+    """What the main agent sees of its work besides the answer, which is the result of the call; None for what the
+    policy says."""
     timeout_seconds: float | None = None
     max_steps: int | None = None
     """How many requests it may make."""
@@ -74,7 +75,7 @@ async def _run_sub_agent(name: str, task: str, sub_agent: SubAgent, usage: RunUs
     current = CURRENT_CONVERSATION.get()
     if current is None:
         raise SettingsError("delegate", "needs an agent with Holdfast: Agent(…, capabilities=[Holdfast(…)])")
-    limits = UsageLimits(request_limit=sub_agent.max_steps)
+    limits, policy = UsageLimits(request_limit=sub_agent.max_steps), current.session.policy
     holdfast = Holdfast(
         session=current.session, budget=sub_agent.budget, model=sub_agent.model, recall=sub_agent.recall
     )
@@ -82,7 +83,7 @@ async def _run_sub_agent(name: str, task: str, sub_agent: SubAgent, usage: RunUs
         name,
         task=task,
         sees=sub_agent.sees,
-        main_sees=sub_agent.main_sees,
+        main_sees=sub_agent.main_sees or policy.main_sees_sub_agents,
         timeout_seconds=sub_agent.timeout_seconds,
         adds_task_message=False,
     )

@@ -7,6 +7,7 @@ and not tokens, because tokens need a tokenizer; the limit on tool output bounds
 without a result, and no provider accepts such a history. One request with a result for each such call repairs it.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,6 +28,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models import Model
 
+from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.messages import Entry, Message, Text
 from holdfast.core.conversation.pairing import INTERRUPTED_RESULT
 from holdfast.core.planning.rules.clip_tool_outputs import head_of
@@ -76,10 +78,19 @@ class HistorySettings:
 
 
 def history_processors(
-    *, tool_output_trim_chars: int = 2_000, max_history_messages: int = 40, summarization_model: Model | str = ""
+    *,
+    tool_output_trim_chars: int | None = None,
+    max_history_messages: int | None = None,
+    summarization_model: Model | str | None = None,
 ) -> list[ProcessHistory[Any]]:
-    """Return both processors in their order, as capabilities: `Agent(model, capabilities=history_processors())`."""
-    settings = HistorySettings(tool_output_trim_chars=tool_output_trim_chars, max_history_messages=max_history_messages)
+    """Return both processors in their order, as capabilities: `Agent(model, capabilities=history_processors())`.
+
+    A setting that is None is taken from its `CO_CLI_…` variable, or else from co-cli's default.
+    """
+    settings = HistorySettings.from_environment(os.environ)
+    given = {"tool_output_trim_chars": tool_output_trim_chars, "max_history_messages": max_history_messages}
+    settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
+    summarizer = settings.summarization_model if summarization_model is None else summarization_model
 
     def trimmed(messages: list[ModelMessage]) -> list[ModelMessage]:
         return truncate_tool_returns(messages, tool_output_trim_chars=settings.tool_output_trim_chars)
@@ -89,7 +100,7 @@ def history_processors(
             ctx,
             messages,
             max_history_messages=settings.max_history_messages,
-            summarization_model=summarization_model,
+            summarization_model=summarizer,
         )
 
     return [ProcessHistory(trimmed), ProcessHistory(windowed)]
@@ -142,7 +153,7 @@ async def truncate_history_window(
     dropped = messages[window.dropped.start : window.dropped.stop]
     try:
         summary = await summarize_messages(dropped, summarization_model or ctx.model)  # pyright: ignore[reportArgumentType] - a run has a Model
-        text = summary_marker(window.dropped_count, summary)
+        text = summary_marker(window.dropped_count, neutralize(summary))
     except Exception:  # noqa: BLE001 - the conversation continues without a summary
         text = static_marker(window.dropped_count)
     marker = ModelRequest(parts=[UserPromptPart(text)])
@@ -172,7 +183,7 @@ async def compact_messages(
     if not messages:
         return None
     try:
-        asked, acknowledged = manual_compaction_texts(await summarize_messages(messages, model, prompt))
+        asked, acknowledged = manual_compaction_texts(neutralize(await summarize_messages(messages, model, prompt)))
     except Exception:  # noqa: BLE001 - the history stays unchanged
         return None
     return [ModelRequest(parts=[UserPromptPart(asked)]), ModelResponse(parts=[TextPart(acknowledged)])]

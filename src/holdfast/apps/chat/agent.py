@@ -6,9 +6,9 @@ loop loads them in a thread while the user types the first prompt.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from pydantic_ai import Agent, RunContext
 from pydantic_ai.capabilities import AbstractCapability
@@ -17,7 +17,8 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import Tool
-from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, WrapperToolset
+from pydantic_ai.toolsets.abstract import ToolsetTool
 
 from holdfast.adapters.pydantic_ai import Holdfast, SubAgent, delegation_toolset
 from holdfast.apps.chat.file_tools import FileTools
@@ -25,7 +26,8 @@ from holdfast.apps.chat.shell_tool import AskConsent, ShellTool
 from holdfast.apps.settings.models import bare_model_name
 from holdfast.apps.settings.tables import AgentSettings, McpServer
 from holdfast.core.planning.situation import Budget
-from holdfast.errors import SettingsError
+from holdfast.errors import SettingsError, redact_text
+from holdfast.models.open import parse_endpoint
 from holdfast.session.memory.search_tool import MemorySearchTool
 
 if TYPE_CHECKING:
@@ -79,11 +81,9 @@ def build_model(name: str, server: "EmbeddedServer | None" = None) -> Model:
         return OpenAIChatModel(
             name, provider=provider, settings={"max_tokens": min(EMBEDDED_ANSWER_TOKENS, server.n_ctx // 4)}
         )
-    if name.startswith(("http://", "https://")):
-        url, _, model = name.partition("#")
-        if not model:
-            raise SettingsError("model", f"{name!r} does not name a model: append its name as #name")
-        return OpenAIChatModel(model, provider=OpenAIProvider(base_url=url, api_key="none"))
+    if (endpoint := parse_endpoint(name)) is not None:
+        provider = OpenAIProvider(base_url=endpoint.url, api_key=endpoint.api_key or "none")
+        return OpenAIChatModel(endpoint.name, provider=provider)
     return infer_model(name)
 
 
@@ -92,21 +92,78 @@ def build_agent(
     capability: Holdfast,
     toolsets: Sequence[AbstractToolset[object]],
     system: str,
+    *,
     max_steps: int | None,
+    idle_seconds: int | None,
 ) -> Agent[object, str]:
     """Return the agent that answers."""
     limit: list[AbstractCapability[object]] = [] if max_steps is None else [StepLimit(max_steps)]
     settings = ModelSettings(cache=True)  # some providers cache only on request
+    if idle_seconds is not None:
+        settings["timeout"] = idle_seconds
     return Agent(
         model, instructions=system, model_settings=settings, toolsets=toolsets, capabilities=[capability, *limit]
     )
 
 
+@dataclass
+class OptionalToolset(WrapperToolset[object]):
+    """The tools of a server; if the server cannot start, there are none, and the turn goes on without them."""
+
+    name: str
+    report: Callable[[str], None]
+    """Receives each new problem of the server."""
+    settings_problem: str = ""
+    """Why the settings of the server cannot work."""
+    _reported: str = field(default="", init=False)
+    _is_running: bool = field(default=False, init=False)
+
+    async def __aenter__(self) -> Self:
+        """Start the server."""
+        if self.settings_problem:
+            self._report(self.settings_problem)
+            return self
+        try:
+            await self.wrapped.__aenter__()
+            self._is_running = True
+        except Exception as error:  # noqa: BLE001 - a server may fail in any way
+            self._report(str(error) or type(error).__name__)
+        return self
+
+    async def __aexit__(self, *args: object) -> bool | None:
+        """Stop the server, if it runs."""
+        is_running, self._is_running = self._is_running, False
+        return await self.wrapped.__aexit__(*args) if is_running else None
+
+    async def get_tools(self, ctx: RunContext[object]) -> dict[str, ToolsetTool[object]]:
+        """Return the tools of the server, if it runs."""
+        try:
+            return await self.wrapped.get_tools(ctx) if self._is_running else {}
+        except Exception as error:  # noqa: BLE001 - as above
+            self._report(str(error) or type(error).__name__)
+            return {}
+
+    def _report(self, problem: str) -> None:
+        before, self._reported = self._reported, problem
+        if problem != before:
+            cause = redact_text(" ".join(problem.split()))
+            self.report(
+                f"the MCP server {self.name!r} cannot start: {cause:.200}; the turn goes on without its tools."
+                f" Check [mcp.{self.name}] in the settings, or remove it"
+            )
+
+
 def build_toolsets(
-    tools: Sequence[str], folder: FileTools, ask: AskConsent, allowed: Sequence[str], servers: Mapping[str, McpServer]
+    tools: Sequence[str],
+    folder: FileTools,
+    ask: AskConsent,
+    allowed: Sequence[str],
+    servers: Sequence[AbstractToolset[object]] = (),
+    *,
+    variables: Sequence[str] = (),
 ) -> list[AbstractToolset[object]]:
     """Return the tools that the settings name."""
-    shell = ShellTool(folder.root, ask, allowed)
+    shell = ShellTool(folder.root, ask, allowed, variables)
     found: list[AbstractToolset[object]] = []
     if "read" in tools:
         found.append(FunctionToolset([folder.list_files, folder.read_file, folder.search_files]))
@@ -114,7 +171,7 @@ def build_toolsets(
         found.append(FunctionToolset([folder.read_file]))
     if "run" in tools:
         found.append(FunctionToolset([shell.run_command]))
-    return [*found, *(_mcp_toolset(server) for server in servers.values())]
+    return [*found, *servers]
 
 
 def memory_toolset(tool: MemorySearchTool) -> AbstractToolset[object]:
@@ -160,6 +217,14 @@ def _sub_agent(
         max_steps=None if named.max_steps is None else named.max_steps + 2,
         model=bare_model_name(model_name),
     )
+
+
+def mcp_toolset(server: McpServer, report: Callable[[str], None]) -> OptionalToolset:
+    """Return the tools of a server; `report` receives the problem if it cannot start."""
+    try:
+        return OptionalToolset(_mcp_toolset(server), server.name, report)
+    except SettingsError as error:
+        return OptionalToolset(FunctionToolset(), server.name, report, error.problem)
 
 
 def _mcp_toolset(server: McpServer) -> AbstractToolset[object]:

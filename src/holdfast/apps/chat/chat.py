@@ -6,43 +6,59 @@ and in a test. A new conversation starts with the context board of its repositor
 
 import asyncio
 import secrets
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from holdfast.apps.chat.events import ChatNotice, NoticeLevel, Screen, TurnEnded, TurnOutcome, describe_losses
+from holdfast.apps.chat.events import (
+    ChatNotice,
+    ConversationCompacted,
+    NoticeLevel,
+    Screen,
+    TurnEnded,
+    TurnOutcome,
+    describe_losses,
+)
 from holdfast.apps.chat.file_tools import FileTools
-from holdfast.apps.chat.prompts import attachment_text, clean_prompt, is_too_large, save_attachment
+from holdfast.apps.chat.prompts import attachment_text, clean_prompt, is_too_large, new_attachment_name
 from holdfast.apps.chat.runtime import RuntimeCache
 from holdfast.apps.settings.build import (
     SessionCallbacks,
     board_from,
     budget_from,
+    delete_session_files,
     open_session,
     rem_agent_from,
+    request_budget,
     update_session_settings,
 )
-from holdfast.apps.settings.models import bare_model_name, configured_model
+from holdfast.apps.settings.models import bare_model_name, configured_model, key_variable, unknown_model_notice
 from holdfast.apps.settings.settings import Settings
-from holdfast.core.history.events import MAIN
+from holdfast.core.conversation.messages import user
+from holdfast.core.conversation.tokens import TokenCount
+from holdfast.core.history.events import MAIN, CompactionCompleted
+from holdfast.core.planning.context_report import ContextReport
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.artifacts import strip_artifact_references
-from holdfast.counters.models import budget_for
 from holdfast.counters.vocabularies import counter_for
-from holdfast.errors import HoldfastError, SettingsError, StoreError, UnknownSessionError
+from holdfast.errors import HoldfastError, ModelAccessError, SettingsError, StoreError, UnknownSessionError
 from holdfast.models.errors import as_model_error
 from holdfast.redaction import redact_text
 from holdfast.session.compaction.compactor import SummaryDraft
 from holdfast.session.log.timestamps import local_day
 from holdfast.session.memory.board_file import MAX_OFFERED_TOKENS, board_key
 from holdfast.session.memory.consolidation import RemAgent
-from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.stores.base import Store, resolve_session_id
 from holdfast.stores.open import open_store
+from holdfast.wire.convert import convert
+from holdfast.wire.formats import format_named
 
 CHAT_SESSION_FORMAT = "pydantic-ai"
+CONVERTED_SUFFIX = "-chat"
+"""The end of the id of a copy in the chat's format."""
 BOARD_SHARE = 1 / 16
 """The largest share of the budget for a board."""
 
@@ -82,8 +98,8 @@ class Chat:
     """One user's conversation."""
 
     def __init__(self, settings: Settings, screen: Screen, *, folder: Path, store: Store | None = None) -> None:
-        self.failure_hint = "; /retry sends the prompt again"
-        """Advice after a failure, in addition to that of the error message."""
+        self.failure_hint: Callable[[Chat], str] = lambda _: "; /retry sends the prompt again"
+        """Returns advice after a failure, in addition to that of the error message."""
         self.settings = settings
         self.screen = screen
         self.file_tools = FileTools(folder)
@@ -94,11 +110,16 @@ class Chat:
         self._runtimes = RuntimeCache(screen)
         self._session: Session | None = None
         self._turn: asyncio.Task[object] | None = None
-        self._last_request: Request | None = None
-        self._context_tokens = 0
-        """The size of the context when the session was opened or last changed without a request."""
-        self._counted_changes = 0
-        """The number of context changes at that time."""
+        self._sent: TokenCount | None = None
+        """The size of the newest request of the running turn."""
+        self._context: ContextReport | None = None
+        """What the next request would hold, counted when the context, the budget or the policy last changed."""
+        self._counted_state: object = None
+        """What that depended on."""
+        self._announced: tuple[CompactionCompleted, ...] = ()
+        """The compactions in effect that the user knows about."""
+        self._unanswered_prompt: int | None = None
+        """The position of the newest prompt, if its turn failed without an answer."""
         self._spent_dollars = 0.0
 
     def notify(self, text: str, level: NoticeLevel = "info") -> None:
@@ -129,16 +150,58 @@ class Chat:
 
     async def _open(self, session: str) -> None:
         opened = await open_session(self.settings, session, store=self.store, callbacks=self._callbacks())
-        format_name = opened.history.format
-        if format_name not in {None, CHAT_SESSION_FORMAT}:
-            await opened.close()
-            problem = f"{session!r} holds {format_name} messages; the chat can continue only its own sessions"
-            raise SettingsError("session", problem)
-        await self._close_session()
-        self._session = opened
-        await self._count_context()
-        self.file_tools.attachments = {path.name: path for path in sorted(self._attachments_folder.glob("*.txt"))}
+        if opened.history.format not in {None, CHAT_SESSION_FORMAT}:
+            opened = await self._open_converted(opened)
+        # The status line is drawn at any time, so there is always an open session to describe.
+        former, self._session = self._session, opened
+        self._delete_files_of_expired_sessions(opened)
+        self._context = self._sent = None
+        self._announced = self._compactions
+        self._unanswered_prompt = await self._find_unanswered_prompt()
+        if former is not None:
+            await former.close()
+        await self.refresh_token_count()
+        await self._warn_about_model()
+        self.file_tools.attachments = await self._read_attachments()
         self._runtimes.invalidate()
+
+    async def _open_converted(self, other: Session) -> Session:
+        """Close a session in another format, and return its copy in the chat's format, made now or earlier."""
+        session_id, format_name = f"{other.id}{CONVERTED_SUFFIX}", other.history.format or ""
+        copy = await open_session(self.settings, session_id, store=self.store, callbacks=self._callbacks())
+        if not len(copy):
+            messages, notes = convert_to_chat(await other.messages(), format_name)
+            for name in other.attachments:
+                await copy.attach(name, await other.attachment(name), format=CHAT_SESSION_FORMAT)
+            await copy.record(messages, format=CHAT_SESSION_FORMAT)
+            await copy.rename(f"continues {other.id}")
+            for note in notes:
+                self.notify(note, "warning")
+        self.notify(f"{other.id} holds {format_name} messages; the chat continues its copy {copy.id}")
+        await other.close()
+        return copy
+
+    async def _warn_about_model(self) -> None:
+        """Say if another model answered before, and if the window of the model is not known."""
+        answers = (entry for entry in reversed(await self.session.visible_messages()) if entry.position is not None)
+        last = next((entry.message.native for entry in answers if entry.message.role == "assistant"), None)
+        before, now = str((last or {}).get("model_id") or ""), bare_model_name(self.model)
+        if before and before.rpartition(":")[2] != now.rpartition(":")[2]:
+            self.notify(f"{before} answered in this conversation before; now {now} does. /model NAME switches")
+        self.warn_about_window()
+
+    def warn_about_window(self) -> None:
+        """Say which window is assumed if the model is unknown and the settings set no limit."""
+        if self.settings.max_context_tokens is None and (notice := unknown_model_notice(self.settings)) is not None:
+            self.notify(notice, "warning")
+
+    def _delete_files_of_expired_sessions(self, opened: Session) -> None:
+        try:
+            for expired in opened.expired_sessions:
+                folders = "".join(f", {folder}" for folder in delete_session_files(self.settings, expired))
+                self.notify(f"deleted {expired}, which its settings keep for a limited time{folders}")
+        except StoreError as error:
+            self.notify(str(error), "warning")
 
     def _callbacks(self) -> SessionCallbacks:
         return SessionCallbacks(
@@ -161,20 +224,18 @@ class Chat:
         await update_session_settings(self.session, settings, self._callbacks())
         self._runtimes.invalidate()
 
-    async def _close_session(self) -> None:
-        if self._session is not None:
-            session, self._session = self._session, None
-            await session.close()
-
     async def close(self) -> None:
         """Close the session, the servers and the store."""
-        await self._close_session()
+        if self._session is not None:
+            await self._session.close()
         await self._runtimes.close()
         await self.store.close()
 
-    @property
-    def _attachments_folder(self) -> Path:
-        return self.settings.paths.attachments(self.session.id)
+    async def _read_attachments(self) -> dict[str, str]:
+        """Return the attachments of the session; version 0.1 kept them as files outside the store."""
+        folder = self.settings.paths.attachments(self.session.id)
+        older = await asyncio.to_thread(lambda: {path.name: path.read_text() for path in sorted(folder.glob("*.txt"))})
+        return older | {name: await self.session.attachment(name) for name in self.session.attachments}
 
     async def last_exchange(self) -> tuple[str, str]:
         """Return the last prompt and the last answer."""
@@ -193,32 +254,43 @@ class Chat:
     @property
     def budget(self) -> Budget:
         """The budget of a request."""
-        return budget_from(self.settings) or budget_for(self.model)
+        return request_budget(self.settings)
 
     @property
     def status(self) -> ChatStatus:
         """The status of the conversation."""
-        history, last, known = self.session.history, self._last_request, configured_model(self.settings)
+        history, context, known = self.session.history, self._context, configured_model(self.settings)
+        shown = self._sent or context
         return ChatStatus(
             model=bare_model_name(self.model),
-            budget=self.budget.tokens,
-            tokens=last.tokens.total if last else self._context_tokens,
-            provenance=last.tokens.provenance if last else "estimated" if self._context_tokens else "",
+            budget=context.budget if context else self.budget.tokens,
+            tokens=shown.total if shown else 0,
+            provenance=shown.provenance if shown else "",
             cost=self._spent_dollars if known and known.input_price else None,
-            compactions=len(history.version.state_of(MAIN).compactions),
+            compactions=len(self._compactions),
             is_compacting=history.session_state.running_compaction is not None
             and history.session_state.ready_summary is None,
         )
 
-    async def refresh_token_count(self) -> None:
-        """Count the context again if something other than a request has changed it."""
-        if self._session is not None and self._session.history.change_count != self._counted_changes:
-            await self._count_context()
+    @property
+    def _compactions(self) -> tuple[CompactionCompleted, ...]:
+        return self.session.history.version.state_of(MAIN).compactions
 
-    async def _count_context(self) -> None:
-        session, self._last_request = self.session, None
-        self._context_tokens = (await session.context_breakdown(budget=self.budget)).total if len(session) else 0
-        self._counted_changes = session.history.change_count
+    def announce_compactions(self) -> None:
+        """Show each compaction that has taken effect since the last call."""
+        before, self._announced = self._announced, self._compactions
+        for event in self._announced:
+            # A compaction from which messages were restored is larger than before; the command says so itself.
+            if event.tokens_removed > 0 and not any(event is known for known in before):
+                self.screen.show(ConversationCompacted.from_event(event))
+
+    async def refresh_token_count(self) -> None:
+        """Count what the next request would hold, if that may have changed since the last count."""
+        session, self._sent = self.session, None
+        state = session.id, session.model, session.history.change_count, len(session), self.budget, session.policy
+        if state != self._counted_state:
+            self._context = await session.context_breakdown(budget=budget_from(self.settings))
+            self._counted_state = state
 
     # Turns.
 
@@ -236,9 +308,11 @@ class Chat:
             prompt = None if typed is None else await self._prepare_prompt(typed)
             if prompt == "":
                 return "failed"
+            if prompt:
+                await self._drop_unanswered_prompt()
             if is_first:
                 await offer_board(session, self.settings, self.screen, self.budget)
-                length = len(session)
+            length = len(session)
             outcome = await self._answer(prompt)
         except asyncio.CancelledError:
             outcome = self._show_interrupted()
@@ -251,7 +325,25 @@ class Chat:
         if prompt and is_recorded and is_first:
             with suppress(StoreError):
                 await session.rename(" ".join(prompt.split())[:MAX_SESSION_NAME_CHARS])
+        with suppress(HoldfastError):
+            self._unanswered_prompt = await self._find_unanswered_prompt() if outcome == "failed" else None
+            if outcome == "interrupted" and is_recorded and not session.history.was_interrupted(MAIN):
+                await session.interrupt()
+            await self.refresh_token_count()
         return outcome
+
+    async def _find_unanswered_prompt(self) -> int | None:
+        """Return the position of the newest message if it is a prompt whose turn has failed."""
+        newest = (await self.session.visible_messages())[-1:]
+        is_failed = newest and newest[0].message.is_prompt and not self.session.history.was_interrupted(MAIN)
+        return newest[0].position if is_failed else None
+
+    async def _drop_unanswered_prompt(self) -> None:
+        """Take a prompt that failed out of the context, because another one follows it; the log keeps it."""
+        position, self._unanswered_prompt = self._unanswered_prompt, None
+        if position is not None and position == await self._find_unanswered_prompt():
+            await self.session.rewind(to=position)
+            self.notify("the prompt before this one had no answer and left the context; /undo brings it back")
 
     def interrupt(self) -> bool:
         """Stop the turn and return whether there was one; the conversation stays valid."""
@@ -264,8 +356,9 @@ class Chat:
         outcome: TurnOutcome = "failed"
         async with aclosing(turn_events(runtime.agent, prompt, self.settings.max_steps)) as events:
             async for event in events:
-                self._last_request = runtime.capability.last_request or self._last_request
-                self._counted_changes = self.session.history.change_count
+                if (request := runtime.capability.last_request) is not None:
+                    self._sent = request.tokens
+                self.announce_compactions()
                 if isinstance(event, TurnEnded):
                     outcome = event.outcome
                     self._add_cost(event)
@@ -281,8 +374,8 @@ class Chat:
         return "interrupted"
 
     def _show_failed(self, error: Exception) -> TurnOutcome:
-        failure = describe_failure(error, bare_model_name(self.model))
-        self.notify(f"{failure}\nNothing is lost{self.failure_hint}.", "error")
+        failure = describe_failure(error, self.model)
+        self.notify(f"{failure}\nNothing is lost{self.failure_hint(self)}.", "error")
         self.screen.show(TurnEnded("failed"))
         return "failed"
 
@@ -308,8 +401,10 @@ class Chat:
         if await self.screen.ask_consent(f"{size}. Attach them as a file that the model reads piece by piece?") == "no":
             self.notify("not sent", "warning")
             return ""
-        name, path = await asyncio.to_thread(save_attachment, cleaned.text, self._attachments_folder)
-        self.file_tools.attachments[name] = path
+        known = {*self.session.history.session_state.attachments, *self.file_tools.attachments}
+        name = new_attachment_name(known)
+        await self.session.attach(name, cleaned.text, format=CHAT_SESSION_FORMAT)
+        self.file_tools.attachments[name] = cleaned.text
         self._runtimes.invalidate()
         return attachment_text(name, cleaned.text)
 
@@ -322,13 +417,26 @@ class Chat:
         return False if edited is None else edited if edited != draft.summary.text else True
 
 
+def convert_to_chat(
+    messages: Sequence[Mapping[str, object]], format_name: str
+) -> tuple[list[Mapping[str, object]], tuple[str, ...]]:
+    """Return messages in the chat's format, and what could not be carried over."""
+    source = format_named(format_name)
+    ends_with_answer = bool(messages) and source.decode(messages[-1], 0).role == "assistant"
+    # A conversion makes a request, which ends with a prompt. The prompt is not part of the conversation.
+    prompt = [source.encode(user("…"))] if ends_with_answer else []
+    converted = convert([*messages, *prompt], source=format_name, target=CHAT_SESSION_FORMAT)
+    return converted.messages[:-1] if ends_with_answer else converted.messages, converted.notes
+
+
 def describe_failure(error: Exception, model: str) -> str:
     """Return a text that says what failed and what to do."""
-    if isinstance(error, HoldfastError):
-        return str(error)
     if any(
         kind.__module__.split(".")[0] in {"mcp", "fastmcp"} or kind.__name__ == "MCPError"
         for kind in type(error).__mro__
     ):
         return f"an MCP server failed: {redact_text(str(error))}; check [mcp] in the settings, or remove the server"
-    return str(as_model_error(model, error))
+    known = as_model_error(bare_model_name(model), error)
+    if isinstance(known, ModelAccessError) and (variable := key_variable(model)) and variable not in str(known):
+        return f"{known} (it is read from ${variable})"
+    return str(known)

@@ -38,6 +38,7 @@ async def run_slash_command(chat: Chat, line: str) -> bool:
     name, _, arguments = line.strip().removeprefix("/").partition(" ")
     try:
         await SLASH_COMMANDS.find(name.lower()).run(chat, arguments.strip())
+        chat.announce_compactions()
         await chat.refresh_token_count()
     except HoldfastError as error:
         chat.notify(str(error), "error")

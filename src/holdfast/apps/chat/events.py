@@ -4,10 +4,12 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
+from holdfast.core.history.events import CompactionCompleted
 from holdfast.redaction import redact_text
 
 NoticeLevel: TypeAlias = Literal["info", "warning", "error"]
-TurnOutcome: TypeAlias = Literal["done", "interrupted", "failed"]
+TurnOutcome: TypeAlias = Literal["done", "cut", "interrupted", "failed"]
+"""How a turn ended; `cut` means that the answer is not whole."""
 Consent: TypeAlias = Literal["yes", "always", "no"]
 
 
@@ -55,6 +57,30 @@ class TurnEnded:
     requests: int = 0
 
 
+COMPACTED_TITLE = "Conversation Compacted"
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationCompacted:
+    """A compaction took effect; `str()` of it is its line in a transcript."""
+
+    tokens_before: int
+    tokens_after: int
+    messages: int
+    """How many messages were replaced."""
+    by_model: str | None = None
+    """The model that wrote the summary; None for a digest made by rule."""
+
+    @classmethod
+    def from_event(cls, event: CompactionCompleted) -> "ConversationCompacted":
+        """Return the chat event for an event of the log."""
+        before, after = event.pre_compaction_tokens, event.post_compaction_tokens
+        return cls(before, after, event.span.message_count, event.summary.by_model)
+
+    def __str__(self) -> str:
+        return f"{COMPACTED_TITLE}: {self.tokens_before:,} → {self.tokens_after:,} tokens"
+
+
 @dataclass(frozen=True, slots=True)
 class ChatNotice:
     """A notice for the user."""
@@ -91,6 +117,7 @@ ChatEvent: TypeAlias = (
     | ToolCallStarted
     | ToolCallFinished
     | TurnEnded
+    | ConversationCompacted
     | ChatNotice
     | CommandReply
     | CommandTable

@@ -23,11 +23,12 @@ SKIPPED_FOLDERS = frozenset({".git", ".hg", ".svn", ".venv", "venv", "node_modul
 
 
 class FileTools:
-    """The file tools for one folder; `attachments` are single files from other folders, by display name."""
+    """The file tools for one folder."""
 
-    def __init__(self, root: Path, attachments: dict[str, Path] | None = None) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root.resolve()
-        self.attachments = {} if attachments is None else attachments
+        self.attachments: dict[str, str] = {}
+        """The attachments of the conversation by name; they are read like files."""
 
     def list_files(self, path: str = ".", pattern: str = "*") -> str:
         """List files and folders.
@@ -59,12 +60,14 @@ class FileTools:
             start_line: The first line, counted from 1.
             lines: How many lines at most.
         """
-        found = self.attachments.get(path) or self._resolve(path)
-        if isinstance(found, str):
-            return found
-        if found.is_dir():
-            return f"{path} is a folder; use list_files"
-        text = _read_text(found)
+        text = self.attachments.get(path)
+        if text is None:
+            found = self._resolve(path)
+            if isinstance(found, str):
+                return found
+            if found.is_dir():
+                return f"{path} is a folder; use list_files"
+            text = _read_text(found)
         if text is None:
             return f"{path} is not a text file, or larger than {MAX_FILE_BYTES:,} bytes"
         every = text.splitlines()

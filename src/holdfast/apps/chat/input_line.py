@@ -25,6 +25,8 @@ from prompt_toolkit.styles import Style
 from holdfast.stores.files import create_private_file
 
 PROMPT_MARK = "› "
+MAX_KEPT_PROMPT_CHARS = 1_000
+"""A longer text is a paste, which the file of the prompt history does not keep."""
 PROMPT_STYLE = Style.from_dict({"bottom-toolbar": "noreverse fg:ansibrightblack", "mark": "bold", "asked": "bold"})
 CompletionSource = Callable[[str], Iterable[tuple[str, str]]]
 """Returns completions for the last word of a line, each with its meaning."""
@@ -54,6 +56,15 @@ class _InputCompleter(Completer):
                 yield Completion(word, start_position=-len(last), display_meta=meaning)
 
 
+class PromptHistory(FileHistory):
+    """Keeps what the user typed, and no large pastes: those belong to a conversation and are deleted with it."""
+
+    def store_string(self, string: str) -> None:
+        """Write a text to the file, unless it is a paste."""
+        if len(string) <= MAX_KEPT_PROMPT_CHARS:
+            super().store_string(string)
+
+
 class InputLine:
     """Reads what the user types."""
 
@@ -80,7 +91,7 @@ class InputLine:
         self._session: PromptSession[str] = PromptSession(
             message=self._message,
             bottom_toolbar=below,
-            history=FileHistory(history),
+            history=PromptHistory(history),
             completer=_InputCompleter(completions),
             complete_while_typing=True,
             key_bindings=self._bindings(),

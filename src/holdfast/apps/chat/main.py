@@ -1,7 +1,10 @@
 """Starts and ends a chat: chooses the screen and the conversation, and updates the context board on exit."""
 
 import asyncio
+import logging
 import os
+import shlex
+import shutil
 import signal
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -18,6 +21,7 @@ from holdfast.apps.chat.plain_screen import JsonScreen, PlainScreen
 from holdfast.apps.settings.settings import Settings
 from holdfast.core.planning.summary.board_prompt import CONSOLIDATION_AGENT
 from holdfast.errors import HoldfastError, SettingsError
+from holdfast.stores.memory import MemoryStore
 from holdfast.text import pluralize
 
 if TYPE_CHECKING:
@@ -48,7 +52,7 @@ async def consolidate_on_exit(chat: Chat) -> None:
         chat.notify(f"{CONSOLIDATION_AGENT}: {pluralize(len(done.proposals), 'change')} to the board; /board shows it")
 
 
-EXIT_CODES: dict[TurnOutcome, int] = {"done": 0, "failed": 1, "interrupted": 130}
+EXIT_CODES: dict[TurnOutcome, int] = {"done": 0, "cut": 1, "failed": 1, "interrupted": 130}
 RESUMING_RESTORE = "recent_text"
 """A policy that restores in this way continues the newest conversation by default."""
 
@@ -69,17 +73,34 @@ class ChatOptions:
 
 async def run_chat(settings: Settings, options: ChatOptions) -> int:
     """Run a chat, and return the exit code."""
+    # The screen shows these warnings; on standard error they would garble it.
+    logging.getLogger("holdfast").addHandler(logging.NullHandler())
     if not options.is_once and not options.is_json and has_terminal():
         return await _run_in_terminal(settings, options)
     screen = JsonScreen() if options.is_json else PlainScreen()
     async with _open_chat(settings, screen, options) as chat:
-        chat.failure_hint = f"; continue with: holdfast chat --resume {chat.session.id}"
+        chat.failure_hint = _describe_resuming
         try:
             task = asyncio.current_task()
             with end_on_signals(task.cancel if task is not None else lambda: None):
                 return EXIT_CODES[await _answer_input(chat, options)]
         finally:
             await consolidate_on_exit(chat)
+
+
+def _describe_resuming(chat: Chat) -> str:
+    """Return how to continue the conversation in another run; empty if nothing of it is stored."""
+    if not len(chat.session) or isinstance(chat.store, MemoryStore):
+        return ""
+    return f"; continue with: {program_name()} chat --resume {shlex.quote(chat.session.id)}"
+
+
+def program_name() -> str:
+    """Return the command that starts this program: its name if the shell finds it, else its path."""
+    started = Path(sys.argv[0])
+    found = shutil.which(started.name)
+    is_on_path = found is not None and Path(found).resolve() == started.resolve()
+    return started.name if is_on_path else shlex.quote(str(started))
 
 
 async def _answer_input(chat: Chat, options: ChatOptions) -> TurnOutcome:
@@ -103,8 +124,8 @@ async def _run_in_terminal(settings: Settings, options: ChatOptions) -> int:
             await run_chat_loop(chat, terminal, options.prompt, greeting=lambda: _show_greeting(chat, terminal))
         if signals:
             await consolidate_on_exit(chat)
-        if len(chat.session):
-            chat.notify(f"saved; continue with: holdfast chat --resume {chat.session.id}")
+        if hint := _describe_resuming(chat):
+            chat.notify(f"saved{hint}")
     return 0
 
 

@@ -1,5 +1,8 @@
 """Prints styled text, Markdown and tables above the input line, with rich. Loaded at the first output."""
 
+from collections.abc import Iterable
+
+from markdown_it.token import Token
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table as Columns
@@ -7,6 +10,17 @@ from rich.text import Text
 
 from holdfast.apps.chat.events import CommandTable
 from holdfast.apps.chat.plain_screen import replace_control_characters
+
+
+def _clean_tokens(tokens: Iterable[Token]) -> None:
+    """Replace control characters in parsed text: an entity such as `&#x202e;` is one only after it is decoded."""
+    for token in tokens:
+        token.content = replace_control_characters(token.content)
+        token.attrs = {
+            name: replace_control_characters(value) if isinstance(value, str) else value
+            for name, value in token.attrs.items()
+        }
+        _clean_tokens(token.children or ())
 
 
 class MarkdownPrinter:
@@ -20,8 +34,10 @@ class MarkdownPrinter:
         self._console.print(Text(replace_control_characters(text), style=style))
 
     def print_markdown(self, text: str) -> None:
-        """Print Markdown."""
-        self._console.print(Markdown(replace_control_characters(text)))
+        """Print Markdown; links show the address that they open."""
+        parsed = Markdown(replace_control_characters(text), hyperlinks=False)
+        _clean_tokens(parsed.parsed)
+        self._console.print(parsed)
 
     def print_table(self, table: CommandTable) -> None:
         """Print a table."""

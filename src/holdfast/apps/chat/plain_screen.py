@@ -15,6 +15,7 @@ from holdfast.apps.chat.events import (
     CommandReply,
     CommandTable,
     Consent,
+    ConversationCompacted,
     TextDelta,
     ThinkingDelta,
     ToolCallFinished,
@@ -70,6 +71,8 @@ class PlainScreen:
                 self._write_stderr(f"· {tool} {preview_line(arguments)}")
             case ToolCallFinished(result=result, is_error=is_error):
                 self._write_stderr(f"  {'failed: ' if is_error else ''}{preview_line(result)}")
+            case ConversationCompacted():
+                self._write_stderr(f"--- {event}")
             case ChatNotice(text, level):
                 self._write_stderr(
                     replace_control_characters(text)
@@ -118,6 +121,7 @@ CHAT_EVENT_NAMES = {
     ToolCallStarted: "tool_call",
     ToolCallFinished: "tool_result",
     TurnEnded: "turn_end",
+    ConversationCompacted: "compacted",
     ChatNotice: "notice",
     CommandReply: "answer",
     CommandTable: "table",

@@ -1,15 +1,15 @@
 """Prepares prompts: makes typed or pasted text valid, and small enough for the window.
 
-A paste that would fill the window is not cut. It becomes an attachment: a private file that the model reads in parts.
-The prompt then holds the beginning of the text and says how to read the rest.
+A paste that would fill the window is not cut. It becomes an attachment of the conversation, which the model reads in
+parts. The prompt then holds the beginning of the text and says how to read the rest.
 """
 
 import re
+from collections.abc import Container
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import count
 
 from holdfast.core.conversation.tokens import Counter
-from holdfast.stores.files import PRIVATE_FOLDER_MODE, write_private_lines
 
 MAX_PROMPT_SHARE = 0.5
 """A prompt that takes a larger share of the budget becomes an attachment."""
@@ -48,12 +48,9 @@ def is_too_large(text: str, budget: int, counter: Counter) -> bool:
     return len(text) > 16 * limit or (len(text) > limit and counter.count(text) > limit)
 
 
-def save_attachment(text: str, folder: Path) -> tuple[str, Path]:
-    """Save a text as a file that only its owner can read; return its name and path."""
-    folder.mkdir(mode=PRIVATE_FOLDER_MODE, parents=True, exist_ok=True)
-    name = f"paste-{len(list(folder.glob('paste-*.txt'))) + 1}.txt"
-    write_private_lines(folder / name, [text])
-    return name, folder / name
+def new_attachment_name(taken: Container[str]) -> str:
+    """Return the next name for a paste."""
+    return next(name for number in count(1) if (name := f"paste-{number}.txt") not in taken)
 
 
 def attachment_text(name: str, text: str) -> str:

@@ -5,16 +5,14 @@ in other threads and processes, so that the user can type meanwhile.
 """
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.apps.chat.events import Consent, Screen
+from holdfast.apps.chat.events import ChatNotice, Consent, Screen
 from holdfast.apps.chat.file_tools import FileTools
 from holdfast.apps.settings.build import budget_from, memory_from, read_system_text
 from holdfast.apps.settings.models import bare_model_name
 from holdfast.apps.settings.settings import Settings
-from holdfast.apps.settings.tables import McpServer
 from holdfast.models.base import Summarizer
 from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
 from holdfast.models.errors import as_model_error
@@ -128,24 +126,36 @@ class RuntimeCache:
 
         # The embedded model cannot use tools: they would only fill its window.
         tools = () if server is not None else settings.tools
-        servers: Mapping[str, McpServer] = {} if server is not None else settings.mcp
-        toolsets = agent.build_toolsets(tools, folder, self._ask_consent, settings.allow, servers)
+        named = () if server is not None else settings.mcp.values()
+        servers = [agent.mcp_toolset(one, self._show_warning) for one in named]
+        toolsets = agent.build_toolsets(
+            tools, folder, self._ask_consent, settings.allow, servers, variables=settings.pass_env
+        )
         if settings.agents and server is None:
             toolsets.append(
                 agent.build_delegation_toolset(
                     settings.agents,
                     settings.model,
                     budget_from(settings),
-                    lambda names: agent.build_toolsets(names, folder, self._ask_consent, settings.allow, {}),
+                    lambda names: agent.build_toolsets(
+                        names, folder, self._ask_consent, settings.allow, variables=settings.pass_env
+                    ),
                 )
             )
         system = agent.build_system_text(read_system_text(settings), folder.root, has_tools=bool(toolsets))
         if tools and (daily := memory_from(settings)) is not None:
             toolsets.append(agent.memory_toolset(MemorySearchTool(daily)))
-        budget, has_tools = budget_from(settings), bool(tools or servers)
-        capability = Holdfast(session=session, budget=budget, model=settings.model, recall=has_tools)
+        budget, rule = budget_from(settings), settings.effective_policy.compaction
+        has_recall = bool(tools or servers) and (rule is None or rule.allows_recall_tool)
+        capability = Holdfast(session=session, budget=budget, model=bare_model_name(settings.model), recall=has_recall)
         model = agent.build_model(settings.model, server)
-        return Runtime(agent.build_agent(model, capability, toolsets, system, settings.max_steps), capability)
+        answering = agent.build_agent(
+            model, capability, toolsets, system, max_steps=settings.max_steps, idle_seconds=settings.idle_seconds
+        )
+        return Runtime(answering, capability)
+
+    def _show_warning(self, problem: str) -> None:
+        self._screen.show(ChatNotice(problem, "warning"))
 
     async def _ask_consent(self, command: str) -> Consent:
         return await self._screen.ask_consent(f"Run: {command}", has_always=True)

@@ -1,8 +1,8 @@
 """Runs shell commands for a model. The tool asks the user before each command that the settings do not allow.
 
 The settings allow plain commands by their first words. The tool always asks about a command that could hide another
-one (a pipe, a substitution, a second line). It does not pass on variables whose names look like secrets. When a turn
-ends, its commands are stopped, and so is every process that they started.
+one (a pipe, a substitution, a second line). Of the environment it passes on only what is known to be harmless, and what
+the settings name. When a turn ends, its commands are stopped, and so is every process that they started.
 """
 
 import asyncio
@@ -10,12 +10,14 @@ import os
 import re
 import shlex
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeAlias
 
 from holdfast.apps.chat.events import Consent
+from holdfast.redaction import redact_text
 
 AskConsent: TypeAlias = Callable[[str], Awaitable[Consent]]
 
@@ -25,15 +27,32 @@ MAX_OUTPUT_BYTES = 400_000
 COMMAND_TERMINATE_SECONDS = 2.0
 _SHELL_SYNTAX = re.compile(r"[;&|<>`$(){}\n\r\\*?\[\]~!#=]")
 """Characters with a special meaning to a shell."""
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|_PAT$|DSN$", re.IGNORECASE)
+HARMLESS_VARIABLES = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "SHLVL", "PWD", "OLDPWD", "HOSTNAME", "TMPDIR", "TMP", "TEMP", "TZ"),
+    *("LANG", "LANGUAGE", "LC_*", "TERM", "COLORTERM", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR*"),
+    *("EDITOR", "VISUAL", "PAGER", "MANPATH", "INFOPATH", "XDG_*", "DISPLAY", "WAYLAND_DISPLAY", "CI"),
+    *("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYENV_*", "PYTHON*", "NVM_*", "NODE_ENV", "NODE_PATH"),
+    *("GOPATH", "GOROOT", "GOBIN", "GOFLAGS", "CARGO_HOME", "CARGO_TARGET_DIR", "RUSTUP_*", "RUST_*", "JAVA_HOME"),
+    *("GEM_HOME", "GEM_PATH", "RBENV_ROOT", "SDKMAN_DIR", "ANDROID_HOME", "HOMEBREW_*", "NIX_*"),
+    *("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "MAKEFLAGS", "CPATH", "LIBRARY_PATH"),
+    *("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PKG_CONFIG_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+    *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+)
+"""Variables that a command gets; a star stands for any characters. No list of names of secrets is ever complete."""
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|JWT|COOKIE|_PAT$|DSN$", re.IGNORECASE)
 COMMAND_REFUSED = "the user did not allow this command; do without it, or ask what to do instead"
 
 
 class ShellTool:
     """Runs commands in one folder."""
 
-    def __init__(self, folder: Path, ask: AskConsent, allowed: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, ask: AskConsent, allowed: Sequence[str] = (), variables: Sequence[str] = ()
+    ) -> None:
+        """`allowed` are beginnings of commands, `variables` names of variables that commands get."""
         self._folder = folder
+        self._variables = variables
         self._ask = ask
         self._allowed = [shlex.split(beginning) for beginning in allowed if beginning.strip()]
         self._always_allowed: set[str] = set()
@@ -66,7 +85,7 @@ class ShellTool:
             process = await asyncio.create_subprocess_shell(
                 command,
                 cwd=self._folder,
-                env={name: value for name, value in os.environ.items() if not _SECRET.search(name)},
+                env=command_environment(os.environ, self._variables),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
@@ -85,6 +104,20 @@ class ShellTool:
             await _terminate(process)
         text = _render_output(output)
         return text if code == 0 else f"{text}\n[exit code {code}]".lstrip("\n")
+
+
+def command_environment(environ: Mapping[str, str], named: Sequence[str] = ()) -> dict[str, str]:
+    """Return the variables that a command gets: harmless ones, and those that the settings name.
+
+    A variable whose name or value looks like a secret must be named exactly, without a star.
+    """
+    patterns = (*HARMLESS_VARIABLES, *named)
+
+    def is_harmless(name: str, value: str) -> bool:
+        is_plain = name in HARMLESS_VARIABLES or not _SECRET.search(name)
+        return is_plain and any(fnmatchcase(name, one) for one in patterns) and redact_text(value) == value
+
+    return {name: value for name, value in environ.items() if name in named or is_harmless(name, value)}
 
 
 def is_allowed(command: str, allowed: Sequence[Sequence[str]]) -> bool:

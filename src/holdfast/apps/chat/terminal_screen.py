@@ -20,6 +20,7 @@ from holdfast.apps.chat.events import (
     CommandReply,
     CommandTable,
     Consent,
+    ConversationCompacted,
     TextDelta,
     ThinkingDelta,
     ToolCallFinished,
@@ -173,6 +174,8 @@ class TerminalScreen:
                 self._printer.print_text(
                     f"  {'✗' if is_error else '✓'} {preview_line(result)}", "red" if is_error else "dim"
                 )
+            case ConversationCompacted():
+                self._printer.print_text(f"─── {event} ───", "dim")
             case ChatNotice(text, level):
                 self._printer.print_text(text, NOTICE_STYLES[level])
             case CommandReply(text):

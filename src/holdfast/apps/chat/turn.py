@@ -4,14 +4,17 @@ References to artifacts are removed from the answer while it streams.
 """
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import replace
 
 from pydantic_ai import Agent, AgentRunResultEvent
 from pydantic_ai.exceptions import UsageLimitExceeded
 from pydantic_ai.messages import (
     AgentStreamEvent,
+    FinishReason,
     FunctionToolCallEvent,
     FunctionToolResultEvent,
+    ModelResponse,
     PartDeltaEvent,
     PartStartEvent,
     TextPart,
@@ -19,6 +22,7 @@ from pydantic_ai.messages import (
     ThinkingPart,
     ThinkingPartDelta,
 )
+from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.usage import UsageLimits
 
 from holdfast.apps.chat.events import (
@@ -33,6 +37,12 @@ from holdfast.apps.chat.events import (
 from holdfast.core.recall.artifacts import ARTIFACT_REFERENCE
 
 REFERENCE_START = "[artifact:"
+CUT_PROBLEMS: Mapping[FinishReason | None, str] = {
+    "length": "the answer reached the model's output limit and is cut; say “go on” for the rest",
+    "content_filter": "the provider's content filter stopped the answer; it is cut",
+    "error": "the provider reported an error in the middle of the answer; it is cut, and /retry asks again",
+    None: "the stream ended without a finish reason, so the answer may be cut; /retry asks again",
+}
 MAX_HELD_CHARS = 4_000
 """A text that is longer cannot be a reference."""
 
@@ -95,11 +105,28 @@ async def turn_events(
                     chat_event = TextDelta(text) if text else None
                 elif chat_event is not None and (rest := references.flush()):
                     yield TextDelta(rest)
+                if isinstance(event, AgentRunResultEvent) and isinstance(chat_event, TurnEnded):
+                    reports_finish = isinstance(agent.model, OpenAIChatModel)
+                    if problem := cut_problem(event.result.response, reports_finish=reports_finish):
+                        yield ChatNotice(problem, "warning")
+                        chat_event = replace(chat_event, outcome="cut")
                 if chat_event is not None:
                     yield chat_event
     except UsageLimitExceeded:
         yield ChatNotice(f"stopped after {max_steps} steps without a final answer; say “go on” to continue", "warning")
         yield TurnEnded("failed")
+
+
+def cut_problem(response: ModelResponse, *, reports_finish: bool) -> str:
+    """Say why an answer is not whole; empty if it is.
+
+    pydantic-ai reports a stream of the OpenAI format that ends without a finish reason as finished. If the model
+    `reports_finish`, the reason as the provider wrote it tells the difference.
+    """
+    reason = response.finish_reason
+    if reports_finish and reason == "stop" and not (response.provider_details or {}).get("finish_reason"):
+        reason = None
+    return CUT_PROBLEMS.get(reason, "")
 
 
 def _to_chat_event(event: AgentStreamEvent | AgentRunResultEvent[str]) -> ChatEvent | None:

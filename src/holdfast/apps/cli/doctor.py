@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
@@ -28,10 +29,11 @@ from holdfast.apps.settings.models import (
     configured_model,
     missing_key,
     provider_of,
+    window_remedy,
 )
 from holdfast.apps.settings.paths import display_path
 from holdfast.apps.settings.settings import Settings
-from holdfast.core.planning.situation import DEFAULT_WINDOW
+from holdfast.counters.models import describe_unknown_model
 from holdfast.errors import HoldfastError, redact_text
 from holdfast.models.base import SummaryPrompt
 from holdfast.models.embedded.server import EmbeddedSummarizer
@@ -71,6 +73,7 @@ async def run_doctor(args: argparse.Namespace, store: Store) -> int:
     settings = settings_for(args, is_tolerant=True)
     findings = [*_check_versions(), *_check_settings(settings), *_check_model(settings)]
     findings += [one async for one in _check_reachable(settings, is_asked=args.ask)]
+    findings += [one async for one in _check_mcp_servers(settings)]
     findings += [one async for one in _check_store(settings)]
     findings += [*_check_clock(), *_check_disk(settings)]
     if args.json:
@@ -130,7 +133,7 @@ def _check_model(settings: Settings) -> Iterator[DoctorFinding]:
         yield from _check_named_model(settings)
         return
     if configured_model(settings) is None:
-        yield _unknown_window(model)
+        yield _unknown_window(settings)
     if model == EMBEDDED and (providers := available_providers(os.environ)):
         said = f"there are keys for {', '.join(providers)}, which are not used"
         yield DoctorFinding("ok", "model", said, f"to use one: holdfast config model {providers[0]}:NAME")
@@ -141,8 +144,8 @@ def _check_named_model(settings: Settings) -> Iterator[DoctorFinding]:
     model, is_known = settings.model, configured_model(settings) is not None
     if find_spec("pydantic_ai") is None:
         yield from _check_package(model, "pydantic_ai", "pydantic-ai")
-    elif not is_known and provider_of(model) not in PROVIDER_KEYS:
-        said = f"{model} is unknown"
+    elif ":" not in model or (not is_known and provider_of(model) not in PROVIDER_KEYS):
+        said = f"{model} names no provider" if is_known else f"{model} is unknown"
         yield DoctorFinding(
             "fail", "model", said, "name a provider and its model, such as openai:gpt-5; see holdfast models"
         )
@@ -151,14 +154,12 @@ def _check_named_model(settings: Settings) -> Iterator[DoctorFinding]:
     elif is_known:
         yield DoctorFinding("ok", "model", model)
     else:
-        yield _unknown_window(model)
+        yield _unknown_window(settings)
 
 
-def _unknown_window(model: str) -> DoctorFinding:
-    said = f"the window of {model} is unknown; {DEFAULT_WINDOW:,} tokens are assumed"
-    return DoctorFinding(
-        "warn", "model", said, f'write [models."{bare_model_name(model)}"] with window = … into holdfast.toml'
-    )
+def _unknown_window(settings: Settings) -> DoctorFinding:
+    said = describe_unknown_model(bare_model_name(settings.model), settings.effective_policy.unknown_window)
+    return DoctorFinding("warn", "model", said, window_remedy(settings.model))
 
 
 def _check_embedded() -> Iterator[DoctorFinding]:
@@ -219,6 +220,20 @@ async def _check_answer(settings: Settings) -> DoctorFinding:
     return DoctorFinding("ok", "model", f"{answer.model} answered in {time.monotonic() - began:.1f} s")
 
 
+async def _check_mcp_servers(settings: Settings) -> AsyncIterator[DoctorFinding]:
+    """Yield whether each MCP server starts."""
+    for server in settings.mcp.values():
+        from holdfast.apps.chat.agent import mcp_toolset  # noqa: PLC0415 - seconds to load, only for servers
+
+        problems: list[str] = []
+        async with mcp_toolset(server, problems.append):
+            pass
+        if problems:
+            yield DoctorFinding("fail", "mcp", problems[0])
+        else:
+            yield DoctorFinding("ok", "mcp", f"{server.name} starts")
+
+
 async def _check_store(settings: Settings) -> AsyncIterator[DoctorFinding]:
     """Yield whether the store opens, and whether only its owner can read it."""
     try:
@@ -229,10 +244,12 @@ async def _check_store(settings: Settings) -> AsyncIterator[DoctorFinding]:
     path = store.path if isinstance(store, SqliteStore) else None
     if path is not None and not path.exists():
         folder = _existing_folder(path.parent)
-        if os.access(folder, os.W_OK | os.X_OK):
-            yield DoctorFinding("ok", "store", f"{display_path(path)} is created with the first message")
-        else:
-            said = f"{display_path(folder)} cannot be written to"
+        try:
+            # Only an attempt shows whether a file can be made there: root may write anywhere but on a read-only disk.
+            with TemporaryFile(dir=folder):
+                yield DoctorFinding("ok", "store", f"{display_path(path)} is created with the first message")
+        except OSError as error:
+            said = f"{display_path(path)} cannot be created: {display_path(folder)}: {error.strerror or error}"
             yield DoctorFinding("fail", "store", said, "choose another store")
         return
     was_open = path is not None and bool(path.stat().st_mode & GROUP_AND_OTHERS_MODE)

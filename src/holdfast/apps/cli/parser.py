@@ -84,6 +84,8 @@ def _add_sessions(commands: Subparsers) -> None:
     show.add_argument("--at", type=_positive_number, metavar="N", help=at)
     replay = _add_command(commands, "replay", do.replay_session, of_session=True)
     replay.add_argument("--verify", action="store_true", help="exit with 1 if a request differs from what was sent")
+    head = "exit with 1 unless the chain of requests holds this head, which an earlier --verify printed"
+    replay.add_argument("--head", metavar="HASH", help=head)
     scrub = _add_command(commands, "scrub", do.scrub_session, of_session=True)
     scrub.add_argument("text", metavar="TEXT", help="the secret; - reads it from standard input")
 

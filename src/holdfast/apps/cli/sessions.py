@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TypeAlias
@@ -20,7 +20,7 @@ from holdfast.apps.cli.output import (
     session_age,
     warn,
 )
-from holdfast.apps.settings.build import session_files
+from holdfast.apps.settings.build import delete_session_files, session_files
 from holdfast.errors import SettingsError, StoreUnavailableError
 from holdfast.session.log.event_log import now_ms
 from holdfast.session.maintenance.scrub import scrub, scrub_files
@@ -41,6 +41,10 @@ from holdfast.stores.sqlite.recover import recover_store
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.text import pluralize
 
+OUT_OF_REACH = (
+    "out of reach: backups, exports and snapshots of the disk; of a PostgreSQL server also its write-ahead log and its "
+    "replicas. Replace the secret itself where it is used."
+)
 CommandFunction: TypeAlias = Callable[[argparse.Namespace, Store], Coroutine[object, object, int]]
 
 
@@ -63,31 +67,44 @@ async def list_sessions(args: argparse.Namespace, store: Store) -> int:
 
 
 async def delete_session(args: argparse.Namespace, store: Store) -> int:
-    """Delete one session permanently.
+    """Delete one session permanently, with its checkpoints and attachments.
 
     holdfast sessions rm report-2024 --yes
     """
     session = await resolve_session_id(store, args.id)
-    confirm(args, f"delete session {session!r} with {await store.length(session):,} events?")
-    await store.delete(session)
-    print_result(args, f"deleted {session}", {"deleted": [session]})
+    events = await store.length(session)
+    confirm(args, f"delete session {session!r} with {events:,} events?")
+    folders = await _delete_whole_session(args, store, session)
+    lines = [f"deleted {session}: {events:,} events", *(f"deleted {folder}" for folder in folders)]
+    print_result(args, "\n".join(lines), {"deleted": [session], "events": events, "folders": [*map(str, folders)]})
     return 0
 
 
 async def delete_old_sessions(args: argparse.Namespace, store: Store) -> int:
-    """Delete the sessions that have not changed for a number of days.
+    """Delete the sessions that have not changed for a number of days, with their checkpoints and attachments.
 
     holdfast sessions prune --days 30 --dry-run
     """
     old = await expired_sessions(store, days=args.days, now_ms=now_ms())
+    folders: list[Path] = []
     if not args.dry_run and old:
         confirm(args, f"delete {len(old):,} sessions older than {args.days} days?")
         for info in old:
-            await store.delete(info.id)
+            folders += await _delete_whole_session(args, store, info.id)
     verb = "would delete" if args.dry_run else "deleted"
     listed = "".join(f"\n  {escape_control_characters(info.id)}  {session_age(info)}" for info in old)
-    print_result(args, f"{verb} {len(old):,} sessions{listed}", {verb.replace(" ", "_"): [info.id for info in old]})
+    also = "".join(f"\ndeleted {folder}" for folder in folders)
+    facts = {verb.replace(" ", "_"): [info.id for info in old], "folders": [*map(str, folders)]}
+    print_result(args, f"{verb} {len(old):,} sessions{listed}{also}", facts)
     return 0
+
+
+async def _delete_whole_session(args: argparse.Namespace, store: Store, session: str) -> list[Path]:
+    """Delete a session and its folders, and return the folders."""
+    # The folders first: if one cannot be deleted, the session is still there to delete again.
+    folders = delete_session_files(settings_for(args, is_tolerant=True), session)
+    await store.delete(session)
+    return folders
 
 
 async def show_session(args: argparse.Namespace, store: Store) -> int:
@@ -124,6 +141,12 @@ async def show_session(args: argparse.Namespace, store: Store) -> int:
     return 0
 
 
+PROOF_COVERS = (
+    "This covers the messages, system text and tools of every request, and not messages that no request held. Whoever "
+    "may write to the store could compute all hashes again; keep the head elsewhere to notice that:"
+)
+
+
 async def replay_session(args: argparse.Namespace, store: Store) -> int:
     """Rebuild every request from the log; with --verify, check that each is what was sent.
 
@@ -136,30 +159,49 @@ async def replay_session(args: argparse.Namespace, store: Store) -> int:
         progress(len(requests))
     progress.done()
     rows = [
-        {
-            "request": one.number + 1,
-            "messages": len(one.messages),
-            "state": "same" if one.is_same else "scrubbed" if one.is_scrubbed else "different",
-        }
-        for one in requests
+        {"request": one.number + 1, "messages": len(one.messages), "state": _request_state(one)} for one in requests
     ]
-    first = next((row["request"] for row in rows if row["state"] == "different"), None)
+    first = next((row for row in rows if row["state"] in {"different", "unchained"}), None)
+    heads = [one.chain_hash for one in requests if one.chain_hash is not None]
+    is_head_known = args.head is None or args.head in heads
     if args.json:
-        print_json({"session": session.id, "requests": rows, "firstDifference": first, "damage": session.damage})
+        facts = {"firstDifference": first and first["request"], "damage": session.damage, "head": [None, *heads][-1]}
+        print_json({"session": session.id, "requests": rows, **facts, "isHeadKnown": is_head_known})
     elif not args.verify:
         print_table(("REQUEST", "MESSAGES"), [(str(row["request"]), str(row["messages"])) for row in rows])
     else:
-        states = [row["state"] for row in rows]
-        print(f"{len(rows):,} requests: {states.count('same'):,} the same, {states.count('scrubbed'):,} scrubbed, "
-              f"{states.count('different'):,} different")  # fmt: skip
-        if first is not None:
-            print(
-                f"request {first} is not what was sent; "
-                f"see: holdfast show {escape_control_characters(session.id)} --at {first}"
-            )
+        _print_proof(escape_control_characters(session.id), rows, first, heads)
+    if not is_head_known:
+        warn(f"no request of this log has the head {args.head}: the log was changed, or it is another log")
     for problem in session.damage:
         warn(f"not loaded: {problem}")
-    return int(args.verify and (first is not None or bool(session.damage)))
+    return int(not is_head_known or (args.verify and (first is not None or bool(session.damage))))
+
+
+def _request_state(one: RebuiltRequest) -> str:
+    if not one.is_same and not one.is_scrubbed:
+        return "different"
+    if not one.is_chained:
+        return "unchained"
+    return "same" if one.is_same else "scrubbed"
+
+
+def _print_proof(
+    session: str, rows: Sequence[Mapping[str, object]], first: Mapping[str, object] | None, heads: Sequence[str]
+) -> None:
+    """Print how many requests are what was sent, the first that is not, and what the proof covers."""
+    states = [row["state"] for row in rows]
+    counts = f"{states.count('same'):,} the same, {states.count('scrubbed'):,} scrubbed"
+    print(f"{len(rows):,} requests: {counts}, {states.count('different') + states.count('unchained'):,} different")
+    if first is not None and first["state"] == "different":
+        print(f"request {first['request']} is not what was sent; see: holdfast show {session} --at {first['request']}")
+    elif first is not None:
+        print(
+            f"request {first['request']} does not continue the chain: before it a request was changed together with "
+            "its hash, removed or inserted"
+        )
+    elif heads:
+        print(f"{PROOF_COVERS}\n  holdfast replay {session} --verify --head {heads[-1]}")
 
 
 async def export_session(args: argparse.Namespace, store: Store) -> int:
@@ -260,13 +302,17 @@ async def scrub_session(args: argparse.Namespace, store: Store) -> int:
     files = scrub_files(session_files(settings_for(args, is_tolerant=True), session), secret)
     for other in done.elsewhere:
         warn(f"session {other} also contains it; scrub that session too")
+    for place in done.remaining:
+        warn(f"not finished: {place}")
+    if done.count or files:
+        warn(OUT_OF_REACH)
     text = f"replaced {pluralize(done.count, 'time')} in {pluralize(len(done.positions), 'record')}"
     print_result(
         args,
         "\n".join([text, *(f"replaced in {path}" for path in files)]),
         {**asdict(done), "files": [*map(str, files)]},
     )
-    return int(done.count == 0 and not files)
+    return int(bool(done.remaining) or (done.count == 0 and not files))
 
 
 async def _open_session(store: Store, prefix: str) -> Session:

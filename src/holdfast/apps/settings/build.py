@@ -1,5 +1,6 @@
 """Build sessions, budgets, memory and boards from the settings of a program."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -9,11 +10,12 @@ from holdfast.apps.settings.models import bare_model_name, configured_model
 from holdfast.apps.settings.paths import display_path, session_folder_name
 from holdfast.apps.settings.policies import find_policy_link
 from holdfast.apps.settings.settings import Settings
+from holdfast.core.conversation.tokens import Provenance
 from holdfast.core.planning.rules.rule import PolicyThreshold
-from holdfast.core.planning.situation import MARGIN_ESTIMATED, Budget
+from holdfast.core.planning.situation import Budget, Situation
 from holdfast.counters.models import budget_for, prices_of
 from holdfast.counters.vocabularies import model_family
-from holdfast.errors import SettingsError
+from holdfast.errors import SettingsError, StoreUnavailableError
 from holdfast.models.base import Summarizer
 from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
 from holdfast.session.compaction.checkpoints import Checkpoints
@@ -26,6 +28,7 @@ from holdfast.session.session import Session, SessionOpener
 from holdfast.stores.base import Store
 
 NO_SUMMARIZER = "none"
+MEGABYTE = 10**6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,12 @@ def budget_from(settings: Settings, model: str | None = None) -> Budget | None:
     return replace(most, turns=turns, messages=messages)
 
 
+def request_budget(settings: Settings, model: str | None = None) -> Budget:
+    """Return the budget for a model: that of the settings, else that of the table of models."""
+    bare = bare_model_name(model or settings.model)
+    return budget_from(settings, model) or budget_for(bare, unknown_window=settings.effective_policy.unknown_window)
+
+
 def _request_limit(settings: Settings, name: str) -> int | None:
     value = settings.value(name)
     is_ours = find_policy_link(settings.effective_policy, name) is None
@@ -102,6 +111,22 @@ def session_files(settings: Settings, session_id: str) -> list[Path]:
     shared = (settings.memory, settings.boards)
     found = [path for folder in (*folders, *shared) if folder is not None for path in sorted(folder.rglob("*"))]
     return [path for path in (*found, settings.paths.prompt_history) if path.is_file()]
+
+
+def delete_session_files(settings: Settings, session_id: str) -> list[Path]:
+    """Delete the folders of a session outside the store: its checkpoints and attachments. Return those that existed.
+
+    Notes and boards are about many sessions, so they stay. Raises `StoreUnavailableError` for a folder that cannot be
+    deleted.
+    """
+    folders = (checkpoints_folder(settings, session_id), settings.paths.attachments(session_id))
+    existing = [folder for folder in folders if folder is not None and folder.is_dir()]
+    for folder in existing:
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise StoreUnavailableError(str(folder), f"{error.strerror or error}; delete it by hand") from error
+    return existing
 
 
 def memory_from(settings: Settings) -> DailyMemory | None:
@@ -152,6 +177,7 @@ def compaction_from(
         hooks=settings.hooks,
         checkpoints=None if folder is None else Checkpoints(folder),
         memory=memory_from(settings),
+        memory_limit_bytes=None if settings.memory_limit_mb is None else settings.memory_limit_mb * MEGABYTE,
         approve=callbacks.approve if settings.approve else None,
         notice=callbacks.notice,
         progress=callbacks.progress,
@@ -186,18 +212,32 @@ async def update_session_settings(
 
 
 def policy_thresholds(settings: Settings, model: str) -> list[PolicyThreshold]:
-    """Return the thresholds of the policy for a model, the lowest first, for requests of messages alone."""
-    policy, bare = settings.effective_policy, bare_model_name(model)
-    budget = budget_from(settings, model) or budget_for(bare)
-    known = configured_model(settings, model)
-    margin = 0.0 if model_family(bare).has_own_vocabulary else MARGIN_ESTIMATED
-    usable = int(budget.tokens * (1 - margin))
-    # A budget from the user or the provider is the whole window.
-    is_told = budget.source in {"user", "provider"}
-    window = budget.tokens if is_told or known is None else known.max_input_tokens
-    if known is None and not is_told:
-        window = policy.unknown_window
-    found = list(policy.compaction.thresholds(window, usable)) if policy.compaction else []
+    """Return the thresholds of the policy for a model, the lowest first.
+
+    They hold for requests of messages alone, until the provider's own counts have calibrated ours.
+    """
+    policy, bare, rule = settings.effective_policy, bare_model_name(model), settings.effective_policy.compaction
+    budget, known = request_budget(settings, model), configured_model(settings, model)
+    window = budget.window(known.max_input_tokens if known else None) or policy.unknown_window
+    situation = Situation(
+        budget=budget,
+        counter=UnloadedCounter(model_family(bare).provenance),
+        window=window,
+        policy_limit=rule.request_limit(window) if rule else None,
+    )
+    found = list(rule.thresholds(situation, window)) if rule else []
     if policy.truncator is not None:
-        found.append(PolicyThreshold("truncated", int(policy.truncator.target_share * window)))
+        found.append(PolicyThreshold("truncated", situation.limit))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadedCounter:
+    """Says where the counts of a model come from, without loading its vocabulary."""
+
+    provenance: Provenance
+    name: str = ""
+
+    def count(self, text: str) -> int:
+        """Raise: nothing is counted for a threshold."""
+        raise NotImplementedError(text)

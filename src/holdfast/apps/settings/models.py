@@ -5,8 +5,9 @@ from dataclasses import fields, replace
 
 from holdfast.apps.settings.settings import Settings
 from holdfast.apps.settings.tables import ModelOverrides
-from holdfast.counters.models import ModelInfo, find_model
+from holdfast.counters.models import ModelInfo, describe_unknown_model, find_model
 from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
+from holdfast.models.open import parse_endpoint
 
 
 def configured_model(settings: Settings, name: str | None = None) -> ModelInfo | None:
@@ -63,6 +64,26 @@ def missing_key(model: str, environ: Mapping[str, str]) -> str | None:
     """Return the variable for the API key of a model's provider if it is not set, else None."""
     variables = PROVIDER_KEYS.get(provider_of(model), ())
     return None if any(environ.get(variable) for variable in variables) or not variables else variables[0]
+
+
+def key_variable(model: str) -> str | None:
+    """Return the environment variable with the API key of a model; None if it is not known."""
+    if (endpoint := parse_endpoint(model)) is not None:
+        return endpoint.key_variable
+    return next(iter(PROVIDER_KEYS.get(provider_of(model), ())), None)
+
+
+def unknown_model_notice(settings: Settings) -> str | None:
+    """Return what is assumed about a model that neither the table nor the settings know; None if they know it."""
+    if configured_model(settings) is not None:
+        return None
+    said = describe_unknown_model(bare_model_name(settings.model), settings.effective_policy.unknown_window)
+    return f"{said}; {window_remedy(settings.model)}"
+
+
+def window_remedy(model: str) -> str:
+    """Return how to say what the window of an unknown model is."""
+    return f'write [models."{bare_model_name(model)}"] with window = … into holdfast.toml'
 
 
 def available_providers(environ: Mapping[str, str]) -> list[str]:

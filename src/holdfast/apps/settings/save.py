@@ -18,9 +18,10 @@ from holdfast.apps.settings.toml_lines import (
     parse_toml,
 )
 from holdfast.errors import SettingsError, redact_text
+from holdfast.stores.files import PRIVATE_FILE_MODE, create_private_folder
 
 SettingsScope: TypeAlias = Literal["user", "project"]
-USER_FILE_MODE, USER_FOLDER_MODE, PROJECT_FILE_MODE = 0o600, 0o700, 0o644
+PROJECT_FILE_MODE = 0o644
 
 
 def save_setting(settings: Settings, key: str, text: str, *, scope: SettingsScope = "user") -> Path:
@@ -140,8 +141,12 @@ def _write_atomically(path: Path, text: str, *, is_private: bool) -> None:
     # A symbolic link, for example into a folder of dotfiles, stays a link.
     target = path.resolve()
     try:
-        target.parent.mkdir(USER_FOLDER_MODE if is_private else 0o777, parents=True, exist_ok=True)
-        mode = USER_FILE_MODE if is_private else target.stat().st_mode & 0o777 if target.exists() else PROJECT_FILE_MODE
+        if is_private:
+            create_private_folder(target.parent)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        mode = (
+            PRIVATE_FILE_MODE if is_private else target.stat().st_mode & 0o777 if target.exists() else PROJECT_FILE_MODE
+        )
         part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
         descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
         try:

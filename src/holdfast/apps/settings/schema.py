@@ -124,6 +124,12 @@ class DeclaredSettings:
         default=8_192,
         also="embedded_n_ctx",
     )
+    idle_seconds: int | None = _setting(
+        MODEL_GROUP,
+        WholeNumber(1, 10**6, "none"),
+        "How many seconds a model may send nothing before the turn ends; 0 means no limit",
+        default=300,
+    )
     system: Path | None = _setting(MODEL_GROUP, FilePath(), "A file with the system text")
     models: Mapping[str, ModelOverrides] = _setting(
         MODEL_GROUP,
@@ -163,20 +169,20 @@ class DeclaredSettings:
     background_compaction_threshold: float | None = _setting(
         COMPACTION_GROUP,
         Fraction(),
-        "The share of the window at which a background summary starts",
+        "The share of the limit at which a background summary starts",
         variables="COPILOT_BACKGROUND_COMPACTION_THRESHOLD",
     )
     buffer_exhaustion_threshold: float | None = _setting(
         COMPACTION_GROUP,
         Fraction(),
-        "The share of the window at which a request is compacted before it is sent",
+        "The share of the limit at which a request is compacted before it is sent",
         variables="COPILOT_BUFFER_EXHAUSTION_THRESHOLD",
     )
     min_compaction_messages: int | None = _setting(
         COMPACTION_GROUP, WholeNumber(1, 10**6), "The fewest messages that are compacted automatically"
     )
     compression_threshold: float | None = _setting(
-        COMPACTION_GROUP, Fraction(), "The share of the window at which the whole conversation is compacted"
+        COMPACTION_GROUP, Fraction(), "The share of the limit at which the whole conversation is compacted"
     )
     retrieved_messages: int | None = _setting(
         COMPACTION_GROUP, WholeNumber(1, 10**9), "The most messages that are considered if there is a summarizer"
@@ -188,6 +194,11 @@ class DeclaredSettings:
         COMPACTION_GROUP,
         WholeNumber(1, 10**9),
         "The most tokens of those messages that are sent if there is no summarizer",
+    )
+    memory_limit_mb: int | None = _setting(
+        COMPACTION_GROUP,
+        WholeNumber(1, 10**9, "none"),
+        "If the program still uses more megabytes of memory after a garbage collection, it compacts; 0 means never",
     )
     approve: bool = _setting(COMPACTION_GROUP, Switch(), "Ask before a summary is applied", default=False)
 
@@ -221,7 +232,9 @@ class DeclaredSettings:
         also="board",
     )
     retention_days: int | None = _setting(
-        STORAGE_GROUP, WholeNumber(1, 10**6, "none"), "After how many days a conversation is deleted; 0 means never"
+        STORAGE_GROUP,
+        WholeNumber(1, 10**6, "none"),
+        "After how many days without a change a conversation of these settings is deleted; 0 means never",
     )
 
     tools: tuple[str, ...] = _setting(
@@ -232,6 +245,12 @@ class DeclaredSettings:
     )
     allow: tuple[str, ...] = _setting(
         TOOLS_GROUP, TextList(), "The beginnings of commands that run without asking", default=()
+    )
+    pass_env: tuple[str, ...] = _setting(
+        TOOLS_GROUP,
+        TextList(),
+        "Variables that commands get besides harmless ones such as PATH; a star stands for any characters",
+        default=(),
     )
     max_steps: int | None = _setting(
         TOOLS_GROUP,

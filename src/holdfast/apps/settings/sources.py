@@ -25,6 +25,7 @@ from holdfast.apps.settings.settings import (
 from holdfast.apps.settings.tables import NamedTables
 from holdfast.apps.settings.toml_lines import TomlKey, key_lines, parse_toml
 from holdfast.errors import SettingsError, redact_text
+from holdfast.models.open import ENDPOINT_KEY_PREFIX
 
 JSON_KEY_PREFIX = "agent_"
 """The prefix of our keys in a `config.json`; all others belong to other programs."""
@@ -206,7 +207,7 @@ def _read_environment(environ: Mapping[str, str], folder: Path) -> Iterator[Sour
     for variable in sorted(name for name in environ if name.startswith(VARIABLE_PREFIX)):
         near = (
             []
-            if variable in {*own, *NOT_SETTINGS}
+            if variable in {*own, *NOT_SETTINGS} or variable.startswith(ENDPOINT_KEY_PREFIX)
             else get_close_matches(variable, own, n=1, cutoff=VARIABLE_SIMILARITY)
         )
         if near:

@@ -237,7 +237,8 @@ class AgentSettings:
     """None for the model of the main agent."""
     tools: tuple[str, ...] = ("read",)
     sees: Visibility = SEES_EVERYTHING
-    main_sees: Literal["everything", "answers", "nothing"] = "nothing"
+    main_sees: Literal["everything", "answers", "nothing"] | None = None
+    """None for what the policy says."""
     max_steps: int | None = None
     timeout_seconds: int | None = None
 
@@ -248,7 +249,9 @@ class AgentSettings:
             f"model {self.model}" if self.model else "",
             f"tools {', '.join(self.tools) or 'none'}",
             f"sees {_describe_visibility(self.sees)}",
-            f"the main agent sees {self.main_sees} of it",
+            f"the main agent sees {self.main_sees} of it"
+            if self.main_sees
+            else "the preset says what the main agent sees of it",
             f"at most {self.max_steps:,} steps" if self.max_steps else "",
             f"at most {self.timeout_seconds:,} seconds" if self.timeout_seconds else "",
         ]
@@ -268,7 +271,9 @@ class AgentTables(NamedTables):
             if key in table
         }
         numbers = {key: _check_number(name, key, table[key]) for key in AGENT_NUMBER_KEYS if key in table}
-        main_sees = check_choice(texts.get("main_sees", "nothing"), MAIN_VISIBILITY_CHOICES, name, "main_sees")
+        main_sees = texts.get("main_sees")
+        if main_sees is not None:
+            check_choice(main_sees, MAIN_VISIBILITY_CHOICES, name, "main_sees")
         return AgentSettings(
             name=name,
             description=texts.get("description", ""),
@@ -276,7 +281,7 @@ class AgentTables(NamedTables):
             model=texts.get("model"),
             tools=_check_words(table, ["read"], AGENT_TOOLS, name, "tools"),
             sees=_parse_visibility(name, table, numbers),
-            main_sees=cast("Literal['everything', 'answers', 'nothing']", main_sees),
+            main_sees=cast("Literal['everything', 'answers', 'nothing'] | None", main_sees),
             max_steps=numbers.get("max_steps"),
             timeout_seconds=numbers.get("timeout_seconds"),
         )

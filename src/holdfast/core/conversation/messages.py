@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
-Trust: TypeAlias = Literal["system", "user", "agent", "model", "tool", "memory", "summary"]
-"""The author of a part; `agent` marks a user message that one agent sends to another."""
+Trust: TypeAlias = Literal["system", "user", "agent", "model", "tool", "memory", "attachment", "summary"]
+"""The author of a part; `agent` marks a user message that one agent sends to another, `attachment` pasted text."""
 
 TRUST_OF_ROLE: Mapping[Role, Trust] = {
     "system": "system",
@@ -24,7 +24,7 @@ TRUST_OF_ROLE: Mapping[Role, Trust] = {
     "tool": "tool",
 }
 
-NOT_BY_USER: frozenset[Trust] = frozenset({"summary", "system", "memory"})
+NOT_BY_USER: frozenset[Trust] = frozenset({"summary", "system", "memory", "attachment"})
 """Labels of text in user messages that the user did not write."""
 
 
@@ -94,6 +94,8 @@ class ToolCall:
     is_edited: bool = field(default=False, compare=False, repr=False)
     result_overhead_tokens: int = field(default=0, compare=False, repr=False)
     """The extra tokens of a synthetic result for this call, if the format requires more than text."""
+    result_kind: str = field(default="", compare=False, repr=False)
+    """The kind of result that the call needs, if the format has several."""
 
     def with_id(self, call_id: str) -> "ToolCall":
         """Return the call with another id."""
@@ -119,6 +121,8 @@ class ToolResult:
     is_edited: bool = field(default=False, compare=False, repr=False)
     answered_call: ToolCall | None = field(default=None, compare=False, repr=False)
     """The call of a synthetic result: some formats need the tool's name or kind in addition to the id."""
+    kind: str = field(default="", compare=False, repr=False)
+    """The kind of result, if the format has several."""
     is_recall_answer: bool = field(default=False, compare=False, repr=False)
     """Whether this is an answer of the recall tool, which repeats earlier messages."""
 
@@ -233,10 +237,15 @@ class Message:
         return any(isinstance(part, Text) and part.trust == "memory" for part in self.parts)
 
     @property
+    def is_attachment(self) -> bool:
+        """Whether the message is an attachment, which no request carries and recall reads in parts."""
+        return any(isinstance(part, Text) and part.trust == "attachment" for part in self.parts)
+
+    @property
     def speaker(self) -> str:
-        """The author for display: `memory`, `tool` or `task` where these apply, otherwise the role."""
-        if self.is_from_memory:
-            return "memory"
+        """The author for display: `memory`, `attachment`, `tool` or `task` where these apply, otherwise the role."""
+        if self.is_from_memory or self.is_attachment:
+            return "memory" if self.is_from_memory else "attachment"
         if self.role == "user" and self.outline.result_ids and not self.is_prompt:
             return "tool"
         return "task" if self.is_task else self.role
@@ -245,6 +254,15 @@ class Message:
         """Return the message with another trust label on its texts and unchanged JSON."""
         parts = tuple(replace(part, trust=trust) if isinstance(part, Text) else part for part in self.parts)
         return replace(self, parts=parts, decoded=parts)
+
+    @property
+    def has_thinking(self) -> bool:
+        """Whether the message holds reasoning."""
+        return any(isinstance(part, Thinking) for part in self.parts)
+
+    def without_thinking(self) -> "Message":
+        """Return the message without its reasoning."""
+        return self.with_parts(tuple(part for part in self.parts if not isinstance(part, Thinking)))
 
     def with_parts(self, parts: tuple[Part, ...]) -> "Message":
         """Return the message with other parts; it keeps its JSON for the encoder."""

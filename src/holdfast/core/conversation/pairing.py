@@ -16,6 +16,7 @@ from holdfast.core.conversation.messages import Entry, Message, Part, Text, Tool
 
 INTERRUPTED_RESULT = "Interrupted by user."
 MISSING_RESULT = "No result was recorded for this call."
+OTHER_KIND_RESULT = "[The result is of another kind than the call, and has no text.]"
 
 
 class Repair(NamedTuple):
@@ -142,6 +143,7 @@ class CallPairing:
                     continue
                 name = next(names)
                 found = self._take(span, part.id) or self._take_by_name(span, part.id, name)
+                found = self._with_kind_of(part, found)
                 answer = self._with_usable_id(_AnsweredCall(part, entry.position, found), len(parts))
                 self._used_ids.add(answer.call.id)
                 batch.answers.append(answer)
@@ -165,6 +167,17 @@ class CallPairing:
             found = found._replace(result=found.result.with_call_id(call.id))
             self.repairs.append(Repair(self._entries[found.entry_index].position, "renamed its call id accordingly"))
         return _AnsweredCall(call, position, found)
+
+    def _with_kind_of(self, call: ToolCall, found: _FoundResult | None) -> _FoundResult | None:
+        """Return a result as its call needs it: a result of another kind keeps its text only."""
+        if found is None or found.result.kind == call.result_kind:
+            return found
+        self.repairs.append(
+            Repair(self._entries[found.entry_index].position, "rewrote a result that was of another kind than its call")
+        )
+        text = Text(found.result.text or OTHER_KIND_RESULT, "tool")
+        result = ToolResult(found.result.call_id, (text,), answered_call=call, kind=call.result_kind)
+        return found._replace(result=result)
 
     def _take_by_name(self, span: range, call_id: str, name: str) -> _FoundResult | None:
         found = self._take(span, name) if name != call_id else None
@@ -203,7 +216,7 @@ class CallPairing:
             elif self._is_interrupted or speech is not None:
                 is_stopped = speech is None or self._entries[speech].message.role == "user"
                 text = Text(INTERRUPTED_RESULT if is_stopped else MISSING_RESULT, "tool")
-                made_up.append(ToolResult(call.id, (text,), is_error=True, answered_call=call))
+                made_up.append(ToolResult(call.id, (text,), is_error=True, answered_call=call, kind=call.result_kind))
                 self.repairs.append(Repair(position, f"made up a result for call {call.id!r}"))
             else:
                 self.pending.append(call.id)

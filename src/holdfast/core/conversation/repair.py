@@ -62,6 +62,7 @@ def _are_items_valid(entries: Sequence[Entry], batching: Batching) -> bool:
     """Return whether results follow each batch of the model's items, and an item of the model follows reasoning."""
     open_calls: dict[str, None] = {}
     seen: set[str] = set()
+    kinds: dict[str, str] = {}
     is_answering = is_leading = False
     for entry in entries:
         call_ids, result_ids, is_filled, _, is_reasoning = entry.message.outline
@@ -72,11 +73,15 @@ def _are_items_valid(entries: Sequence[Entry], batching: Batching) -> bool:
         if result_ids:
             if any(open_calls.pop(call_id, call_id) is not None for call_id in result_ids):
                 return False
+            if any(kinds[result.call_id] != result.kind for result in entry.message.results):
+                return False
             is_answering = bool(open_calls)
         elif open_calls and (is_answering or not is_models):
             return False
-        if call_ids and not _register_calls(call_ids, open_calls, seen, batching):
-            return False
+        if call_ids:
+            kinds.update((call.id, call.result_kind) for call in entry.message.calls)
+            if not _register_calls(call_ids, open_calls, seen, batching):
+                return False
     return not open_calls and not is_leading
 
 

@@ -90,6 +90,20 @@ def clip_outputs(
     return message.with_parts(tuple(parts)) if any(map(operator.is_not, parts, message.parts)) else message
 
 
+def clip_user_texts(message: Message, max_chars: int) -> Message:
+    """Return a user's message with its long texts clipped; the message itself if there is nothing to clip."""
+    if message.role != "user" or all(len(part.text) <= max_chars for part in message.parts if isinstance(part, Text)):
+        return message
+    return message.with_parts(
+        tuple(
+            part.with_text(clip_text(part.text, max_chars))
+            if isinstance(part, Text) and len(part.text) > max_chars
+            else part
+            for part in message.parts
+        )
+    )
+
+
 def part_handles(message: Message, position: int | None) -> list[str]:
     """Return the handle of each part of a message; empty strings if the model cannot recall the message."""
     count = len(message.parts)

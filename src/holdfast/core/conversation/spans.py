@@ -4,6 +4,7 @@ Reports on a hundred thousand messages stay small because they list ranges inste
 code that joins, subtracts, counts or formats ranges of positions lives here.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -72,6 +73,12 @@ def ranges_without(stop: int, kept: Iterable[int], *, start: int = 0) -> Positio
     """Return the positions from `start` to before `stop` that are not in `kept`; `kept` is ascending."""
     edges = [start - 1, *(position for position in kept if start <= position < stop), stop]
     return tuple(range(before + 1, after) for before, after in pairwise(edges) if before + 1 < after)
+
+
+def is_in_ranges(position: int, ranges: PositionRanges) -> bool:
+    """Return whether one of ascending ranges holds a position."""
+    number = bisect_right(ranges, position, key=lambda one: one.start) - 1
+    return number >= 0 and position in ranges[number]
 
 
 def merge_ranges(*groups: Iterable[range]) -> PositionRanges:

@@ -81,12 +81,27 @@ class TokenCount:
         return f"{self.total:,} tokens ({self.provenance})"
 
 
+FOREIGN_FACTORS = (0.75, 2.0)
+"""The bounds of a calibration factor if the vocabulary is not the model's own.
+
+A vocabulary of 32,000 tokens needs up to twice as many tokens as ours for code and other scripts. No model in use needs
+less than three quarters of what we count: ours are among the largest vocabularies. A lower report has left tokens out.
+"""
+OWN_FACTORS = (0.95, 1.1)
+"""The bounds if the vocabulary is the model's own.
+
+The text is then counted exactly. Only frames, ids and tool definitions, a few percent of a request, are counted by
+formula.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """How a provider's own counts relate to ours, learned from the usage it reports.
 
     The factor changes in steps, so that plans do not change with every answer. After the first reports each
-    change is small, so that one outlier does not outweigh many earlier reports.
+    change is small, so that one outlier does not outweigh many earlier reports. Reports can be false, so the factor is
+    bounded; how far a report is off shows in the error.
     """
 
     factor: float = 1.0
@@ -98,14 +113,15 @@ class Calibration:
     MAX_STEP: ClassVar[float] = 0.1
     """The maximum change of the factor by one report after `SETTLED_SAMPLES` reports."""
     SETTLED_SAMPLES: ClassVar[int] = 3
-    MAX_FACTOR: ClassVar[float] = 4
-    """Reports that differ by more than this factor, either way, are treated as mistakes."""
+    MAX_RATIO: ClassVar[float] = 4
+    """Reports that differ by more than this factor, either way, are ignored."""
     SPREAD_DECAY: ClassVar[float] = 0.9
     """The factor by which an earlier deviation decays with each report."""
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.factor, int | float) and 1 / self.MAX_FACTOR <= self.factor <= self.MAX_FACTOR):
-            raise SettingsError("calibration.factor", f"must lie between 0.25 and 4, not {self.factor!r}")
+        low, high = FOREIGN_FACTORS
+        if not (isinstance(self.factor, int | float) and low <= self.factor <= high):
+            raise SettingsError("calibration.factor", f"must lie between {low} and {high}, not {self.factor!r}")
 
     @property
     def error(self) -> float:
@@ -113,12 +129,13 @@ class Calibration:
         spread = self.STEP if self.spread is None else self.spread
         return spread if self.samples >= self.SETTLED_SAMPLES else max(spread, self.STEP)
 
-    def learn(self, *, counted: int, reported: int) -> "Calibration":
+    def learn(self, *, counted: int, reported: int, provenance: Provenance = "estimated") -> "Calibration":
         """Return the calibration after one more report; ignore implausible reports.
 
-        `counted` is `request.tokens.counted`; `reported` is the number of input tokens that the provider billed.
+        `counted` is `request.tokens.counted`; `reported` is the number of input tokens that the provider billed,
+        including cached ones. `provenance` is that of the counter: `counted` has narrower bounds.
         """
-        if counted <= 0 or reported <= 0 or not 1 / self.MAX_FACTOR <= reported / counted <= self.MAX_FACTOR:
+        if counted <= 0 or reported <= 0 or not 1 / self.MAX_RATIO <= reported / counted <= self.MAX_RATIO:
             return self
         observed = reported / counted
         if self.samples and abs(observed - self.factor) < self.STEP:
@@ -127,13 +144,19 @@ class Calibration:
         if self.samples >= self.SETTLED_SAMPLES:
             towards = min(max(observed, self.factor - self.MAX_STEP), self.factor + self.MAX_STEP)
         # Round up: an undercount causes a rejected request, an overcount wastes a little of the window.
-        stepped = min(self.MAX_FACTOR, -(-round(towards, 6) // self.STEP) * self.STEP)
-        return self._with_factor(round(stepped, 2), observed)
+        stepped = -(-round(towards, 6) // self.STEP) * self.STEP
+        low, high = calibration_bounds(provenance)
+        return self._with_factor(round(min(max(stepped, low), high), 2), observed)
 
     def _with_factor(self, factor: float, observed: float) -> "Calibration":
         """Return the calibration with a new factor and the updated spread of the previous one."""
         deviation = abs(observed / (self.factor if self.samples else factor) - 1)
         return Calibration(factor, self.samples + 1, round(max(deviation, self.SPREAD_DECAY * (self.spread or 0.0)), 4))
+
+
+def calibration_bounds(provenance: Provenance) -> tuple[float, float]:
+    """Return the least and the largest calibration factor for a counter of a provenance."""
+    return OWN_FACTORS if provenance == "counted" else FOREIGN_FACTORS
 
 
 def format_token_count(total: int, error: float | None) -> str:

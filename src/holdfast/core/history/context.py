@@ -5,14 +5,15 @@ one. Versions refer to messages by position, so messages appended later belong t
 view of one scope on a version; it is a snapshot that later events do not change.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from holdfast.core.conversation.cuts import uncuttable_span
+from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.messages import Entry, EntryMessages, Message, Text, assistant, user
-from holdfast.core.conversation.shorten import clip_outputs, recall_range_hint, turns_as_text
-from holdfast.core.conversation.spans import PositionRanges, Span, merge_ranges
+from holdfast.core.conversation.shorten import clip_outputs, clip_user_texts, recall_range_hint, turns_as_text
+from holdfast.core.conversation.spans import PositionRanges, Span, is_in_ranges, merge_ranges
 from holdfast.core.history import events as log
 from holdfast.core.history.message_cache import MessageCache
 from holdfast.core.history.recall_marks import RecallMarks
@@ -36,6 +37,12 @@ class ContextState:
     """Positions of earlier clears: a rewind to before the last clear does not undo them."""
     changed_at: int = 0
     """The number of messages when this state last changed."""
+    left_out: PositionRanges = ()
+    """Positions that a client has left out of its own list: they are recalled, and never sent again."""
+
+    def is_left_out(self, position: int) -> bool:
+        """Return whether a client has left a message out of its own list."""
+        return bool(self.left_out) and is_in_ranges(position, self.left_out)
 
 
 INITIAL_CONTEXT = ContextState()
@@ -57,10 +64,7 @@ class ContextVersion:
 
     def is_hidden(self, position: int) -> bool:
         """Return whether a rewind hides a message."""
-        if not self.hidden:
-            return False
-        number = bisect_right(self.hidden, position, key=lambda span: span.start) - 1
-        return number >= 0 and position in self.hidden[number]
+        return bool(self.hidden) and is_in_ranges(position, self.hidden)
 
     def after(self, event: log.Event, length: int) -> "ContextVersion | None":
         """Return the version after an event, or None if the event changes no context."""
@@ -70,6 +74,8 @@ class ContextVersion:
                 state = self.state_of(event.scope)
                 _check_span(event, length, state.compactions)
                 state = replace(state, compactions=_with_compaction(state.compactions, event))
+                if event.trigger == "client":
+                    state = replace(state, left_out=merge_ranges(state.left_out, event.span.replaced))
                 if event.checkpoint_number is not None:
                     checkpoints = (*checkpoints, (event.checkpoint_number, event.span.stop))
             case log.OutputsOffloaded():
@@ -115,6 +121,7 @@ def _state_before(state: ContextState, position: int) -> ContextState:
         text_only_before=min(state.text_only_before, position),
         cleared_at=max((at for at in clears if at <= position), default=0),
         earlier_clears=tuple(at for at in clears if at <= position)[:-1],
+        left_out=tuple(one for one in state.left_out if one.stop <= position),
     )
 
 
@@ -166,6 +173,8 @@ class Context:
     pins: frozenset[int] = frozenset()
     recall_marks: RecallMarks | None = None
     """Which messages belong to recall; None if this agent has no recall tool, so that markers do not name the tool."""
+    attachments: frozenset[int] = frozenset()
+    """Positions of attachments, which no view contains and recall reads."""
 
     @property
     def state(self) -> ContextState:
@@ -192,10 +201,14 @@ class Context:
         return [*entries, *(_merge_opening(opening, tail) if opening else tail)]
 
     def entries_between(self, start: int, stop: int) -> Iterator[Entry]:
-        """Yield the visible messages of a span as they were recorded."""
+        """Yield the visible messages of a span as they were recorded, also those that a client left out of its list."""
         for position in range(start, min(stop, self.length)):
-            if self.is_visible(position):
+            if position not in self.attachments and self.is_visible(position):
                 yield self.entries[position]
+
+    def is_in_view(self, position: int) -> bool:
+        """Return whether views of this scope contain a message, unless a compaction replaces it."""
+        return position not in self.attachments and not self.state.is_left_out(position) and self.is_visible(position)
 
     def is_visible(self, position: int) -> bool:
         """Return whether this scope may see a message that no rewind hides and that its own scope has not cleared."""
@@ -218,21 +231,23 @@ class Context:
     def newest_start(self, count: int) -> int:
         """Return the position at which the newest `count` messages of all scopes begin.
 
-        System messages and messages that a rewind hides do not count.
+        System messages, attachments and messages that a rewind hides do not count.
         """
-        systems, position = frozenset(self.system_positions), self.length
+        others, position = self.attachments.union(self.system_positions), self.length
         while position > self.state.cleared_at and count:
             position -= 1
-            count -= position not in systems and not self.version.is_hidden(position)
+            count -= position not in others and not self.version.is_hidden(position)
         return position if not count else self.state.cleared_at
 
     def visible_entry(self, position: int) -> Entry:
-        """Return a message in the form in which it is sent, with its tool outputs clipped if they are offloaded."""
+        """Return a message in the form in which it is sent, with its texts clipped if they are offloaded."""
         entry, offloaded = self._entry_with_addressee(position), self.state.offloaded
         if offloaded is None or position >= offloaded.line or position in self.pins:
             return entry
         place = position if self.has_recall else None
         shorter = clip_outputs(entry.message, offloaded.max_chars, place, keep_recall_answers=self.has_recall)
+        if position < offloaded.prompts_before:
+            shorter = clip_user_texts(shorter, offloaded.max_chars)
         return entry if shorter is entry.message else entry.with_message(shorter)
 
     def _entry_with_addressee(self, position: int) -> Entry:
@@ -240,15 +255,20 @@ class Context:
         entry, scope = self.entries[position], self.message_scopes[position]
         if scope == self.scope or scope not in self.scopes.attributed_scopes or not entry.message.is_task:
             return entry
-        return entry.with_message(_prepend_text(entry.message, f"[Told to the agent {scope}, and not by the user:]\n"))
+        agent = neutralize(scope, "name")
+        return entry.with_message(_prepend_text(entry.message, f"[Told to the agent {agent}, and not by the user:]\n"))
 
-    def may_be_visible(self, position: int) -> bool:
-        """Return whether a message may be visible, without reading it."""
-        return self.scopes.is_message_visible(self.scope, self.message_scopes[position], position) is not False
+    def may_be_in_view(self, position: int) -> bool:
+        """Return whether views may contain a message, without reading it."""
+        scope = self.message_scopes[position]
+        return (
+            position not in self.attachments
+            and self.scopes.is_message_visible(self.scope, scope, position) is not False
+        )
 
     def needed_positions(self) -> Iterator[int]:
         """Yield the positions of the messages that must be in memory to build the view."""
-        return filter(self.may_be_visible, self._candidate_positions())
+        return filter(self.may_be_in_view, self._candidate_positions())
 
     def retained_positions(self) -> set[int]:
         """Return the positions of the messages to keep in memory: those of the view and the neighbors of pins."""
@@ -269,7 +289,7 @@ class Context:
         entries = [
             self.visible_entry(position)
             for position in range(start, min(stop, self.length))
-            if self.is_visible(position)
+            if self.is_in_view(position)
         ]
         if not start < cut:
             return entries
@@ -286,7 +306,7 @@ class Context:
     def _replacement_entries(self, compaction: log.CompactionCompleted) -> list[Entry]:
         """Return the replacement of a span: its system messages, the replacement texts, and the kept messages."""
         span = compaction.span
-        kept = [self.visible_entry(position) for position in self._kept_positions(span) if self.is_visible(position)]
+        kept = [self.visible_entry(position) for position in self._kept_positions(span) if self.is_in_view(position)]
         systems = [entry for entry in kept if entry.message.role == "system"]
         others = [entry for entry in kept if entry.message.role != "system"]
         texts = () if span.is_merged else compaction.replacement
@@ -298,7 +318,8 @@ class Context:
         """Return the positions of a span that the compaction leaves unchanged."""
         start, systems = max(span.start, self.state.cleared_at), self.system_positions
         first, last = bisect_left(systems, start), bisect_left(systems, span.stop)
-        kept = {*systems[first:last], *self._pinned_positions(start, span.stop), *span.kept}
+        systems = [position for position in systems[first:last] if not self.state.is_left_out(position)]
+        kept = {*systems, *self._pinned_positions(start, span.stop), *span.kept}
         return [position for position in sorted(kept) if start <= position < span.stop]
 
     def _pinned_positions(self, start: int, stop: int) -> set[int]:

@@ -9,6 +9,7 @@ model does not read a quoted request as a new one.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.messages import Entry, ToolResult
 from holdfast.core.conversation.packing import Section, first_then_newest, pack_sections
 from holdfast.core.conversation.tokens import Counter
@@ -46,7 +47,10 @@ class _DigestLines:
             ("Files:", 0.10, self.files),
             ("Left open:", 0.10, self.open_ends),
         )
-        return [Section(heading, share, lines, first_then_newest(len(lines))) for heading, share, lines in shares]
+        return [
+            Section(heading, share, [neutralize(line, "item") for line in lines], first_then_newest(len(lines)))
+            for heading, share, lines in shares
+        ]
 
 
 def make_digest(

@@ -12,14 +12,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
+from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.spans import PositionPairs, Span
 
 MAIN = "main"
 """The scope of the agent that talks to the user."""
 
 CompactionTrigger: TypeAlias = Literal[
-    "threshold", "manual", "context_limit_retry", "model_switch", "memory_pressure", "agent_request", "restore"
+    "threshold",
+    "manual",
+    "context_limit_retry",
+    "model_switch",
+    "memory_pressure",
+    "agent_request",
+    "restore",
+    "client",
 ]
+SideCallPurpose: TypeAlias = Literal["summary", "title", "memory", "other"]
 DelegationOutcome: TypeAlias = Literal["answered", "silent", "failed", "cancelled", "timed_out", "abandoned"]
 """How a delegation ended; `silent` is without an answer, `abandoned` means that its process has exited."""
 
@@ -95,6 +104,11 @@ class Summary:
     redacted: tuple[tuple[str, int], ...] = ()
     """The number of redacted keys and passwords by kind; never the secrets themselves."""
 
+    @property
+    def framed_text(self) -> str:
+        """The text for a frame: a model's words are made safe, and a digest made by rule is safe already."""
+        return self.text if self.by_model is None else neutralize(self.text)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageAppended:
@@ -108,8 +122,12 @@ class MessageAppended:
     agent: str | None = None
     usage: Usage | None = None
     duration_ms: int | None = None
-    trust: Literal["memory"] | None = None
-    """Set if the role does not determine the trust: notes from memory are reference only."""
+    trust: Literal["memory", "attachment"] | None = None
+    """Set if the role does not determine the trust: notes from memory and attachments are reference only."""
+    name: str | None = None
+    """The name of an attachment."""
+    prefix_hash: str | None = None
+    """For an answer with thinking that is bound to its request, the hash of that request."""
     notes: tuple[tuple[str, str], ...] = ()
     """Pairs of call id and note; every view adds the note to the result of that call."""
 
@@ -122,6 +140,8 @@ class OutputsOffloaded:
 
     line: int
     max_chars: int
+    prompts_before: int = 0
+    """Texts of the user before this position are shortened to the same length; 0 if none is."""
     effect: Effect | None = None
     reason: str = ""
     scope: str = MAIN
@@ -457,18 +477,50 @@ class ProviderSignalled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixBreak:
+    """Why a request does not begin with the whole request before it, so that the provider's cache cannot be read."""
+
+    at: int
+    """How many messages both requests begin with; 0 if the model, the system text or the tools differ."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideCallRecorded:
+    """A client made a call beside the conversation, such as for a title; an observation that changes no context."""
+
+    KIND: ClassVar[str] = "session.side_call"
+
+    purpose: SideCallPurpose
+    answer: str
+    model: str | None = None
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestPrepared:
     """A request was built; the event records its view, its situation, and its hash."""
 
     KIND: ClassVar[str] = "request.prepared"
 
     view: tuple[Mapping[str, object], ...]
-    """In order: `{"from": a, "to": b}` for a range of the context, `{"message": …}` for a generated message."""
+    """In order: `{"from": a, "to": b}` for a range of the context, `{"message": …}` for a generated message.
+
+    A range with `"withoutThinking": true` was sent without its thinking.
+    """
     payload_hash: str
     policy: str
     engine: str
     situation: Mapping[str, object] = field(default_factory=dict[str, object])
+    prefix_hash: str | None = None
+    """The hash to which the model binds the thinking of its answer; None for a model that does not."""
+    extras_hash: str | None = None
+    """The hash of the system text and tools in `prefix_hash`."""
     scope: str = MAIN
+    prefix_break: PrefixBreak | None = None
+    """Compared with the agent's last request of the same process; None after a restart, and if the prefix is whole."""
+    chain_hash: str | None = None
+    """The hash of this request's hash and of the chain before it; None in logs of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -522,6 +574,7 @@ Event: TypeAlias = (
     | DelegationFinished
     | TurnInterrupted
     | ProviderSignalled
+    | SideCallRecorded
     | RequestPrepared
     | SessionScrubbed
     | UnknownEvent

@@ -157,6 +157,7 @@ class History:
             self.system_positions,
             self.session_state.pins,
             self.recall_marks if scope in self.session_state.recall_scopes else None,
+            frozenset(self.session_state.attachments.values()),
         )
 
     def projection(self, counter: Counter, scope: str = log.MAIN) -> Projection:
@@ -188,7 +189,7 @@ class History:
         if kept is None or kept.lineage != lineage or kept.stop > stop:
             kept = self._ledgers[scope] = _OpenLedger(lineage, cleared_at, Ledger())
         own = self.scopes.lineage(scope)
-        self.entries.require(filter(context.may_be_visible, range(kept.stop, min(stop, len(self.entries)))))
+        self.entries.require(filter(context.may_be_in_view, range(kept.stop, min(stop, len(self.entries)))))
         ledger = kept.unpacked()
         for entry in context.entries_between(kept.stop, stop):
             # A task that one agent gives another does not come from the user.

@@ -51,9 +51,13 @@ class MessageCache(Sequence[Entry]):
         """The number of messages not in memory."""
         return self._length - len(self._cached)
 
+    def event(self, position: int) -> log.MessageAppended:
+        """Return the event that recorded a message."""
+        return self._cached_at(position).event
+
     def native(self, position: int) -> Mapping[str, object]:
         """Return a message exactly as it was recorded."""
-        return self._cached_at(position).event.native
+        return self.event(position).native
 
     def get(self, position: int) -> Entry | None:
         """Return a message if it is in memory."""

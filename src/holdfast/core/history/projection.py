@@ -112,7 +112,7 @@ class Projection:
         if compactions and compactions[-1].span.is_merged and not self._has_prompt_after(compactions[-1].span.stop):
             return None
         for position in range(self.context.length, context.length):
-            if context.is_visible(position):
+            if context.is_in_view(position):
                 self._append(context.visible_entry(position))
         self.context = context
         return self

@@ -113,15 +113,12 @@ def _is_within(spans: PositionPairs, position: int) -> bool:
     return number >= 0 and position < spans[number][1]
 
 
-def tool_use_as_text(name: str, arguments: str, output: str) -> str:
-    """Return a tool call with its output as text, for an agent that cannot see the call itself."""
-    return f"## Tool: {name}\n\n**Input:**\n{arguments}\n\n**Output:**\n{output}"
-
-
 def label_trust(message: Message, scope: object, trust: object) -> Message:
     """Return a message with its trust label; a user message in a delegate's scope comes from an agent."""
     if message.role == "user" and scope != MAIN:
         return message.with_trust("agent")
+    if trust == "attachment":
+        return message.with_trust("attachment")
     return message.with_trust("memory") if trust == "memory" else message
 
 

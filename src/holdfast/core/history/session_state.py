@@ -18,6 +18,20 @@ class RequestExtras:
 
 
 @dataclass(frozen=True, slots=True)
+class SentPrefix:
+    """The last request to a model that binds its thinking to the request."""
+
+    hash: str
+    length: int
+    """The number of messages when it was sent."""
+    first_extras: str
+    """The hash of the system text and tools of the first such request; earlier messages count as said with them."""
+
+
+MAX_CLIENT_SUMMARIES = 4
+
+
+@dataclass(frozen=True, slots=True)
 class SessionState:
     """The state of a session after its last event."""
 
@@ -58,16 +72,22 @@ class SessionState:
     running_delegates: Mapping[str, str] = field(default_factory=dict[str, str])
     """The scopes of running delegations, each with the owner of its lease."""
     forked_from: log.Forked | None = None
+    request_chain: str = ""
+    """The chain hash of the last request; empty if there is none."""
+    sent_prefixes: Mapping[str, SentPrefix] = field(default_factory=dict[str, SentPrefix])
+    """By scope, the last request to a model that binds its thinking."""
+    client_summaries: tuple[str, ...] = ()
+    """The last summaries that a client had written for itself; one of them in its list marks its own compaction."""
+    attachments: Mapping[str, int] = field(default_factory=dict[str, int])
+    """The positions of attachments by name."""
 
     def after(self, event: log.Event, length: int) -> "SessionState":
         """Return the state after an event; `length` is the number of messages at that time."""
         match event:
+            case log.RequestPrepared():
+                return self._after_request(event, length)
             case log.TurnInterrupted(scope=scope):
                 return replace(self, interrupted_at={**self.interrupted_at, scope: length})
-            case log.Pinned(position=position):
-                return replace(self, pins=self.pins | {position})
-            case log.Unpinned(position=position):
-                return replace(self, pins=self.pins - {position})
             case log.CompactionStarted():
                 return replace(self, running_compaction=event, ready_summary=None, is_compaction_stale=False)
             case log.SummaryWritten():
@@ -88,6 +108,8 @@ class SessionState:
                 return replace(self, last_summary=kept, is_compaction_stale=is_stale)
             case log.ContextCleared() | log.ChangeUndone() | log.ChangeRedone():
                 return replace(self, last_summary=None, is_compaction_stale=True)
+            case log.MessageAppended(name=str() as name):
+                return replace(self, attachments={**self.attachments, name: length - 1})
             case _:
                 return _after_simple_event(self, event)
 
@@ -110,11 +132,26 @@ class SessionState:
         is_inside = known is not None and known.scope == scope and start <= known.start <= known.stop <= stop
         return known if is_inside else None
 
+    def _after_request(self, event: log.RequestPrepared, length: int) -> "SessionState":
+        """Return the state after a request: its place in the chain, and the prefix that a model binds thinking to."""
+        state = replace(self, request_chain=event.chain_hash or self.request_chain)
+        if event.prefix_hash is None:
+            return state
+        known = self.sent_prefixes.get(event.scope)
+        sent = SentPrefix(event.prefix_hash, length, known.first_extras if known else event.extras_hash or "")
+        return replace(state, sent_prefixes={**self.sent_prefixes, event.scope: sent})
+
     def _after_compaction(self, event: log.CompactionCompleted, length: int) -> "SessionState":
         """Return the state after a compaction that was applied or failed."""
+        if event.trigger == "client":
+            # It says nothing about our summarizer, and makes a summary that is being written useless.
+            return replace(self, last_summary=None, is_compaction_stale=True)
         known = replace(self, running_compaction=None, ready_summary=None) if event.ends_run else self
         if event.success:
-            known = replace(known, failed_stop=-1, tokens_before_compaction=event.pre_compaction_tokens or None)
+            before = event.pre_compaction_tokens
+            # A compaction that was not made to free tokens cannot fail to do so.
+            did_shrink = before > event.post_compaction_tokens
+            known = replace(known, failed_stop=-1, tokens_before_compaction=before if did_shrink else None)
             # A digest made by rule does not prove that a failing summarizer works again.
             is_by_rule = not event.ends_run and self.failed_by == "summary"
             return known if is_by_rule else replace(known, compaction_failures=0, failed_at=length)
@@ -145,10 +182,11 @@ class SessionState:
 def _after_simple_event(state: SessionState, event: log.Event) -> SessionState:
     """Return the state after an event that sets one fact."""
     match event:
-        case log.PlanChanged(text=text):
-            return replace(state, plan=text)
-        case log.TodosChanged(text=text):
-            return replace(state, todos=text)
+        case log.Pinned(position=position) | log.Unpinned(position=position):
+            others = state.pins - {position}
+            return replace(state, pins=others | {position} if isinstance(event, log.Pinned) else others)
+        case log.PlanChanged(text=text) | log.TodosChanged(text=text):
+            return replace(state, plan=text) if isinstance(event, log.PlanChanged) else replace(state, todos=text)
         case log.SkillInvoked(name=name, instructions=instructions):
             others = {known: words for known, words in state.skills.items() if known != name}
             return replace(state, skills={**others, name: instructions})
@@ -161,6 +199,8 @@ def _after_simple_event(state: SessionState, event: log.Event) -> SessionState:
             return replace(state, recall_scopes=others | frozenset([scope] * is_offered))
         case log.ModelSwitched(model=model):
             return replace(state, model=model)
+        case log.SideCallRecorded(purpose="summary", answer=answer):
+            return replace(state, client_summaries=(*state.client_summaries, answer)[-MAX_CLIENT_SUMMARIES:])
         case log.DelegationStarted() | log.DelegationFinished():
             return _after_delegation(state, event)
         case _:
@@ -172,7 +212,8 @@ def _after_delegation(state: SessionState, event: log.DelegationStarted | log.De
     if isinstance(event, log.DelegationStarted):
         return replace(state, running_delegates={**others, event.scope: event.owner})
     extras = {scope: known for scope, known in state.delegate_extras.items() if scope != event.scope}
-    return replace(state, running_delegates=others, delegate_extras=extras)
+    prefixes = {scope: known for scope, known in state.sent_prefixes.items() if scope != event.scope}
+    return replace(state, running_delegates=others, delegate_extras=extras, sent_prefixes=prefixes)
 
 
 def _after_extras_change(state: SessionState, event: log.SystemChanged | log.ToolsChanged) -> SessionState:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from holdfast.core.conversation.cuts import uncuttable_span
+from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.messages import EntryMessages
 from holdfast.core.conversation.spans import PositionPairs, position_pairs
 from holdfast.core.conversation.tokens import Counter, message_tokens
@@ -151,8 +152,10 @@ class _VisibleSelection:
     def _add(self, span: range) -> bool:
         """Select the visible messages of a span if they fit; return whether they do."""
         new = [position for position in span if position not in self.positions and self._context.is_visible(position)]
-        self._history.entries.require(new)
-        cost = sum(sum(message_tokens(self._history.entries[at].message, self._counter)) for at in new)
+        # A delegate can recall an attachment, but no request carries it.
+        sent = [position for position in new if self._context.is_in_view(position)]
+        self._history.entries.require(sent)
+        cost = sum(sum(message_tokens(self._history.entries[at].message, self._counter)) for at in sent)
         if cost > self._remaining_tokens:
             return False
         self.positions.update(new)
@@ -164,9 +167,10 @@ def _file_lines(ledger: Ledger, allowance_tokens: int, counter: Counter) -> str:
     """Return the files of a ledger that fit, latest first."""
     lines, left = [FILES_HEADING], allowance_tokens - counter.count(FILES_HEADING)
     for file in reversed(list(ledger.files)):
-        cost = counter.count(f"\n{file}")
+        line = neutralize(neutralize(str(file), "item"))
+        cost = counter.count(f"\n{line}")
         if cost > left:
             break
-        lines.append(str(file))
+        lines.append(line)
         left -= cost
     return "\n".join(lines) if len(lines) > 1 else ""

@@ -4,6 +4,8 @@ Cues identify them in sentences. Only the user can set a constraint, and only th
 decision; the output of a tool never does either. A later statement that contradicts an earlier one on the same subject
 supersedes it. The user closes a constraint by saying that it is done. A constraint stays active in unclear cases.
 
+A pasted mail, log or diff is the text of others, fenced or not, and states nothing for the user.
+
 The cues cover English, German, Spanish, French and Chinese, and match sentences in lower case. A cue is a hint, not a
 grammar: each list omits phrases that mostly have another meaning ("I don't know", "immer noch", "toujours pas", "ça ne
 marche pas"). "Always" and "never" mostly describe facts. They are a cue if they open an order ("never touch"), or if
@@ -189,6 +191,26 @@ REPLACEMENT_REACH_MESSAGES = 20
 """How many messages back "use that instead" reaches when it does not name what it replaces."""
 _CODE = r"(?s)```.*?(?:```|\Z)|<([\w-]{1,40})>.{0,2000}?</\1>"
 _SENTENCE_END = r"(?<=[.!?;])\s+|(?<=[。！？；])|[\n\u2028\u2029]"
+# A pasted mail has no sign of its end, so it reaches to the end of the message.
+_HEADER = (
+    r"[ \t>]{0,8}(?:from|to|cc|date|sent|author|von|an|gesendet|datum|de|para|enviado|fecha|envoyé|à"
+    r"|发件人|收件人|日期)[ \t]?[:：]"
+)
+_MAIL = re.compile(
+    rf"(?im)^(?:{_HEADER}.{{0,300}}\n{_HEADER}"
+    r"|[ \t>]{0,8}(?:subject|message-id|return-path|received|reply-to|betreff|asunto|objet|主题|件名)[ \t]?[:：]"
+    r"|-{2,20} ?(?:original|forwarded) message|begin forwarded message:"
+    r"|(?:on|am|le|el) .{5,200} (?:wrote|schrieb.{0,100}|a écrit|escribió) ?:[ \t]*$)"
+)
+_LOG_LINE = re.compile(
+    r"(?m)^[ \t]*(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\[?\d\d:\d\d:\d\d\b|[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d "
+    r"|\d{1,3}(?:\.\d{1,3}){3} - |\[?(?:TRACE|DEBUG|INFO|WARN|ERROR|FATAL|CRITICAL|trace|debug|info|warn|error|fatal)\]"
+    r"|(?:TRACE|DEBUG|INFO|WARN|ERROR|FATAL|CRITICAL)[ :|]|(?:WARNING|NOTICE):\w+:|Traceback \(most recent call last\)"
+    r"|npm ERR!|at [\w.$<>]+\(|File \").*$"
+)
+_DIFF_LINE = re.compile(
+    r"(?m)^(?:diff --git |index [0-9a-f]{4,40}\.\.|--- (?:a/|/dev/null)|\+\+\+ (?:b/|/dev/null)|@@ -\d).*$"
+)
 _CODE_MARK = r"[][{}<>\\=|;$`]"
 _LIST_MARK = r"^(?:[-*•]|\d{1,2}[.)])\s+"
 _WORD = r"[^\W\d_][\w.+#'’/-]*[\w+#]|[^\W\d_]|\d{2,}"
@@ -364,11 +386,34 @@ def _cached_subject(lower: str) -> frozenset[str]:
 
 
 def _sentences(text: str) -> Iterator[str]:
-    """Yield the sentences of a text that could be constraints: no code, no quotations, no questions."""
-    for piece in re.split(_SENTENCE_END, re.sub(_CODE, "\n", text[:SCANNED_CHARS])):
+    """Yield the sentences of a text that could be constraints: no code, no pastes, no quotations, no questions."""
+    for piece in re.split(_SENTENCE_END, _without_pastes(re.sub(_CODE, "\n", text[:SCANNED_CHARS]))):
         sentence = re.sub(_LIST_MARK, "", (piece or "").strip())
         if _looks_spoken(sentence):
             yield sentence
+
+
+def _without_pastes(text: str) -> str:
+    """Return a text without pasted mail, logs and diffs that no fence sets off: others wrote them, not the user."""
+    text = text.replace("\r\n", "\n")
+    mail = _MAIL.search(text)
+    text = text[: mail.start()] if mail else text
+    for pattern, goes_on in ((_LOG_LINE, _before_blank_line), (_DIFF_LINE, _diff_end)):
+        found = [*pattern.finditer(text)]
+        if found:
+            text = f"{text[: found[0].start()]}\n{text[goes_on(text, found[-1].end()) :]}"
+    return text
+
+
+def _before_blank_line(text: str, start: int) -> int:
+    """Return where the paragraph ends in which a log ends: an entry may go on in the lines below it."""
+    return blank.start() if (blank := re.compile(r"\n[ \t]*(?:\n|\Z)").search(text, start)) else len(text)
+
+
+def _diff_end(text: str, start: int) -> int:
+    """Return where a diff ends: each line of it begins with a sign or a blank."""
+    end = re.compile(r"\n(?![-+ \t\\])").search(text, start)
+    return end.start() if end else len(text)
 
 
 def _looks_spoken(sentence: str) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from math import log2
 from typing import NamedTuple
 
+from holdfast.core.conversation.frames import IDENTIFIERS_HEADING
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.ledger.identifiers import IDENTIFIER_MIN_CHARS, distinct_identifiers
 
@@ -28,7 +29,6 @@ MAX_KEPT_NAMES, MAX_HELD_NAMES = 6_000, 9_000
 MIN_NAME_TOKENS = 2
 """Few names cost a single token, so packing considers one candidate for this many tokens of the allowance."""
 ENDING_CHARS = (IDENTIFIER_MIN_CHARS, 2 * IDENTIFIER_MIN_CHARS)
-IDENTIFIERS_HEADING = "Identifiers used so far, most likely needed first:"
 
 
 class RankedName(NamedTuple):

@@ -8,6 +8,7 @@ those that already occur in a section are left out. The sections may then use wh
 from collections.abc import Iterable
 from itertools import islice
 
+from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.packing import Section, choose_more, choose_within_shares, section_lines
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.ledger.ledger import Ledger
@@ -60,5 +61,5 @@ def _sections(ledger: Ledger, exclude_text: str, rules_share: float) -> list[Sec
 
 def _section(heading: str, share: float, records: Iterable[object]) -> Section:
     """Return a section of records, which come most important first."""
-    lines = [str(record) for record in islice(records, MAX_SECTION_RECORDS)]
+    lines = [neutralize(str(record), "item") for record in islice(records, MAX_SECTION_RECORDS)]
     return Section(heading, share, lines, range(len(lines)))

@@ -51,8 +51,8 @@ class BoardNote:
             "from": list(self.sources),
         }
         known = {name: value for name, value in facts.items() if value}
-        # No ">" of a name may end the comment.
-        comment = json.dumps(known, ensure_ascii=True).replace(">", "\\u003e")
+        # No ">" of a name may end the comment, and no "<" may begin a tag.
+        comment = json.dumps(known, ensure_ascii=True).replace(">", "\\u003e").replace("<", "\\u003c")
         return f"- {self.text} <!-- {comment} -->"
 
 

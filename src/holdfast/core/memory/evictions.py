@@ -86,16 +86,16 @@ class Evictions:
         span = event.span.positions
         if not event.success:
             return self._take_awaiting(span, "") if event.ends_run else []
-        is_emergency = event.trigger == "context_limit_retry" and not event.replacement
-        cause: EvictionCause = "overflow" if is_emergency else "trimmed"
+        if event.trigger == "context_limit_retry" and not event.replacement:
+            return self._evict_all(index, time_ms, "overflow")
         summary = event.summary.text if event.summary.by_model else ""
         before = self._take_awaiting(span, summary) if summary else []
-        whole = Eviction(log_index=index, time_ms=time_ms, cause=cause, ranges=(span,), summary=summary)
+        whole = Eviction(log_index=index, time_ms=time_ms, cause="trimmed", ranges=(span,), summary=summary)
         left = self._new_part(whole, event.span.kept)
         if before and left:
             # The summary covers both, so report it once.
             return [_joined(left[0], *before, *left)]
-        if left and may_wait and not event.replacement and not is_emergency:
+        if left and may_wait and not event.replacement and event.trigger != "client":
             self.awaiting_summary += left
             return before
         return [*before, *left]

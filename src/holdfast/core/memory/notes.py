@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
+from holdfast.core.conversation.frames import INVISIBLE_CHARS, LINE_BREAKS
 from holdfast.core.memory.evictions import Eviction, EvictionCause
 
 EVICTION_TITLES: Mapping[EvictionCause, str] = {
@@ -21,7 +22,8 @@ EVICTION_TITLES: Mapping[EvictionCause, str] = {
 }
 _MARK = re.compile(r"<!-- holdfast (?P<facts>\{.*\}) -->")
 _SECTION = re.compile(r"(?m)^## ")
-_HEADING = re.compile(r"(?m)^(?=#{1,4}(?:[ \t]|$))")
+_HEADING = re.compile(r"(?m)^ {0,3}(?=#{1,4}(?:[ \t]|$))")
+_BREAK = re.compile(rf"\r\n|[{LINE_BREAKS}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,8 @@ def append_section(content: str, new: DailySection) -> str:
     if not text:
         return content
     facts = {"session": new.session, "event": new.place, "at": new.time_ms, "messages": new.messages}
-    # No ">" of a name may end the comment.
-    mark = json.dumps(facts, ensure_ascii=True).replace(">", "\\u003e")
+    # No ">" of a name may end the comment, and no "<" may begin a tag.
+    mark = json.dumps(facts, ensure_ascii=True).replace(">", "\\u003e").replace("<", "\\u003c")
     head = content if content.strip() else f"# {new.day}\n"
     return f"{head.rstrip()}\n\n## {new.title}\n<!-- holdfast {mark} -->\n\n{text}\n"
 
@@ -97,7 +99,7 @@ def _parse_section(day: str, text: str) -> DailySection:
 
 def _escape_markup(text: str) -> str:
     """Return a text in which no line can begin a section, a title or a comment."""
-    lines = _HEADING.sub("##", text.replace("\r\n", "\n").replace("\r", "\n").strip())
+    lines = _HEADING.sub("##", _BREAK.sub("\n", INVISIBLE_CHARS.sub("", text)).strip())
     return lines.replace("<!--", "‹!--")
 
 

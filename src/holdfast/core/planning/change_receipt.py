@@ -43,7 +43,8 @@ class ChangeReceipt:
     def compacted(self) -> range:
         """The positions that the texts of a compaction replace."""
         done = self.compaction
-        return done.span.positions if done and done.success and done.replacement else range(0)
+        is_replaced = done and done.success and (done.replacement or done.trigger == "client")
+        return done.span.positions if done and is_replaced else range(0)
 
     @property
     def dropped(self) -> PositionRanges:
@@ -53,7 +54,7 @@ class ChangeReceipt:
                 return (range(to, self.length),) if to < self.length else ()
             case log.ContextCleared():
                 return (range(self.length),) if self.length else ()
-            case log.CompactionCompleted(success=True, replacement=()) as done:
+            case log.CompactionCompleted(success=True, replacement=()) as done if done.trigger != "client":
                 return done.span.replaced
             case _:
                 return ()
@@ -108,6 +109,8 @@ def _headline(receipt: ChangeReceipt) -> str:
         case log.CompactionCompleted() as done:
             positions = format_positions(done.span.replaced) or "nothing"
             return f"compacted ({done.trigger}) {positions} by {done.summary.by_model or 'rule'}"
+        case log.OutputsOffloaded(line=line, max_chars=most, prompts_before=prompts) if prompts:
+            return f"tool outputs before #{line} and prompts before #{prompts} shortened to {most:,} characters"
         case log.OutputsOffloaded(line=line, max_chars=most):
             return f"tool outputs before #{line} replaced by previews of {most:,} characters"
         case log.TurnsReducedToText(line=line):
@@ -127,6 +130,7 @@ def _lines(receipt: ChangeReceipt) -> Iterator[str]:
         yield f"tokens    {receipt.tokens_before:,} → {receipt.tokens_after:,}{origin}"
     if done is not None:
         into = f"replaced by {len(done.replacement):,}" if done.replacement else "dropped"
+        into = "left out by the client" if done.trigger == "client" else into
         yield f"messages  {done.span.message_count:,} {into}, {len(done.span.kept):,} kept whole; all stay in the log"
     if receipt.dropped:
         yield f"dropped   {format_positions(receipt.dropped)}; all stay in the log"

@@ -84,7 +84,9 @@ def step_event(step: OffloadOutputs | ReduceTurnsToText, plan_input: PlanInput, 
     scope = plan_input.situation.scope
     if isinstance(step, ReduceTurnsToText):
         return add_effect(log.TurnsReducedToText(line=step.before, reason=reason, scope=scope), plan_input)
-    event = log.OutputsOffloaded(line=step.before, max_chars=step.max_chars, reason=reason, scope=scope)
+    event = log.OutputsOffloaded(
+        line=step.before, max_chars=step.max_chars, prompts_before=step.prompts_before, reason=reason, scope=scope
+    )
     return add_effect(event, plan_input)
 
 
@@ -92,15 +94,15 @@ def compaction_started_event(
     step: CompactSpan, plan_input: PlanInput, focus: str = "", *, owner: str = ""
 ) -> log.CompactionStarted:
     """Return the event that starts a compaction; `focus` is the user's instruction for the summary."""
-    situation = plan_input.situation
+    situation, system_tokens = plan_input.situation, plan_input.fixed_parts["system"]
     return log.CompactionStarted(
         trigger=step.trigger,
         span=step.span,
         basis=plan_input.history.change_count,
         custom_instructions=focus or None,
         tokens=log.TokenBreakdown(
-            system_tokens=situation.system_tokens,
-            conversation_tokens=plan_input.message_tokens,
+            system_tokens=system_tokens,
+            conversation_tokens=plan_input.message_tokens - (system_tokens - situation.system_tokens),
             tool_definitions_tokens=situation.tools_tokens,
         ),
         owner=owner,
@@ -111,7 +113,7 @@ def compaction_started_event(
 def compaction_completed_event(
     step: CompactSpan, rule: CompactionRule, plan_input: PlanInput, summary: Summary | None = None
 ) -> log.CompactionCompleted:
-    """Return the event of a compaction; it is a failed one if the replacement does not free any tokens."""
+    """Return the event of a compaction; it is a failed one if it frees no tokens and the rule requires that it does."""
     if summary is not None and not summary.text.strip():
         summary = None
     texts = rule.replacement_texts(plan_input, step, summary)
@@ -136,7 +138,7 @@ def compaction_completed_event(
     except MalformedInputError as error:
         return compaction_failed_event(step, plan_input, f"its span does not stand any more: {error.problem}")
     before, after = done.pre_compaction_tokens, done.post_compaction_tokens
-    if after < before or step.span.is_merged:
+    if after < before or step.span.is_merged or rule.may_grow(step):
         return done
     problem = f"the replacement would be no smaller: {after:,} tokens instead of {before:,}"
     return replace(done, success=False, error=problem, effect=None)

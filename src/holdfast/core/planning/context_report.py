@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from holdfast.core.conversation.messages import Entry
-from holdfast.core.conversation.tokens import ERROR_ESTIMATED, REPLY_OVERHEAD
+from holdfast.core.conversation.tokens import ERROR_ESTIMATED, REPLY_OVERHEAD, Provenance
 from holdfast.core.ledger.render import LEDGER_FRAME
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import MILLION, Prices
@@ -113,7 +113,7 @@ class ContextReport:
     """What fills the context, in tokens as the provider counts them, as far as the calibration allows."""
 
     budget: int
-    """The most that may be sent."""
+    """The size of a full request: thresholds are shares of it, and longer requests are shortened."""
     system: int = 0
     tools: int = 0
     pins: int = 0
@@ -122,6 +122,8 @@ class ContextReport:
     """The replacements of compacted messages, without the ledger."""
     turns: int = 0
     """Visible messages, and the start of the answer, which counts as part of the request."""
+    provenance: Provenance = field(default="estimated", compare=False)
+    """Where these counts come from."""
     error: float = field(default=0.0, compare=False)
     """The possible error of these counts, as a share; measured if the provider has reported usage."""
     reclaimable: int = 0
@@ -163,17 +165,19 @@ def context_report(plan_input: PlanInput, policy: Policy, summary_author: Summar
         if entry.position is None or (index != projection.newest_prompt and entry.position not in situation.pins):
             sizes["free"] += size if entry.message.role != "system" else 0
     threshold = policy.compaction.threshold(plan_input) if policy.compaction else None
+    is_estimate = projection.media_count > 0 and not situation.calibration.samples
     prompts = sum(entry.message.is_prompt and entry.position is not None for entry in projection.entries)
     billed = situation.billed_tokens
     contents = ContextReport(
-        budget=situation.budget.tokens,
+        budget=situation.billed_limit,
         system=billed(situation.system_tokens + sizes["system"]),
         tools=billed(situation.tools_tokens),
         pins=billed(sizes["pins"]),
         ledger=billed(sizes["ledger"]),
         summary=billed(sizes["summary"]),
         turns=billed(sizes["turns"]),
-        error=ERROR_ESTIMATED if projection.media_count and not situation.calibration.samples else situation.error,
+        provenance="estimated" if is_estimate else situation.provenance,
+        error=ERROR_ESTIMATED if is_estimate else situation.error,
         reclaimable=billed(sizes["free"]),
         messages=len(projection),
         roles=Tally(entry.message.speaker for entry in projection.entries),
@@ -182,14 +186,15 @@ def context_report(plan_input: PlanInput, policy: Policy, summary_author: Summar
             for entry in projection.entries
         ),
         prompts=prompts,
-        turns_left=_turns_left(threshold, prompts, sizes["summary"] + sizes["ledger"]),
+        turns_left=_turns_left(
+            threshold, prompts, sizes["summary"] + sizes["ledger"] + situation.extras_tokens + REPLY_OVERHEAD
+        ),
         forecast=cost_forecast(plan_input, policy, threshold, summary_author),
         loop_reason=policy.compaction.loop_reason(plan_input) if policy.compaction else "",
     )
     if threshold is not None and threshold.unit == "tokens":
-        # A rule may count messages only, and counts as our counter does; a reader compares with the whole request.
-        limit = contents.total + billed(threshold.limit - threshold.current)
-        threshold = Threshold(contents.total, limit, threshold.unit)
+        # A rule counts as our counter does; a reader compares with what the provider counts.
+        threshold = Threshold(contents.total, billed(threshold.limit), threshold.unit)
     return replace(contents, threshold=threshold)
 
 
@@ -207,9 +212,9 @@ def _ledger_tokens(entry: Entry, plan_input: PlanInput) -> int:
     return plan_input.situation.counter.count(text[text.index(LEDGER_FRAME) :]) if LEDGER_FRAME in text else 0
 
 
-def _turns_left(threshold: Threshold | None, prompts: int, message_tokens: int) -> int | None:
-    """Return how many more turns of the present average size reach the threshold; replacements do not grow."""
-    grown = 0 if threshold is None else threshold.current - (message_tokens if threshold.unit == "tokens" else 0)
+def _turns_left(threshold: Threshold | None, prompts: int, fixed_tokens: int) -> int | None:
+    """Return how many more turns of the present average size reach the threshold; the fixed tokens do not grow."""
+    grown = 0 if threshold is None else threshold.current - (fixed_tokens if threshold.unit == "tokens" else 0)
     if threshold is None or not prompts or grown <= 0:
         return None
     return max(0, int((threshold.limit - threshold.current) * prompts / grown))

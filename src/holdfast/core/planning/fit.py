@@ -360,7 +360,10 @@ class ViewFitter:
         self, cut: ViewCut, compacted: PositionRanges, dropped: PositionRanges, *, is_media_limited: bool
     ) -> Iterator[str]:
         """Yield why a view does not contain all messages unchanged."""
-        if cut.compact_before or cut.clip_before or cut.max_output_chars:
+        if self._situation.is_limited_by_policy and (cut.compact_before or cut.clip_before or cut.max_output_chars):
+            limit = self._situation.billed_limit
+            yield f"the conversation is longer than the {limit:,} tokens that the policy allows"
+        elif cut.compact_before or cut.clip_before or cut.max_output_chars:
             free = self._situation.margin
             margin = f"; {free:.0%} of the budget stays free because token counts may be wrong" if free else ""
             yield f"the conversation is longer than its budget{margin}"
@@ -540,7 +543,7 @@ class ViewFitter:
         sizes[SYSTEM_PART] += situation.system_tokens
         sizes[TOOLS_PART] += situation.tools_tokens
         sizes[LAST_EXCHANGE_PART] += REPLY_OVERHEAD
-        raise _cannot_fit_error(sizes, situation.usable_tokens, "tokens")
+        raise _cannot_fit_error(sizes, situation.limit, "tokens")
 
     def _sizes(self, entries: list[Entry], measure: Callable[[Message], int]) -> dict[str, int]:
         """Return the size of each part that cannot shrink."""
@@ -578,7 +581,15 @@ def fit_view(view: View, reader: MessageFormat, settings: FitSettings, situation
         # Summaries are removed last, because a digest of a summary says nothing.
         with suppress(CannotFitError):
             fitted = ViewFitter(transcript, settings, replace(situation, pins=pins | replacements)).fit()
-    fitted = fitted or ViewFitter(transcript, settings, replace(situation, pins=pins)).fit()
+    try:
+        fitted = fitted or ViewFitter(transcript, settings, replace(situation, pins=pins)).fit()
+    except CannotFitError:
+        if not situation.is_limited_by_policy:
+            raise
+        # The policy's own limit is lower than what must be sent, but the model accepts more.
+        fitted = fit_view(view, reader, settings, replace(situation, policy_limit=None))
+        reason = f"what must be sent exceeds the {situation.billed_limit:,} tokens that the policy allows"
+        return replace(fitted, reasons=(*fitted.reasons, reason))
 
     def position(index: int | None) -> int | None:
         return None if index is None else positions[index]

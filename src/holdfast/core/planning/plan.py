@@ -4,17 +4,26 @@
 again. `view_of` returns the messages that the model will see. Both are pure: the same input gives the same result.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from holdfast.core.conversation.messages import Entry, Message, Thinking, ToolCall
 from holdfast.core.conversation.repair import is_valid_history, repair_entries
-from holdfast.core.conversation.tokens import TokenCount, message_tokens
-from holdfast.core.history.events import MAIN, TokenBreakdown, UsageMeasured
+from holdfast.core.conversation.tokens import REPLY_OVERHEAD, TokenCount, message_tokens
+from holdfast.core.history.events import MAIN, RequestTruncated, TokenBreakdown, UsageMeasured
 from holdfast.core.history.history import History
 from holdfast.core.planning.fit import are_same_messages, fit_view
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.receipt import View
+from holdfast.core.planning.request_stages import (
+    NO_PROCESSORS,
+    RequestProcessor,
+    RequestProcessors,
+    processed_entries,
+)
+from holdfast.core.planning.rules.cowagent import EMERGENCY_REASON
+from holdfast.core.planning.rules.default import DefaultCompaction
+from holdfast.core.planning.rules.truncator import ORPHANS_REASON
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import NO_STEPS, CompactSpan, Plan, PlanInput, Step
 from holdfast.errors import PendingToolCallsError
@@ -23,9 +32,8 @@ MAX_FAILURES, MESSAGES_AFTER_FAILURES = 3, 20
 """After the first number of failures in a row, summaries pause until the second number of messages was recorded."""
 MAX_PLAN_ROUNDS = 3
 """The most plans for one request; the steps of the last plan are not carried out."""
-EMERGENCY_REASON = (
-    "the provider refused the request as too long, so only the newest turns are sent, with long texts clipped"
-)
+
+OPEN_ROUND_REASON = "a compaction waits until the running tool round ends, because the round's thinking would be lost"
 
 
 def plan_input_of(history: History, policy: Policy, situation: Situation) -> PlanInput:
@@ -36,6 +44,8 @@ def plan_input_of(history: History, policy: Policy, situation: Situation) -> Pla
         pins=situation.pins | history.session_state.pins,
     )
     window = situation.window or policy.unknown_window
+    if policy.compaction is not None:
+        situation = replace(situation, policy_limit=policy.compaction.request_limit(window))
     projection = history.projection(situation.counter, situation.scope)
     entries, tokens = projection.entries[:], projection.tokens
     if policy.outputs is not None:
@@ -95,18 +105,49 @@ def _needs_summary(step: Step) -> bool:
     return isinstance(step, CompactSpan) and step.by == "summary"
 
 
+def has_open_round(view: View, plan_input: PlanInput, policy: Policy) -> bool:
+    """Return whether a change of context would lose the thinking of the running tool round, and can still wait.
+
+    It can wait as long as the whole context is sent as it is, without a repair and within all limits. Presets of other
+    systems do not wait: they compact at the thresholds of those systems.
+    """
+    projection, situation = plan_input.projection, plan_input.situation
+    if not situation.binds_thinking or not isinstance(policy.compaction, DefaultCompaction):
+        return False
+    if situation.refusals or not len(projection):
+        return False
+    start = -1 if projection.newest_prompt is None else projection.newest_prompt
+    if not projection[-1].outline.result_ids or not any(
+        entry.message.has_thinking for entry in projection.entries[start + 1 :]
+    ):
+        return False
+    return are_same_messages(view.entries, projection.entries)
+
+
+def after_open_round(plan: Plan) -> Plan:
+    """Return a plan that changes nothing while a tool round is open; a summary is written in the background."""
+    later = (*plan.later, *(step for step in plan.now if _needs_summary(step)))
+    return Plan((), later, (*plan.reasons, OPEN_ROUND_REASON))
+
+
 # The view that is sent.
 
 
-def view_of(plan_input: PlanInput, policy: Policy) -> View:
+def view_of(plan_input: PlanInput, policy: Policy, processors: RequestProcessors = NO_PROCESSORS) -> View:
     """Return a view that a provider accepts, whether or not the steps of a plan were carried out."""
     projection = plan_input.projection
     view = View(plan_input.entries, plan_input.message_tokens, projection.tokens, has_media=projection.media_count > 0)
     if projection.has_other_scopes:
         _check_own_calls(plan_input)
         view = _without_open_calls_of_others(view, plan_input)
-    for stage in VIEW_STAGES.values():
-        view = stage(view, plan_input, policy) if stage else view
+    stages = {
+        **VIEW_STAGES,
+        "attachments": processors.attachments,
+        "immediate prompt": processors.immediate_prompt,
+        "file content": processors.file_content,
+    }
+    for name, stage in stages.items():
+        view = stage(view, plan_input, policy) if callable(stage) else _process(view, plan_input, name, stage)
     if _can_be_sent(view, plan_input, policy):
         return view
     return fit_view(view, plan_input.history.message_format, policy.fit, plan_input.situation)
@@ -158,10 +199,7 @@ def _limit(view: View, plan_input: PlanInput, policy: Policy) -> View:
     else:
         start = context.newest_start(limits.max_messages)
         entries = limits.keep_limited(view.entries, start, _message_pricer(plan_input), situation.pins)
-        reason = (
-            f"there is no summary, so at most the newest {limits.max_messages:,} messages are sent, with at most "
-            f"{limits.max_tokens:,} tokens before the newest prompt"
-        )
+        reason = limits.reason
     return view if are_same_messages(entries, view.entries) else _with_entries(view, entries, plan_input, reason)
 
 
@@ -171,8 +209,7 @@ def _truncate(view: View, plan_input: PlanInput, policy: Policy) -> View:
     if policy.truncator is None:
         return view
     truncator = policy.truncator.after_refusals(situation.refusals)
-    limit = min(situation.budget.tokens, plan_input.window)
-    static = situation.extras_tokens
+    limit, static = situation.limit, situation.extras_tokens + REPLY_OVERHEAD
     if view.tokens + static <= limit * (1 - truncator.retry_buffer) and is_valid_history(
         view.entries, situation.batching
     ):
@@ -180,22 +217,46 @@ def _truncate(view: View, plan_input: PlanInput, policy: Policy) -> View:
     done = truncator.truncate(
         view.entries, limit=limit, tools_tokens=static, tokens_of=_message_pricer(plan_input), pins=situation.pins
     )
-    if done.event is None:
+    if are_same_messages(done.entries, view.entries):
         return view
+    if done.event is None:
+        return _with_entries(view, done.entries, plan_input, ORPHANS_REASON)
     count = done.event.messages_removed
-    reason = f"{count:,} messages were left out of this request alone, to stay below {limit:,} tokens"
+    reason = f"{count:,} messages were left out of this request alone, to stay below {situation.billed_limit:,} tokens"
     tokens = done.event.post_truncation_tokens - static
-    return replace(view, entries=done.entries, tokens=tokens, truncated=done.event, reasons=(*view.reasons, reason))
+    event = _billed_event(done.event, situation)
+    return replace(view, entries=done.entries, tokens=tokens, truncated=event, reasons=(*view.reasons, reason))
 
 
-VIEW_STAGES: Mapping[str, Callable[[View, PlanInput, Policy], View] | None] = {
-    "attachments": None,
+def _billed_event(event: RequestTruncated, situation: Situation) -> RequestTruncated:
+    """Return a truncation in tokens as the provider counts them, as all events state them."""
+    before, after = map(situation.billed_tokens, (event.pre_truncation_tokens, event.post_truncation_tokens))
+    return replace(
+        event,
+        token_limit=situation.billed_limit,
+        pre_truncation_tokens=before,
+        post_truncation_tokens=after,
+        tokens_removed=before - after,
+    )
+
+
+def _process(view: View, plan_input: PlanInput, stage: str, processors: Sequence[RequestProcessor]) -> View:
+    """Let the user's processors of a stage change the request."""
+    if not processors:
+        return view
+    entries = processed_entries(view.entries, processors, plan_input.history.message_format, stage)
+    reason = f"a processor of the stage {stage} changed the request"
+    return view if are_same_messages(entries, view.entries) else _with_entries(view, entries, plan_input, reason)
+
+
+VIEW_STAGES: Mapping[str, Callable[[View, PlanInput, Policy], View] | tuple[()]] = {
+    "attachments": (),
     "compaction": _limit,
     "truncation": _truncate,
-    "immediate prompt": None,
-    "file content": None,
+    "immediate prompt": (),
+    "file content": (),
 }
-"""The stages that shorten a single request, in order; None marks a stage of the original systems with no work here."""
+"""The stages of a single request, in order; the user's processors fill the empty ones."""
 
 
 def _can_be_sent(view: View, plan_input: PlanInput, policy: Policy) -> bool:
@@ -244,7 +305,7 @@ def _message_pricer(plan_input: PlanInput) -> Callable[[Message], int]:
 def usage_measured_event(view: View, tokens: TokenCount, situation: Situation) -> UsageMeasured:
     """Return the event that records how full the context is with a view."""
     return UsageMeasured(
-        token_limit=situation.budget.tokens,
+        token_limit=situation.billed_limit,
         current_tokens=tokens.total,
         messages_length=len(view.entries),
         tokens=TokenBreakdown(

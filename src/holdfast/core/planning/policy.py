@@ -81,10 +81,13 @@ class Policy:
     reuses_prefix: bool = True
     """Whether the summary request may extend the last request, so that it reads the prompt cache."""
     manual_min_messages: int = field(default=2, metadata=integer_bounds(1, 10**6))
+    """A manual compaction of fewer messages is refused; system text does not count."""
     needs_context: bool = False
     """Whether a manual compaction is refused before the first request, and without a summarizer."""
     main_sees: MainVisibility = "everything"
     """What the main agent sees of its delegates' messages, unless a delegation says otherwise."""
+    main_sees_sub_agents: MainVisibility | None = "nothing"
+    """The same for delegates whose answer is the result of a tool call; None for the same as `main_sees`."""
     unknown_window: int = field(default=128_000, metadata=integer_bounds(1_000, 10**12))
     """The context window assumed for an unknown model."""
     max_steps: int | None = field(default=50, metadata=integer_bounds(1, 10**6))
@@ -115,6 +118,7 @@ CO_CLI = Policy(
     on_failure="marker",
     # A separate agent without tools writes the summary, so its request shares no prefix with the conversation.
     reuses_prefix=False,
+    manual_min_messages=1,
     max_steps=None,
     restore="full",
 )
@@ -126,6 +130,7 @@ INKEEP = Policy(
     on_failure="limits",
     summarizer_choice="dedicated",
     reuses_prefix=False,
+    main_sees_sub_agents=None,
     unknown_window=120_000,
     max_steps=None,
     restore="since_summary",
@@ -146,12 +151,11 @@ COWAGENT = Policy(
     name="cowagent",
     outputs=KeepEnds(max_chars=20_000),
     compaction=CowAgentCompaction(max_turns=20, max_tokens=50_000),
-    emergency=Emergency(max_chars=10_000, max_turns=5),
+    emergency=Emergency(max_chars=10_000, max_turns=5, persists=True),
     apply="deferred",
     on_failure="trim",
     summarizer_choice="session",
     reuses_prefix=False,
-    unknown_window=50_000,
     max_steps=15,
     restore="recent_text",
     writes_memory=True,

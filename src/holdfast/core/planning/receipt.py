@@ -1,7 +1,7 @@
 """The view that is sent, and the receipt that says what was changed for it and why."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.pairing import Repair
@@ -9,6 +9,7 @@ from holdfast.core.conversation.spans import PositionRanges, format_positions, p
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD, TokenCount, message_tokens
 from holdfast.core.history.events import RequestTruncated
 from holdfast.core.planning.situation import Budget, Situation
+from holdfast.text import pluralize
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,26 @@ class View:
     """Whether only the newest turns are sent, shortened, because the provider refused more."""
     is_fitted: bool = False
     """Whether the fitter had to change anything."""
+    without_thinking: tuple[int, ...] = ()
+    """Positions of messages that are sent without their thinking, because what came before it has changed."""
+
+    def drop_thinking(self, indices: Sequence[int], cost: Callable[[Message], tuple[int, int]]) -> "View":
+        """Return the view without the thinking of the entries at `indices`."""
+        if not indices:
+            return self
+        entries, tokens = list(self.entries), self.tokens
+        for index in indices:
+            whole = entries[index].message
+            entries[index] = entries[index].with_message(whole.without_thinking())
+            tokens += sum(cost(entries[index].message)) - sum(cost(whole))
+        positions = tuple(position for index in indices if (position := entries[index].position) is not None)
+        return replace(
+            self,
+            entries=entries,
+            tokens=tokens,
+            without_thinking=positions,
+            reasons=(*self.reasons, thinking_dropped_reason(len(indices))),
+        )
 
     def token_count(
         self, situation: Situation, tokens_of: Callable[[Message], tuple[int, int]] | None = None
@@ -53,6 +74,14 @@ class View:
             conversation=self.tokens - systems - media + REPLY_OVERHEAD,
             media=media,
         )
+
+
+def thinking_dropped_reason(count: int) -> str:
+    """Return why messages are sent without their thinking."""
+    return (
+        f"the thinking of {pluralize(count, 'message')} was removed: the model accepts thinking only after exactly "
+        f"what it followed, and that has changed"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +104,14 @@ class Receipt:
     """Positions that a summary or a digest replaces."""
     dropped: PositionRanges = ()
     """Positions that nothing replaces, because there was no room for a digest."""
+    without_thinking: tuple[int, ...] = ()
+    """Positions whose thinking was removed, because what came before it has changed."""
     repairs: tuple[Repair, ...] = ()
     conflicts: tuple[str, ...] = ()
     """Contradictions among the compacted messages, for a person to resolve."""
     reasons: tuple[str, ...] = ()
+    limit: int = 0
+    """The size of a full request: the budget less the margin for errors of the count, or the policy's own limit."""
 
     @property
     def is_unchanged(self) -> bool:
@@ -96,6 +129,8 @@ class Receipt:
         budget = self.budget
         most = "–" if budget.messages is None else f"{budget.messages:,}"
         yield f"{'budget':10}{most:>10}{budget.tokens:>12,}  ({budget.source})"
+        if self.limit and self.limit != budget.tokens:
+            yield f"{'limit':20}{self.limit:>12,}"
         for name in ("kept", "clipped", "elided", "compacted", "dropped"):
             found = getattr(self, name)
             ranges: PositionRanges = found if name in {"compacted", "dropped"} else position_ranges(sorted(found))
@@ -142,7 +177,9 @@ def receipt_of(
         elided=tuple(elided),
         compacted=compacted,
         dropped=view.dropped,
+        without_thinking=view.without_thinking,
         repairs=tuple(repairs),
         conflicts=conflicts,
         reasons=reasons,
+        limit=situation.billed_limit,
     )

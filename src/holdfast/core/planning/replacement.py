@@ -17,6 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from holdfast.core.conversation.frames import (
+    ANSWERS_HEADING,
+    PROMPTS_HEADING,
+    STATE_HEADING,
+    neutralize,
+    reference_frame,
+)
 from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.shorten import clip_text
 from holdfast.core.conversation.tokens import Counter
@@ -26,13 +33,6 @@ from holdfast.core.history.session_state import SessionState
 from holdfast.core.ledger.identifiers import argument_text
 from holdfast.core.ledger.render import render_ledger
 from holdfast.core.planning.steps import CompactSpan, PlanInput
-from holdfast.core.planning.summary.framing import (
-    ANSWERS_HEADING,
-    PROMPTS_HEADING,
-    STATE_HEADING,
-    neutralize_frames,
-    reference_frame,
-)
 from holdfast.text import pluralize
 
 NAME_FACTOR = 3.0
@@ -80,7 +80,7 @@ def is_quotable(entry: Entry) -> bool:
     if message.role == "user":
         # Text from memory or from another agent is not the user's own.
         return message.is_prompt and not (message.is_task or message.is_from_memory)
-    return bool(message.text.strip()) and neutralize_frames(message.text) == message.text
+    return bool(message.text.strip()) and neutralize(message.text) == message.text
 
 
 def most_informative(entries: Sequence[Entry], allowance: int, price: Callable[[Entry], int]) -> list[Entry]:
@@ -267,9 +267,9 @@ def _running_delegates(plan_input: PlanInput) -> str:
         if context.scopes.parents.get(scope) == context.scope
     ]
     firsts = {scope: context.message_scopes.index(scope) for scope in sent if scope in context.message_scopes}
-    entries.require([first for first in firsts.values() if context.may_be_visible(first)])
+    entries.require([first for first in firsts.values() if context.may_be_in_view(first)])
     told = {scope: entries[first].message.text for scope, first in firsts.items() if context.is_visible(first)}
-    return "\n".join(f"- {scope}: {' '.join(task.split())}" for scope, task in told.items())
+    return "\n".join(f"- {neutralize(f'{scope}: {task}', 'item')}" for scope, task in told.items())
 
 
 def _state_text(state: SessionState, at_work: str, allowance: int, counter: Counter) -> str:
@@ -278,10 +278,12 @@ def _state_text(state: SessionState, at_work: str, allowance: int, counter: Coun
     skills = "\n".join([*(f"- {name}" for name in earlier), f"- {last}: {state.skills[last]}"]) if last else ""
     parts = {"Plan": state.plan, "To do": state.todos, "Skills called upon": skills, "Agent": state.agent_summary}
     parts["Agents at work when this was written; what they find comes later"] = at_work
-    told = {name: neutralize_frames(text.strip()) for name, text in parts.items() if text.strip()}
+    told = {name: text.strip() for name, text in parts.items() if text.strip()}
     chars = max(map(len, told.values()), default=0)
     while told:
-        text = "\n".join([STATE_HEADING, *(f"{name}:\n{clip_text(told[name], chars)}" for name in told)])
+        # The cut may begin a line with what was in the middle of one, so the clipped text is made safe.
+        clipped = (f"{name}:\n{neutralize(clip_text(told[name], chars), beside_sections=True)}" for name in told)
+        text = "\n".join([STATE_HEADING, *clipped])
         if counter.count(text) <= allowance:
             return text
         if chars < MIN_STATE_CHARS:
@@ -382,4 +384,5 @@ def _position_of(entry: Entry) -> int:
 
 
 def _quote_line(entry: Entry) -> str:
-    return f"(#{entry.position}) {entry.message.text}"
+    """Return a message to the letter, except that no line of it can pass for one of ours."""
+    return f"(#{entry.position}) {neutralize(entry.message.text, beside_sections=True)}"

@@ -4,13 +4,17 @@ A `Budget` is the largest input: system text and tools count, the answer does no
 provider, else a table of models, else a conservative default. It records its source, because a wrong limit is the first
 suspect when a request fails.
 
+`Situation.limit` is what "full" means: the budget less a margin for errors of our count, or the policy's own limit if
+that is lower. The thresholds of every rule are shares of it, truncation and fitting keep a request within it, and the
+meter, reports, receipts and events show it. Nothing else in the package computes a limit.
+
 `Prices` determine what a request costs with a prompt cache, and when a compaction pays. Providers bill the cached part
 of a prompt at a fraction. Some bill new text a little above its price, because they write it to the cache. So a shorter
 prompt can cost more than a longer one: a rewritten prefix is new text again. Prices are relative to one input token.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from holdfast.core.conversation.batching import ONE_RESULT_PER_MESSAGE, Batching
@@ -125,24 +129,36 @@ class Budget:
         cls,
         *,
         user: "int | Budget | None" = None,
+        max_prompt_tokens: int | None = None,
         provider_window: int | None = None,
         table_window: int | None = None,
         max_output: int | None = None,
+        unknown_window: int = DEFAULT_WINDOW,
     ) -> "Budget":
         """Return the budget from the first source that names one.
 
-        A user's number is the input limit itself. A window from another source must hold the answer too, so room for
-        the answer is subtracted.
+        A user's number is the input limit itself, and so is a provider's limit on prompts; the lower one counts. A
+        window must hold the answer too, so room for the answer is subtracted. `unknown_window` is assumed if nothing is
+        known.
         """
-        if isinstance(user, Budget):
-            return user
+        if max_prompt_tokens is not None:
+            _check_limit("max_prompt_tokens", max_prompt_tokens)
         if user is not None:
-            return cls(user)
+            budget = user if isinstance(user, Budget) else cls(user)
+            if max_prompt_tokens is None or budget.tokens <= max_prompt_tokens:
+                return budget
+            return replace(budget, tokens=max_prompt_tokens, source="provider")
+        if max_prompt_tokens is not None:
+            return cls(max_prompt_tokens, source="provider")
         if provider_window is not None:
             return cls(_input_tokens("provider_window", provider_window, max_output), source="provider")
         if table_window is not None:
             return cls(_input_tokens("table_window", table_window, max_output), source="table")
-        return cls(_input_tokens("window", DEFAULT_WINDOW, max_output), source="default")
+        return cls(_input_tokens("unknown_window", unknown_window, max_output), source="default")
+
+    def window(self, model_window: int | None) -> int | None:
+        """Return the window to fill: the budget itself if a user or a provider names it, else the model's window."""
+        return self.tokens if self.source in {"user", "provider"} else model_window
 
 
 def _check_limit(setting: str, value: object) -> None:
@@ -181,10 +197,14 @@ class Situation:
     """The longest single text that the provider accepts."""
     max_images: int | None = None
     """The most images that the provider accepts in one request."""
+    binds_thinking: bool = False
+    """Whether the model accepts its thinking only after the exact request that it was said in."""
     scope: str = MAIN
     """The scope of the agent that sends the request."""
     window: int | None = None
-    """The model's context window; None if it is unknown."""
+    """The model's context window, or the budget that a user or a provider names; None if both are unknown."""
+    policy_limit: int | None = None
+    """The largest request that the policy allows, as the provider counts; None if only the budget limits it."""
     prices: Prices | None = None
     idle_seconds: float = 0.0
     """The time since the last request, which tells whether the prompt cache has expired."""
@@ -206,13 +226,34 @@ class Situation:
 
     @property
     def usable_tokens(self) -> int:
-        """The budget less the margin, in tokens as our counter counts them."""
-        return int(self.budget.tokens * (1 - self.margin) / self.calibration.factor)
+        """The budget less the margin, in tokens as our counter counts them.
+
+        A count with the model's own vocabulary is exact, so no report of a provider raises it above the budget.
+        """
+        tokens = int(self.budget.tokens * (1 - self.margin) / self.calibration.factor)
+        return min(tokens, self.budget.tokens) if self.counter.provenance == "counted" else tokens
+
+    @property
+    def limit(self) -> int:
+        """The size of a full request, in tokens as our counter counts them."""
+        if self.policy_limit is None:
+            return self.usable_tokens
+        return min(self.usable_tokens, int(self.policy_limit / self.calibration.factor))
+
+    @property
+    def billed_limit(self) -> int:
+        """The same limit in tokens as the provider counts them, for displays and events."""
+        return self.billed_tokens(self.limit)
+
+    @property
+    def is_limited_by_policy(self) -> bool:
+        """Whether the policy's own limit is lower than what the model accepts."""
+        return self.limit < self.usable_tokens
 
     @property
     def message_budget(self) -> int:
         """Tokens that the messages may take."""
-        return self.usable_tokens - self.extras_tokens - REPLY_OVERHEAD
+        return self.limit - self.extras_tokens - REPLY_OVERHEAD
 
     @property
     def is_cache_cold(self) -> bool:
@@ -228,16 +269,21 @@ class Situation:
         """Return a count calibrated to the provider, with its provenance; `is_counted` is False for an estimate."""
         counted = (system, self.tools_tokens, conversation, media)
         parts = [-int(-part * self.calibration.factor // 1) for part in counted]
-        provenance: Provenance = "calibrated" if self.calibration.samples else self.counter.provenance
+        provenance = self.provenance
         if not is_counted or (media and provenance == "counted"):
             provenance = "estimated"
         error = self._error(provenance) if is_counted else None
         return TokenCount(sum(parts), provenance, *parts, counter=self.counter.name, counted=sum(counted), error=error)
 
     @property
+    def provenance(self) -> Provenance:
+        """Where the counts of text come from."""
+        return "calibrated" if self.calibration.samples else self.counter.provenance
+
+    @property
     def error(self) -> float:
         """The possible error of a count, as a share of it."""
-        return self._error("calibrated" if self.calibration.samples else self.counter.provenance)
+        return self._error(self.provenance)
 
     def _error(self, provenance: Provenance) -> float:
         if provenance == "calibrated":

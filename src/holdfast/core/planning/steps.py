@@ -45,6 +45,8 @@ class OffloadOutputs:
 
     before: int
     max_chars: int
+    prompts_before: int = 0
+    """Texts of the user before this position are shortened too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +216,7 @@ def cannot_help_plan(plan_input: PlanInput, parts: str, limit: str) -> Plan:
 
 
 def compact_all_step(plan_input: PlanInput) -> CompactSpan | None:
-    """Return a manual compaction of all answered messages; None if there are none."""
+    """Return a manual compaction of all answered messages, or of all messages if none is; None if there are none."""
     projection = plan_input.projection
     said = [entry for entry in projection.entries if entry.position is not None and entry.message.role != "system"]
     if not said:
@@ -224,8 +226,10 @@ def compact_all_step(plan_input: PlanInput) -> CompactSpan | None:
         by="summary",
         trigger="manual",
     )
-    # A prompt without an answer stays, because the model has to answer it next.
-    return step if said[-1].message.role == "assistant" else without_open_exchange(step, plan_input)
+    if said[-1].message.role == "assistant":
+        return step
+    # A prompt without an answer stays, because the model has to answer it next, unless there is nothing else.
+    return without_open_exchange(step, plan_input) or step
 
 
 def without_open_exchange(step: CompactSpan, plan_input: PlanInput) -> CompactSpan | None:

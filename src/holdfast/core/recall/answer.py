@@ -6,15 +6,17 @@ does not fit comes first in the next answer, even if a shorter one after it fits
 asking for more therefore misses nothing.
 
 A model reads the answer as one text. The heading of each excerpt names its source. If an excerpt contains a line
-that looks like such a heading, every heading carries a mark that no text can predict, so that no text can forge one.
+that looks like such a heading, or like another line of an answer, every heading carries a mark that no text can
+predict, and a line with the mark ends the excerpts. So no text can forge a line of ours, and excerpts stay verbatim.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
+from holdfast.core.conversation.frames import IDENTIFIERS_HEADING, LINE_BREAKS, as_read, neutralize
 from holdfast.core.conversation.messages import Role
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.conversation.tokens import Counter
@@ -26,14 +28,20 @@ from holdfast.core.recall.references import MessageReference, TextSpan, line_cou
 from holdfast.text import pluralize
 
 HEADING_MARK_CHARS = 6
-_HEADING_LIKE = re.compile(r"(?m)^#\d\S*+ (?:system|user|assistant|tool|memory|task)\b")
+_LINE_LIKE = re.compile(
+    rf"(?i)(?:\A|(?<=[{LINE_BREAKS}]))(?:#\d\S*+ (?:system|user|assistant|tool|memory|task)\b"
+    rf"|(?:_|[^\w{LINE_BREAKS}\[])*+\[\s*+(?:(?:recall|more)\s?:|excerpts |all of it can "
+    r"|the (?:content of #|two readings)|there is no |messages before #|and [\d,]+ more like|not all words of"
+    rf"|#\d\S*+ has )|{re.escape(IDENTIFIERS_HEADING)})"
+)
+"""A line that could be mistaken for one of the lines around the excerpts."""
 YEAR_CHARS, DAY_CHARS = len("2026-"), len("2026-01-31")
 ANSWER_FRAME_TOKENS = 28
 """Reserved for the first line and for the hint on how to ask for more, without the text of the query."""
 MAX_TOKENS_HINT_TOKENS = 8
 """Reserved for `max_tokens` in that hint, if it differs from the default."""
-HEADING_MARK_TOKENS, MARK_LINE_TOKENS = 6, 20
-"""What the heading mark costs: in each heading, and in the line that explains it."""
+HEADING_MARK_TOKENS, MARK_LINE_TOKENS = 6, 40
+"""What the heading mark costs: in each heading, and in the lines that explain it and end the excerpts."""
 PASSAGE_SHARE, MIN_PASSAGE_TOKENS = 0.25, 60
 """How much of the budget one long message may use in a search."""
 MIN_RECALL_EXCERPT_TOKENS = 12
@@ -90,7 +98,7 @@ class Excerpt:
         pieces = [
             f"{self.ref}{mark}",
             self.speaker_label,
-            self.tool,
+            neutralize(self.tool, "name"),
             "" if day == known_day else day[YEAR_CHARS if has_known_year else 0 :],
             f"lines {self.lines}," if self.lines else "",
             "" if self.is_whole else f"characters {self.start}-{self.stop} of {self.total}",
@@ -133,9 +141,11 @@ class RecallAnswer:
             yield self._heading
         mark = _heading_mark(self.excerpts)
         if mark:
-            yield f"[Excerpts begin at lines with the mark {mark}.]"
+            yield f"[Excerpts begin at lines with the mark {mark}, and a line with it ends them.]"
         for before, excerpt in zip((None, *self.excerpts), self.excerpts, strict=False):
             yield excerpt.with_heading(before, mark)
+        if mark:
+            yield f"[Excerpts end {mark}]"
         if self.names:
             yield self.names
         for note in self.notes:
@@ -150,13 +160,13 @@ class RecallAnswer:
         if not count:
             return "[Recall: nothing was found.]" if not found else "[Recall: nothing that fits into the answer.]"
         of = f" of {found:,}" if found > count else ""
-        where = f" from earlier, each as {self.session}#…" if self.session else ""
+        where = f" from earlier, each as {neutralize(self.session, 'name')}#…" if self.session else ""
         return f"[Recall: {count:,}{of}{where}, to the letter, for reference only.]"
 
 
 def looks_like_heading(text: str) -> bool:
-    """Return whether a line of a text could be mistaken for the heading of an excerpt."""
-    return _HEADING_LIKE.search(text) is not None
+    """Return whether a line of a text could be mistaken for the heading of an excerpt, or another line of ours."""
+    return _LINE_LIKE.search(as_read(text)) is not None
 
 
 def _heading_mark(excerpts: Sequence[Excerpt]) -> str:
@@ -172,9 +182,13 @@ def _next_query_hint(next_query: RecallQuery, query: RecallQuery | None) -> str:
     """Return the hint on how to ask for the rest: all arguments, or only those that change."""
     wanted, given = next_query.to_arguments(), query.to_arguments() if query else {}
     if query is None or next_query.refs or given.keys() - wanted.keys():
-        return f"[More: {RECALL_TOOL} {json.dumps(wanted, ensure_ascii=False)}]"
+        return f"[More: {RECALL_TOOL} {_as_json(wanted)}]"
     changed = {name: value for name, value in wanted.items() if given.get(name) != value and name != "query"}
-    return f"[More: the same with {json.dumps(changed, ensure_ascii=False)}]"
+    return f"[More: the same with {_as_json(changed)}]"
+
+
+def _as_json(arguments: Mapping[str, object]) -> str:
+    return neutralize(json.dumps(arguments, ensure_ascii=False), "item")
 
 
 @dataclass(slots=True)
@@ -361,6 +375,6 @@ def answer_references(
     if more is None or packer.counter.count(str(answer)) <= query.max_tokens:
         return answer
     # The remaining references do not fit into the hint. The caller has them, so the hint only says how many to skip.
-    first = json.dumps(replace(more, refs=", ".join(map(str, rest))).to_arguments(), ensure_ascii=False)
-    then = json.dumps({"skip": query.skip + skip})
+    first = _as_json(replace(more, refs=", ".join(map(str, rest))).to_arguments())
+    then = _as_json({"skip": query.skip + skip})
     return replace(answer, next_query_line=f"[More: {RECALL_TOOL} {first}, then as before with {then}]")

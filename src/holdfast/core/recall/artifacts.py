@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.messages import Entry, ToolCall, ToolResult
 from holdfast.core.conversation.shorten import clip_text
 from holdfast.core.conversation.tokens import Counter
@@ -53,14 +54,15 @@ class Artifact:
     def __str__(self) -> str:
         description = clip_text(self.arguments, ARGUMENT_CHARS)
         parts = [
-            f'Artifact: "{self.tool}" (id: {self.id})',
+            f'Artifact: "{neutralize(self.tool, "name")}" (id: {self.id})',
             f"description: {description}",
             f"size: {self.tokens:,} tokens, #{self.position}",
             f"summary: {self.preview}",
             *([f"key findings: {'; '.join(self.findings)}"] if self.findings else []),
         ]
         # A reference contains no bracket, so the first closing one ends it.
-        return f"[{' | '.join(' '.join(part.split()) for part in parts).translate(_BRACKETS_TO_PARENTHESES)}]"
+        line = " | ".join(" ".join(part.split()) for part in parts)
+        return f"[{neutralize(line, 'item').translate(_BRACKETS_TO_PARENTHESES)}]"
 
 
 def large_results(entries: Iterable[Entry], min_tokens: int, counter: Counter) -> Iterator[Artifact]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.tokens import Counter
 
 MAX_DIFF_LINES = 4_000
@@ -47,7 +48,7 @@ class FileDiff:
     @property
     def heading(self) -> str:
         """The first line of the answer."""
-        what = f" in {self.after.path}" if self.after.path else ""
+        what = f" in {neutralize(self.after.path, 'name')}" if self.after.path else ""
         between = f"{self.before.ref} ({self.before.time}) to {self.after.ref} ({self.after.time})"
         if not self.total_lines:
             return f"[Recall: nothing changed{what} from {between}.]"

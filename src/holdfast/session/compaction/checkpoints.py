@@ -2,7 +2,8 @@
 
 A checkpoint file is written atomically, once, and never deleted. A second file lists the numbers that a rewind or an
 undo has taken out of force. `index.md` and `summary_count` in `workspace.yaml` are derived from these files and are
-rebuilt when they are missing, damaged or out of date.
+rebuilt when they are missing, damaged or out of date. No file and no title contains what looks like a key: a digest
+quotes the messages, and only the log keeps them whole.
 
 Several processes may write. Each claims a number by creating a file exclusively. After a write, each rebuilds the
 derived files until a scan of the folder finds no further change.
@@ -19,14 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from holdfast.core.planning.summary.prompt import TITLE_ELEMENT
+from holdfast.redaction import redact_text
 from holdfast.session.memory.private_files import (
-    WORKSPACE_FILE_MODE,
-    create_private_folder,
     read_if_exists,
     set_yaml_number,
     translate_disk_errors,
     write_atomically,
 )
+from holdfast.stores.files import PRIVATE_FILE_MODE, create_private_folder
 
 CHECKPOINT_FOLDER, INDEX_FILE, WORKSPACE_FILE, COUNT_KEY = "checkpoints", "index.md", "workspace.yaml", "summary_count"
 UNDONE_FILE = ".undone.json"
@@ -39,7 +41,6 @@ _FILE_NAME = re.compile(r"(?P<number>[0-9]{3,9})-(?P<slug>.+)\.md")
 _FRONT_MATTER = re.compile(
     r"---\r?\nnumber: [0-9]+\r?\ntitle: (?P<title>\".*\")\r?\nstop: (?P<stop>[0-9]{1,18})\r?\n---\r?\n"
 )
-_TITLE_TAG = re.compile(r"<checkpoint_title>(.{0,500}?)</checkpoint_title>", re.DOTALL | re.IGNORECASE)
 _TITLE_LINE = re.compile(r"[#*_\s]*title[*_]*\s*[:：][*_]*(.+)", re.IGNORECASE)
 _HEADING = re.compile(r"#\s+(.+)")
 
@@ -73,7 +74,7 @@ def summary_title(summary: str) -> str | None:
     The first of these counts: the text of a `<checkpoint_title>` element anywhere; a first line `Title: …`; a first
     line that is a heading of level one. Deeper headings name sections.
     """
-    if tag := _TITLE_TAG.search(summary):
+    if tag := TITLE_ELEMENT.search(summary):
         return _one_line(tag[1]) or None
     first = next((line.strip() for line in summary.split("\n") if line.strip()), "")
     found = _TITLE_LINE.fullmatch(first) or _HEADING.fullmatch(first)
@@ -125,6 +126,7 @@ class Checkpoints:
         return await asyncio.to_thread(self._describe)
 
     def _add(self, summary: str, title: str | None, stop: int) -> Checkpoint:
+        summary, title = redact_text(summary), title and redact_text(title)
         with translate_disk_errors(self._files):
             create_private_folder(self.folder)
             create_private_folder(self._files)
@@ -174,7 +176,7 @@ class Checkpoints:
     def _claim(self, number: int) -> Path | None:
         claim = self._files / f".{number:03}.claim"
         try:
-            os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY, WORKSPACE_FILE_MODE))
+            os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE_MODE))
         except FileExistsError:
             return None
         # Another writer may have written its file and released its claim since the scan.

@@ -26,6 +26,7 @@ from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Prices, Situation
 from holdfast.core.planning.steps import CompactSpan, PlanInput
 from holdfast.core.planning.summary.chunks import RedactText
+from holdfast.core.schema import is_integer
 from holdfast.counters.models import find_model, prices_of
 from holdfast.errors import (
     CompactionFailedError,
@@ -85,6 +86,8 @@ class CompactionOptions(CompactionObservers):
     """Token prices that replace those of the model table."""
     redact: bool = True
     """Whether to hide texts that look like keys from the summarizer; the stored messages keep them."""
+    memory_limit_bytes: int | None = None
+    """If the process still uses more memory after a garbage collection, the session compacts before a request."""
 
     def __post_init__(self) -> None:
         for name in ("automatic", "manual"):
@@ -92,6 +95,10 @@ class CompactionOptions(CompactionObservers):
             if not (value is None or isinstance(value, str) or callable(getattr(value, "write", None))):
                 problem = f"must be the name of a model, or a Summarizer, not {value!r:.60}"
                 raise SettingsError(f"compaction.{name}", problem)
+        limit: object = self.memory_limit_bytes
+        if limit is not None and (not is_integer(limit) or limit < 1):
+            problem = f"must be a number of bytes above 0, not {limit!r:.60}"
+            raise SettingsError("compaction.memory_limit_bytes", problem)
         memory: object = self.memory
         if not (memory is None or isinstance(memory, DailyMemory)):
             raise SettingsError("compaction.memory", f"must be a DailyMemory(folder), not {memory!r:.60}")

@@ -3,7 +3,7 @@
 The session ignores what a hook returns or prints, so no hook can harm it. A hook that fails, crashes, hangs or prints
 without end costs at most its timeout and one line in the report. A command runs without a shell in its own process
 group, which is killed as a whole. A synchronous callable runs in a thread; a thread cannot be killed, so it is
-abandoned.
+abandoned. No hook is given what looks like a key.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ import tempfile
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Self, TypeAlias
 
 from holdfast.core.history.events import CompactionTrigger, TokenBreakdown
@@ -122,6 +122,12 @@ def hook_payload(call: HookCall) -> dict[str, object]:
 async def run_hooks(hooks: Hooks, call: HookCall) -> list[str]:
     """Call the hooks, and return their problems, one line each; raises nothing but a cancellation."""
     problems: list[str] = []
+    call = replace(
+        call,
+        focus=redact_text(call.focus),
+        summary=redact_text(call.summary),
+        error=call.error and redact_text(call.error),
+    )
     for hook in hooks.pre_compact if call.name == "preCompact" else hooks.post_compact:
         problem = await _run_hook(hook, call, hooks.timeout_seconds)
         if problem is not None:

@@ -97,8 +97,12 @@ class SummaryJob:
     """Hides what a summarizer may neither read nor write."""
     redactor: Redactor | None = None
     """Hides the same in the summarizer's input, and counts; None if no count is needed."""
+    shows_tool_use: bool = False
+    """Whether tool results are passed on together with their input."""
     last_request: SentRequest | None = None
     """The last request, if the policy allows a summarizer to continue from it."""
+    sent: SentRequest | None = None
+    """The last request, whether or not a summarizer may continue from it."""
 
     @property
     def redact_and_count(self) -> RedactText:
@@ -135,7 +139,12 @@ def summary_job(
     tail = list(context.entries_between(span.stop, context.length))
     return SummaryJob(
         step=step,
-        entries=tuple(context.entries_between(first, span.stop)),
+        # What a client left out of its list is in the client's own summary, which the span holds.
+        entries=tuple(
+            entry
+            for entry in context.entries_between(first, span.stop)
+            if entry.position is None or not context.state.is_left_out(entry.position)
+        ),
         material=SummaryMaterial(
             previous=redact_and_count(before.summary.text if before else _previous_summary(context, span)),
             plan=redact_and_count(state.plan),
@@ -143,9 +152,8 @@ def summary_job(
             skills=tuple(map(redact_and_count, state.skills)),
             focus=redact_and_count(focus),
             tail=newest_as_text(tail, counter, MAX_TAIL_TOKENS, MAX_PIECE_BYTES, redact_and_count),
-            system_context=_clip(
-                redact_and_count(history.session_state.extras_for(scope).system), MAX_SYSTEM_TOKENS, counter
-            ),
+            asks_title=rule is not None and rule.asks_title,
+            system_context=_clip(redact_and_count(_system_text(plan_input)), MAX_SYSTEM_TOKENS, counter),
         ),
         counter=counter,
         replaced_tokens=max(2, plan_input.projection.tokens - _tokens_after(plan_input.projection, span)),
@@ -156,9 +164,11 @@ def summary_job(
         adjacent_texts=tuple(map(redact, rule.texts_beside_summary(plan_input, step))) if rule else (),
         redact=redact,
         redactor=redactor,
+        shows_tool_use=rule is not None and rule.shows_tool_use,
         last_request=last_request
         if policy.reuses_prefix and last_request and last_request.change_count == history.change_count
         else None,
+        sent=last_request,
     )
 
 
@@ -204,7 +214,7 @@ def _prefix_prompt(job: SummaryJob, summarizer: Summarizer) -> SummaryPrompt | N
     is_own = last and summarizer.name == last.model and supports_prefix(summarizer, last.prefix.format)
     if last is None or not job.entries or not is_own or _has_secret(last.prefix, job.redact):
         return None
-    window = _summarizer_window(summarizer) or last.window
+    window = _summarizer_window(summarizer, last)
     max_output = job.max_output(window)
     room = window - last.tokens - max_output
     missing = _missing_text(job, last, room)
@@ -229,7 +239,9 @@ def _missing_text(job: SummaryJob, last_request: SentRequest, room: int) -> str 
         return ""
     if room < MIN_CHUNK_TOKENS or len(missing) == len(job.entries):
         return None
-    chunks = split_into_chunks(missing, job.counter, room, MAX_PIECE_BYTES, job.redact_and_count)
+    chunks = split_into_chunks(
+        missing, job.counter, room, MAX_PIECE_BYTES, job.redact_and_count, shows_tool_use=job.shows_tool_use
+    )
     return "".join(chunks) if len(chunks) <= 1 else None
 
 
@@ -238,10 +250,16 @@ def _has_secret(prefix: CachedPrefix, redact: RedactText) -> bool:
     return redact(text) != text
 
 
-def _summarizer_window(summarizer: Summarizer) -> int | None:
-    """Return the largest input of a summarizer: its own figure, or else that of the model table."""
+def _summarizer_window(summarizer: Summarizer, sent: SentRequest | None) -> int:
+    """Return the largest input of a summarizer: its own figure, that of the model table, or else an assumption.
+
+    If the conversation's own model writes, the window of the conversation is assumed.
+    """
     known = find_model(summarizer.name) if summarizer.window is None else None
-    return known.max_input_tokens if known else summarizer.window
+    window = known.max_input_tokens if known else summarizer.window
+    if window is None and sent is not None and sent.model == summarizer.name:
+        return sent.window
+    return window or DEFAULT_SUMMARIZER_WINDOW
 
 
 async def _ask_model(job: SummaryJob, summarizer: Summarizer, prompt: SummaryPrompt, limits: RetryLimits) -> ModelReply:
@@ -258,7 +276,7 @@ async def _summarize_shrinking(
     job: SummaryJob, summarizer: Summarizer, limits: RetryLimits
 ) -> tuple[ModelReply, log.Usage]:
     """Return the reply, with smaller chunks after each overflow."""
-    window, attempt = _summarizer_window(summarizer) or DEFAULT_SUMMARIZER_WINDOW, 0
+    window, attempt = _summarizer_window(summarizer, job.sent), 0
     while True:
         try:
             return await _summarize_in_chunks(job, summarizer, limits, window)
@@ -277,10 +295,15 @@ async def _summarize_in_chunks(
     room = window - max_output - material.overhead_tokens(job.counter, previous_tokens=max_output)
     if room < MIN_ROOM_TOKENS:
         # A small model gets less of the surrounding text, but all of the messages.
-        material = SummaryMaterial(previous=material.previous, focus=material.focus)
+        material = SummaryMaterial(previous=material.previous, focus=material.focus, asks_title=material.asks_title)
         room = window - max_output - material.overhead_tokens(job.counter, previous_tokens=max_output)
     chunks = split_into_chunks(
-        job.entries, job.counter, max(MIN_CHUNK_TOKENS, room), MAX_PIECE_BYTES, job.redact_and_count
+        job.entries,
+        job.counter,
+        max(MIN_CHUNK_TOKENS, room),
+        MAX_PIECE_BYTES,
+        job.redact_and_count,
+        shows_tool_use=job.shows_tool_use,
     ) or [""]
     spent, reply = log.Usage(), ModelReply(text="", model=summarizer.name)
     for number, chunk in enumerate(chunks, start=1):
@@ -318,6 +341,13 @@ def _check_summary(job: SummaryJob, reply: ModelReply) -> Summary:
         put_back=must_keep_lines(found.restored_facts),
         left_out=must_keep_lines(found.still_missing),
     )
+
+
+def _system_text(plan_input: PlanInput) -> str:
+    """Return the system text of a request: the text beside the messages, then the system messages among them."""
+    beside = plan_input.history.session_state.extras_for(plan_input.situation.scope).system
+    among = (entry.message.text for entry in plan_input.projection.entries if entry.message.role == "system")
+    return "\n\n".join(text for text in (beside, *among) if text)
 
 
 def _previous_summary(context: Context, span: Span) -> str:

@@ -36,6 +36,8 @@ from holdfast.session.log.index_text import index_entries
 from holdfast.session.log.records import StoredLog, encode_event
 from holdfast.session.log.session_snapshot import SessionSnapshot, decode_snapshot, encode_snapshot
 from holdfast.stores.base import IndexEntry, Snapshot, Store, StoredRecord
+from holdfast.stores.event_loop import EventLoopGuard
+from holdfast.stores.retention import record_retention
 from holdfast.wire.formats import format_named
 
 T = TypeVar("T")
@@ -70,10 +72,15 @@ class SessionLock:
     def __init__(self, session: str) -> None:
         self._session = session
         self._lock = asyncio.Lock()
+        self._guard = EventLoopGuard(f"session {session!r}")
         self.is_closed = False
 
     def check_open(self) -> None:
-        """Raise `SessionClosedError` if the session was closed."""
+        """Raise `SessionClosedError` if the session was closed, `WrongEventLoopError` if another loop runs it."""
+        if self._guard.has_loop_ended:
+            # No task can hold the lock any more: a program may call `asyncio.run` for each turn.
+            self._guard, self._lock = EventLoopGuard(f"session {self._session!r}"), asyncio.Lock()
+        self._guard.check()
         if self.is_closed:
             raise SessionClosedError(self._session)
 
@@ -97,6 +104,8 @@ class SessionLog:
         self.clock = clock
         self.lock = SessionLock(session)
         self._is_loaded = False
+        self._retention_days: int | None = None
+        self._is_retention_recorded = False
         self.reset()
 
     @asynccontextmanager
@@ -127,6 +136,8 @@ class SessionLog:
         """The messages of the last request, with their hashes and the positions they came from."""
         self.message_hashes: dict[int, str] = {}
         """The hashes of cached messages, by position."""
+        self.prefix_hashes: dict[tuple[int, bool], str] = {}
+        """The hashes of cached messages without cache marks, by position, with and without their thinking."""
         self.fingerprints: dict[str, dict[int, str]] = {}
         """By format and position, the fingerprints of recorded messages; empty for a note from memory."""
         self._log_positions = array("q")
@@ -135,6 +146,10 @@ class SessionLog:
         self._snapshot_length = 0
         self._load_count = FIRST_LOAD_MESSAGES
         self._cache_limit = MAX_EXTRA_CACHED
+
+    def set_retention(self, days: int | None) -> None:
+        """Set for how many days the policy keeps the session; it is recorded with the next message."""
+        self._retention_days, self._is_retention_recorded = days, False
 
     # Reading.
 
@@ -263,6 +278,7 @@ class SessionLog:
                 self._unconfirmed = _UnconfirmedAppend(self.stored.length, tuple(events))
                 raise
             if is_appended:
+                await self._record_retention()
                 if self.stored.length - self._snapshot_length >= max(
                     SNAPSHOT_EVERY, self.stored.length // SNAPSHOT_SHARE
                 ):
@@ -272,6 +288,13 @@ class SessionLog:
                 raise ConcurrentWriteError(self.session)
         actual = await self.store.length(self.session)
         raise SequenceConflictError(self.session, expected=self.stored.length, actual=actual)
+
+    async def _record_retention(self) -> None:
+        """Record the retention once. If that fails, the next append tries again; until then nothing expires."""
+        if not self._is_retention_recorded:
+            with suppress(StoreError):
+                await record_retention(self.store, self.session, self._retention_days)
+                self._is_retention_recorded = True
 
     async def _already_appended(self, events: Sequence[log.MessageAppended]) -> range | None:
         """Return the positions of messages whose append failed although the store has them."""
@@ -329,6 +352,8 @@ class SessionLog:
         with suppress(NotInMemoryError):  # pinned messages may not be loaded yet
             for position in self.history.evict(MAX_EXTRA_CACHED // 2):
                 self.message_hashes.pop(position, None)
+                self.prefix_hashes.pop((position, True), None)
+                self.prefix_hashes.pop((position, False), None)
         self._cache_limit = self.history.entries.cached_count + MAX_EXTRA_CACHED
 
     async def copy_to(self, other: "SessionLog", at: int | None = None) -> None:
@@ -342,6 +367,7 @@ class SessionLog:
             [*past, log.Forked(parent=self.session, at=stop)], index=words
         ):
             raise ConcurrentWriteError(other.session)
+        await other._record_retention()  # noqa: SLF001 - one log to another
 
     async def close(self) -> None:
         """Save a snapshot if worthwhile, and mark the session closed."""

@@ -2,6 +2,9 @@
 
 This is the only operation that changes recorded data. Requests that held the secret can no longer be verified by their
 hash; the event of the scrub says why. Other sessions that hold the secret, including forks, are listed but not changed.
+
+A database keeps the bytes of replaced rows for a while, so the store is purged at the end, also if the secret was not
+found: a scrub that was interrupted, or that says what remains, is completed by running it again.
 """
 
 import json
@@ -36,6 +39,8 @@ class ScrubResult:
     """The records that were changed."""
     elsewhere: tuple[str, ...]
     """Other sessions that hold the secret."""
+    remaining: tuple[str, ...] = ()
+    """Where the store still holds what was replaced, and what to do about it."""
 
 
 @dataclass(slots=True)
@@ -81,7 +86,7 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
             count += info.name.count(secret)
     others = [info.id async for info in iter_sessions(store) if info.id != session]
     elsewhere = [one for one in others if any(copy.count for copy in await _scrubbed_copies(store, one, words))]
-    return ScrubResult(count, tuple(changed), tuple(elsewhere))
+    return ScrubResult(count, tuple(changed), tuple(elsewhere), await store.purge())
 
 
 def scrub_files(paths: Iterable[Path], secret: str) -> list[Path]:

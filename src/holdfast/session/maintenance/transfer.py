@@ -8,7 +8,6 @@ refer to the right positions.
 import json
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import cast
 
 from holdfast.core.history import events as log
@@ -21,7 +20,6 @@ from holdfast.session.log.records import (
     blob_digest,
     extract_blob,
     inline_blob,
-    is_message_record,
     lost_message_record,
 )
 from holdfast.stores.base import JsonRecord, Store, StoredRecord
@@ -96,31 +94,25 @@ async def import_session(
     name: str = "",
     progress: ImportProgress = lambda _: None,
 ) -> ImportResult:
-    """Write records, each with its place and time, as a new session; a failure leaves no session."""
+    """Write records, each with its place and time, as a new session: all in one append, or none."""
     if await store.length(session):
         raise SettingsError("session", f"{session!r} already exists; choose another id")
     result = ImportResult(session)
     history = History(format_named)
-    readable = [(time_ms, _readable_record(place, record, history, result)) for place, time_ms, record in records]
-    if not any(record for _, record in readable):
+    read = [(time_ms, _readable_record(place, record, history, result)) for place, time_ms, record in records]
+    readable = [(time_ms, record) for time_ms, record in read if record is not None]
+    if not readable:
         raise MalformedInputError("session", "no record could be imported")
-    try:
-        for time_ms, group in groupby(readable, key=lambda pair: pair[0]):
-            batch = [record for _, record in group if record is not None]
-            start, result.messages = result.messages, result.messages + sum(map(is_message_record, batch))
-            index = index_entries((at, history.entries[at].message) for at in range(start, result.messages))
-            if batch:
-                blobs: list[str] = []
-                packed = [await extract_blob(store, record, blobs) for record in batch]
-                result.records = await store.append(
-                    session, packed, after=result.records, time_ms=time_ms, index=index, blobs=blobs
-                )
-            progress(result.records)
-        if name:
-            await store.rename(session, name)
-    except BaseException:
-        await store.delete(session)
-        raise
+    blobs, packed = list[str](), list[JsonRecord]()
+    for number, (_, record) in enumerate(readable, start=1):
+        packed.append(await extract_blob(store, record, blobs))
+        progress(number)
+    result.messages = len(history)
+    index = index_entries((at, entry.message) for at, entry in enumerate(history.entries))
+    times = [time_ms for time_ms, _ in readable]
+    result.records = await store.append(session, packed, after=0, time_ms=times, index=index, blobs=blobs)
+    if name:
+        await store.rename(session, name)
     return result
 
 

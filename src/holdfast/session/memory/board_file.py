@@ -13,9 +13,9 @@ from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 
+from holdfast.core.conversation.frames import inbox_frame
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.memory.board import Board, BoardNote, check_note_text, parse_board
-from holdfast.core.planning.summary.framing import inbox_frame
 from holdfast.counters.vocabularies import counter_for
 from holdfast.session.memory.private_files import read_text, update_file
 from holdfast.stores.base import session_value_key

@@ -21,8 +21,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.errors import WorkspaceUnavailableError
+from holdfast.stores.files import PRIVATE_FILE_MODE, create_private_folder
 
-WORKSPACE_FILE_MODE, WORKSPACE_FOLDER_MODE = 0o600, 0o700
 DISK_REMEDIES = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space",
@@ -52,13 +52,6 @@ def translate_disk_errors(path: Path) -> Generator[None]:
         raise WorkspaceUnavailableError(where, f"{error.strerror or error}; {remedy}") from error
 
 
-def create_private_folder(path: Path) -> None:
-    """Create a folder, and its missing parents, with access for the owner only."""
-    if not path.parent.exists():
-        create_private_folder(path.parent)
-    path.mkdir(WORKSPACE_FOLDER_MODE, exist_ok=True)
-
-
 def read_if_exists(path: Path) -> bytes | None:
     """Return the content of a file, or None if it does not exist."""
     try:
@@ -72,7 +65,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     if read_if_exists(path) == content:
         return
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, WORKSPACE_FILE_MODE)
+    descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE_MODE)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
@@ -221,7 +214,7 @@ def _resolve_link(path: Path) -> Path:
 def folder_lock(folder: Path) -> Generator[None]:
     """Hold the lock of a folder, which is created if it does not exist."""
     create_private_folder(folder)
-    descriptor = os.open(folder / LOCK_FILE, os.O_CREAT | os.O_RDWR, WORKSPACE_FILE_MODE)
+    descriptor = os.open(folder / LOCK_FILE, os.O_CREAT | os.O_RDWR, PRIVATE_FILE_MODE)
     deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
     try:
         while True:

@@ -7,6 +7,7 @@ explains the error, so that it can ask again.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.memory.notes import DailySection
 from holdfast.core.recall.passages import best_passage, find_matches
@@ -48,7 +49,7 @@ MEMORY_SEARCH_PARAMETERS: Mapping[str, object] = {
 def section_source(section: DailySection) -> str:
     """Return the source of a section, as one line."""
     about = f"conversation {section.session}, messages {section.messages}" if section.session else "written by hand"
-    return " · ".join(part for part in (section.day, section.title, about) if part)
+    return neutralize(" · ".join(part for part in (section.day, section.title, about) if part), "item")
 
 
 def memory_excerpt(text: str, query: str, tokens: int, counter: Counter) -> str:
@@ -126,7 +127,7 @@ class MemorySearchTool:
             days = ", ".join((await self.daily.days())[:10]) or "none"
             return f"Nothing was noted on {day}. Days with notes, the newest first: {days}."
         allowed = tokens - self.counter.count(MEMORY_FRAME)
-        return f"{MEMORY_FRAME}\n{memory_excerpt(text.strip(), query, allowed, self.counter)}"
+        return f"{MEMORY_FRAME}\n{_safe_excerpt(text.strip(), query, allowed, self.counter)}"
 
     def _pack_excerpts(self, found: MemorySearchResult, query: str, skip: int, tokens: int) -> str:
         """Return as many excerpts as fit, the best first, how to ask for more, and which files could not be read."""
@@ -145,12 +146,17 @@ class MemorySearchTool:
             # A very short excerpt is useless: unless it is the first, it waits for the next page.
             if excerpts and room < min(whole, MIN_MEMORY_TOKENS):
                 break
-            text = memory_excerpt(section.text, query, max(room, MIN_EXCERPT_TOKENS), self.counter)
+            text = _safe_excerpt(section.text, query, max(room, MIN_EXCERPT_TOKENS), self.counter)
             excerpts.append(f"{head}\n{text}")
             left = room - self.counter.count(text)
         more = found.total - skip - len(excerpts)
         tail = [f"[{more:,} more: ask again with skip={skip + len(excerpts)}]"] if more > 0 else []
         return "\n\n".join([MEMORY_FRAME, *excerpts, *tail, *unread])
+
+
+def _safe_excerpt(text: str, query: str, tokens: int, counter: Counter) -> str:
+    """Return an excerpt in which no line passes for one of ours, also where a cut begins a line."""
+    return neutralize(memory_excerpt(neutralize(text), query, tokens, counter))
 
 
 def _bounded_int(value: object, default: int, least: int, most: int) -> int:

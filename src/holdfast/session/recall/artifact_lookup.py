@@ -22,7 +22,7 @@ def visible_artifacts(
     span = range(context.state.cleared_at, context.length) if positions is None else positions
     rule = policy.compaction
     min_tokens = rule.artifact_tokens if rule else DEFAULT_ARTIFACT_TOKENS
-    context.entries.require(filter(context.may_be_visible, span))
+    context.entries.require(filter(context.may_be_in_view, span))
     return large_results(context.entries_between(span.start, span.stop), min_tokens, counter_for(model))
 
 
@@ -35,8 +35,8 @@ def find_artifact(
         first, position = context.state.cleared_at, int(number)
         is_known = first <= position < context.length
         positions = range(max(first, position - ARTIFACT_CALL_LOOKBACK), position + 1) if is_known else range(0)
-        context.entries.require(filter(context.may_be_visible, positions))
-        session_log.require_content(filter(context.may_be_visible, positions[-1:]))
+        context.entries.require(filter(context.may_be_in_view, positions))
+        session_log.require_content(filter(context.may_be_in_view, positions[-1:]))
     for artifact in visible_artifacts(context, policy, model, positions):
         if reference in {artifact.id, artifact.call_id, f"#{artifact.position}"}:
             return artifact

@@ -6,8 +6,8 @@ use this class.
 
 import json
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.errors import (
@@ -18,6 +18,7 @@ from holdfast.errors import (
     UnknownSessionError,
 )
 from holdfast.stores.base import (
+    AppendTimes,
     IndexEntry,
     JsonRecord,
     SearchHit,
@@ -37,9 +38,15 @@ from holdfast.stores.encoding import (
     sha256_hex,
     unpack_records,
 )
-from holdfast.stores.files import create_private_file, file_identity
+from holdfast.stores.files import create_private_file, file_identity, is_folder_writable
 from holdfast.stores.search_terms import search_terms
-from holdfast.stores.sqlite.schema import POSITION_BITS, POSITION_MASK, migrate_sqlite, transaction
+from holdfast.stores.sqlite.schema import (
+    POSITION_BITS,
+    POSITION_MASK,
+    READ_ONLY_FOLDER,
+    migrate_sqlite,
+    transaction,
+)
 from holdfast.stores.sqlite.search import FullTextIndex
 
 BUSY_MS = 10_000
@@ -60,30 +67,58 @@ class SqliteDatabase:
         self._path, self._name = path, str(path)
         self._run_later = run_later
         create_private_file(path)
-        self._identity = file_identity(path)
-        self._connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
+        self.is_immutable = False
+        """Whether the file is read without locks, because nothing can be written next to it."""
         try:
-            for pragma in PRAGMAS:
-                self._connection.execute(pragma)
-            migrate_sqlite(self._connection, self._name)
-            self._index = FullTextIndex(self._connection, self._name)
-            if max_bytes is not None:
-                page_bytes = self._connection.execute("PRAGMA page_size").fetchone()[0]
-                self._connection.execute(f"PRAGMA max_page_count = {max(1, max_bytes // page_bytes)}")
+            self._connection = self._open(f"{path.absolute().as_uri()}?mode=rw")
+        except sqlite3.OperationalError:
+            if is_folder_writable(path.parent):
+                raise
+            if self._wal_bytes():
+                # Only a process that may write to the folder can read the newest records there.
+                raise StoreUnavailableError(self._name, READ_ONLY_FOLDER) from None
+            self.is_immutable = True
+            self._connection = self._open(f"{path.absolute().as_uri()}?mode=ro&immutable=1")
+        self._identity = file_identity(path, with_content=self.is_immutable)
+        self._index = FullTextIndex(self._connection, self._name)
+        if max_bytes is not None:
+            page_bytes = self._connection.execute("PRAGMA page_size").fetchone()[0]
+            self._connection.execute(f"PRAGMA max_page_count = {max(1, max_bytes // page_bytes)}")
+
+    def _open(self, uri: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            uri, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False, uri=True
+        )
+        try:
+            for pragma in () if self.is_immutable else PRAGMAS:
+                connection.execute(pragma)
+            migrate_sqlite(connection, self._name)
         except BaseException:
-            self._connection.close()
+            connection.close()
             raise
+        return connection
 
     def close(self) -> None:
         with suppress(sqlite3.Error, StoreError):
             self._index_pending_if_free()
         self._connection.close()
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a file that is read without locks has changed, so that it must be opened again."""
+        return self.is_immutable and (
+            self._wal_bytes() > 0 or file_identity(self._path, with_content=True) != self._identity
+        )
+
     def check_file(self) -> None:
         """Raise if the open file is no longer at its path: whatever is written to it would be lost."""
-        if file_identity(self._path) != self._identity:
+        if not self.is_immutable and file_identity(self._path) != self._identity:
             problem = "the file was removed or replaced while it was open; put it back, or close it and open it again"
             raise StoreUnavailableError(self._name, problem)
+
+    def _wal_bytes(self) -> int:
+        wal = self._path.with_name(f"{self._path.name}-wal")
+        return wal.stat().st_size if wal.exists() else 0
 
     def _index_pending(self) -> None:
         if self._index.has_pending():
@@ -92,10 +127,16 @@ class SqliteDatabase:
 
     def _index_pending_if_free(self) -> None:
         """Index pending texts unless another process is writing or the file cannot be written; then they stay."""
+        with self._without_waiting():
+            self._index_pending()
+
+    @contextmanager
+    def _without_waiting(self) -> Generator[None]:
+        """Do what is not urgent, and give it up if another process has locked the file."""
         try:
             self._connection.execute("PRAGMA busy_timeout = 0")
             with suppress(sqlite3.OperationalError):
-                self._index_pending()
+                yield
         finally:
             self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
 
@@ -105,15 +146,15 @@ class SqliteDatabase:
         records: Sequence[JsonRecord],
         *,
         after: int,
-        time_ms: int,
+        time_ms: int | Sequence[int],
         index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
     ) -> int:
         check_session_id(session)
-        lines = [pack_record(record) for record in records]
+        times, lines = AppendTimes.of(time_ms, len(records)), [pack_record(record) for record in records]
         with transaction(self._connection):
-            number = self._extend_session(session, after, len(lines), time_ms)
-            self._insert(number, lines, after=after, time_ms=time_ms, index=index, blobs=blobs)
+            number = self._extend_session(session, after, len(lines), times)
+            self._insert(number, lines, after=after, times=times, index=index, blobs=blobs)
         if self._index.needs_indexing:
             # No caller waits for that. If it fails, the texts stay pending.
             self._run_later(lambda: self._index.needs_indexing and self._index_pending())
@@ -135,11 +176,12 @@ class SqliteDatabase:
         last = pack_record(tombstone)
         changed = [(position, pack_record(record)) for position, record in records.items()]
         with transaction(self._connection) as write:
-            number = self._extend_session(session, after, 1, time_ms)
+            times = AppendTimes.of(time_ms, 1)
+            number = self._extend_session(session, after, 1, times)
             self._index.index_pending()
             for item in index:
                 self._index.remove(_row_id(number, item.position), _row_id(number, item.position) + 1)
-            self._insert(number, [last], after=after, time_ms=time_ms, index=index, blobs=blobs)
+            self._insert(number, [last], after=after, times=times, index=index, blobs=blobs)
             for position, line in changed:
                 write("UPDATE events SET data = ? WHERE id = ?", (line, _row_id(number, position)))
             write("DELETE FROM snapshots WHERE session = ?", (number,))
@@ -147,10 +189,27 @@ class SqliteDatabase:
                 write("DELETE FROM blob_uses WHERE session = ? AND digest = ?", (number, digest))
                 unused = "DELETE FROM blobs WHERE digest = ? AND digest NOT IN (SELECT digest FROM blob_uses)"
                 write(unused, (digest,))
-        self._purge_deleted()
+            self._index.optimize()
+        self._shorten_wal()
         return after + 1
 
-    def _extend_session(self, session: str, after: int, added: int, time_ms: int) -> int:
+    def purge(self) -> tuple[str, ...]:
+        # `secure_delete` overwrites deleted rows in the file itself.
+        with transaction(self._connection):
+            self._index.optimize()
+        is_busy = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        remaining = (
+            f"{self._name}-wal still holds what was replaced, because another program is reading the store; when that "
+            "program has finished, run this again"
+        )
+        return (remaining,) if is_busy else ()
+
+    def _shorten_wal(self) -> None:
+        """Empty the write-ahead log, unless another connection still needs it."""
+        with self._without_waiting():
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _extend_session(self, session: str, after: int, added: int, times: AppendTimes) -> int:
         """Add to the length of a session, creating it if it does not exist, and return its number."""
         write = self._connection.execute
         row = write("SELECT id, length FROM sessions WHERE name_id = ?", (session,)).fetchone()
@@ -159,9 +218,9 @@ class SqliteDatabase:
             raise SequenceConflictError(session, expected=after, actual=actual)
         if row is None:
             insert = "INSERT INTO sessions (name_id, length, created_ms, updated_ms) VALUES (?, ?, ?, ?) RETURNING id"
-            return write(insert, (session, after + added, time_ms, time_ms)).fetchone()[0]
+            return write(insert, (session, after + added, times.first, times.latest)).fetchone()[0]
         update = "UPDATE sessions SET length = ?, updated_ms = max(updated_ms, ?) WHERE id = ?"
-        write(update, (after + added, time_ms, row[0]))
+        write(update, (after + added, times.latest, row[0]))
         return row[0]
 
     def _insert(
@@ -170,12 +229,12 @@ class SqliteDatabase:
         lines: Sequence[bytes],
         *,
         after: int,
-        time_ms: int,
+        times: AppendTimes,
         index: Sequence[IndexEntry],
         blobs: Sequence[str],
     ) -> None:
         write = self._connection.execute
-        for position, line in enumerate(lines, after):
+        for position, (line, time_ms) in enumerate(zip(lines, times.each, strict=True), after):
             events = "INSERT INTO events (id, time_ms, data) VALUES (?, ?, ?)"
             write(events, (_row_id(number, position), time_ms, line))
         if index:
@@ -284,13 +343,9 @@ class SqliteDatabase:
             for (key,) in candidates:
                 if is_session_value_key(key, session):
                     write("DELETE FROM facts WHERE key = ?", (key,))
-        self._purge_deleted()
+            self._index.optimize()
+        self._shorten_wal()
         return True
-
-    def _purge_deleted(self) -> None:
-        """Remove what was deleted from the index and from the write-ahead log too."""
-        self._index.optimize()
-        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:
         check_session_id(session)
@@ -315,6 +370,11 @@ class SqliteDatabase:
     def get_value(self, key: str) -> JsonRecord | None:
         row = self._connection.execute("SELECT value FROM facts WHERE key = ?", (key,)).fetchone()
         return decode_record(row[0], self._name) if row else None
+
+    def values(self, prefix: str) -> dict[str, JsonRecord]:
+        query = "SELECT key, value FROM facts WHERE substr(key, 1, ?) = ? ORDER BY key"
+        rows = self._connection.execute(query, (len(prefix), prefix))
+        return {key: decode_record(value, self._name) for key, value in rows}
 
 
 def _row_id(session: int, position: int) -> int:

@@ -54,6 +54,7 @@ SQLITE_MIGRATIONS: tuple[tuple[str, ...], ...] = (
 DISK_FULL = "the disk is full; free some space and try again"
 READ_ONLY = "the file, its -wal or its -shm file is read-only; change their permissions, or open another file"
 READ_ONLY_FOLDER = "the folder of the file is read-only; change its permissions, or open a copy of the file elsewhere"
+"""Said of a write; of a read only if the -wal file next to it has records, or if the file is of an older version."""
 FILE_LOCKED = "another process has locked the file; try again later"
 CANNOT_OPEN = "the file cannot be opened; check that the folder exists and that you may write to it"
 NOT_WRITTEN = (

@@ -6,6 +6,7 @@ file; SQLite's lock decides which one writes.
 """
 
 import asyncio
+import os
 import sqlite3
 import threading
 import weakref
@@ -17,9 +18,9 @@ from queue import SimpleQueue
 from types import CoroutineType
 from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
 
-from holdfast.errors import StoreUnavailableError
+from holdfast.errors import StoreUnavailableError, WrongEventLoopError
 from holdfast.stores.sqlite.database import SqliteDatabase
-from holdfast.stores.sqlite.schema import as_sqlite_store_error
+from holdfast.stores.sqlite.schema import READ_ONLY_FOLDER, as_sqlite_store_error
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,6 +33,8 @@ class WorkerThread:
     def __init__(self, name: str) -> None:
         self._name = name
         self._queue: _Queue | None = None
+        self._process = 0
+        """The process in which the thread runs: a fork does not copy it."""
 
     async def run(self, action: Callable[[], T]) -> T:
         """Return the result of an action; an action that is cancelled while it waits does not run."""
@@ -41,12 +44,14 @@ class WorkerThread:
         return await future
 
     def submit(self, action: Callable[[], object]) -> None:
-        """Queue an action without waiting for it; its errors are dropped."""
+        """Queue an action without waiting for it; its errors are dropped. Raises in a forked process."""
         if self._queue is None:
-            self._queue = SimpleQueue()
+            self._queue, self._process = SimpleQueue(), os.getpid()
             # A daemon, so that the program may exit at once: only unacknowledged writes can be missing, none is torn.
             threading.Thread(target=_work, args=(self._queue,), name=self._name, daemon=True).start()
             weakref.finalize(self, self._queue.put, None)
+        if self._process != os.getpid():
+            raise WrongEventLoopError("this SQLite store")
         self._queue.put(action)
 
 
@@ -92,6 +97,7 @@ class SqliteStore:
 
     append = _in_thread(SqliteDatabase.append)
     rewrite = _in_thread(SqliteDatabase.rewrite)
+    purge = _in_thread(SqliteDatabase.purge)
     read = _in_thread(SqliteDatabase.read)
     read_at = _in_thread(SqliteDatabase.read_at)
     length = _in_thread(SqliteDatabase.length)
@@ -105,12 +111,12 @@ class SqliteStore:
     get_snapshot = _in_thread(SqliteDatabase.get_snapshot)
     put_value = _in_thread(SqliteDatabase.put_value)
     get_value = _in_thread(SqliteDatabase.get_value)
+    values = _in_thread(SqliteDatabase.values)
 
     async def close(self) -> None:
         """Close the file; the next call opens it again."""
         if self._database is not None:
-            database, self._database = self._database, None
-            await self._thread.run(database.close)
+            await self._thread.run(self._close_database)
 
     async def run_in_thread(self, action: Callable[[SqliteDatabase], T]) -> T:
         """Return the result of an action on the open database; raises a `StoreError` for what the driver raises."""
@@ -118,6 +124,8 @@ class SqliteStore:
 
     def _run(self, action: Callable[[SqliteDatabase], T]) -> T:
         try:
+            if self._database is not None and self._database.is_outdated:
+                self._close_database()
             if self._database is None:
                 self._database = SqliteDatabase(self.path, self._max_bytes, self._thread.submit)
             self._database.check_file()
@@ -125,10 +133,17 @@ class SqliteStore:
         except sqlite3.Error as error:
             if self._database is not None and getattr(error, "sqlite_errorname", "").startswith("SQLITE_READONLY"):
                 # A connection opened read-only stays read-only when the permissions change, so it is opened again.
-                self._database.close()
-                self._database = None
+                is_immutable = self._database.is_immutable
+                self._close_database()
+                if is_immutable:
+                    raise StoreUnavailableError(str(self.path), READ_ONLY_FOLDER) from error
             raise as_sqlite_store_error(error, str(self.path)) from error
         except (UnicodeError, OverflowError) as error:
             raise StoreUnavailableError(str(self.path), f"it cannot store this value: {error}; pass another") from error
         except OSError as error:
             raise StoreUnavailableError(str(self.path), f"{error.strerror or error}; check the path") from error
+
+    def _close_database(self) -> None:
+        database, self._database = self._database, None
+        if database is not None:
+            database.close()

@@ -152,3 +152,22 @@ ANTHROPIC_MESSAGES: st.SearchStrategy[JsonMessage] = st.one_of(
 def anthropic_histories(max_size: int = 20) -> st.SearchStrategy[list[JsonMessage]]:
     """Return a strategy for Anthropic lists with defects of every kind."""
     return st.lists(ANTHROPIC_MESSAGES, max_size=max_size)
+
+
+@st.composite
+def thinking_histories(draw: st.DrawFn, max_turns: int = 6) -> list[JsonMessage]:
+    """Draw an Anthropic list without defects in which the model thinks, ending with a prompt or with tool results."""
+    messages: list[JsonMessage] = []
+    thoughts = st.lists(st.sampled_from([THINKING_BLOCK, REDACTED_THINKING_BLOCK]), max_size=2)
+    turns = draw(st.integers(1, max_turns))
+    for turn in range(turns):
+        messages.append(user_message(f"prompt {turn} " + draw(PROSE)))
+        for step in range(draw(st.integers(0, 4))):
+            ids = [f"toolu_{turn}_{step}_{number}" for number in range(draw(st.integers(1, 3)))]
+            messages.append({"role": "assistant", "content": [*draw(thoughts), *map(_tool_use, ids)]})
+            results = [{"type": "tool_result", "tool_use_id": call_id, "content": draw(PROSE)} for call_id in ids]
+            messages.append({"role": "user", "content": results})
+        if turn < turns - 1:
+            text = _text_block(f"answer {turn} " + draw(PROSE), is_marked=draw(st.booleans()))
+            messages.append({"role": "assistant", "content": [*draw(thoughts), text]})
+    return messages

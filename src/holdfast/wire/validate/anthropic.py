@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from holdfast.wire.anthropic import MAX_CACHE_MARKS, count_cache_marks
+from holdfast.wire.thinking import extend_prefix, prefix_message_hash, prefix_of_extras
 from holdfast.wire.validate.rules import (
     Payload,
     ValidationRule,
@@ -89,6 +90,20 @@ def thinking_is_signed(payload: Payload) -> Iterator[Violation]:
                 yield Violation("signature", at(index, f".content[{number}]"), "thinking.signature: field required")
 
 
+def thinking_follows_its_prefix(payload: Payload) -> Iterator[Violation]:
+    """Thinking comes after the exact request that it was said in, where that is known."""
+    prefix = prefix_of_extras(payload.system, payload.tools) if payload.thinking_prefixes else ""
+    for index, message in enumerate(payload.messages) if payload.thinking_prefixes else ():
+        for number, block in enumerate(content_blocks(message)):
+            if block.get("type") not in {"thinking", "redacted_thinking"}:
+                continue
+            said_in = payload.thinking_prefixes.get(str(block.get("signature") or block.get("data")))
+            if said_in is not None and prefix not in said_in:
+                place = at(index, f".content[{number}]")
+                yield Violation("thinking-prefix", place, "thinking is bound to a different conversation")
+        prefix = extend_prefix(prefix, [prefix_message_hash(message)])
+
+
 def server_results_have_uses(payload: Payload) -> Iterator[Violation]:
     """The result of a server tool comes after its use, in the same message."""
     for index, message in enumerate(payload.messages):
@@ -117,6 +132,7 @@ ANTHROPIC_RULES: tuple[ValidationRule, ...] = (
     ids_are_unique,
     nothing_is_empty,
     thinking_is_signed,
+    thinking_follows_its_prefix,
     server_results_have_uses,
     cache_marks_are_few_enough,
     image_limit_rule("image", ANTHROPIC_MAX_IMAGES),

@@ -69,8 +69,10 @@ def ids_are_unique(payload: Payload) -> Iterator[Violation]:
 
 
 def content_is_there(payload: Payload) -> Iterator[Violation]:
-    """Content is null only in a message with calls."""
+    """Content is null only in a message with calls, and a list of parts is never empty."""
     for index, message in enumerate(payload.messages):
+        if is_list(message.get("content")) and not message["content"]:
+            yield Violation("content", at(index, ".content"), "expected at least one part, got an empty list")
         says_otherwise = any(message.get(key) for key in ("tool_calls", "refusal", "audio", "function_call"))
         if message.get("content") is None and not (message.get("role") == "assistant" and says_otherwise):
             yield Violation("content", at(index, ".content"), "expected a string, got null")
@@ -147,6 +149,20 @@ def assistant_says_something(payload: Payload) -> Iterator[Violation]:
             yield Violation("empty", at(index), "a system message must have content")
 
 
+MISTRAL_PART_TYPES = frozenset(
+    {"text", "image_url", "input_audio", "audio_url", "document_url", "reference", "thinking"}
+)
+
+
+def parts_are_known(payload: Payload) -> Iterator[Violation]:
+    """Content has parts of these types only; files are not among them."""
+    for index, message in enumerate(payload.messages):
+        for number, part in enumerate(content_blocks(message)):
+            if part.get("type") not in MISTRAL_PART_TYPES:
+                place = at(index, f".content[{number}]")
+                yield Violation("part-type", place, f"{part.get('type')!r} is not a type of content part")
+
+
 MISTRAL_RULES: tuple[ValidationRule, ...] = (
     is_not_empty,
     roles_follow_in_order,
@@ -154,5 +170,6 @@ MISTRAL_RULES: tuple[ValidationRule, ...] = (
     ids_are_unique,
     ids_and_names_are_plain,
     assistant_says_something,
+    parts_are_known,
     image_limit_rule("image_url", MISTRAL_MAX_IMAGES),
 )

@@ -1,6 +1,6 @@
 """Checks messages against every rule of one provider."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import MalformedInputError, SettingsError
@@ -23,9 +23,18 @@ PROVIDER_VALIDATION_RULES: Mapping[str, tuple[ValidationRule, ...]] = {
 
 
 def validate(
-    messages: Sequence[Mapping[str, Any]], provider: str, *, system: object = None, tools: object = None
+    messages: Sequence[Mapping[str, Any]],
+    provider: str,
+    *,
+    system: object = None,
+    tools: object = None,
+    thinking_prefixes: Mapping[str, Collection[str]] | None = None,
 ) -> list[Violation]:
-    """Return every violation of a provider's rules, each with its place."""
+    """Return every violation of a provider's rules, each with its place.
+
+    `thinking_prefixes` says, by the signature of a thinking block, in which requests it was said, as
+    `Session.thinking_prefixes` returns them: newer Claude models reject a block after anything else.
+    """
     name = provider if isinstance(provider, str) else ""
     rules = PROVIDER_VALIDATION_RULES.get(FORMAT_ALIASES.get(name, name))
     if rules is None:
@@ -37,7 +46,7 @@ def validate(
         if not is_mapping(message):
             raise MalformedInputError(f"messages[{index}]", f"must be an object, not {json_type_name(message)}")
         objects.append(message)
-    payload = Payload(objects, system, tools)
+    payload = Payload(objects, system, tools, thinking_prefixes or {})
     return [violation for rule in rules for violation in _violations_of(rule, payload)]
 
 

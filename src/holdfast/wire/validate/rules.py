@@ -3,7 +3,7 @@
 The validators share nothing with the decoders on purpose: they would share their bugs.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -28,6 +28,8 @@ class Payload(NamedTuple):
     messages: Sequence[Mapping[str, Any]]
     system: object = None
     tools: object = None
+    thinking_prefixes: Mapping[str, Collection[str]] = {}
+    """By the signature of a thinking block, the hashes of the requests that it was said in."""
 
     @property
     def last(self) -> int:

@@ -74,12 +74,15 @@ async def _show_compaction(chat: Chat, compaction: Awaitable[CompactionCompleted
     """Await a compaction and show its result; having nothing to compact is not an error."""
     chat.screen.show_busy(COMPACTING_TEXT)
     try:
-        text = _describe_compaction(await compaction)
+        event = await compaction
     except NothingToCompactError as nothing:
-        text = str(nothing)
+        chat.notify(str(nothing))
+        return
     finally:
         chat.screen.show_busy("")
-    chat.notify(text)
+    chat.notify(_describe_compaction(event))
+    if event.reason and not event.summary.by_model:
+        chat.notify(f"this is {event.reason}", "warning")
 
 
 def _describe_compaction(event: CompactionCompleted, verb: str = "") -> str:

@@ -4,12 +4,11 @@ from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry
 from holdfast.apps.chat.events import CommandTable
 from holdfast.apps.chat.runtime import check_answering_model
-from holdfast.apps.settings.build import budget_from
+from holdfast.apps.settings.build import request_budget
 from holdfast.apps.settings.models import bare_model_name, configured_model
 from holdfast.apps.settings.save import save_setting
 from holdfast.apps.settings.schema import setting_name, setting_names
 from holdfast.core.planning.policy import PRESETS
-from holdfast.counters.models import budget_for
 from holdfast.errors import SettingsError
 
 CONFIG_COMMANDS = SlashCommandRegistry()
@@ -49,16 +48,17 @@ async def model(chat: Chat, name: str) -> None:
         return
     settings = chat.settings.with_change("model", name)
     await check_answering_model(settings)
-    budget = budget_from(settings) or budget_for(bare_model_name(name))
-    contents = await chat.session.context_breakdown(budget=budget)
-    if contents.total > budget.tokens:
-        question = f"{contents.total:,} tokens are too many for {name} ({budget.tokens:,}). Compact first, and switch?"
-        if await chat.screen.ask_consent(question) == "no":
+    budget = request_budget(settings)
+    contents = await chat.session.context_breakdown(budget=budget, model=bare_model_name(name))
+    if contents.total > contents.budget:
+        sizes = f"{contents.total:,} tokens are too many for {name} ({contents.budget:,})"
+        if await chat.screen.ask_consent(f"{sizes}. Compact first, and switch?") == "no":
             chat.notify(f"not switched; the model is still {chat.model}")
             return
         await chat.session.switch_model(name, budget=budget)
     await chat.apply_settings(settings)
     chat.notify(f"switched to {name}")
+    chat.warn_about_window()
 
 
 @CONFIG_COMMANDS.register("[NAME]", completes=lambda _: list(PRESETS))

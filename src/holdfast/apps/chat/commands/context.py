@@ -5,26 +5,76 @@ from collections.abc import Iterable
 from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry, parse_whole_number
 from holdfast.apps.chat.events import CommandReply, CommandTable
+from holdfast.apps.settings.build import budget_from
 from holdfast.core.conversation.tokens import format_token_count
-from holdfast.core.history.events import MAIN
+from holdfast.core.history.events import (
+    MAIN,
+    CompactionCompleted,
+    ContextCleared,
+    OutputsOffloaded,
+    Rewound,
+    TurnsReducedToText,
+)
+from holdfast.core.planning.change_receipt import ChangeReceipt
 from holdfast.core.planning.context_report import ContextReport, CostForecast
 from holdfast.core.planning.situation import format_dollars
 from holdfast.errors import NothingToCompactError, SettingsError
 from holdfast.text import pluralize
 
 CONTEXT_COMMANDS = SlashCommandRegistry()
+MAX_COMPLETED_PROMPTS = 20
+
+
+def prompts_in_context(chat: Chat) -> list[int]:
+    """Return the positions of the prompts that no clear or rewind has removed."""
+    context = chat.session.history.context()
+    return [position for position in chat.session.history.prompt_positions if context.is_recallable(position)]
 
 
 @CONTEXT_COMMANDS.register()
 async def undo(chat: Chat, _: str) -> None:
-    """Undo the last change of context: a compaction, a clear, a rewind."""
-    chat.notify("undone; /redo applies it again" if await chat.session.undo() else "there is nothing to undo")
+    """Undo the last change of context: a compaction, a clear, a rewind.
+
+    If you have continued after a rewind or a /retry, the messages since then leave the context, so that it holds one
+    course of the conversation.
+    """
+    session = chat.session
+    change = next((one for one in reversed(await session.receipts()) if one.undo_steps == 1), None)
+    if not await session.undo():
+        chat.notify("there is nothing to undo")
+        return
+    if change is not None and isinstance(change.event, Rewound) and change.length < (length := len(session)):
+        await session.rewind(to=change.length)
+        newer = pluralize(length - change.length, "newer message")
+        chat.notify(f"undone: {_describe_change(change)}; {newer} left the context; /undo reverts that")
+        return
+    chat.notify(f"undone: {_describe_change(change)}; /redo applies it again")
+
+
+def _describe_change(change: ChangeReceipt | None) -> str:
+    match change.event if change else None:
+        case CompactionCompleted() as event:
+            return f"the compaction of {pluralize(event.span.message_count, 'message')}"
+        case Rewound(to=to):
+            return f"the rewind to before message {to}"
+        case ContextCleared():
+            return "the clear"
+        case OutputsOffloaded():
+            return "the shortening of old tool outputs"
+        case TurnsReducedToText():
+            return "the reduction of old turns to their text"
+        case _:
+            return "the last change of context"
 
 
 @CONTEXT_COMMANDS.register()
 async def redo(chat: Chat, _: str) -> None:
     """Apply the change of context again that was undone last."""
-    chat.notify("applied again" if await chat.session.redo() else "there is nothing to redo")
+    if not await chat.session.redo():
+        chat.notify("there is nothing to redo")
+        return
+    change = next((one for one in reversed(await chat.session.receipts()) if one.undo_steps == 1), None)
+    chat.notify(f"applied again: {_describe_change(change)}")
 
 
 @CONTEXT_COMMANDS.register()
@@ -40,7 +90,10 @@ async def history(chat: Chat, _: str) -> None:
     visible = [entry.message for entry in await chat.session.visible_messages()]
     rule = chat.session.policy.compaction
     counts_requests = rule is not None and rule.counts_requests_as_turns
-    turns = sum(message.role != "assistant" if counts_requests else message.is_prompt for message in visible)
+    turns = sum(
+        message.role != "assistant" and not message.is_from_memory if counts_requests else message.is_prompt
+        for message in visible
+    )
     in_view = f"{pluralize(turns, 'turn')}, {pluralize(len(visible), 'message')}"
     chat.notify(f"{in_view}; {len(chat.session):,} are in the log")
 
@@ -56,14 +109,14 @@ async def context(chat: Chat, what: str) -> None:
         return
     if what:
         raise SettingsError("/context", f"takes nothing or `clear`, not {what!r}")
-    contents = await chat.session.context_breakdown(budget=chat.budget)
+    contents = await chat.session.context_breakdown(budget=budget_from(chat.settings))
     chat.screen.show(CommandTable(("PART", "TOKENS", "SHARE"), list(_part_rows(contents)), title=chat.model))
     facts = _context_facts(chat, contents, await _describe_freeable(chat))
     chat.screen.show(CommandReply("\n".join(f"- {fact}" for fact in facts)))
 
 
 @CONTEXT_COMMANDS.register(
-    "[N]", completes=lambda chat: [str(number) for number in chat.session.history.prompt_positions[-20:]]
+    "[N]", completes=lambda chat: [str(number) for number in prompts_in_context(chat)[-MAX_COMPLETED_PROMPTS:]]
 )
 async def pin(chat: Chat, number: str) -> None:
     """Keep message N whole in every compaction; without N, the newest prompt. /unpin ends that."""
@@ -87,7 +140,7 @@ async def unpin(chat: Chat, number: str) -> None:
 async def _describe_freeable(chat: Chat) -> str:
     """Describe what a compaction would free now."""
     try:
-        event = await chat.session.preview(budget=chat.budget)
+        event = await chat.session.preview(budget=budget_from(chat.settings))
         freed = event.tokens_removed if event.success else 0
     except NothingToCompactError:
         freed = 0
@@ -146,8 +199,7 @@ def _render_dollars(dollars: float | None) -> str:
 
 def _parse_position(chat: Chat, number: str, command: str) -> int:
     """Return the position of a message by its number; without one, that of the newest prompt."""
-    prompts = chat.session.history.prompt_positions
-    if not number and prompts:
+    if not number and (prompts := prompts_in_context(chat)):
         return prompts[-1]
     position = parse_whole_number(number)
     if position is None or position >= len(chat.session):

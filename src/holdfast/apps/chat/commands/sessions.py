@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from holdfast.apps.chat.chat import Chat
+from holdfast.apps.chat.commands.context import prompts_in_context
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry, parse_whole_number
-from holdfast.apps.chat.events import CommandReply, CommandTable
+from holdfast.apps.chat.events import CommandReply, CommandTable, ConversationCompacted
 from holdfast.apps.settings.build import checkpoints_folder
 from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
@@ -23,7 +24,6 @@ from holdfast.wire.formats import format_named
 
 SESSION_COMMANDS = SlashCommandRegistry()
 NO_MESSAGES = "there are no messages yet"
-COMPACTED_TITLE = "Conversation Compacted"
 MAX_RESULT_CHARS = 600
 MAX_LISTED_SESSIONS = 20
 MAX_SNIPPET_CHARS = 60
@@ -72,7 +72,7 @@ async def resume(chat: Chat, session: str) -> None:
 
 @SESSION_COMMANDS.register(
     "[N]",
-    completes=lambda chat: [str(number) for number in chat.session.history.prompt_positions[-MAX_LISTED_SESSIONS:]],
+    completes=lambda chat: [str(number) for number in prompts_in_context(chat)[-MAX_LISTED_SESSIONS:]],
 )
 async def rewind(chat: Chat, number: str) -> None:
     """Go back to before prompt N and drop what followed from the context; without N, list the prompts.
@@ -83,7 +83,7 @@ async def rewind(chat: Chat, number: str) -> None:
         await _list_prompts(chat)
         return
     position = parse_whole_number(number)
-    if position is None or position not in chat.session.history.prompt_positions:
+    if position is None or position not in prompts_in_context(chat):
         raise SettingsError("/rewind", f"{number!r:.60} is not the number of a prompt; /rewind lists them")
     await chat.session.rewind(to=position)
     chat.notify(f"back before message {position}; /undo reverts it")
@@ -180,11 +180,11 @@ def render_transcript(events: Iterable[log.Event]) -> str:
 def _render_event(event: log.Event) -> Iterator[str]:
     match event:
         case log.MessageAppended():
-            message = format_named(event.format).decode(event.native, 0)
-            yield from _render_message(label_trust(message, event.scope, event.trust))
+            message = label_trust(format_named(event.format).decode(event.native, 0), event.scope, event.trust)
+            yield from [f"*attached: {event.name}*"] if event.name else []
+            yield from _render_message(message)
         case log.CompactionCompleted(success=True):
-            before, after = event.pre_compaction_tokens or 0, event.post_compaction_tokens or 0
-            yield f"---\n\n*{COMPACTED_TITLE}: {before:,} → {after:,} tokens*"
+            yield f"---\n\n*{ConversationCompacted.from_event(event)}*"
         case log.ContextCleared():
             yield "---\n\n*Context cleared*"
         case log.Rewound(to=to):

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from holdfast.core.conversation.cuts import exchange_ranges, pinned_exchanges
-from holdfast.core.conversation.messages import Entry, Text
+from holdfast.core.conversation.messages import Entry, Text, user
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history.events import Summary
-from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold
+from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold, TrimmedList
+from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
     NO_STEPS,
@@ -82,6 +83,7 @@ class CoCliCompaction(CompactionRule):
 
     RULE: ClassVar[str] = "co-cli"
     counts_requests_as_turns: ClassVar[bool] = True
+    allows_recall_tool: ClassVar[bool] = False
 
     max_messages: int = field(default=40, metadata=integer_bounds(0, 10**9))
     """More requests and responses than this trigger a compaction; 0 switches the rule off."""
@@ -91,8 +93,7 @@ class CoCliCompaction(CompactionRule):
 
     def propose(self, plan_input: PlanInput) -> Plan:
         """Return the compaction of the middle, if there are too many messages."""
-        pinned = len(pinned_exchanges(plan_input.entries, plan_input.situation.pins))
-        window = plan_window(plan_input.entries, self.max_messages + pinned if self.max_messages else 0)
+        window = self._window(plan_input.entries, plan_input.situation.pins)
         if window is None:
             return NO_STEPS
         projection, prompt = plan_input.projection, plan_input.projection.newest_prompt
@@ -109,15 +110,38 @@ class CoCliCompaction(CompactionRule):
         count = len(exchange_ranges(plan_input.entries))
         return Plan(now=(step,), reasons=(f"{count:,} messages are more than {self.max_messages:,}",))
 
+    def trim(self, entries: Sequence[Entry], situation: Situation) -> TrimmedList:
+        """Return the first run, the static marker and the newest messages; system text, pins and the prompt stay."""
+        window = self._window(entries, situation.pins)
+        if window is None:
+            return TrimmedList(list(entries))
+        pinned = pinned_exchanges(entries, situation.pins)
+        prompt = max((index for index, entry in enumerate(entries) if entry.message.is_prompt), default=-1)
+        kept = [
+            entries[index]
+            for index in window.dropped
+            if index == prompt or index in pinned or entries[index].message.role == "system"
+        ]
+        marker = Entry(user(static_marker(window.dropped_count), trust="summary"))
+        around = entries[window.head.start : window.head.stop], entries[window.tail.start : window.tail.stop]
+        reason = f"more than {self.max_messages:,} messages: a marker replaces the middle"
+        return TrimmedList([*around[0], marker, *kept, *around[1]], reason)
+
+    def _window(self, entries: Sequence[Entry], pins: frozenset[int]) -> CompactionWindow | None:
+        """Return where to cut; pinned messages do not count."""
+        return plan_window(
+            entries, self.max_messages + len(pinned_exchanges(entries, pins)) if self.max_messages else 0
+        )
+
     def threshold(self, plan_input: PlanInput) -> Threshold | None:
         """Return how many messages there may be; None if the window is off."""
         if not self.max_messages:
             return None
         return Threshold(len(exchange_ranges(plan_input.entries)), self.max_messages, "messages")
 
-    def thresholds(self, window: int, usable: int) -> Iterator[PolicyThreshold]:
+    def thresholds(self, situation: Situation, window: int) -> Iterator[PolicyThreshold]:
         """Yield the limit on messages, unless the window is off."""
-        del window, usable
+        del situation, window
         if self.max_messages:
             yield PolicyThreshold("middle compacted", self.max_messages, "messages")
 
@@ -130,9 +154,14 @@ class CoCliCompaction(CompactionRule):
         has_summarizer = plan_input.situation.has_summarizer
         return CompactionForecast(stays, MAX_SUMMARY_TOKENS if has_summarizer else marker, by_model=has_summarizer)
 
+    def may_grow(self, step: CompactSpan) -> bool:
+        """Return True: the window counts messages, and the marker replaces them whatever their size."""
+        del step
+        return True
+
     def replacement_texts(self, plan_input: PlanInput, step: CompactSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return the marker; a static one without a summary."""
         del plan_input
         if step.trigger == "manual" and summary:
-            return manual_compaction_texts(summary.text)
-        return (summary_marker(step.span.count, summary.text) if summary else static_marker(step.span.count),)
+            return manual_compaction_texts(summary.framed_text)
+        return (summary_marker(step.span.count, summary.framed_text) if summary else static_marker(step.span.count),)

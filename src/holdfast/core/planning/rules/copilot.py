@@ -1,7 +1,8 @@
 """Background compaction up to a checkpoint, as in Copilot CLI.
 
-At one share of the window a summary of everything so far starts while requests continue. At a higher share the next
-request waits for it. When the summary is applied, one message replaces everything before the boundary. It holds the
+At one share of the limit a summary of everything so far starts while requests continue. At a higher share the next
+request waits for it. The limit is what the provider accepts as a prompt, else the model's window, and never more than
+the budget allows. When the summary is applied, one message replaces everything before the boundary. It holds the
 summary, the user's messages, plan, todos and skills. Later messages follow unchanged. If there is too little room, the
 user's messages are shortened first and the summary last, because the rest means little without it.
 """
@@ -9,14 +10,17 @@ user's messages are shortened first and the summary last, because the rest means
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import islice
 from typing import ClassVar
 
 from holdfast.core.conversation.cuts import uncuttable_span
+from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.shorten import clip_text
 from holdfast.core.conversation.spans import Span
-from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD
+from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD, REPLY_OVERHEAD
 from holdfast.core.history.events import Summary
 from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold
+from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
     NO_STEPS,
@@ -35,6 +39,7 @@ REMINDER_CHARS, REMINDER_MESSAGES = 30_000, 20
 REMINDER_HEAD_SHARE = 0.2
 """The share of the reminder for the user's first messages; the newest messages get the rest."""
 REMINDER_CLIP_MARK = "...<truncated>..."
+DIGEST_CLIP_MARK = "[…]"
 REMINDER_CHARS_PER_TOKEN = 4
 """An estimate for prose."""
 MIN_SHORTENED_CHARS = 200
@@ -63,7 +68,7 @@ class CompactionMove(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoThresholds:
-    """Background compaction as in Copilot CLI: it starts at one share of the window, and requests wait at another."""
+    """Background compaction as in Copilot CLI: it starts at one share of the limit, and requests wait at another."""
 
     background: float = field(default=0.8, metadata=number_bounds(0.001, 1))
     exhausted: float = field(default=0.95, metadata=number_bounds(0.001, 1))
@@ -78,13 +83,17 @@ class TwoThresholds:
     def next_move(
         self, *, utilization: float, pending: PendingCompaction, messages: int, was_refused: bool = False
     ) -> CompactionMove:
-        """Return what to do about compaction at a utilization of the window."""
+        """Return what to do about compaction at a utilization of the limit.
+
+        After a refusal a compaction is forced, however few messages there are.
+        """
         if pending is PendingCompaction.COMPLETED:
             return CompactionMove.APPLY
         must_wait = was_refused or utilization >= self.exhausted
         if pending is PendingCompaction.RUNNING:
             return CompactionMove.WAIT if must_wait else CompactionMove.CONTINUE
-        if messages < self.min_messages or not (must_wait or utilization >= self.background):
+        is_due = messages >= self.min_messages and (must_wait or utilization >= self.background)
+        if not is_due and not was_refused:
             return CompactionMove.CONTINUE
         return CompactionMove.START_AND_WAIT if must_wait else CompactionMove.START
 
@@ -95,6 +104,7 @@ class CopilotCompaction(CompactionRule):
 
     RULE: ClassVar[str] = "copilot"
     offers_recall: ClassVar[bool] = True
+    asks_title: ClassVar[bool] = True
 
     triggers: TwoThresholds = field(default_factory=TwoThresholds)
 
@@ -103,20 +113,22 @@ class CopilotCompaction(CompactionRule):
 
     def propose(self, plan_input: PlanInput) -> Plan:
         """Return the plan that the two thresholds require: start, wait, apply or continue."""
-        situation, window = plan_input.situation, plan_input.window
+        situation = plan_input.situation
         if not situation.has_summarizer:
             return NO_STEPS
-        if plan_input.fixed_tokens >= self.triggers.background * window:
-            limit = f"{self.triggers.background:.0%} of the window"
+        if plan_input.fixed_tokens >= self.triggers.background * situation.limit and not situation.refusals:
+            limit = f"{self.triggers.background:.0%} of the limit"
             return cannot_help_plan(plan_input, "system text, tools, pins", limit)
+        utilization = plan_input.tokens / situation.limit
         pending = PendingCompaction.RUNNING if plan_input.is_summarizing else PendingCompaction.NONE
         move = self.triggers.next_move(
-            utilization=plan_input.tokens / window,
+            utilization=utilization,
             pending=PendingCompaction.COMPLETED if situation.has_ready_summary else pending,
             messages=sum(entry.message.role != "system" for entry in plan_input.entries),
             was_refused=situation.refusals > 0,
         )
-        reasons = (f"{plan_input.tokens:,} tokens are {plan_input.tokens / window:.0%} of the window: {move.value}",)
+        tokens, limit = situation.billed_tokens(plan_input.tokens), situation.billed_limit
+        reasons = (f"{tokens:,} tokens are {utilization:.0%} of the limit of {limit:,}: {move.value}",)
         if move in {CompactionMove.APPLY, CompactionMove.WAIT}:
             return Plan(now=(AwaitSummary(),), reasons=reasons)
         step = self._span(plan_input) if move is not CompactionMove.CONTINUE else None
@@ -126,13 +138,17 @@ class CopilotCompaction(CompactionRule):
 
     def threshold(self, plan_input: PlanInput) -> Threshold:
         """Return how near the threshold is at which a summary is started."""
-        return Threshold(plan_input.tokens, int(self.triggers.background * plan_input.window), "tokens")
+        return Threshold(plan_input.tokens, int(self.triggers.background * plan_input.situation.limit), "tokens")
 
-    def thresholds(self, window: int, usable: int) -> Iterator[PolicyThreshold]:
+    def request_limit(self, window: int) -> int | None:
+        """Return the window: the limit on prompts if the provider names one."""
+        return window
+
+    def thresholds(self, situation: Situation, window: int) -> Iterator[PolicyThreshold]:
         """Yield where a summary is started, and where a request waits for it."""
-        del usable
-        yield PolicyThreshold("summary starts", int(self.triggers.background * window))
-        yield PolicyThreshold("request waits", int(self.triggers.exhausted * window))
+        del window
+        yield PolicyThreshold("summary starts", int(self.triggers.background * situation.limit))
+        yield PolicyThreshold("request waits", int(self.triggers.exhausted * situation.limit))
 
     def forecast(self, plan_input: PlanInput, tokens: int) -> CompactionForecast | None:
         """Return the expected size after a compaction: the prompt, a summary and the user's messages."""
@@ -161,9 +177,11 @@ class CopilotCompaction(CompactionRule):
             state.skills,
             state.agent_summary,
             is_manual=step.trigger == "manual",
+            is_digest=summary.by_model is None,
         )
         # Together with the kept messages, the replacement must stay below the threshold that starts the next summary.
-        max_tokens = int(self.triggers.background * situation.message_budget) - plan_input.tokens_outside(span)
+        threshold = int(self.triggers.background * situation.limit)
+        max_tokens = threshold - situation.extras_tokens - REPLY_OVERHEAD - plan_input.tokens_outside(span)
         text = str(parts)
         for shorter in parts.shorter_versions():
             if situation.counter.count(text) + MESSAGE_OVERHEAD <= max_tokens:
@@ -178,17 +196,19 @@ class CopilotCompaction(CompactionRule):
         last = len(projection) - 1
         is_open = projection[last].outline.result_ids or projection[last].is_prompt
         boundary = uncuttable_span(projection, last)[0] if is_open else last + 1
-        count = sum(entry.message.role != "system" for entry in projection.entries[:boundary])
-        if not count:
-            return None
         prompt = projection.newest_prompt
         kept = projection.entries[prompt].position if prompt is not None and prompt < boundary else None
+        said = [entry.position for entry in projection.entries[:boundary] if entry.message.role != "system"]
+        staying = {None, kept, *plan_input.situation.pins}
+        if all(position in staying for position in said):
+            # Only an earlier summary and messages that stay anyway are left.
+            return None
         return CompactSpan(
             span=Span(
                 start=0,
                 stop=projection.position_at(boundary),
                 kept=() if kept is None else (kept,),
-                count=count,
+                count=len(said),
             ),
             by="summary",
             trigger="context_limit_retry" if plan_input.situation.refusals else "threshold",
@@ -206,35 +226,45 @@ class CompactedHistory:
     skills: Mapping[str, str] = field(default_factory=dict[str, str])
     agent_summary: str = ""
     is_manual: bool = False
+    is_digest: bool = False
+    """Whether the summary is a digest made by rule: its lines are ours, and each is made safe already."""
     reminder_chars: int = REMINDER_CHARS
 
     def __str__(self) -> str:
-        state = (_tagged("plan", self.plan), _tagged("todos", self.todos))
+        # The cut of a text may begin a line with what was in the middle of one, so the clipped text is made safe.
+        state = (_tagged("plan", neutralize(self.plan)), _tagged("todos", neutralize(self.todos)))
         pieces = (
             MANUAL_INTRO if self.is_manual else CHECKPOINT_INTRO,
             _tagged("user_messages", "\n".join(user_reminder(self.user_messages, self.reminder_chars))),
-            _tagged("summary", self.summary),
+            _tagged("summary", self.summary if self.is_digest else neutralize(self.summary)),
             _tagged("current_state", "\n".join(piece for piece in state if piece)),
             _tagged("invoked_skills", "\n".join(_skill_lines(self.skills))),
-            _tagged("agent_summary", self.agent_summary),
+            _tagged("agent_summary", neutralize(self.agent_summary)),
         )
         return "\n\n".join(piece for piece in pieces if piece)
 
     def shorter_versions(self) -> Iterator["CompactedHistory"]:
-        """Yield ever shorter versions: first the user's messages shrink, then skills, state and summary."""
+        """Yield ever shorter versions: first the user's messages shrink, then skills, oldest first, state, summary."""
         parts = self
         for chars in _decreasing_sizes(min(self.reminder_chars, sum(map(len, self.user_messages)))):
             parts = replace(parts, reminder_chars=chars)
             yield parts
-        parts = replace(parts, skills=dict.fromkeys(self.skills, ""))
-        yield parts
+        for count in range(1, len(self.skills) + 1):
+            parts = replace(parts, skills={**self.skills, **dict.fromkeys(islice(self.skills, count), "")})
+            yield parts
         for chars in _decreasing_sizes(max(len(self.plan), len(self.todos), len(self.agent_summary))):
             plan, todos, agent = (clip_text(text, chars) for text in (self.plan, self.todos, self.agent_summary))
             parts = replace(parts, plan=plan, todos=todos, agent_summary=agent)
             yield parts
         parts = replace(parts, plan="", todos="", agent_summary="")
         for chars in _decreasing_sizes(len(self.summary)):
-            yield replace(parts, summary=clip_text(self.summary, max(MIN_SHORTENED_CHARS, chars)))
+            yield replace(parts, summary=self._clip_summary(max(MIN_SHORTENED_CHARS, chars)))
+
+    def _clip_summary(self, chars: int) -> str:
+        """Return the shortened summary; a digest is cut between two lines, because a part of one would begin a line."""
+        if not self.is_digest or len(self.summary) <= chars:
+            return clip_text(self.summary, chars)
+        return self.summary[: self.summary.rfind("\n", 0, chars) + 1].rstrip() or DIGEST_CLIP_MARK
 
 
 def _decreasing_sizes(chars: int) -> Iterator[int]:
@@ -271,9 +301,10 @@ def _clip_messages(messages: Sequence[str], max_chars: int) -> list[str]:
 
 
 def _skill_lines(skills: Mapping[str, str]) -> Iterator[str]:
-    """Yield the skills in the order of use, the last with its instructions."""
-    for number, (name, instructions) in enumerate(skills.items(), start=1):
-        yield _tagged(f'skill name="{name}"', instructions if number == len(skills) else "", "skill") or f"- {name}"
+    """Yield the skills in the order of use, each with its instructions if it has any."""
+    for name, instructions in skills.items():
+        safe = neutralize(name, "name")
+        yield _tagged(f'skill name="{safe}"', neutralize(instructions), "skill") or f"- {safe}"
 
 
 def _tagged(tag: str, text: str, closing: str | None = None) -> str:
@@ -281,4 +312,4 @@ def _tagged(tag: str, text: str, closing: str | None = None) -> str:
 
 
 def _user_message(text: str) -> str:
-    return f"<user_message>\n{text}\n</user_message>"
+    return f"<user_message>\n{neutralize(text)}\n</user_message>"

@@ -8,26 +8,33 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from holdfast.core.conversation.cuts import turn_ranges
-from holdfast.core.conversation.messages import Entry, Message, Text
-from holdfast.core.conversation.shorten import clip_outputs, clip_text, turns_as_text
+from holdfast.core.conversation.cuts import pinned_exchanges, turn_ranges
+from holdfast.core.conversation.messages import Entry, Message
+from holdfast.core.conversation.shorten import clip_outputs, clip_user_texts, turn_as_text, turns_as_text
 from holdfast.core.conversation.spans import Span
+from holdfast.core.conversation.tokens import message_tokens
 from holdfast.core.history.context import Context
 from holdfast.core.history.events import CompactionCompleted, Event, Summary, TurnsReducedToText
-from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold
+from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold, TrimmedList
+from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
     NO_STEPS,
     AwaitSummary,
     CompactionForecast,
     CompactSpan,
+    OffloadOutputs,
     Plan,
     PlanInput,
     ReduceTurnsToText,
+    Step,
     Threshold,
 )
 from holdfast.core.schema import check_fields, integer_bounds
 
+EMERGENCY_REASON = (
+    "the provider refused the request as too long, so only the newest turns are sent, with long texts clipped"
+)
 FEW_TURNS = 5
 KEPT_TURNS = 2
 """How many turns stay when the user asks for a compaction."""
@@ -65,17 +72,26 @@ class Emergency(CompactionRule):
     max_turns: int = field(default=5, metadata=integer_bounds(1, 10**9))
     first: int = field(default=1, metadata=integer_bounds(1, 10**3))
     """After how many refusals the rule applies; after one more it clears the context."""
+    persists: bool = False
+    """Whether later requests keep the cut too, and no other rule trims anything in its place."""
 
     def __post_init__(self) -> None:
         check_fields(self, "policy.emergency")
 
     def propose(self, plan_input: PlanInput) -> Plan:
-        """Return a step that clears the context if the clipped request was refused too; prompt and pins stay."""
+        """Return steps that keep the cut, or clear the context if the shortened request was refused too."""
+        if plan_input.situation.refusals > self.first:
+            return self._clearing(plan_input)
+        is_due = self.persists and plan_input.situation.refusals == self.first
+        return Plan(tuple(self._lasting_steps(plan_input)), reasons=(EMERGENCY_REASON,)) if is_due else NO_STEPS
+
+    def _clearing(self, plan_input: PlanInput) -> Plan:
+        """Return a step that clears the context; prompt and pins stay."""
         projection, prompt = plan_input.projection, plan_input.projection.newest_prompt
         has_more = any(
             entry.message.role != "system" and index != prompt for index, entry in enumerate(projection.entries)
         )
-        if plan_input.situation.refusals <= self.first or not has_more:
+        if not has_more:
             return NO_STEPS
         step = CompactSpan(
             span=Span(
@@ -90,6 +106,22 @@ class Emergency(CompactionRule):
         return Plan(
             now=(step,), reasons=("the provider refused the shortened request too, so the context was cleared",)
         )
+
+    def _lasting_steps(self, plan_input: PlanInput) -> Iterator[Step]:
+        """Yield the steps after which the context is what `shrink` returns."""
+        projection, pins = plan_input.projection, plan_input.situation.pins
+        spans = turn_ranges(projection.entries)
+        if len(spans) > self.max_turns:
+            stop, count = projection.position_at(spans[-self.max_turns].start), len(spans) - self.max_turns
+            yield CompactSpan(span=Span(start=0, stop=stop, count=count), by="nothing", trigger="context_limit_retry")
+        whole = {id(entry) for entry in projection.entries}
+        if any(id(entry) not in whole for entry in self.shrink(projection.entries, pins)):
+            prompt = projection.newest_prompt
+            yield OffloadOutputs(
+                before=projection.context.length,
+                max_chars=self.max_chars,
+                prompts_before=0 if prompt is None else projection.position_at(prompt),
+            )
 
     def shrink(self, entries: Sequence[Entry], pins: frozenset[int] = frozenset()) -> list[Entry]:
         """Return the newest turns with results and user texts clipped; pinned messages stay whole."""
@@ -106,19 +138,26 @@ class Emergency(CompactionRule):
 
 
 def _clip_message(message: Message, max_chars: int) -> Message:
-    clipped = clip_outputs(message, max_chars)
-    if message.role != "user" or not any(
-        isinstance(part, Text) and len(part.text) > max_chars for part in message.parts
-    ):
-        return clipped
-    return clipped.with_parts(
-        tuple(
-            part.with_text(clip_text(part.text, max_chars))
-            if isinstance(part, Text) and len(part.text) > max_chars
-            else part
-            for part in clipped.parts
-        )
-    )
+    return clip_user_texts(clip_outputs(message, max_chars), max_chars)
+
+
+def _without_turns_before(entries: Sequence[Entry], cut: int, pins: frozenset[int]) -> list[Entry]:
+    pinned = pinned_exchanges(entries, pins)
+    return [
+        entry
+        for index, entry in enumerate(entries)
+        if index >= cut or index in pinned or entry.message.role == "system"
+    ]
+
+
+def _finished_turns_as_text(entries: Sequence[Entry], pins: frozenset[int]) -> list[Entry]:
+    spans = turn_ranges(entries)
+    left = list(entries[: spans[0].start] if spans else entries)
+    for span in spans:
+        turn = entries[span.start : span.stop]
+        is_whole = span is spans[-1] or any(entry.position in pins or entry.message.role == "system" for entry in turn)
+        left += turn if is_whole else turn_as_text(turn)
+    return left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +180,7 @@ class CowAgentCompaction(CompactionRule):
             return Plan(now=(AwaitSummary(),), reasons=("the summary of the trimmed turns is ready",))
         if cut := trim_cut(entries, self.max_turns):
             return self._trim_proposal(plan_input, cut, f"{count:,} turns are more than {self.max_turns:,}")
-        limit = min(self.max_tokens, plan_input.situation.usable_tokens)
+        limit = plan_input.situation.limit
         if plan_input.tokens <= limit or plan_input.fixed_tokens >= limit:
             return self._summary_proposal(plan_input)
         reason = f"{plan_input.tokens:,} tokens are more than {limit:,}"
@@ -155,6 +194,24 @@ class CowAgentCompaction(CompactionRule):
             now=(step,), reasons=(f"{reason}, and there are fewer than {FEW_TURNS} turns: each is reduced to its text",)
         )
 
+    def trim(self, entries: Sequence[Entry], situation: Situation) -> TrimmedList:
+        """Return the newer turns; with few turns left, the finished ones as text. System text and pins stay whole."""
+
+        def is_too_long(some: Sequence[Entry]) -> bool:
+            tokens = sum(sum(message_tokens(entry.message, situation.counter)) for entry in some)
+            return tokens > situation.message_budget
+
+        left = _without_turns_before(entries, trim_cut(entries, self.max_turns), situation.pins)
+        while is_too_long(left) and not has_few_turns(left):
+            newer = _without_turns_before(left, half_cut(left), situation.pins)
+            if len(newer) == len(left):
+                break
+            left = newer
+        if is_too_long(left):
+            left = _finished_turns_as_text(left, situation.pins)
+        limits = f"{self.max_turns:,} turns or {situation.billed_limit:,} tokens"
+        return TrimmedList(left, f"more than {limits}: the oldest turns were dropped or reduced to their text")
+
     def forecast(self, plan_input: PlanInput, tokens: int) -> CompactionForecast:
         """Return the expected size after a trim: the newer half, and a summary that is merged into it later."""
         has_summarizer = plan_input.situation.has_summarizer
@@ -164,14 +221,19 @@ class CowAgentCompaction(CompactionRule):
     def threshold(self, plan_input: PlanInput) -> Threshold:
         """Return the nearer of the two limits, turns or tokens."""
         by_turns = Threshold(len(turn_ranges(plan_input.entries)), self.max_turns, "turns")
-        by_tokens = Threshold(plan_input.tokens, min(self.max_tokens, plan_input.situation.usable_tokens), "tokens")
+        by_tokens = Threshold(plan_input.tokens, plan_input.situation.limit, "tokens")
         return max(by_turns, by_tokens, key=lambda one: one.fill)
 
-    def thresholds(self, window: int, usable: int) -> Iterator[PolicyThreshold]:
+    def request_limit(self, window: int) -> int | None:
+        """Return the most tokens of a request, whatever the window."""
+        del window
+        return self.max_tokens
+
+    def thresholds(self, situation: Situation, window: int) -> Iterator[PolicyThreshold]:
         """Yield the limits on turns and tokens."""
         del window
         yield PolicyThreshold("older half dropped", self.max_turns, "turns")
-        yield PolicyThreshold("older half dropped", min(self.max_tokens, usable))
+        yield PolicyThreshold("older half dropped", situation.limit)
 
     def manual_step(self, plan_input: PlanInput) -> CompactSpan | None:
         """Return the compaction of all turns but the last two."""
@@ -189,7 +251,7 @@ class CowAgentCompaction(CompactionRule):
         if summary is None:
             return ()
         head = f"[System: Previous conversation summary — {step.span.count} turns were compacted]"
-        return (f"{head}\n\n{summary.text}\n\nThe recent conversation continues below.\n\n---\n\n",)
+        return (f"{head}\n\n{summary.framed_text}\n\nThe recent conversation continues below.\n\n---\n\n",)
 
     def restore_events(self, context: Context) -> list[Event]:
         """Return the events that reduce the context to the text of the newest turns."""
@@ -226,7 +288,13 @@ class CowAgentCompaction(CompactionRule):
         compactions, state = plan_input.projection.context.state.compactions, plan_input.history.session_state
         can_write = plan_input.situation.has_summarizer and not plan_input.is_summarizing
         last = compactions[-1] if compactions else None
-        if last is None or last.replacement or not can_write or last.span.stop == state.failed_stop:
+        if (
+            last is None
+            or last.replacement
+            or last.trigger == "client"
+            or not can_write
+            or last.span.stop == state.failed_stop
+        ):
             return NO_STEPS
         count = len(plan_input.prompts_between(last.span.start, last.span.stop))
         step = CompactSpan(span=replace(last.span, kept=(), count=count, is_merged=True), by="summary")

@@ -34,7 +34,7 @@ from holdfast.core.planning.replacement import (
     texts_beside_summary,
 )
 from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold
-from holdfast.core.planning.situation import PROVIDER_PRICES, break_even_turns
+from holdfast.core.planning.situation import PROVIDER_PRICES, Situation, break_even_turns
 from holdfast.core.planning.steps import (
     NO_STEPS,
     AwaitSummary,
@@ -153,15 +153,16 @@ class DefaultCompaction(CompactionRule):
 
     def threshold(self, plan_input: PlanInput) -> Threshold:
         """Return how near the next compaction is: the soft threshold with a summarizer, the hard one without."""
-        share = self.soft_share if plan_input.situation.has_summarizer else self.hard_share
-        limit = int(share * max(0, plan_input.situation.message_budget))
-        return Threshold(plan_input.projection.tokens, limit, "tokens")
+        situation = plan_input.situation
+        share = self.soft_share if situation.has_summarizer else self.hard_share
+        tokens = plan_input.projection.tokens + situation.extras_tokens + REPLY_OVERHEAD
+        return Threshold(tokens, _request_tokens_at(share, situation), "tokens")
 
-    def thresholds(self, window: int, usable: int) -> Iterator[PolicyThreshold]:
+    def thresholds(self, situation: Situation, window: int) -> Iterator[PolicyThreshold]:
         """Yield the soft and the hard threshold."""
         del window
-        yield PolicyThreshold("summary starts", int(self.soft_share * (usable - REPLY_OVERHEAD)))
-        yield PolicyThreshold("compacted", int(self.hard_share * (usable - REPLY_OVERHEAD)))
+        yield PolicyThreshold("summary starts", _request_tokens_at(self.soft_share, situation))
+        yield PolicyThreshold("compacted", _request_tokens_at(self.hard_share, situation))
 
     def tuned_settings(self, *, has_summarizer: bool) -> tuple[str, ...]:
         """Return the settings that decide how much stays, and when to compact."""
@@ -183,6 +184,11 @@ class DefaultCompaction(CompactionRule):
         step = self._span(plan_input, room, min_messages=1)
         by = "summary" if plan_input.situation.has_summarizer else "digest"
         return replace(step, by=by, trigger="manual") if step else None
+
+    def may_grow(self, step: CompactSpan) -> bool:
+        """Return False: a compaction that frees nothing is refused."""
+        del step
+        return False
 
     def replacement_texts(self, plan_input: PlanInput, step: CompactSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return one text: the summary or digest, the user's messages, the current state, and the ledger."""
@@ -300,6 +306,11 @@ class DefaultCompaction(CompactionRule):
             by="digest",
             trigger="context_limit_retry" if plan_input.situation.refusals else "threshold",
         )
+
+
+def _request_tokens_at(share: float, situation: Situation) -> int:
+    """Return the size of a request whose messages fill a share of their room."""
+    return int(share * max(0, situation.message_budget)) + situation.extras_tokens + REPLY_OVERHEAD
 
 
 def _visible_count(plan_input: PlanInput, start: int, stop: int) -> int:

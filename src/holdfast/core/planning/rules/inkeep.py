@@ -1,7 +1,8 @@
 """Compaction of everything before the newest prompt, or of everything since, as in Inkeep.
 
-At half of the window a summary replaces everything before the newest prompt. While an agent works, a summary replaces
-its messages since that prompt instead, at a share that grows with the window; the task itself stays. Large tool results
+At half of the limit a summary replaces everything before the newest prompt. While an agent works, a summary replaces
+its messages since that prompt instead, at a share that grows with the window; the task itself stays. The limit is the
+model's window, and never more than the budget allows. Large tool results
 become artifacts, to which the summary refers. Without a summarizer, fixed limits apply instead.
 """
 
@@ -15,6 +16,7 @@ from holdfast.core.conversation.messages import Entry, Message, user
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history.events import Summary
 from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold
+from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
     NO_STEPS,
@@ -40,7 +42,7 @@ _CYCLE = re.compile(r"\[Compression (\d{1,6}) of this run\.")
 
 
 def mid_run_fraction(window: int) -> float:
-    """Return the share of the window at which the tool results of a running agent are compacted."""
+    """Return the share of the limit at which the tool results of a running agent are compacted."""
     if window < SMALL_WINDOW:
         return 0.75
     return 0.83 if window < LARGE_WINDOW else 0.91
@@ -52,9 +54,10 @@ class InkeepCompaction(CompactionRule):
 
     RULE: ClassVar[str] = "inkeep"
     offers_recall: ClassVar[bool] = True
+    shows_tool_use: ClassVar[bool] = True
 
     fraction: float = field(default=0.5, metadata=share_bounds())
-    """The share of the window at which the conversation is compacted."""
+    """The share of the limit at which the conversation is compacted."""
     artifact_tokens: int = field(default=DEFAULT_ARTIFACT_TOKENS, metadata=integer_bounds(1, 10**9))
     """The summary refers to a larger tool result by name."""
 
@@ -65,25 +68,29 @@ class InkeepCompaction(CompactionRule):
         """Return the compaction that is due, to carry out before the request is sent."""
         if not plan_input.situation.has_summarizer:
             return NO_STEPS
-        window, prompt = plan_input.window, plan_input.projection.newest_prompt
+        situation, prompt = plan_input.situation, plan_input.projection.newest_prompt
         is_working = prompt is not None and prompt < len(plan_input.projection) - 1
-        part = mid_run_fraction(window) if is_working else self.fraction
-        if plan_input.tokens < part * window:
+        part = mid_run_fraction(plan_input.window) if is_working else self.fraction
+        if plan_input.tokens < part * situation.limit:
             return NO_STEPS
         # While an agent works, its task and everything before that stay unchanged as long as possible.
         step = (_span_since_prompt(plan_input) if is_working else None) or _span_before_prompt(plan_input)
-        reason = f"{plan_input.tokens:,} tokens are {part:.0%} of the window or more"
+        tokens, limit = situation.billed_tokens(plan_input.tokens), situation.billed_limit
+        reason = f"{tokens:,} tokens are {part:.0%} of the limit of {limit:,} or more"
         return Plan(now=(step,), reasons=(reason,)) if step else NO_STEPS
 
     def threshold(self, plan_input: PlanInput) -> Threshold:
         """Return how near the next compaction is."""
-        return Threshold(plan_input.tokens, int(self.fraction * plan_input.window), "tokens")
+        return Threshold(plan_input.tokens, int(self.fraction * plan_input.situation.limit), "tokens")
 
-    def thresholds(self, window: int, usable: int) -> Iterator[PolicyThreshold]:
+    def request_limit(self, window: int) -> int | None:
+        """Return the window."""
+        return window
+
+    def thresholds(self, situation: Situation, window: int) -> Iterator[PolicyThreshold]:
         """Yield where a conversation is compacted, and where a run is."""
-        del usable
-        yield PolicyThreshold("compacted", int(self.fraction * window))
-        yield PolicyThreshold("compacted in a run", int(mid_run_fraction(window) * window))
+        yield PolicyThreshold("compacted", int(self.fraction * situation.limit))
+        yield PolicyThreshold("compacted in a run", int(mid_run_fraction(window) * situation.limit))
 
     def forecast(self, plan_input: PlanInput, tokens: int) -> CompactionForecast | None:
         """Return the expected size after a compaction: the prompt and a summary."""
@@ -98,7 +105,7 @@ class InkeepCompaction(CompactionRule):
             return ()
         entries = plan_input.projection.context.entries_between(step.span.start, step.span.stop)
         found = list(large_results(entries, self.artifact_tokens, plan_input.situation.counter))[-MAX_ARTIFACTS:]
-        lines = [SUMMARY_HEADING, summary.text, *(["", *map(str, found)] if found else [])]
+        lines = [SUMMARY_HEADING, summary.framed_text, *(["", *map(str, found)] if found else [])]
         if step.span.start > 0:
             cycle = _compression_count(plan_input, step) + 1
             # The more often a run was compacted, the more urgent the advice.
@@ -162,6 +169,14 @@ class FixedLimits:
 
     def __post_init__(self) -> None:
         check_fields(self, "policy.limits")
+
+    @property
+    def reason(self) -> str:
+        """Why messages are missing from a request within the limits."""
+        return (
+            f"there is no summary, so at most the newest {self.max_messages:,} messages are sent, with at most "
+            f"{self.max_tokens:,} tokens before the newest prompt"
+        )
 
     def keep_retrieved(
         self, entries: Sequence[Entry], first_position: int, pins: frozenset[int] = frozenset()

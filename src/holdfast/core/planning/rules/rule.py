@@ -4,12 +4,14 @@ A rule decides when to compact, which span, and what replaces it. The rest of th
 checks which rule it has. The defaults here suit most rules.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from holdfast.core.conversation.messages import Entry
 from holdfast.core.history.context import Context
 from holdfast.core.history.events import Event, Summary
+from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
     CompactSpan,
@@ -30,6 +32,14 @@ class PolicyThreshold:
     unit: str = "tokens"
 
 
+@dataclass(frozen=True, slots=True)
+class TrimmedList:
+    """What a rule leaves of a list of messages, and why."""
+
+    entries: list[Entry]
+    reason: str = ""
+
+
 class CompactionRule:
     """Decides when and what to compact, and what replaces it."""
 
@@ -39,12 +49,18 @@ class CompactionRule:
     """The rule's name in a policy file."""
     offers_recall: ClassVar[bool] = False
     """Whether the replacement ends with a line on how to recall the messages, for an agent with the recall tool."""
+    allows_recall_tool: ClassVar[bool] = True
+    """Whether an application may offer the recall tool; a preset may consist of exactly its own steps."""
     checks_summary: ClassVar[bool] = False
     """Whether a summary is checked against the facts that must be kept."""
+    asks_title: ClassVar[bool] = False
+    """Whether a summary is asked to name itself, for the file of its checkpoint."""
     is_summary_prompt: ClassVar[bool] = True
     """Whether an agent framework receives a summary as a user's prompt."""
     counts_requests_as_turns: ClassVar[bool] = False
     """Whether a request that carries only tool results counts as a turn of the user."""
+    shows_tool_use: ClassVar[bool] = False
+    """Whether a summarizer reads each tool result together with its input, instead of two separate texts."""
     weighs_prices: ClassVar[bool] = False
     """Whether token prices influence the rule."""
     artifact_tokens: int = DEFAULT_ARTIFACT_TOKENS
@@ -54,13 +70,27 @@ class CompactionRule:
         """Return the steps for now and for later, and why."""
         raise NotImplementedError
 
-    def thresholds(self, window: int, usable: int) -> Iterator[PolicyThreshold]:
-        """Yield where the rule acts, earliest first, if only messages are sent; `usable` is the window less margin."""
+    def request_limit(self, window: int) -> int | None:
+        """Return the largest request of the original system for a window; None if only the model limits it."""
+        del window
+        return None
+
+    def thresholds(self, situation: Situation, window: int) -> Iterator[PolicyThreshold]:
+        """Yield where the rule acts, earliest first; tokens are those of the whole request, as our counter counts."""
         raise NotImplementedError
+
+    def trim(self, entries: Sequence[Entry], situation: Situation) -> TrimmedList:
+        """Return what the rule leaves of a list of messages if there is neither a session nor a summarizer."""
+        del situation
+        return TrimmedList(list(entries))
 
     def manual_step(self, plan_input: PlanInput) -> CompactSpan | None:
         """Return what to compact when the user asks for it; None if there is nothing."""
         return compact_all_step(plan_input)
+
+    def may_grow(self, step: CompactSpan) -> bool:
+        """Return whether a replacement may be larger than what it replaces: the user asked for it, and gets it."""
+        return step.trigger == "manual"
 
     def agent_requested_step(self, plan_input: PlanInput) -> CompactSpan | None:
         """Return what to compact when a working agent asks: its prompt and the call that asks stay."""

@@ -14,13 +14,16 @@ from holdfast.core.conversation.messages import Entry, Message, ToolResult
 from holdfast.core.history.events import RequestTruncated
 from holdfast.core.schema import check_fields, number_bounds
 
-FALLBACK_LIMIT = 128_000
 PERFORMED_BY = "BasicTruncator"
+ORPHANS_REASON = "tool results without their call were left out"
 
 
 @dataclass(frozen=True, slots=True)
 class TruncatedRequest:
-    """What is left of a request, and the event that records it; no event if nothing was removed."""
+    """What is left of a request, and the event that records it.
+
+    There is no event if the request fits: at most, results without their call were removed then.
+    """
 
     entries: list[Entry]
     event: RequestTruncated | None
@@ -41,10 +44,6 @@ class BasicTruncator:
     def __post_init__(self) -> None:
         check_fields(self, "policy.truncator")
 
-    def limit(self, *, max_prompt_tokens: int | None = None, max_context_window_tokens: int | None = None) -> int:
-        """Return the limit from a model's capabilities, or the fallback."""
-        return max_prompt_tokens or max_context_window_tokens or FALLBACK_LIMIT
-
     def after_refusals(self, refusals: int) -> "BasicTruncator":
         """Return the truncator for a retry if the provider named no limit."""
         step = self.MAX_RETRY_BUFFER / self.MAX_RETRIES
@@ -63,11 +62,13 @@ class BasicTruncator:
         sizes = [tokens_of(entry.message) for entry in entries]
         total = sum(sizes) + tools_tokens
         target = int(limit * self.target_share * (1 - self.retry_buffer))
-        kept = list(range(len(entries)))
-        if total > limit * (1 - self.retry_buffer):
+        kept, is_too_long = list(range(len(entries))), total > limit * (1 - self.retry_buffer)
+        if is_too_long:
             kept = self._kept_indices(entries, sizes, target - tools_tokens, pinned_exchanges(entries, pins))
         left = _without_orphans([entries[index] for index in kept])
         if len(left) == len(entries):
+            return TruncatedRequest(list(entries), None)
+        if not is_too_long:
             return TruncatedRequest(left, None)
         after = sum(tokens_of(entry.message) for entry in left) + tools_tokens
         return TruncatedRequest(

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias, cast
 
+from holdfast.core.conversation.frames import frame_mark, frame_text
 from holdfast.core.conversation.messages import Entry as Said
 from holdfast.core.ledger.constraints import Constraint
 from holdfast.core.memory.board import Board, check_note_text
-from holdfast.core.planning.summary.framing import frame_mark, frame_text
 from holdfast.core.planning.summary.prompt import SummarizerInput
 from holdfast.errors import MalformedInputError
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal, TypeAlias
 
+from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.json_values import parse_json
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.ledger.names import is_name_in
-from holdfast.core.planning.summary.framing import neutralize_frames
 from holdfast.core.planning.summary.must_keep import FactReader, MustKeep, survival_score
 from holdfast.core.planning.summary.prompt import PREFIX_PROMPT_TEXTS, SUMMARY_PROMPT_TEXTS
 from holdfast.core.planning.summary.sanitize import CITATION, sanitize_summary
@@ -203,12 +203,12 @@ def _fact_lines(facts: Sequence[MustKeep]) -> Iterator[str]:
     """Yield facts as list items; all names share one line."""
     yield from (_fact_line(fact) for fact in facts if fact.kind != "name")
     if names := [fact.text for fact in facts if fact.kind == "name"]:
-        yield neutralize_frames(f"{NAMES_LABEL} {' '.join(names)}")
+        yield neutralize(f"{NAMES_LABEL} {' '.join(names)}")
 
 
 def _fact_line(fact: MustKeep) -> str:
     """Return a fact as one line, so that tool output in it cannot start a line of its own."""
-    return neutralize_frames(f"- {' '.join(str(fact).split())}")
+    return neutralize(f"- {' '.join(str(fact).split())}")
 
 
 def _with_lines(text: str, lines: Iterable[str]) -> str:

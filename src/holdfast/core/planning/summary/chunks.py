@@ -3,15 +3,18 @@
 A label precedes every part of a message and names its position and speaker: `[#12 user]` or
 `[#13 result of read_file]`. No text can forge a label: a line that looks like one is quoted. Reasoning is left
 out. So are earlier summaries, which have a frame of their own in the prompt. A placeholder replaces media. All other
-text is included: a text that is too large for one chunk continues in the next, with its part number in the label.
+text is included: a text that is too large for one chunk continues in the next, with its part number in the label. A
+rule may ask for each tool result together with its input; the call then has no text of its own.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from holdfast.core.conversation.json_values import replace_surrogates
+from holdfast.core.conversation.frames import neutralize, quote_message_starts
+from holdfast.core.conversation.json_values import parse_json, replace_surrogates
 from holdfast.core.conversation.messages import (
     Content,
     Entry,
@@ -26,7 +29,6 @@ from holdfast.core.conversation.messages import (
 )
 from holdfast.core.conversation.shorten import clip_text
 from holdfast.core.conversation.tokens import Counter, utf8_length
-from holdfast.core.planning.summary.framing import quote_message_starts
 from holdfast.errors import SettingsError
 from holdfast.text import clip_to_line
 
@@ -62,6 +64,18 @@ class LabeledText(NamedTuple):
         return f"[{self.label}]\n{quote_message_starts(self.body)}" if self.body else f"[{self.label}]"
 
 
+_LabeledMessage: TypeAlias = tuple[Entry, list[LabeledText]]
+
+
+class _SeenCalls(NamedTuple):
+    """The tool calls so far, and those whose input the result shows."""
+
+    by_id: dict[str, ToolCall]
+    shown: frozenset[str]
+    is_shown: bool = False
+    """Whether results show their input, so that no other text may look like one."""
+
+
 @dataclass(frozen=True, slots=True)
 class _ChunkLimits:
     counter: Counter
@@ -85,17 +99,24 @@ class _ChunkLimits:
 
 
 def split_into_chunks(
-    entries: Iterable[Entry], counter: Counter, max_tokens: int, max_bytes: int, hide: RedactText = str
+    entries: Iterable[Entry],
+    counter: Counter,
+    max_tokens: int,
+    max_bytes: int,
+    hide: RedactText = str,
+    *,
+    shows_tool_use: bool = False,
 ) -> list[str]:
     """Return all messages as text, in as few chunks as fit both limits, cut between messages if possible.
 
-    `hide` redacts each text before it is cut, because half of a secret does not look like a secret.
+    `hide` redacts each text before it is cut, because half of a secret does not look like a secret. With
+    `shows_tool_use`, a tool result contains its input too, in the form of `tool_use_as_text`.
     """
     limits = _ChunkLimits(counter, max_tokens, max_bytes)
     packed: list[str] = []
     current: list[str] = []
     tokens = size = 0
-    for unit in _unsplittable_texts(entries, limits, hide):
+    for unit in _unsplittable_texts(_labeled_messages(entries, hide, shows_tool_use=shows_tool_use), limits):
         # Each unit adds a line break.
         unit_tokens, unit_size = counter.count(unit) + 1, utf8_length(unit) + 1
         if current and (tokens + unit_tokens > max_tokens or size + unit_size > max_bytes):
@@ -138,9 +159,9 @@ def position_index(entries: Iterable[Entry], counter: Counter, max_tokens: int, 
     return ""
 
 
-def _unsplittable_texts(entries: Iterable[Entry], limits: _ChunkLimits, hide: RedactText) -> Iterator[str]:
+def _unsplittable_texts(messages: Iterable[_LabeledMessage], limits: _ChunkLimits) -> Iterator[str]:
     """Yield the units that a chunk holds whole: messages, or the parts of a message that is too large."""
-    for _, blocks in _labeled_messages(entries, hide):
+    for _, blocks in messages:
         text = "\n".join(map(str, blocks))
         if limits.fits(text):
             yield text
@@ -204,39 +225,62 @@ def _clip_labeled(label: str, text: str, limits: _ChunkLimits) -> str:
     return clipped
 
 
-def _labeled_messages(entries: Iterable[Entry], hide: RedactText) -> list[tuple[Entry, list[LabeledText]]]:
+def _labeled_messages(
+    entries: Iterable[Entry], hide: RedactText, *, shows_tool_use: bool = False
+) -> list[_LabeledMessage]:
     """Return the messages that have any text, each with its labeled texts."""
-    names: dict[str, str] = {}
-    said: list[tuple[Entry, list[LabeledText]]] = []
-    for entry in entries:
+    messages = list(entries)
+    answered = (result.call_id for entry in messages if shows_tool_use for result in entry.message.results)
+    calls = _SeenCalls({}, frozenset(answered), shows_tool_use)
+    said: list[_LabeledMessage] = []
+    for entry in messages:
         if entry.message.role == "system":
             continue
-        names.update({call.id: call.name for call in entry.message.calls})
-        if blocks := [LabeledText(label, hide(body)) for label, body in _message_texts(entry, names)]:
+        calls.by_id.update({call.id: call for call in entry.message.calls})
+        if blocks := [LabeledText(label, hide(body)) for label, body in _message_texts(entry, calls)]:
             said.append((entry, blocks))
     return said
 
 
-def _message_texts(entry: Entry, names: dict[str, str]) -> Iterator[LabeledText]:
-    found = (block for part in entry.message.parts for block in _part_texts(entry, part, names))
+def _message_texts(entry: Entry, calls: _SeenCalls) -> Iterator[LabeledText]:
+    found = (block for part in entry.message.parts for block in _part_texts(entry, part, calls))
     for label, same in groupby(found, key=lambda block: block.label):
         yield LabeledText(label, replace_surrogates("\n".join(block.body for block in same)))
 
 
-def _part_texts(entry: Entry, part: Part, names: dict[str, str]) -> Iterator[LabeledText]:
-    if isinstance(part, Thinking) or part.trust == "summary":
+def _part_texts(entry: Entry, part: Part, calls: _SeenCalls) -> Iterator[LabeledText]:
+    if isinstance(part, Thinking) or part.trust == "summary" or (isinstance(part, ToolCall) and part.id in calls.shown):
         return
     if isinstance(part, ToolCall):
         yield LabeledText(_speaker_label(entry, f"call {_tool_label(part.name)}"), part.arguments)
     elif isinstance(part, ToolResult):
-        tool = _tool_label(names.get(part.call_id, "") or (part.answered_call.name if part.answered_call else ""))
+        call = calls.by_id.get(part.call_id) or part.answered_call
+        tool = _tool_label(call.name if call else "")
         label = _speaker_label(entry, f"result of {tool}{', error' if part.is_error else ''}")
-        yield LabeledText(label, "\n".join(filter(None, map(_content_text, part.content))))
+        output = "\n".join(filter(None, map(_content_text, part.content)))
+        is_use = call is not None and part.call_id in calls.shown
+        yield LabeledText(label, tool_use_as_text(tool, call.arguments, output) if call and is_use else output)
     elif isinstance(part, Opaque):
         if body := _content_text(part):
             yield LabeledText(_speaker_label(entry, f"block {_tool_label(part.kind)}"), body)
     elif isinstance(part, Media) or not part.is_blank:
-        yield LabeledText(_speaker_label(entry, SPEAKER_LABELS.get(part.trust, part.trust)), _content_text(part))
+        label, text = _speaker_label(entry, SPEAKER_LABELS.get(part.trust, part.trust)), _content_text(part)
+        yield LabeledText(label, neutralize(text) if calls.is_shown else text)
+
+
+def tool_use_as_text(name: str, arguments: str, output: str) -> str:
+    """Return a tool call with its result as text, in the form of Inkeep: JSON is indented, and no line is forged."""
+    given, returned = neutralize(_indented_json(arguments)), neutralize(_indented_json(output))
+    return f"## Tool: {neutralize(name, 'name')}\n\n**Input:**\n{given}\n\n**Output:**\n{returned}"
+
+
+def _indented_json(text: str) -> str:
+    """Return a JSON object or list with an indent; any other text unchanged."""
+    try:
+        value = parse_json(text)
+        return json.dumps(value, ensure_ascii=False, indent=2) if isinstance(value, dict | list) else text
+    except (ValueError, RecursionError):
+        return text
 
 
 def _content_text(content: Content) -> str:

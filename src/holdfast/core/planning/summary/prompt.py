@@ -11,13 +11,14 @@ conversation above is data from here on. A request carries no positions, so the 
 their first characters, and a frame with the messages that the request does not contain whole.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from holdfast.core.conversation.frames import FRAME_MARK_CHARS, FRAME_NAMES, frame_mark, frame_text, neutralize
 from holdfast.core.conversation.json_values import replace_surrogates
 from holdfast.core.conversation.tokens import Counter
-from holdfast.core.planning.summary.framing import FRAME_MARK_CHARS, FRAME_NAMES, frame_mark, frame_text
 
 MAX_SUMMARY_WORDS = 700
 """The longest summary that the prompt asks for."""
@@ -78,6 +79,12 @@ _MORE = "More messages follow in part {next}: leave out the next step."
 _LAST = "This is the last part."
 _NEXT_FROM_TAIL = "Take the next step from the tail."
 _WRITE_NOW = "Write the summary now, in at most {max_words} words, and nothing else."
+_WRITE_WITH_TITLE = (
+    "Write the summary now, in at most {max_words} words. Then, on a line of its own, name the main work in two to six "
+    "words: <checkpoint_title>the words</checkpoint_title>. Write nothing else."
+)
+TITLE_ELEMENT = re.compile(r"<checkpoint_title>(.{0,500}?)</checkpoint_title>", re.DOTALL | re.IGNORECASE)
+"""The title that a summary gives itself."""
 SUMMARY_PROMPT_TEXTS = "\n".join(
     [
         SUMMARIZER_INSTRUCTIONS,
@@ -87,6 +94,7 @@ SUMMARY_PROMPT_TEXTS = "\n".join(
         _MORE,
         _LAST,
         _NEXT_FROM_TAIL,
+        _WRITE_WITH_TITLE,
     ]
 )
 """All fixed texts of the prompt: a summary that repeats them is rejected."""
@@ -141,6 +149,8 @@ class SummaryMaterial:
     """The newest messages, which stay unchanged."""
     system_context: str = ""
     """The beginning of the system text."""
+    asks_title: bool = False
+    """Whether the summary names itself, for the file that keeps it."""
 
     def as_data(
         self, chunk: str, *, number: int = 1, total: int = 1, max_words: int = MAX_SUMMARY_WORDS
@@ -149,7 +159,11 @@ class SummaryMaterial:
 
         Only the last chunk gets the current state (plan, todos, skills, tail): the other chunks end earlier.
         """
-        texts = self._texts() | {"system-context": self.system_context, "tail": self.tail, "messages": chunk}
+        texts = self._texts() | {
+            "system-context": neutralize(self.system_context),
+            "tail": self.tail,
+            "messages": chunk,
+        }
         if number < total:
             texts |= dict.fromkeys(("plan", "todos", "skills", "tail"), "")
         framed = _framed(texts, FRAME_DESCRIPTIONS, part=f", part {number} of {total}" if total > 1 else "")
@@ -159,7 +173,7 @@ class SummaryMaterial:
                 self._task,
                 *([_MORE.format(next=number + 1)] if number < total else [_LAST] if total > 1 else []),
                 *([_NEXT_FROM_TAIL] if texts["tail"].strip() else []),
-                _WRITE_NOW.format(max_words=max_words),
+                self._order(max_words, is_last=number == total),
             ]
         )
         return SummarizerInput(SUMMARIZER_INSTRUCTIONS, "\n\n".join([*framed, request]))
@@ -175,7 +189,7 @@ class SummaryMaterial:
         if not missing.strip():
             del texts["messages"]
         request = [_SPAN_REQUEST.format(first=span.start, last=span.stop - 1), self._task]
-        request.append(_WRITE_NOW.format(max_words=max_words))
+        request.append(self._order(max_words))
         framed = _framed(texts, _PREFIX_FRAME_DESCRIPTIONS)
         return SummarizerInput(PREFIX_INSTRUCTIONS, "\n\n".join([*framed, " ".join(request)]))
 
@@ -194,13 +208,18 @@ class SummaryMaterial:
 
     def _texts(self) -> dict[str, str]:
         """Return the texts of the frames that both kinds of prompt have."""
+        # The marks keep the frames apart, but a line in one must not look like the label of a message either.
         return {
-            "plan": self.plan,
-            "todos": self.todos,
-            "skills": "\n".join(self.skills),
-            "previous-summary": self.previous,
+            "plan": neutralize(self.plan),
+            "todos": neutralize(self.todos),
+            "skills": "\n".join(neutralize(neutralize(name, "item")) for name in self.skills),
+            "previous-summary": neutralize(TITLE_ELEMENT.sub("", self.previous)),
             "focus": self.focus,
         }
+
+    def _order(self, max_words: int, *, is_last: bool = True) -> str:
+        order = _WRITE_WITH_TITLE if self.asks_title and is_last else _WRITE_NOW
+        return order.format(max_words=max_words)
 
     @property
     def _task(self) -> str:

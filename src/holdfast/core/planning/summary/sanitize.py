@@ -8,8 +8,8 @@ neutralizes all of this, and repeats until nothing changes. So sanitizing a sani
 import re
 from collections.abc import Callable, Container
 
+from holdfast.core.conversation.frames import FRAME_MARK_CHARS, FRAME_NAMES, INVISIBLE_CHARS, neutralize
 from holdfast.core.conversation.json_values import replace_surrogates
-from holdfast.core.planning.summary.framing import FRAME_MARK_CHARS, FRAME_NAMES, INVISIBLE_CHARS, neutralize_frames
 
 MAX_UNWRAP_ROUNDS = 16
 """A text that still changes after this many rounds is not a summary."""
@@ -48,7 +48,7 @@ def sanitize_summary(text: str, span: Container[int]) -> str:
         _visible_text,
         _unwrap,
         lambda one: _with_citations(one, span),
-        neutralize_frames,
+        neutralize,
     )
     for _ in range(MAX_UNWRAP_ROUNDS):
         before = text

@@ -1,0 +1,52 @@
+"""Retention: a session expires only if its own policy said so, and never because of one reading of a clock.
+
+How many days a session is kept is recorded as a value of that session, by the policy under which messages were last
+recorded in it. A session without such a value never expires. A clock may be wrong for a while, so an expired session is
+first marked as due. It is deleted when it is still expired a day or more after the mark; if the session has changed, or
+the clock was corrected, the mark is removed.
+"""
+
+from collections.abc import Mapping
+
+from holdfast.stores.base import MS_PER_DAY, JsonRecord, Store, iter_sessions, session_value_key
+
+RETENTION_PREFIX = session_value_key("", "retention")
+DAYS_KEY, DUE_KEY = "days", "dueMs"
+
+
+async def record_retention(store: Store, session: str, days: int | None) -> None:
+    """Record for how many days a session is kept; None keeps it for ever."""
+    key = session_value_key(session, "retention")
+    known = await store.get_value(key)
+    if days != _number(known or {}, DAYS_KEY):
+        await store.put_value(key, {} if days is None else {DAYS_KEY: days})
+
+
+async def delete_expired_sessions(store: Store, *, now_ms: int, keep: str) -> list[str]:
+    """Delete sessions that are due and still expired, except `keep`; mark what has expired since. Return their ids."""
+    kept_days = {
+        key.removeprefix(RETENTION_PREFIX): (days, _number(value, DUE_KEY))
+        for key, value in (await store.values(RETENTION_PREFIX)).items()
+        if (days := _number(value, DAYS_KEY)) is not None
+    }
+    if not kept_days:
+        return []
+    first_ms = now_ms - min(days for days, _ in kept_days.values()) * MS_PER_DAY
+    changed = {info.id: info.updated_ms async for info in iter_sessions(store, changed_before_ms=first_ms)}
+    deleted: list[str] = []
+    for session, (days, due_ms) in kept_days.items():
+        key = session_value_key(session, "retention")
+        is_expired = session != keep and changed.get(session, now_ms) < now_ms - days * MS_PER_DAY
+        if not is_expired:
+            if due_ms is not None:
+                await store.put_value(key, {DAYS_KEY: days})
+        elif due_ms is None or due_ms > now_ms:
+            await store.put_value(key, {DAYS_KEY: days, DUE_KEY: now_ms})
+        elif now_ms - due_ms >= MS_PER_DAY and await store.delete(session):
+            deleted.append(session)
+    return deleted
+
+
+def _number(value: Mapping[str, object] | JsonRecord, key: str) -> int | None:
+    number = value.get(key)
+    return number if isinstance(number, int) else None

@@ -1,0 +1,123 @@
+"""The user's own stages of a request: where they run, and what they may do."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from holdfast import Budget, MalformedInputError, Session, SettingsError, read_policy, validate
+from holdfast.compaction import RequestProcessor, RequestProcessors
+from holdfast.storage import rebuilt_requests
+from holdfast.testing.chat import assistant_message, user_message
+from holdfast.testing.models import ScriptedModel
+from tests.support import WORDS, record_turns
+
+Messages = list[dict[str, object]]
+
+
+def noting(seen: dict[str, int], stage: str) -> RequestProcessor:
+    def processor(messages: Messages) -> Messages:
+        seen[stage] = len(messages)
+        return messages
+
+    return processor
+
+
+@pytest.mark.seed("C-22")
+async def test_processors_run_before_the_request_is_shortened_and_after_it_in_this_order() -> None:
+    seen: dict[str, int] = {}
+    stages = ("attachments", "immediate_prompt", "file_content")
+    processors = RequestProcessors(**{stage: (noting(seen, stage),) for stage in stages})
+    # No summarizer and no compaction: what is too long falls to the truncator.
+    policy = read_policy('base = "copilot"\ncompaction = false')
+    async with Session.open("c1", model="gpt-5", policy=policy, processors=processors) as session:
+        await record_turns(session, 20)
+        await session.record([user_message("now")])
+
+        request = await session.prepare(2_000)
+
+    assert list(seen) == ["attachments", "immediate_prompt", "file_content"]
+    assert seen["attachments"] == 41
+    assert seen["immediate_prompt"] == seen["file_content"] == len(request.messages) < 41
+
+
+@pytest.mark.seed("C-22")
+async def test_a_compaction_comes_before_the_stages_of_the_request_it_shortens() -> None:
+    seen: dict[str, int] = {}
+    processors = RequestProcessors(immediate_prompt=(noting(seen, "immediate_prompt"),))
+    model = ScriptedModel(["They counted."])
+    async with Session.open("c1", model="gpt-5", policy="copilot", summarizer=model, processors=processors) as session:
+        await record_turns(session, 20)
+        await session.record([user_message("now")])
+
+        request = await session.prepare(3_500)
+
+    assert seen == {"immediate_prompt": 2}
+    assert "They counted." in str(request.messages[0]["content"])
+
+
+@pytest.mark.seed("C-22")
+@pytest.mark.parametrize("stage", ["attachments", "immediate_prompt", "file_content"])
+async def test_what_a_processor_does_is_in_that_request_alone_and_can_be_proven_from_the_log(stage: str) -> None:
+    def processor(messages: Messages) -> Messages:
+        messages[0]["content"] = "changed"
+        return [*messages[:-1], user_message("look at a.txt: it says 42"), messages[-1]]
+
+    said = [user_message("one"), assistant_message("two"), user_message("three")]
+    settings: Any = {stage: (processor,)}
+    async with Session.open("c1", model="gpt-5", processors=RequestProcessors(**settings)) as session:
+        await session.record(said)
+
+        request = await session.prepare(16_000)
+        again = await session.prepare(16_000)
+        kept, events = await session.messages(), await session.events()
+
+    assert request.messages == again.messages
+    assert str(request.messages[0]["content"]) == "changed"
+    assert "it says 42" in str(request.messages)
+    assert validate(request.messages, "openai") == []
+    assert kept == said
+    assert [one.is_same for one in rebuilt_requests(events)] == [True, True]
+    assert f"a processor of the stage {stage.replace('_', ' ')} changed the request" in request.receipt.reasons
+
+
+async def test_what_processors_add_is_within_the_budget() -> None:
+    def processor(messages: Messages) -> Messages:
+        return [user_message(WORDS * 20), *messages]
+
+    async with Session.open(
+        "c1", model="gpt-5", policy="copilot", processors=RequestProcessors(file_content=(processor,))
+    ) as session:
+        await session.record([user_message("now")])
+
+        request = await session.prepare(Budget(600))
+
+    assert request.tokens.total <= 600
+    assert request.messages[-1]["content"] == "now"
+
+
+async def test_a_fork_has_the_processors_of_its_session() -> None:
+    seen: dict[str, int] = {}
+    processors = RequestProcessors(attachments=(noting(seen, "attachments"),))
+    async with Session.open("c1", model="gpt-5", processors=processors) as session:
+        await session.record([user_message("now")])
+        other = await session.fork()
+        await other.prepare()
+
+    assert seen == {"attachments": 1}
+
+
+async def test_a_processor_that_returns_no_message_and_one_that_is_no_function_are_named() -> None:
+    def processor(messages: Messages) -> Sequence[Mapping[str, object]]:
+        return [*messages, {"role": "nobody"}]
+
+    async with Session.open("c1", processors=RequestProcessors(attachments=(processor,))) as session:
+        await session.record([user_message("now")])
+        with pytest.raises(
+            MalformedInputError, match=r"processors\.attachments: returned a message that cannot be sent"
+        ):
+            await session.prepare()
+    with pytest.raises(SettingsError, match=r"processors\.file_content: must be a tuple of functions"):
+        RequestProcessors(file_content=("no function",))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(SettingsError, match="processors: must be a RequestProcessors"):
+        Session.open("c1", processors=[])  # pyright: ignore[reportArgumentType]

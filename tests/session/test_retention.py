@@ -1,0 +1,107 @@
+"""Retention belongs to the session whose policy set it, and no single reading of a clock deletes anything."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.session.session import Session
+from holdfast.stores.base import MS_PER_DAY, Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.retention import delete_expired_sessions
+from holdfast.testing.chat import user_message
+from holdfast.testing.store_contract import NOW_MS
+
+
+async def talked(store: Store, name: str, policy: str, time_ms: int = NOW_MS) -> None:
+    async with Session.open(name, store=store, policy=policy, clock=lambda: time_ms) as session:
+        await session.record([user_message("one")])
+
+
+async def opened(store: Store, policy: str, time_ms: int) -> list[str]:
+    """Open a session, and return which ones that has deleted."""
+    async with Session.open("own", store=store, policy=policy, clock=lambda: time_ms) as session:
+        return session.expired_sessions
+
+
+async def names(store: Store) -> list[str]:
+    return sorted(info.id for info in await store.sessions())
+
+
+@pytest.mark.seed("D-19")
+async def test_a_session_whose_own_policy_has_a_retention_is_deleted_when_it_is_over(store: Store) -> None:
+    await talked(store, "old", "cowagent")
+    await talked(store, "new", "cowagent", NOW_MS + 2 * MS_PER_DAY)
+    expired_ms = NOW_MS + 30 * MS_PER_DAY + 1
+
+    assert await opened(store, "cowagent", expired_ms - 2) == []
+    assert await opened(store, "cowagent", expired_ms) == [], "one reading of the clock deletes nothing"
+    assert await opened(store, "cowagent", expired_ms + MS_PER_DAY - 1) == []
+    assert await opened(store, "cowagent", expired_ms + MS_PER_DAY) == ["old"]
+
+    assert await names(store) == ["new"]
+    assert list(await store.values("retention:")) == ["retention:new"]
+
+
+async def test_opening_with_a_retention_leaves_the_sessions_of_other_policies_alone(store: Store) -> None:
+    for policy in ("default", "copilot", "inkeep", "co-cli"):
+        await talked(store, policy, policy)
+
+    for day in range(400):
+        await opened(store, "cowagent", NOW_MS + day * MS_PER_DAY)
+
+    assert await names(store) == ["co-cli", "copilot", "default", "inkeep"]
+
+
+async def test_a_policy_without_a_retention_deletes_nothing_even_if_something_has_expired(store: Store) -> None:
+    await talked(store, "old", "cowagent")
+
+    for day in range(60):
+        assert await opened(store, "default", NOW_MS + day * MS_PER_DAY) == []
+
+
+async def test_the_policy_that_last_recorded_a_message_decides_and_looking_does_not(store: Store) -> None:
+    await talked(store, "kept", "cowagent")
+    await talked(store, "kept", "default")
+    await talked(store, "looked at", "cowagent")
+    async with Session.open("looked at", store=store, clock=lambda: NOW_MS) as session:
+        await session.messages()
+    async with Session.open("switched", store=store, clock=lambda: NOW_MS) as session:
+        await session.record([user_message("one")])
+        await session.set_policy("cowagent")
+        await session.record([user_message("two")])
+        fork = await session.fork("forked")
+        await fork.close()
+
+    for day in (31, 33):
+        await opened(store, "cowagent", NOW_MS + day * MS_PER_DAY)
+
+    assert await names(store) == ["kept"]
+
+
+async def test_a_clock_that_was_fast_for_one_opening_deletes_nothing(store: Store) -> None:
+    await talked(store, "s", "cowagent")
+
+    for _ in range(5):
+        assert await opened(store, "cowagent", NOW_MS + 31 * MS_PER_DAY) == []
+    assert await opened(store, "cowagent", NOW_MS + MS_PER_DAY) == []
+    assert await opened(store, "cowagent", NOW_MS + 32 * MS_PER_DAY) == [], "the correction has removed the mark"
+
+    assert await names(store) == ["s"]
+
+
+@given(st.lists(st.tuples(st.integers(1, 20), st.sampled_from([0, 0, 31, -31, 400, 4_000])), max_size=60))
+async def test_whatever_the_clock_says_in_between_nothing_goes_before_its_time(
+    openings: list[tuple[int, int]],
+) -> None:
+    store, hour_ms, true_ms = MemoryStore(), MS_PER_DAY // 24, NOW_MS
+    await talked(store, "limited", "cowagent")
+    await talked(store, "unlimited", "default")
+
+    for hours, error_days in openings:
+        true_ms += hours * hour_ms
+        # A wrong clock is corrected within a day.
+        for clock_ms in (true_ms + error_days * MS_PER_DAY, true_ms):
+            await delete_expired_sessions(store, now_ms=clock_ms, keep="own")
+
+    is_over = true_ms - NOW_MS > 30 * MS_PER_DAY
+    assert await names(store) == ["limited", "unlimited"] or (is_over and await names(store) == ["unlimited"])

@@ -1,0 +1,145 @@
+"""The settings of a PostgreSQL server and its roles do not weaken the store, and do not make it hang."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast.errors import SequenceConflictError, StoreUnavailableError
+from holdfast.stores import postgres
+from holdfast.stores.base import Snapshot
+from holdfast.stores.postgres import PostgresStore
+from holdfast.testing.store_contract import NOW_MS, message_record
+
+
+def set_default(url: str, setting: str) -> None:
+    with psycopg.connect(url, autocommit=True) as owner:
+        owner.execute(f'ALTER DATABASE "{owner.info.dbname}" SET {setting}'.encode())
+
+
+async def asked(store: PostgresStore, setting: str) -> str:
+    return (await store._rows("SELECT current_setting(%s)", (setting,)))[0][0]
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+async def test_concurrent_appends_succeed_whatever_isolation_the_database_has(
+    new_database: Callable[[], str], level: str
+) -> None:
+    url = new_database()
+    set_default(url, f"default_transaction_isolation = '{level}'")
+    stores = [PostgresStore(url) for _ in range(6)]
+
+    async def write(number: int, store: PostgresStore) -> None:
+        for turn in range(10):
+            while True:
+                after = await store.length("s")
+                try:
+                    await store.append("s", [message_record(f"{number}-{turn}")], after=after, time_ms=NOW_MS)
+                except SequenceConflictError:
+                    continue
+                break
+
+    await asyncio.gather(*(write(number, store) for number, store in enumerate(stores)))
+    texts = [str(stored.record) for stored in await stores[0].read("s")]
+    for store in stores:
+        await store.close()
+
+    assert len(texts) == len(set(texts)) == 60
+
+
+FAIL_TWICE = """
+    CREATE SEQUENCE holdfast.attempts;
+    CREATE FUNCTION holdfast.fail_twice() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF nextval('holdfast.attempts') < 3 THEN
+            RAISE EXCEPTION 'could not serialize access' USING ERRCODE = '{state}';
+        END IF;
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER fail_twice BEFORE INSERT ON holdfast.events FOR EACH ROW EXECUTE FUNCTION holdfast.fail_twice();
+"""
+
+
+@pytest.mark.parametrize("state", ["40001", "40P01"])
+async def test_an_append_that_the_server_rolled_back_for_a_conflict_is_run_again(
+    new_database: Callable[[], str], state: str
+) -> None:
+    url = new_database()
+    store = PostgresStore(url)
+    assert await store.length("s") == 0
+    with psycopg.connect(url, autocommit=True) as owner:
+        owner.execute(FAIL_TWICE.replace("{state}", state).encode())
+
+    assert await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS) == 1
+
+    assert [stored.record for stored in await store.read("s")] == [message_record("a")]
+    await store.close()
+
+
+async def test_a_statement_that_waits_too_long_for_a_lock_is_reported(
+    new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = new_database()
+    monkeypatch.setattr(postgres, "STATEMENT_TIMEOUT_MS", 200)
+    store = PostgresStore(url)
+    await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
+    async with await psycopg.AsyncConnection.connect(url) as other:
+        await other.execute("LOCK TABLE holdfast.sessions IN ROW EXCLUSIVE MODE")
+        await other.execute("SELECT 1 FROM holdfast.sessions FOR UPDATE")
+
+        with pytest.raises(StoreUnavailableError) as refusal:
+            async with asyncio.timeout(20):
+                await store.append("s", [message_record("b")], after=1, time_ms=NOW_MS)
+
+    assert refusal.value.problem == (
+        "a statement took longer than the server's statement_timeout, or was cancelled; another program may hold "
+        "a lock on the tables of Holdfast; try again"
+    )
+    assert await store.append("s", [message_record("b")], after=1, time_ms=NOW_MS) == 2
+    await store.close()
+
+
+async def test_a_limit_that_the_database_sets_for_statements_is_kept(new_database: Callable[[], str]) -> None:
+    url = new_database()
+    unlimited, limited = PostgresStore(url), PostgresStore(url)
+    assert await asked(unlimited, "statement_timeout") == "1min"
+    set_default(url, "statement_timeout = '5s'")
+
+    assert await asked(limited, "statement_timeout") == "5s"
+    for store in (unlimited, limited):
+        await store.close()
+
+
+async def test_a_role_without_the_right_to_create_can_use_tables_that_exist(own_server: Any) -> None:
+    own_server.ask_for_passwords()
+    owner_store = PostgresStore(own_server.url)
+    await owner_store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
+    with psycopg.connect(own_server.url, autocommit=True) as owner:
+        owner.execute("CREATE ROLE plain LOGIN PASSWORD 'right'")
+    store = PostgresStore(own_server.url.replace("postgres:@", "plain:right@"))
+
+    with pytest.raises(StoreUnavailableError, match=r"the role may not do this .+ grant USAGE on the schema holdfast"):
+        await store.length("s")
+    with psycopg.connect(own_server.url, autocommit=True) as owner:
+        owner.execute("GRANT USAGE ON SCHEMA holdfast TO plain")
+        owner.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO plain")
+
+    assert await store.append("s", [message_record("b")], after=1, time_ms=NOW_MS) == 2
+    assert await store.put_snapshot("s", Snapshot(2, b"x"))
+    assert await store.delete("s")
+    for one in (owner_store, store):
+        await one.close()
+
+
+@pytest.mark.parametrize(("configured", "used"), [("off", "on"), ("local", "local"), ("on", "on")])
+async def test_a_commit_waits_for_the_disk_even_where_the_server_would_not(
+    new_database: Callable[[], str], configured: str, used: str
+) -> None:
+    url = new_database()
+    set_default(url, f"synchronous_commit = {configured}")
+    store = PostgresStore(url)
+
+    assert await asked(store, "synchronous_commit") == used
+    await store.close()

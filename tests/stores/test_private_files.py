@@ -1,0 +1,52 @@
+"""Files and folders of a store are readable by their owner only, whatever the umask, and nobody can redirect them."""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.stores.files import write_private_lines
+from holdfast.stores.sqlite.store import SqliteStore
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
+
+
+@pytest.mark.usefixtures("open_umask")
+async def test_the_new_parents_of_a_store_are_private_under_any_umask(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "a" / "b" / "chats.db")
+    await store.length("s")
+
+    assert modes(tmp_path) == {
+        "a": 0o700, "a/b": 0o700, "a/b/chats.db": 0o600, "a/b/chats.db-wal": 0o600, "a/b/chats.db-shm": 0o600,
+    }  # fmt: skip
+    await store.close()
+
+
+def test_a_link_planted_under_the_name_of_a_temporary_file_is_not_written_through(tmp_path: Path) -> None:
+    victim, target = tmp_path / "victim", tmp_path / "export.jsonl"
+    victim.write_text("mine")
+    (tmp_path / "export.jsonl.part").symlink_to(victim)
+    names = set[str]()
+
+    def lines() -> Iterator[str]:
+        names.update(path.name for path in tmp_path.iterdir())
+        yield "text\n"
+
+    for _ in range(2):
+        write_private_lines(target, lines())
+
+    assert (target.read_text(), victim.read_text()) == ("text\n", "mine")
+    temporary = {name for name in names if name.startswith(".export.jsonl.")}
+    assert len(temporary) == 2, "each time another name"
+    assert modes(tmp_path) == {"victim": modes(tmp_path)["victim"], "export.jsonl": 0o600, "export.jsonl.part": 0o644}
