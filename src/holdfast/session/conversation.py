@@ -40,6 +40,7 @@ from holdfast.errors import (
 )
 from holdfast.session.calibration import UsageCalibrator
 from holdfast.session.compaction.compactor import CompactionOptions, Compactor
+from holdfast.session.counting import count_messages
 from holdfast.session.inputs import (
     check_count,
     check_endpoint,
@@ -161,6 +162,7 @@ class Conversation:
         message_format = self._check_format(self._default_format if format is None else format)
         scope = self._resolve_scope(scope)
         natives, decoded = decode_messages(messages, message_format)
+        await count_messages(decoded, counter_for(self.model))
         billed, last = None if usage is None else read_usage(usage), len(natives) - 1
         events = [
             log.MessageAppended(

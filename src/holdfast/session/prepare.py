@@ -6,7 +6,6 @@ once, and the request includes them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 
 from holdfast.core.conversation.json_values import dump_json
 from holdfast.core.conversation.tokens import Calibration, Counter
@@ -43,9 +42,18 @@ from holdfast.models.base import CachedPrefix
 from holdfast.session.calibration import ServedModel, UsageCalibrator
 from holdfast.session.compaction.compactor import Compactor
 from holdfast.session.compaction.summarizer import SentRequest
+from holdfast.session.counting import count_messages
 from holdfast.session.inputs import check_count, extras_json
 from holdfast.session.log.event_log import SessionLog
-from holdfast.session.request import Request, policy_hash, request_of, request_prepared_event
+from holdfast.session.request import (
+    EncodedView,
+    Request,
+    ViewPieces,
+    encode_view,
+    policy_hash,
+    request_of,
+    request_prepared_event,
+)
 from holdfast.session.thinking import bind_thinking
 
 
@@ -148,6 +156,9 @@ class RequestBuilder:
         """The user's own stages of each request."""
         self.last_requests: dict[str, SentRequest] = {}
         """By scope, the last request since the session was opened."""
+        self._encoded: dict[str, EncodedView] = {}
+        """By scope, the entries of the last request as they were sent."""
+        self._pieces: dict[str, ViewPieces] = {}
         self.last_prepared: dict[str, LastPrepared] = {}
         """By scope, the last request that no rejection made smaller, until the provider answers it."""
         self._budgets: dict[tuple[str, str | None], Budget] = {}
@@ -187,6 +198,8 @@ class RequestBuilder:
     def forget_scope(self, scope: str) -> None:
         """Forget the last request of an agent that will make no more."""
         self.last_requests.pop(scope, None)
+        self._encoded.pop(scope, None)
+        self._pieces.pop(scope, None)
         self._extras_counter.forget(scope)
         self._budgets = {key: budget for key, budget in self._budgets.items() if key[0] != scope}
 
@@ -255,6 +268,7 @@ class RequestBuilder:
         calibration = await self._calibrator.calibration(options.served_model)
         if not may_wait:
             options = replace(options, without_summarizer=True)
+        await self._count_new_messages(options)
         plan_input = self.plan_input(options, calibration)
         if policy.apply == "inline" and plan_input.situation.has_ready_summary:
             await self._compactor.commit(plan_input.situation)
@@ -276,6 +290,11 @@ class RequestBuilder:
                     return None
                 plan_input = self.plan_input(options, calibration)
         return await self._finish(plan, view, plan_input, options, tuple(dict.fromkeys(reasons)))
+
+    async def _count_new_messages(self, options: RequestOptions) -> None:
+        """Count the messages that no request has counted yet, before the plan needs their sizes."""
+        counter = counter_for(options.model)
+        await count_messages(self._log.history.uncounted_messages(counter, options.scope), counter)
 
     async def _apply_step(self, step: Step, plan_input: PlanInput, reason: str, *, may_wait: bool) -> bool:
         """Carry out a step, and return whether the request must first wait for a summary."""
@@ -306,14 +325,9 @@ class RequestBuilder:
             view, prefix_hash, extras_hash = bind_thinking(view, plan_input, hashes, **extras)
             prefix = {"prefix_hash": prefix_hash, "extras_hash": extras_hash}
             reasons = tuple(dict.fromkeys((*reasons, *view.reasons)))
-        request = request_of(
-            view,
-            plan_input,
-            self._log.message_hashes,
-            reasons=reasons,
-            system=options.system,
-            tools=options.tools,
-        )
+        history, encoded = self._log.history, self._encoded.get(scope)
+        encoded = self._encoded[scope] = encode_view(view.entries, history, self._log.message_hashes, encoded)
+        request = request_of(view, encoded, plan_input, reasons=reasons, system=options.system, tools=options.tools)
         prefix_break = self._prefix_break(self.last_requests.get(scope), request, options)
         if not options.refusals:
             self._budgets[scope, options.model] = situation.budget
@@ -337,18 +351,27 @@ class RequestBuilder:
         for step in plan.later:
             if isinstance(step, CompactSpan) and self._compactor.may_start(plan_input):
                 await self._compactor.start(step, plan_input, last_request=self.last_requests.get(scope))
+        pieces = self._pieces.get(scope)
+        if pieces is None or pieces.projection is not plan_input.projection:
+            pieces = self._pieces[scope] = ViewPieces(plan_input.projection)
         await self._log.append(
             usage_measured_event(view, request.tokens, situation),
             *(() if view.truncated is None else (view.truncated,)),
             request_prepared_event(
-                request, view, plan_input, policy_hash(self._compactor.policy), prefix_break=prefix_break, **prefix
+                request,
+                view,
+                plan_input,
+                policy_hash(self._compactor.policy),
+                pieces.extend(view, request.messages),
+                prefix_break=prefix_break,
+                **prefix,
             ),
         )
         if view.is_emergency:
             self._compactor.observers.start_memory_update()
         if scope == log.MAIN:
             # `sync` compares a client's list with the last request of the main agent, the only one that clients see.
-            self._log.last_sent = list(zip(request.messages, request.hashes, request.positions, strict=True))
+            self._log.last_sent = tuple(request.messages), request.hashes, request.positions
         self._calibrator.record_request(options.served_model, request.tokens.counted, scope)
         return request
 
@@ -370,10 +393,9 @@ class RequestBuilder:
         ]
         if changed:
             return log.PrefixBreak(at=0, reason=f"{' and '.join(changed)} changed")
-        pairs = zip(before, after, strict=False)
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1] or pair[0] == pair[1], pairs))
-        if same == len(before):
+        if before == after[: len(before)]:
             return None
+        same = next(index for index, message in enumerate(before) if after[index : index + 1] != [message])
         history, reasons = self._log.history, [*request.receipt.reasons]
         if history.change_count != last.change_count:
             kind = "a compaction" if history.is_last_change_a_compaction else "a change of the context"

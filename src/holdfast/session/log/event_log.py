@@ -132,7 +132,7 @@ class SessionLog:
         """When the last request was prepared."""
         self.compaction_started_ms: int | None = None
         """When the last compaction was started."""
-        self.last_sent: list[tuple[Mapping[str, object], str, int | None]] = []
+        self.last_sent: tuple[Sequence[Mapping[str, object]], Sequence[str], Sequence[int | None]] = (), (), ()
         """The messages of the last request, with their hashes and the positions they came from."""
         self.message_hashes: dict[int, str] = {}
         """The hashes of cached messages, by position."""
