@@ -40,7 +40,7 @@ from holdfast.errors import (
 )
 from holdfast.session.calibration import UsageCalibrator
 from holdfast.session.compaction.compactor import CompactionOptions, Compactor
-from holdfast.session.counting import count_messages
+from holdfast.session.heavy_work import count_messages
 from holdfast.session.inputs import (
     check_count,
     check_endpoint,
@@ -183,6 +183,7 @@ class Conversation:
                 self._engine.overflow_retry.reset(scope)
             places = await self._log.append_messages(events, decoded)
             await self._record_signals(events, places)
+            await self._builder.extend_ledger(scope)
             return places
 
     @retried

@@ -5,8 +5,10 @@ once, and the request includes them.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.json_values import dump_json
 from holdfast.core.conversation.tokens import Calibration, Counter
 from holdfast.core.history import events as log
@@ -25,6 +27,7 @@ from holdfast.core.planning.plan import (
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.receipt import View
 from holdfast.core.planning.request_stages import NO_PROCESSORS, RequestProcessors
+from holdfast.core.planning.rules.default import DefaultCompaction
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import (
     AwaitSummary,
@@ -37,12 +40,12 @@ from holdfast.core.planning.steps import (
 )
 from holdfast.counters.models import binds_thinking, budget_for, find_model, prices_of
 from holdfast.counters.vocabularies import counter_for
-from holdfast.errors import ConcurrentWriteError
+from holdfast.errors import ConcurrentWriteError, NotInMemoryError
 from holdfast.models.base import CachedPrefix
 from holdfast.session.calibration import ServedModel, UsageCalibrator
 from holdfast.session.compaction.compactor import Compactor
 from holdfast.session.compaction.summarizer import SentRequest
-from holdfast.session.counting import count_messages
+from holdfast.session.heavy_work import count_messages, plan_from
 from holdfast.session.inputs import check_count, extras_json
 from holdfast.session.log.event_log import SessionLog
 from holdfast.session.request import (
@@ -125,6 +128,8 @@ def _changed_options(history: History, options: RequestOptions) -> list[log.Even
     return events
 
 
+LEDGER_SHARE, LEDGER_TAIL_SHARE = 0.5, 0.1
+"""From the first share of the window on, messages are read for the ledger, except the newest, which have the second."""
 MAX_SUMMARY_WAITS = 2
 """How often one request waits for a summary."""
 
@@ -277,7 +282,7 @@ class RequestBuilder:
         while True:
             plan = make_plan(plan_input, policy)
             # Make a view before the steps too: if none is possible, this raises before anything is recorded.
-            view = view_of(plan_input, policy, self.processors)
+            view = await self._view(plan_input)
             if plan.now and has_open_round(view, plan_input, policy):
                 plan = after_open_round(plan)
             reasons += (*plan.reasons, *view.reasons)
@@ -291,10 +296,36 @@ class RequestBuilder:
                 plan_input = self.plan_input(options, calibration)
         return await self._finish(plan, view, plan_input, options, tuple(dict.fromkeys(reasons)))
 
+    async def _view(self, plan_input: PlanInput) -> View:
+        """Return the view of a request; one that has to be fitted is made in a thread."""
+        policy, processors = self._compactor.policy, self.processors
+        is_within_budget = plan_input.message_tokens <= plan_input.situation.message_budget
+        if is_within_budget or processors != NO_PROCESSORS:  # the user's functions run where the user calls us
+            return view_of(plan_input, policy, processors)
+        return await plan_from(plan_input.tokens, lambda: view_of(plan_input, policy, processors))
+
     async def _count_new_messages(self, options: RequestOptions) -> None:
         """Count the messages that no request has counted yet, before the plan needs their sizes."""
         counter = counter_for(options.model)
         await count_messages(self._log.history.uncounted_messages(counter, options.scope), counter)
+
+    async def extend_ledger(self, scope: str) -> None:
+        """Read messages for the ledger that the next compaction replaces, so that it need not read them all at once.
+
+        Caller must hold the lock.
+        """
+        last, history = self.last_requests.get(scope), self._log.history
+        if last is None or last.tokens < LEDGER_SHARE * last.window:
+            return
+        counter = counter_for(last.model)
+        has_ledger = isinstance(self._compactor.policy.compaction, DefaultCompaction)
+        if not has_ledger or history.uncounted_messages(counter, scope):
+            return
+        projection = history.projection(counter, scope)
+        last_exchange = uncuttable_span(projection, len(projection) - 1)[0] if len(projection) else 0
+        stop = projection.position_at(min(last_exchange, projection.tail_start(int(LEDGER_TAIL_SHARE * last.window))))
+        with suppress(NotInMemoryError):
+            await plan_from(history.unread_chars(scope, stop), lambda: history.ledger(scope, stop))
 
     async def _apply_step(self, step: Step, plan_input: PlanInput, reason: str, *, may_wait: bool) -> bool:
         """Carry out a step, and return whether the request must first wait for a summary."""
@@ -310,8 +341,8 @@ class RequestBuilder:
                 await self._compactor.start(step, plan_input, last_request=self.last_requests.get(situation.scope))
             return may_wait
         elif rule is not None:
-            event = replace(compaction_completed_event(step, rule, plan_input), reason=reason)
-            await self._compactor.record_completed(event)
+            event = await plan_from(plan_input.tokens, lambda: compaction_completed_event(step, rule, plan_input))
+            await self._compactor.record_completed(replace(event, reason=reason))
         return False
 
     async def _finish(

@@ -155,6 +155,10 @@ class MessageOutline(NamedTuple):
     has_results_first: bool
     is_reasoning_only: bool
     """Whether the message holds only reasoning."""
+    chat_chars: int = 0
+    """The length of its own text."""
+    work_chars: int = 0
+    """The length of its tool calls and results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +192,9 @@ class Message:
                 not is_reasoning and not any(map(_is_blank, self.parts)),
                 all(isinstance(part, ToolResult) for part in self.parts[: len(results)]),
                 is_reasoning and bool(self.parts),
+                len(self.text),
+                sum(len(call.name) + len(call.arguments) for call in self.calls)
+                + sum(len(result.text) for result in self.results),
             )
             object.__setattr__(self, "_outline", outline)
         return outline

@@ -42,7 +42,7 @@ def _are_messages_valid(entries: Sequence[Entry], batching: Batching) -> bool:
     open_calls: dict[str, None] = {}
     seen: set[str] = set()
     for entry in entries:
-        call_ids, result_ids, is_filled, has_results_first, _ = entry.message.outline
+        call_ids, result_ids, is_filled, has_results_first, *_ = entry.message.outline
         if not is_filled:
             return False
         if result_ids:
@@ -67,7 +67,7 @@ def _are_items_valid(entries: Sequence[Entry], batching: Batching) -> bool:
     kinds: dict[str, str] = {}
     is_answering = is_leading = False
     for entry in entries:
-        call_ids, result_ids, is_filled, _, is_reasoning = entry.message.outline
+        call_ids, result_ids, is_filled, _, is_reasoning, *_ = entry.message.outline
         is_models = entry.message.role == "assistant"
         if not (is_filled or is_reasoning) or (is_leading and not is_models):
             return False

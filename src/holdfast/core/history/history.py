@@ -200,6 +200,12 @@ class History:
         kept.stop = max(kept.stop, stop)
         return ledger
 
+    def unread_chars(self, scope: str, stop: int) -> int:
+        """Return the length of the messages that a ledger up to `stop` has yet to read."""
+        kept = self._ledgers.get(scope)
+        entries = self.entries[kept.stop if kept else 0 : stop]
+        return sum(sum(entry.message.outline[-2:]) for entry in entries)
+
     def session_state_for(self, scope: str) -> SessionState:
         """Return the session state that an agent may see; a limited delegate sees no plan, todos, skills or agent."""
         return self.session_state.without_agent_state() if self.scopes.is_limited(scope) else self.session_state
