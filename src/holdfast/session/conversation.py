@@ -5,7 +5,6 @@ own. All conversations of a session share one `SessionEngine`.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from holdfast.core.conversation.messages import Entry
@@ -31,7 +30,6 @@ from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import (
     ArtifactTooLargeError,
     CompactionError,
-    ConcurrentWriteError,
     MalformedInputError,
     ModelError,
     SettingsError,
@@ -64,7 +62,6 @@ from holdfast.session.thinking import with_prefix_hashes
 from holdfast.session.tools import COMPACT_CONTEXT, COMPACT_DESCRIPTION, COMPACT_PARAMETERS, ModelTool
 from holdfast.stores.base import Store
 from holdfast.wire.formats import format_named
-from holdfast.wire.signals import message_signals
 from holdfast.wire.usage import read_usage
 
 MAX_ALLOWANCE_FACTOR = 4
@@ -179,9 +176,7 @@ class Conversation:
                 await self._engine.calibrator.record_usage(billed, scope)
             if any(message.role == "assistant" for message in decoded):
                 self._engine.overflow_retry.reset(scope)
-            places = await self._log.append_messages(events, decoded)
-            await self._record_signals(events, places)
-            return places
+            return await self._log.append_messages(events, decoded)
 
     @retried
     async def prepare(
@@ -414,18 +409,6 @@ class Conversation:
         return part
 
     # For subclasses.
-
-    async def _record_signals(self, events: Sequence[log.MessageAppended], positions: range) -> None:
-        """Record where a response says that its provider has compacted the conversation. Caller must hold the lock."""
-        signals = [
-            log.ProviderSignalled(signal=signal, payload={"position": position})
-            for position, event in zip(positions, events, strict=True)
-            for signal in message_signals(event.native)
-        ]
-        if signals:
-            # The messages are recorded; without the observation nothing is missing.
-            with suppress(StoreError, ConcurrentWriteError):
-                await self._log.append(*signals)
 
     @property
     def _default_format(self) -> str:

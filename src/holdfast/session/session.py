@@ -263,9 +263,7 @@ class Session(DelegatingConversation):
         events = [log.MessageAppended(format=name, native=native) for native in natives[first_new:]]
         events = with_read_notes(self.history, events, decoded[first_new:])
         events = with_prefix_hashes(self.history, events, decoded[first_new:])
-        places = await self._log.append_messages(events, decoded[first_new:], must_be_current=True)
-        await self._record_signals(events, places)
-        return places
+        return await self._log.append_messages(events, decoded[first_new:], must_be_current=True)
 
     async def record_side_call(
         self,
