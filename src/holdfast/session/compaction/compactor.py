@@ -232,7 +232,7 @@ class Compactor:
         """Return the summarizer that the policy chooses: often a cheap model, but the primary one on request."""
         named = self._configured_summarizer(trigger)
         if named is None:
-            raise ModelAccessError("summariser", "there is no model to write the summary", "name one: summariser=…")
+            raise ModelAccessError("summarizer", "there is no model to write the summary", "name one: summarizer=…")
         return self._open_summarizer(named) if isinstance(named, str) else named
 
     def _configured_summarizer(self, trigger: log.CompactionTrigger) -> str | Summarizer | None:
