@@ -99,8 +99,10 @@ class SessionLock:
 class SessionLog:
     """Holds one history and writes its log. Callers of the methods after `find_scope` must hold the lock."""
 
-    def __init__(self, store: Store, session: str, clock: Clock) -> None:
+    def __init__(self, store: Store, session: str, clock: Clock, format_name: str | None = None) -> None:
         self.store = store
+        self.format_name = format_name
+        """The format of a session without messages, if its caller has named one."""
         self.session = session
         self.clock = clock
         self.lock = SessionLock(session)
@@ -126,6 +128,8 @@ class SessionLog:
     def reset(self) -> None:
         """Discard everything that is in memory."""
         self.history = History(format_named)
+        if self.format_name is not None:
+            self.history.message_format = format_named(self.format_name)
         self.stored = StoredLog(self.store, self.session)
         self.damage: list[str] = []
         """Which records could not be applied, and why."""
