@@ -93,10 +93,12 @@ class LoopBlocks:
     def __enter__(self) -> Self:
         self._run = run = Handle._run  # noqa: SLF001 - asyncio has no other place to measure callbacks
 
-        def measured(handle: Handle) -> None:
+        blocks = self
+
+        def measured(self: Handle) -> None:
             began = time.thread_time()
-            run(handle)
-            self.longest = max(self.longest, time.thread_time() - began)
+            run(self)
+            blocks.longest = max(blocks.longest, time.thread_time() - began)
 
         Handle._run = measured  # noqa: SLF001 - as above
         return self

@@ -42,9 +42,9 @@ async def count_messages(messages: Sequence[Message], counter: Counter) -> None:
             job, job_bytes = [], 0
 
 
-async def plan_from(tokens: int, action: Callable[[], T]) -> T:
-    """Return the result of an action on a history whose lock the caller holds, and which has that many tokens."""
-    return action() if tokens <= MAX_INLINE_TOKENS else await _run_in("planning", action)
+async def plan_in_thread(action: Callable[[], T]) -> T:
+    """Return the result of an action on a history whose lock the caller holds."""
+    return await _run_in("planning", action)
 
 
 async def _run_in(thread: str, action: Callable[[], T]) -> T:

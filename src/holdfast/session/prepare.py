@@ -7,6 +7,7 @@ once, and the request includes them.
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.json_values import dump_json
@@ -45,7 +46,7 @@ from holdfast.models.base import CachedPrefix
 from holdfast.session.calibration import ServedModel, UsageCalibrator
 from holdfast.session.compaction.compactor import Compactor
 from holdfast.session.compaction.summarizer import SentRequest
-from holdfast.session.heavy_work import count_messages, plan_from
+from holdfast.session.heavy_work import MAX_INLINE_TOKENS, count_messages, plan_in_thread
 from holdfast.session.inputs import check_count, extras_json
 from holdfast.session.log.event_log import SessionLog
 from holdfast.session.request import (
@@ -187,6 +188,9 @@ class RequestBuilder:
         while True:
             try:
                 async with self._log.locked():
+                    counter = counter_for(options.model)
+                    if uncounted := self._log.history.uncounted_messages(counter, options.scope):
+                        await count_messages(uncounted, counter)
                     request = await self._attempt(options, reasons, may_wait=waits < MAX_SUMMARY_WAITS)
             except ConcurrentWriteError:
                 continue
@@ -273,19 +277,19 @@ class RequestBuilder:
         calibration = await self._calibrator.calibration(options.served_model)
         if not may_wait:
             options = replace(options, without_summarizer=True)
-        await self._count_new_messages(options)
         plan_input = self.plan_input(options, calibration)
         if policy.apply == "inline" and plan_input.situation.has_ready_summary:
             await self._compactor.commit(plan_input.situation)
             plan_input = self.plan_input(options, calibration)
-        rounds = 0
+        rounds, before = 0, None
         while True:
             plan = make_plan(plan_input, policy)
             # Make a view before the steps too: if none is possible, this raises before anything is recorded.
             view = await self._view(plan_input)
+            before = before or view
             if plan.now and has_open_round(view, plan_input, policy):
                 plan = after_open_round(plan)
-            reasons += (*plan.reasons, *view.reasons)
+            reasons += plan.reasons
             rounds += 1
             if not plan.now or rounds == MAX_PLAN_ROUNDS:
                 break
@@ -294,20 +298,21 @@ class RequestBuilder:
                 if await self._apply_step(step, plan_input, reason, may_wait=may_wait):
                     return None
                 plan_input = self.plan_input(options, calibration)
-        return await self._finish(plan, view, plan_input, options, tuple(dict.fromkeys(reasons)))
+        view = replace(
+            view,
+            tokens_before=before.tokens_before,
+            messages_before=before.messages_before,
+            is_before_counted=before.is_before_counted,
+        )
+        return await self._finish(plan, view, plan_input, options, tuple(dict.fromkeys((*reasons, *view.reasons))))
 
     async def _view(self, plan_input: PlanInput) -> View:
         """Return the view of a request; one that has to be fitted is made in a thread."""
         policy, processors = self._compactor.policy, self.processors
-        is_within_budget = plan_input.message_tokens <= plan_input.situation.message_budget
-        if is_within_budget or processors != NO_PROCESSORS:  # the user's functions run where the user calls us
+        is_short = plan_input.tokens <= max(MAX_INLINE_TOKENS, plan_input.situation.limit)
+        if is_short or processors != NO_PROCESSORS:  # the user's functions run where the user calls us
             return view_of(plan_input, policy, processors)
-        return await plan_from(plan_input.tokens, lambda: view_of(plan_input, policy, processors))
-
-    async def _count_new_messages(self, options: RequestOptions) -> None:
-        """Count the messages that no request has counted yet, before the plan needs their sizes."""
-        counter = counter_for(options.model)
-        await count_messages(self._log.history.uncounted_messages(counter, options.scope), counter)
+        return await plan_in_thread(lambda: view_of(plan_input, policy, processors))
 
     async def extend_ledger(self, scope: str) -> None:
         """Read messages for the ledger that the next compaction replaces, so that it need not read them all at once.
@@ -325,7 +330,10 @@ class RequestBuilder:
         last_exchange = uncuttable_span(projection, len(projection) - 1)[0] if len(projection) else 0
         stop = projection.position_at(min(last_exchange, projection.tail_start(int(LEDGER_TAIL_SHARE * last.window))))
         with suppress(NotInMemoryError):
-            await plan_from(history.unread_chars(scope, stop), lambda: history.ledger(scope, stop))
+            if history.unread_chars(scope, stop) <= MAX_INLINE_TOKENS:
+                history.ledger(scope, stop)
+            else:
+                await plan_in_thread(lambda: history.ledger(scope, stop))
 
     async def _apply_step(self, step: Step, plan_input: PlanInput, reason: str, *, may_wait: bool) -> bool:
         """Carry out a step, and return whether the request must first wait for a summary."""
@@ -341,7 +349,8 @@ class RequestBuilder:
                 await self._compactor.start(step, plan_input, last_request=self.last_requests.get(situation.scope))
             return may_wait
         elif rule is not None:
-            event = await plan_from(plan_input.tokens, lambda: compaction_completed_event(step, rule, plan_input))
+            made = partial(compaction_completed_event, step, rule, plan_input)
+            event = made() if plan_input.tokens <= MAX_INLINE_TOKENS else await plan_in_thread(made)
             await self._compactor.record_completed(replace(event, reason=reason))
         return False
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -99,10 +99,6 @@ class EncodedView(NamedTuple):
     is_clipped: list[bool]
     is_elided: list[bool]
 
-    def positions_where(self, flags: Iterable[bool]) -> Iterator[int]:
-        """Return the positions of the entries with a flag, which are all recorded messages."""
-        return cast("Iterator[int]", compress(self.positions, flags))
-
 
 def encode_view(
     entries: list[Entry], history: History, known_hashes: dict[int, str], previous: EncodedView | None
@@ -153,6 +149,8 @@ def request_of(
     history, situation = plan_input.history, plan_input.situation
     extras = recorded_extras(history, situation.scope)
     messages, hashes, positions = encoded.messages[:], encoded.hashes, encoded.positions
+    # Only recorded messages are kept, clipped or elided, and they have a position.
+    recorded = cast("list[int]", positions)
     if encoded.format.max_cache_marks is not None:
         messages = limit_cache_marks(messages, encoded.format, **extras)
         hashes = [
@@ -169,10 +167,9 @@ def request_of(
         view,
         situation,
         view.token_count(situation),
-        messages_before=len(history),
-        kept=encoded.positions_where(encoded.is_kept),
-        clipped=encoded.positions_where(encoded.is_clipped),
-        elided=encoded.positions_where(encoded.is_elided),
+        kept=compress(recorded, encoded.is_kept),
+        clipped=compress(recorded, encoded.is_clipped),
+        elided=compress(recorded, encoded.is_elided),
         compacted=tuple(compacted),
         repairs=view.repairs,
         conflicts=history.compacted_reads(situation.scope).conflicts,
@@ -290,7 +287,14 @@ class ViewPieces:
                     break
                 run += 1
             if run > index:
-                self._add_range(start, run + ahead, is_stripped=is_stripped)
+                piece: dict[str, object] = {"from": start, "to": run + ahead}
+                before = self._pieces[-1] if self._pieces else piece
+                if is_stripped:
+                    self._pieces.append({**piece, "withoutThinking": True})
+                elif before.get("to") == start and "withoutThinking" not in before:
+                    self._pieces[-1] = {**before, "to": run + ahead}
+                else:
+                    self._pieces.append(piece)
                 start, index = run + ahead, run
                 continue
             later = _later_index(entries[index], visible, start, is_stripped=is_stripped)
@@ -301,16 +305,6 @@ class ViewPieces:
             index += 1
         self._entries, self._visible_stop = entries, start
         return tuple(self._pieces)
-
-    def _add_range(self, start: int, stop: int, *, is_stripped: bool) -> None:
-        if is_stripped:
-            self._pieces.append({"from": start, "to": stop, "withoutThinking": True})
-            return
-        before = self._pieces[-1] if self._pieces else {}
-        if before.get("to") == start and "withoutThinking" not in before:
-            self._pieces[-1] = {"from": before["from"], "to": stop}
-        else:
-            self._pieces.append({"from": start, "to": stop})
 
 
 def _is_same(entry: Entry, other: Entry, *, is_stripped: bool) -> bool:

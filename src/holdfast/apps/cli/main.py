@@ -7,8 +7,8 @@ Each function imports what it needs: `holdfast --version` answers before anythin
 """
 
 import sys
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence

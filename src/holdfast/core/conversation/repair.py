@@ -224,7 +224,9 @@ class GrowingRepair:
             entries = [positioned(entry, view) for entry in done.entries]
             repairs = [positioned_repair(one, view) for one in done.repairs]
             return CountedRepair(entries, repairs, done.pending, self._count(entries))
-        if self._is_answered_late(view[self.settled :]):
+        newer, made = view[self.settled :], self._made_ids
+        has_made_id = made and any(not made.isdisjoint(entry.message.outline.call_ids) for entry in newer)
+        if has_made_id or (self._unanswered and _has_result_for(newer, self._unanswered)):
             self._reset()
         cut = len(view) - 1
         while cut > self.settled and not _begins_exchange(view[cut - 1], view[cut]):
@@ -254,7 +256,7 @@ class GrowingRepair:
         unanswered = {**self._unanswered, **stretch.unanswered}
         for call_id in stretch.call_ids.difference(stretch.unanswered):
             unanswered.pop(call_id, None)
-        if _has_result_for(view[cut:], unanswered):
+        if unanswered and _has_result_for(view[cut:], unanswered):
             return
         self.settled, self._unanswered = cut, unanswered
         self._entries += stretch.entries
@@ -265,17 +267,9 @@ class GrowingRepair:
         self._call_ids |= stretch.call_ids
         self._made_ids |= stretch.made_ids
 
-    def _is_answered_late(self, newer: Sequence[Entry]) -> bool:
-        """Return whether new entries change how the settled ones are repaired."""
-        if self._made_ids and any(not self._made_ids.isdisjoint(entry.message.outline.call_ids) for entry in newer):
-            return True
-        return _has_result_for(newer, self._unanswered)
-
 
 def _has_result_for(entries: Sequence[Entry], call_ids: Mapping[str, None]) -> bool:
     """Return whether entries hold a result for earlier calls, before a call of their own with the same id."""
-    if not call_ids:
-        return False
     called: set[str] = set()
     for entry in entries:
         outline = entry.message.outline

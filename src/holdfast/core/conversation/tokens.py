@@ -183,11 +183,6 @@ def message_tokens(message: Message, counter: Counter) -> tuple[int, int]:
     return words, media
 
 
-def is_counted(message: Message, counter: Counter) -> bool:
-    """Return whether a message has been counted with a counter, so that `message_tokens` returns at once."""
-    return any(known is counter for known, _ in message.counts)
-
-
 def _text_tokens(part: Text, counter: Counter) -> int:
     """Return the tokens of a text. Shortened and repaired messages share their texts, so it is counted once."""
     for known, counted in part.counts:

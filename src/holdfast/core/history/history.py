@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Self
 
 from holdfast.core.conversation.messages import Entry, Message
-from holdfast.core.conversation.tokens import Counter, is_counted
+from holdfast.core.conversation.tokens import Counter
 from holdfast.core.conversation.transcript import MessageFormat
 from holdfast.core.history import events as log
 from holdfast.core.history.context import Context, ContextState, ContextVersion
@@ -173,7 +173,7 @@ class History:
         is_extended = known is not None and known.context.version is context.version
         newer = range(known.context.length, context.length) if known and is_extended else context.needed_positions()
         entries = [entry for position in newer if (entry := self.entries.get(position)) is not None]
-        return [entry.message for entry in entries if not is_counted(entry.message, counter)]
+        return [message for message, _ in entries if all(known is not counter for known, _ in message.counts)]
 
     def delegable_context(self, parent: str) -> Context:
         """Return the context with everything that a delegate of an agent may see."""

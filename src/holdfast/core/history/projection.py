@@ -108,17 +108,15 @@ class Projection:
         prompt = self.newest_prompt
         return prompt is not None and (self.entries[prompt].position or 0) >= stop
 
-    def _is_own(self, entry: Entry) -> bool:
-        """Return whether a message belongs to this agent's lineage; a delegate's task is not a prompt of the user."""
-        return entry.position is not None and self.context.message_scopes[entry.position] in self._lineage
-
     def _append(self, entry: Entry) -> None:
-        message = entry.message
-        if message.role == "assistant" and entry.position is not None and entry.position >= self._changed_at:
+        message, position = entry
+        scope = None if position is None else self.context.message_scopes[position]
+        if message.role == "assistant" and position is not None and position >= self._changed_at:
             self.answered_tokens += self.cumulative_tokens[-1]
-        elif message.role == "user" and self._is_own(entry) and message.is_prompt:
+        elif message.role == "user" and scope in self._lineage and message.is_prompt:
+            # A delegate's task is not a prompt of the user.
             self.newest_prompt = len(self.entries)
-        if entry.position is not None and self.context.message_scopes[entry.position] != self.context.scope:
+        if scope is not None and scope != self.context.scope:
             self.has_other_scopes = True
         self.media_count += message.media_count
         self.largest_bytes = max(self.largest_bytes, message_bytes(message))

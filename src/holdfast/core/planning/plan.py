@@ -135,7 +135,13 @@ def after_open_round(plan: Plan) -> Plan:
 def view_of(plan_input: PlanInput, policy: Policy, processors: RequestProcessors = NO_PROCESSORS) -> View:
     """Return a view that a provider accepts, whether or not the steps of a plan were carried out."""
     projection = plan_input.projection
-    view = View(plan_input.entries, plan_input.message_tokens, projection.tokens, has_media=projection.media_count > 0)
+    view = View(
+        plan_input.entries,
+        plan_input.message_tokens,
+        projection.tokens,
+        len(projection),
+        has_media=projection.media_count > 0,
+    )
     if projection.has_other_scopes:
         _check_own_calls(plan_input)
         view = _without_open_calls_of_others(view, plan_input)
@@ -146,7 +152,10 @@ def view_of(plan_input: PlanInput, policy: Policy, processors: RequestProcessors
         "file content": processors.file_content,
     }
     for name, stage in stages.items():
-        view = stage(view, plan_input, policy) if callable(stage) else _process(view, plan_input, name, stage)
+        if callable(stage):
+            view = stage(view, plan_input, policy)
+        elif stage:
+            view = _process(view, plan_input, name, stage)
     sendable = _view_within_limits(view, plan_input, policy)
     return sendable or fit_view(view, plan_input.history.message_format, policy.fit, plan_input.situation)
 
@@ -240,8 +249,6 @@ def _billed_event(event: RequestTruncated, situation: Situation) -> RequestTrunc
 
 def _process(view: View, plan_input: PlanInput, stage: str, processors: Sequence[RequestProcessor]) -> View:
     """Let the user's processors of a stage change the request."""
-    if not processors:
-        return view
     entries = processed_entries(view.entries, processors, plan_input.history.message_format, stage)
     reason = f"a processor of the stage {stage} changed the request"
     return view if are_same_messages(entries, view.entries) else _with_entries(view, entries, plan_input, reason)
@@ -273,22 +280,18 @@ def _view_within_limits(view: View, plan_input: PlanInput, policy: Policy) -> Vi
         return None
     if not is_as_projected:
         done = repair_entries(view.entries, is_interrupted=situation.is_interrupted, batching=situation.batching)
-        return None if done.repairs or done.pending or not _has_speech(view.entries) else view
+        has_speech = any(entry.message.role != "system" for entry in view.entries)
+        return view if has_speech and not (done.repairs or done.pending) else None
     repaired = projection.repaired(situation.batching, is_interrupted=situation.is_interrupted)
     if repaired.pending:
         raise PendingToolCallsError(repaired.pending)
-    if not _has_speech(repaired.entries):
+    if not repaired.entries or repaired.entries[-1].message.role == "system":
         return None
     if not repaired.repairs:
         return view
     if has_other_limits or repaired.tokens > room:
         return None
     return view.changed(repaired.entries, repaired.tokens, repaired.repairs)
-
-
-def _has_speech(entries: Sequence[Entry]) -> bool:
-    """Return whether there is more than system text."""
-    return any(entry.message.role != "system" for entry in reversed(entries))
 
 
 def _with_entries(view: View, entries: list[Entry], plan_input: PlanInput, *reasons: str) -> View:
