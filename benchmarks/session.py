@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import gc
 import json
+import random
 import resource
 import statistics
 import subprocess
@@ -28,13 +29,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from benchmarks.loop import log_parts
 from benchmarks.reporting import print_progress, save_figures, verdict
 from benchmarks.tables import markdown_table
 from holdfast import HoldfastError, Session, govern
 from holdfast.counters.vocabularies import tokenizer
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
-from holdfast.testing.sessions import generate_session
 
 MODEL, BUDGET, LONG_TOKENS = "gpt-5", 100_000, 110_000
 DEFAULT_FOLDER = Path("../shared/workloads")
@@ -125,7 +124,6 @@ async def _awaited(work: Callable[[], Awaitable[Any]]) -> None:
 def tokenizer_seconds(texts: Sequence[str]) -> float:
     """Return the time that the tokenizer itself takes for texts that it has not seen."""
     encode = tokenizer("o200k_base")
-    encode.clear_cache()
     began = time.process_time()
     for text in texts:
         encode.encode_ordinary(text)
@@ -141,25 +139,35 @@ def texts_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def log_lines(count: int, seed: int) -> list[str]:
+    """Return log lines of about 50 tokens that nobody has counted yet."""
+    chance = random.Random(seed)
+    return [
+        f"2026-03-{chance.randint(1, 28):02} worker-{chance.randint(1, 40)} GET /api/v2/{chance.getrandbits(96):024x} "
+        f"{chance.choice((200, 204, 404))} {chance.randint(1, 900)}ms {chance.getrandbits(64):x}"
+        for _ in range(count)
+    ]
+
+
 def session_of_tokens(tokens: int, seed: int = 1) -> list[Any]:
     """Return a generated session of about a number of tokens with log lines as outputs, which ends with a prompt."""
     messages = list[Any]()
-    for number, output in enumerate(log_parts(tokens // 500, 450, seed)):
+    lines = log_lines(tokens // 50, seed)
+    for number in range(len(lines) // 10):
         if number % 10 == 0:
             messages += [assistant_message(f"Part {number} is done.")] if number else []
             messages.append(user_message(f"Please read part {number} of log {seed}, and report what is wrong in it."))
         messages.append(tool_call_message(f"call_{seed}_{number}", arguments={"part": number}))
+        output = "\n".join(lines[10 * number : 10 * number + 10])
         messages.append(tool_result_message(f"call_{seed}_{number}", output))
     return [*messages, assistant_message("All parts are read."), user_message("Go on.")]
 
 
-def lines_as_messages(count: int) -> list[Any]:
+def lines_as_messages(count: int, seed: int) -> list[Any]:
     """Return a conversation of log lines, one a message."""
-    lines = "\n".join(log_parts(count // 40, 2_000, seed=5)).splitlines()
-    lines = [lines[number % len(lines)] for number in range(count)]
     return [
-        assistant_message(f"{number}: {line}") if number % 2 else user_message(f"{number}: {line}")
-        for number, line in enumerate(lines)
+        assistant_message(line) if number % 2 else user_message(line)
+        for number, line in enumerate(log_lines(count, seed))
     ]
 
 
@@ -221,21 +229,22 @@ async def recorded_requests(folder: Path, sample: int) -> list[Row]:
 async def long_inputs() -> list[Row]:
     """Measure a first count, a very long message, and many messages at once, beside the tokenizer itself."""
     rows: list[Row] = []
-    long = session_of_tokens(LONG_TOKENS)
-    text = "\n".join(texts_of(session_of_tokens(60_000, seed=2)))
-    huge = text * (5_000_000 // len(text) + 1)
-    many = lines_as_messages(20_000)
-    cases: dict[str, tuple[list[Any], bool]] = {
-        "first prepare of 110,000 tokens": (long, True),
-        "record of a message of 5 MB": ([user_message(huge[:5_000_000])], False),
-        "first prepare after 20,000 messages at once": ([*many, user_message("Go on.")], True),
+    cases: dict[str, tuple[Callable[[int], list[Any]], bool]] = {
+        "first prepare of 110,000 tokens": (lambda seed: session_of_tokens(LONG_TOKENS, seed), True),
+        "record of a message of 5 MB": (
+            lambda seed: [user_message("\n".join(log_lines(55_000, seed))[:5_000_000])],
+            False,
+        ),
+        "first prepare after 20,000 messages at once": (
+            lambda seed: [*lines_as_messages(20_000, seed), user_message("Go on.")],
+            True,
+        ),
     }
-    for name, (messages, is_prepared) in cases.items():
-        own = tokenizer_seconds(texts_of(messages))
-        tokenizer("o200k_base").clear_cache()
+    for name, (generate, is_prepared) in cases.items():
+        # The tokenizer remembers what it has seen, so both get texts of one kind that are new to it.
+        own, messages = tokenizer_seconds(texts_of(generate(101))), generate(102)
         async with Session.open("long", model=MODEL) as session:
-            work = partial(_record, session, messages, is_prepared=is_prepared)
-            seconds, block = await timed(work)
+            seconds, block = await timed(partial(_record, session, messages, is_prepared=is_prepared))
         facts = {"tokenizer_ms": own * 1000}
         rows.append(row(f"{name}: times the tokenizer", seconds / own, "×", 1.5, seconds=seconds, **facts))
         rows.append(row(f"{name}: longest block of the loop", block * 1000, "ms", 10.0))
@@ -296,12 +305,11 @@ async def starts() -> list[Row]:
 
 async def first_govern() -> list[Row]:
     """Measure `govern` on a list of 10,000 messages that it has never seen, beside the tokenizer."""
-    messages = generate_session(10_000)
-    sent = govern(messages, budget=BUDGET, model=MODEL).messages
-    own = tokenizer_seconds(texts_of(sent))
-    tokenizer("o200k_base").clear_cache()
+    sent = govern(lines_as_messages(10_000, 201), budget=BUDGET, model=MODEL).messages
+    count, messages = len(sent), lines_as_messages(10_000, 203)
+    own = tokenizer_seconds(texts_of(lines_as_messages(count, 202)))
     began = time.process_time()
-    govern([dict(message) for message in messages], budget=BUDGET, model=MODEL)
+    govern(messages, budget=BUDGET, model=MODEL)
     seconds = time.process_time() - began
     limit = 1.5 * own + len(messages) * 1e-6
     return [row("govern, first call at 10,000 messages: share of its limit", seconds / limit, "×", 1, seconds=seconds)]

@@ -19,6 +19,10 @@ from holdfast.core.conversation.tokens import Counter, message_bytes, message_to
 T = TypeVar("T")
 MAX_INLINE_BYTES = 8_000
 """Messages of up to this size together are counted at once, in a few milliseconds."""
+MAX_INLINE_CHARS = 64_000
+"""Texts of this length are searched for words at once, in a few milliseconds."""
+MAX_INLINE_MESSAGES = 200
+"""As many messages are decoded, or put into a view, at once."""
 MAX_INLINE_TOKENS = 16_000
 """A request from a history of this size is planned at once, in a few milliseconds."""
 MAX_JOB_BYTES = 64_000

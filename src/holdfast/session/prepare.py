@@ -46,7 +46,7 @@ from holdfast.models.base import CachedPrefix
 from holdfast.session.calibration import ServedModel, UsageCalibrator
 from holdfast.session.compaction.compactor import Compactor
 from holdfast.session.compaction.summarizer import SentRequest
-from holdfast.session.heavy_work import MAX_INLINE_TOKENS, count_messages, plan_in_thread
+from holdfast.session.heavy_work import MAX_INLINE_MESSAGES, MAX_INLINE_TOKENS, count_messages, plan_in_thread
 from holdfast.session.inputs import check_count, extras_json
 from holdfast.session.log.event_log import SessionLog
 from holdfast.session.request import (
@@ -191,6 +191,8 @@ class RequestBuilder:
                     counter = counter_for(options.model)
                     if uncounted := self._log.history.uncounted_messages(counter, options.scope):
                         await count_messages(uncounted, counter)
+                    if self._log.history.unprojected_count(counter, options.scope) > MAX_INLINE_MESSAGES:
+                        await plan_in_thread(partial(self._log.history.projection, counter, options.scope))
                     request = await self._attempt(options, reasons, may_wait=waits < MAX_SUMMARY_WAITS)
             except ConcurrentWriteError:
                 continue
