@@ -191,7 +191,9 @@ class RequestBuilder:
                     counter = counter_for(options.model)
                     if uncounted := self._log.history.uncounted_messages(counter, options.scope):
                         await count_messages(uncounted, counter)
-                    if self._log.history.unprojected_count(counter, options.scope) > MAX_INLINE_MESSAGES:
+                    pieces = self._pieces.get(options.scope)
+                    projected = pieces.projection.context.length if pieces else 0
+                    if len(self._log.history) - projected > MAX_INLINE_MESSAGES:
                         await plan_in_thread(partial(self._log.history.projection, counter, options.scope))
                     request = await self._attempt(options, reasons, may_wait=waits < MAX_SUMMARY_WAITS)
             except ConcurrentWriteError:

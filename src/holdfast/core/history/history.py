@@ -175,11 +175,6 @@ class History:
         entries = [entry for position in newer if (entry := self.entries.get(position)) is not None]
         return [message for message, _ in entries if all(known is not counter for known, _ in message.counts)]
 
-    def unprojected_count(self, counter: Counter, scope: str = log.MAIN) -> int:
-        """Return how many messages were recorded since the projection of a scope was last asked for."""
-        known = self._projections.get((scope, counter.name))
-        return len(self.entries) - (known.context.length if known else 0)
-
     def delegable_context(self, parent: str) -> Context:
         """Return the context with everything that a delegate of an agent may see."""
         return self.context(FUTURE_DELEGATE if parent == log.MAIN else parent)

@@ -1,14 +1,12 @@
 """OpenTelemetry spans, events and metrics of compactions.
 
 They carry numbers, names and ids, never text of a conversation. `opentelemetry-api` (the extra `holdfast[otel]`) is
-used if the program has loaded it or its settings name a provider; otherwise nothing is reported. Errors of a provider
-or an exporter are dropped.
+loaded when the first compaction starts; without it, nothing is reported. Errors of a provider or an exporter are
+dropped.
 """
 
 import atexit
-import os
 import re
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -34,8 +32,6 @@ STARTED_EVENT, COMPLETED_EVENT = "session_compaction_start", "session_compaction
 """The names of span events and counters; the name of a histogram adds the field that it measures."""
 INTERACTION_TYPE = "holdfast.interaction_type"
 """The attribute that distinguishes a summarizer call from a user's turn."""
-PROVIDER_SETTINGS = {"OTEL_PYTHON_TRACER_PROVIDER", "OTEL_PYTHON_METER_PROVIDER"}
-"""Environment variables with which OpenTelemetry finds a provider by itself."""
 UNNAMED_ERROR = "_OTHER"
 """OpenTelemetry's name for an error of unknown kind."""
 MAX_QUEUED_SPANS = 256
@@ -138,11 +134,8 @@ class Telemetry:
             yield call
 
     def _load(self) -> None:
-        """Load OpenTelemetry once the program has; its proxies find a provider that is set up later.
-
-        Until the program has loaded it, nobody reads what is reported, and loading it takes longer than a compaction.
-        """
-        if self._is_loaded or not ("opentelemetry" in sys.modules or PROVIDER_SETTINGS.intersection(os.environ)):
+        """Load OpenTelemetry once; its proxies find a provider that is set up later."""
+        if self._is_loaded:
             return
         self._is_loaded = True
         with suppress(Exception):  # most often an ImportError
