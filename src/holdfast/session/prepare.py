@@ -38,7 +38,7 @@ from holdfast.core.planning.steps import (
 )
 from holdfast.counters.models import binds_thinking, budget_for, find_model, prices_of
 from holdfast.counters.vocabularies import counter_for
-from holdfast.errors import ConcurrentWriteError
+from holdfast.errors import ConcurrentWriteError, HoldfastError, NotInMemoryError, StoreError
 from holdfast.models.base import CachedPrefix
 from holdfast.session.calibration import ServedModel, UsageCalibrator
 from holdfast.session.compaction.compactor import Compactor
@@ -167,18 +167,28 @@ class RequestBuilder:
         reasons: list[str] = []
         if not options.refusals and (limit := await self._calibrator.provider_limit(options.served_model)) is not None:
             options = _limited_options(options, self._budget(options), limit, reasons)
-        waits = 0
+        waits, known_reasons, is_refreshed = 0, len(reasons), False
         while True:
             try:
-                async with self._log.locked():
+                # Whatever is recorded fails if other writers have appended meanwhile, so the first attempt reads nothing.
+                async with self._log.locked() if is_refreshed else self._log.loaded():
                     request = await self._attempt(options, reasons, may_wait=waits < MAX_SUMMARY_WAITS)
             except ConcurrentWriteError:
+                del reasons[known_reasons:]
+                continue
+            except (StoreError, NotInMemoryError):
+                raise
+            except HoldfastError:
+                if is_refreshed:
+                    raise
+                del reasons[known_reasons:]
+                is_refreshed = True
                 continue
             if request is not None:
                 if not options.refusals:
                     self.last_prepared[options.scope] = LastPrepared(original, request, len(self._log.history))
                 return request
-            waits += 1
+            waits, known_reasons, is_refreshed = waits + 1, len(reasons), True
             await self._compactor.wait()
             if self._log.history.session_state.ready_summary is None:
                 # There is no summary, so plan this request as if no model could write one.

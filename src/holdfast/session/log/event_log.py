@@ -115,6 +115,14 @@ class SessionLog:
             await self.refresh()
             yield
 
+    @asynccontextmanager
+    async def loaded(self) -> AsyncGenerator[None, None]:
+        """Hold the lock over a history that may lack the newest events of other writers: an append would notice."""
+        async with self.lock:
+            if not self._is_loaded:
+                await self.refresh()
+            yield
+
     async def find_scope(self, scope: str) -> str:
         """Return a scope as `require_scope` does; refreshes first if the scope is unknown. Acquires the lock itself."""
         with suppress(UnknownScopeError):

@@ -15,7 +15,7 @@ import sqlite3
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from itertools import combinations
+from itertools import accumulate, combinations
 from typing import NamedTuple, TypeAlias
 
 from holdfast.stores.encoding import COMPRESSION_LEVEL, DEFLATED, decompress
@@ -141,6 +141,12 @@ def _best_first(scores: Iterable[RowScore], limit: int) -> list[RowScore]:
 
 MAX_PENDING_TEXTS, MAX_PENDING_CHARS = 64, 65_536
 """With this many pending texts or characters, indexing is worthwhile. A search indexes fewer in milliseconds."""
+INSERT_PENDING = """
+    INSERT OR REPLACE INTO noted (id, text)
+    SELECT json_extract(value, '$[0]'), substr(?1, json_extract(value, '$[1]'), json_extract(value, '$[2]'))
+    FROM json_each(?2)
+"""
+"""Parameters: all texts as bytes, and for each its row, where it starts (from 1) and its size."""
 
 
 class FullTextIndex:
@@ -163,11 +169,18 @@ class FullTextIndex:
         if len(texts) >= MAX_PENDING_TEXTS or chars >= MAX_PENDING_CHARS:
             self._index_texts(texts)
             return
-        insert = "INSERT OR REPLACE INTO noted (id, text) VALUES (?, ?)"
+        self.add_pending(texts)
+
+    def add_pending(self, texts: Sequence[tuple[int, str]]) -> None:
+        """Store texts as pending, in one statement."""
         # A lone surrogate is not part of any word.
-        self._connection.executemany(insert, [(row_id, text.encode("utf-8", "replace")) for row_id, text in texts])
+        contents = [text.encode("utf-8", "replace") for _, text in texts]
+        sizes = [*map(len, contents)]
+        starts = accumulate(sizes, initial=1)
+        rows = [(row_id, start, size) for (row_id, _), start, size in zip(texts, starts, sizes, strict=False)]
+        self._connection.execute(INSERT_PENDING, (b"".join(contents), json.dumps(rows)))
         self._pending_count += len(texts)
-        self._pending_chars += chars
+        self._pending_chars += sum(len(text) for _, text in texts)
 
     def index_pending(self) -> None:
         """Index every pending text."""

@@ -10,18 +10,22 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial, wraps
 from pathlib import Path
 from queue import SimpleQueue
 from types import CoroutineType
-from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from holdfast.errors import StoreUnavailableError, WrongEventLoopError
+from holdfast.stores.appends import Append
+from holdfast.stores.base import IndexEntry, JsonRecord
 from holdfast.stores.sqlite.database import SqliteDatabase
 from holdfast.stores.sqlite.schema import READ_ONLY_FOLDER, as_sqlite_store_error
 
+PACK = not os.environ.get("NOPACK")
 P = ParamSpec("P")
 T = TypeVar("T")
 _Queue: TypeAlias = "SimpleQueue[Callable[[], object] | None]"
@@ -73,6 +77,26 @@ def _run_and_settle(action: Callable[[], T], future: "asyncio.Future[T]", loop: 
         loop.call_soon_threadsafe(lambda: future.done() or settle())
 
 
+class _WaitingAppend(NamedTuple):
+    item: Append
+    loop: asyncio.AbstractEventLoop
+    future: "asyncio.Future[int]"
+
+
+def _settle(future: "asyncio.Future[int]", result: int | BaseException) -> None:
+    if future.done():
+        return
+    if isinstance(result, BaseException):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+
+
+def _call_all(actions: Iterable[Callable[[], object]]) -> None:
+    for action in actions:
+        action()
+
+
 def _in_thread(
     method: Callable[Concatenate[SqliteDatabase, P], T],
 ) -> "Callable[Concatenate[SqliteStore, P], CoroutineType[None, None, T]]":
@@ -94,8 +118,59 @@ class SqliteStore:
         self._max_bytes = max_bytes
         self._thread = WorkerThread("holdfast-sqlite")
         self._database: SqliteDatabase | None = None
+        self._waiting = deque[_WaitingAppend]()
+        self._is_write_queued = False
 
-    append = _in_thread(SqliteDatabase.append)
+    async def append(
+        self,
+        session: str,
+        records: Sequence[JsonRecord],
+        *,
+        after: int,
+        time_ms: int | Sequence[int],
+        index: Sequence[IndexEntry] = (),
+        blobs: Sequence[str] = (),
+    ) -> int:
+        """Append records; all appends that wait at the same time are written in one transaction."""
+        item = Append.of(session, records, after=after, time_ms=time_ms, index=index, blobs=blobs)
+        if not item.is_batchable:
+            return await self.run_in_thread(lambda database: database.append(item))
+        if PACK:
+            item.lines()
+        loop = asyncio.get_running_loop()
+        waiting = _WaitingAppend(item, loop, loop.create_future())
+        self._waiting.append(waiting)
+        if not self._is_write_queued:
+            self._is_write_queued = True
+            self._thread.submit(self._write_waiting)
+        return await waiting.future
+
+    def _write_waiting(self) -> None:
+        """Write every append that waits, and settle each with its own result."""
+        # First the flag, then the appends: one that comes between the two finds no write queued, and queues one.
+        self._is_write_queued = False
+        taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        batch = [waiting for waiting in taken if not waiting.future.cancelled()]
+        lengths: list[int | None] = [None] * len(batch)
+        if len(batch) > 1:
+            # Whatever is wrong with the batch, each append is then written alone.
+            with suppress(Exception):
+                lengths = self._run(lambda database: database.append_batch([waiting.item for waiting in batch]))
+        by_loop: dict[asyncio.AbstractEventLoop, list[Callable[[], object]]] = {}
+        for waiting, length in zip(batch, lengths, strict=True):
+            result = length if length is not None else self._append_alone(waiting.item)
+            by_loop.setdefault(waiting.loop, []).append(partial(_settle, waiting.future, result))
+        for loop, settlements in by_loop.items():
+            # The loop may have been closed meanwhile.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(_call_all, settlements)
+
+    def _append_alone(self, item: Append) -> int | BaseException:
+        try:
+            return self._run(lambda database: database.append(item))
+        except BaseException as error:  # noqa: BLE001 - raised where the append is awaited
+            return error
+
     rewrite = _in_thread(SqliteDatabase.rewrite)
     purge = _in_thread(SqliteDatabase.purge)
     read = _in_thread(SqliteDatabase.read)
