@@ -170,7 +170,7 @@ class RequestBuilder:
         waits, known_reasons, is_refreshed = 0, len(reasons), False
         while True:
             try:
-                # Whatever is recorded fails if other writers have appended meanwhile, so the first attempt reads nothing.
+                # What is recorded fails if other writers have appended meanwhile, so the first attempt reads nothing.
                 async with self._log.locked() if is_refreshed else self._log.loaded():
                     request = await self._attempt(options, reasons, may_wait=waits < MAX_SUMMARY_WAITS)
             except ConcurrentWriteError:

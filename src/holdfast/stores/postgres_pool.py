@@ -168,7 +168,8 @@ class PostgresPool:
         """Close all idle connections, without the event loop that opened them."""
         self._closings += 1
         while self._idle:
-            self._idle.pop().pgconn.finish()
+            connection = self._idle.pop()
+            connection.pgconn.finish()
 
 
 async def _attempt(connection: Connection, action: Callable[[Cursor], Awaitable[T]], *, is_transaction: bool) -> T:

@@ -130,9 +130,14 @@ class SqliteDatabase:
             self._wal_bytes() > 0 or file_identity(self._path, with_content=True) != self._identity
         )
 
+    @property
+    def is_file_replaced(self) -> bool:
+        """Whether the open file is no longer at its path: whatever is written to it would be lost."""
+        return not self.is_immutable and file_identity(self._path) != self._identity
+
     def check_file(self) -> None:
-        """Raise if the open file is no longer at its path: whatever is written to it would be lost."""
-        if not self.is_immutable and file_identity(self._path) != self._identity:
+        """Raise if the file was removed or replaced."""
+        if self.is_file_replaced:
             problem = "the file was removed or replaced while it was open; put it back, or close it and open it again"
             raise StoreUnavailableError(self._name, problem)
 

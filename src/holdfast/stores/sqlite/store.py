@@ -188,6 +188,12 @@ class SqliteStore:
     get_value = _in_thread(SqliteDatabase.get_value)
     values = _in_thread(SqliteDatabase.values)
 
+    @property
+    def is_file_replaced(self) -> bool:
+        """Whether the file was removed or replaced while it was open: this store cannot be used until it is closed."""
+        database = self._database
+        return database is not None and database.is_file_replaced
+
     async def close(self) -> None:
         """Close the file; the next call opens it again."""
         if self._database is not None:
