@@ -12,6 +12,8 @@ from holdfast.stores.encoding import pack_record
 
 MAX_BATCHED_RECORDS, MAX_BATCHED_CHARS = 8, 100_000
 """An append with more records or more text is written alone, so that small ones do not wait for it."""
+MAX_BATCHED_TIME_MS = 1 << 60
+"""A time that a database may not be able to store is its append's own problem."""
 
 
 @dataclass(slots=True)
@@ -52,6 +54,7 @@ class Append:
         return (
             not self.blobs
             and len(self.records) <= MAX_BATCHED_RECORDS
+            and all(abs(time_ms) < MAX_BATCHED_TIME_MS for time_ms in self.times.each)
             and sum(len(entry.text) for entry in self.index) <= MAX_BATCHED_CHARS
         )
 

@@ -150,6 +150,7 @@ class PostgresStore:
     ) -> int:
         item = Append.of(session, records, after=after, time_ms=time_ms, index=index, blobs=blobs)
         writer = self._writer()
+        item.lines()
         if not item.is_batchable or not await writer.write_in_batch(item):
             await writer.write_alone(item)
         return item.length

@@ -23,9 +23,8 @@ from holdfast.errors import StoreUnavailableError, WrongEventLoopError
 from holdfast.stores.appends import Append
 from holdfast.stores.base import IndexEntry, JsonRecord
 from holdfast.stores.sqlite.database import SqliteDatabase
-from holdfast.stores.sqlite.schema import READ_ONLY_FOLDER, as_sqlite_store_error
+from holdfast.stores.sqlite.schema import FILE_LOCKED, READ_ONLY_FOLDER, as_sqlite_store_error
 
-PACK = not os.environ.get("NOPACK")
 P = ParamSpec("P")
 T = TypeVar("T")
 _Queue: TypeAlias = "SimpleQueue[Callable[[], object] | None]"
@@ -83,18 +82,14 @@ class _WaitingAppend(NamedTuple):
     future: "asyncio.Future[int]"
 
 
-def _settle(future: "asyncio.Future[int]", result: int | BaseException) -> None:
-    if future.done():
-        return
-    if isinstance(result, BaseException):
-        future.set_exception(result)
-    else:
-        future.set_result(result)
-
-
-def _call_all(actions: Iterable[Callable[[], object]]) -> None:
-    for action in actions:
-        action()
+def _settle(results: Iterable[tuple["asyncio.Future[int]", int | BaseException]]) -> None:
+    for future, result in results:
+        if future.done():
+            continue
+        if isinstance(result, BaseException):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
 
 
 def _in_thread(
@@ -135,8 +130,8 @@ class SqliteStore:
         item = Append.of(session, records, after=after, time_ms=time_ms, index=index, blobs=blobs)
         if not item.is_batchable:
             return await self.run_in_thread(lambda database: database.append(item))
-        if PACK:
-            item.lines()
+        # Here and not in the thread: each call of zlib would let go of the interpreter, and wait for the loop.
+        item.lines()
         loop = asyncio.get_running_loop()
         waiting = _WaitingAppend(item, loop, loop.create_future())
         self._waiting.append(waiting)
@@ -151,19 +146,29 @@ class SqliteStore:
         self._is_write_queued = False
         taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
         batch = [waiting for waiting in taken if not waiting.future.cancelled()]
-        lengths: list[int | None] = [None] * len(batch)
-        if len(batch) > 1:
-            # Whatever is wrong with the batch, each append is then written alone.
-            with suppress(Exception):
-                lengths = self._run(lambda database: database.append_batch([waiting.item for waiting in batch]))
-        by_loop: dict[asyncio.AbstractEventLoop, list[Callable[[], object]]] = {}
-        for waiting, length in zip(batch, lengths, strict=True):
-            result = length if length is not None else self._append_alone(waiting.item)
-            by_loop.setdefault(waiting.loop, []).append(partial(_settle, waiting.future, result))
-        for loop, settlements in by_loop.items():
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[int], int | BaseException]]] = {}
+        for waiting, result in zip(batch, self._write([waiting.item for waiting in batch]), strict=True):
+            by_loop.setdefault(waiting.loop, []).append((waiting.future, result))
+        for loop, results in by_loop.items():
             # The loop may have been closed meanwhile.
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(_call_all, settlements)
+                loop.call_soon_threadsafe(_settle, results)
+
+    def _write(self, batch: Sequence[Append]) -> list[int | BaseException]:
+        """Return the new length of each log, or the error of its append."""
+        written: Sequence[int | None] = [None] * len(batch)
+        if len(batch) > 1:
+            try:
+                written = self._run(lambda database: database.append_batch(batch))
+            except StoreUnavailableError as error:
+                if error.problem == FILE_LOCKED:
+                    # Each of them would wait as long again.
+                    return [StoreUnavailableError(error.store, error.problem) for _ in batch]
+            except Exception:  # noqa: BLE001, S110 - whatever is wrong with the batch, each is written alone
+                pass
+        return [
+            self._append_alone(item) if length is None else length for item, length in zip(batch, written, strict=True)
+        ]
 
     def _append_alone(self, item: Append) -> int | BaseException:
         try:
