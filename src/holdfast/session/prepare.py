@@ -167,32 +167,41 @@ class RequestBuilder:
         reasons: list[str] = []
         if not options.refusals and (limit := await self._calibrator.provider_limit(options.served_model)) is not None:
             options = _limited_options(options, self._budget(options), limit, reasons)
-        waits, known_reasons, is_refreshed = 0, len(reasons), False
+        waits = 0
         while True:
-            try:
-                # What is recorded fails if other writers have appended meanwhile, so the first attempt reads nothing.
-                async with self._log.locked() if is_refreshed else self._log.loaded():
-                    request = await self._attempt(options, reasons, may_wait=waits < MAX_SUMMARY_WAITS)
-            except ConcurrentWriteError:
-                del reasons[known_reasons:]
-                continue
-            except (StoreError, NotInMemoryError):
-                raise
-            except HoldfastError:
-                if is_refreshed:
-                    raise
-                del reasons[known_reasons:]
-                is_refreshed = True
-                continue
+            request = await self._attempt_until_current(options, reasons, may_wait=waits < MAX_SUMMARY_WAITS)
             if request is not None:
                 if not options.refusals:
                     self.last_prepared[options.scope] = LastPrepared(original, request, len(self._log.history))
                 return request
-            waits, known_reasons, is_refreshed = waits + 1, len(reasons), True
+            waits += 1
             await self._compactor.wait()
             if self._log.history.session_state.ready_summary is None:
                 # There is no summary, so plan this request as if no model could write one.
                 options = replace(options, without_summarizer=True)
+
+    async def _attempt_until_current(
+        self, options: RequestOptions, reasons: list[str], *, may_wait: bool
+    ) -> Request | None:
+        """Return the result of an attempt on a history that no other writer has changed meanwhile.
+
+        The first attempt does not ask the store for news, because what it records fails if there are any. If it raises
+        an error, the decision is made again on a refreshed history.
+        """
+        is_refreshed, known_reasons = False, len(reasons)
+        while True:
+            try:
+                async with self._log.lock:
+                    if is_refreshed or not self._log.is_loaded:
+                        await self._log.refresh()
+                    return await self._attempt(options, reasons, may_wait=may_wait)
+            except (StoreError, NotInMemoryError):
+                raise
+            except HoldfastError as error:
+                if is_refreshed and not isinstance(error, ConcurrentWriteError):
+                    raise
+                is_refreshed = True
+                del reasons[known_reasons:]
 
     def forget_scope(self, scope: str) -> None:
         """Forget the last request of an agent that will make no more."""
@@ -327,7 +336,7 @@ class RequestBuilder:
         prefix_break = self._prefix_break(self.last_requests.get(scope), request, options)
         if not options.refusals:
             self._budgets[scope, options.model] = situation.budget
-        self.last_requests[scope] = SentRequest(
+        sent = SentRequest(
             prefix=CachedPrefix(
                 format=self._log.history.message_format.name,
                 messages=request.messages,
@@ -346,7 +355,7 @@ class RequestBuilder:
             await self._compactor.shelve_ready_summary(except_scope=scope)
         for step in plan.later:
             if isinstance(step, CompactSpan) and self._compactor.may_start(plan_input):
-                await self._compactor.start(step, plan_input, last_request=self.last_requests.get(scope))
+                await self._compactor.start(step, plan_input, last_request=sent)
         await self._log.append(
             usage_measured_event(view, request.tokens, situation),
             *(() if view.truncated is None else (view.truncated,)),
@@ -354,6 +363,7 @@ class RequestBuilder:
                 request, view, plan_input, policy_hash(self._compactor.policy), prefix_break=prefix_break, **prefix
             ),
         )
+        self.last_requests[scope] = sent
         if view.is_emergency:
             self._compactor.observers.start_memory_update()
         if scope == log.MAIN:

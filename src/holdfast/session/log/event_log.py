@@ -103,7 +103,8 @@ class SessionLog:
         self.session = session
         self.clock = clock
         self.lock = SessionLock(session)
-        self._is_loaded = False
+        self.is_loaded = False
+        """Whether the log was read before; the history may still lack what other writers have appended since."""
         self._retention_days: int | None = None
         self._is_retention_recorded = False
         self.reset()
@@ -113,14 +114,6 @@ class SessionLog:
         """Hold the lock over a history that has every event of the store."""
         async with self.lock:
             await self.refresh()
-            yield
-
-    @asynccontextmanager
-    async def loaded(self) -> AsyncGenerator[None, None]:
-        """Hold the lock over a history that may lack the newest events of other writers: an append would notice."""
-        async with self.lock:
-            if not self._is_loaded:
-                await self.refresh()
             yield
 
     async def find_scope(self, scope: str) -> str:
@@ -162,7 +155,7 @@ class SessionLog:
     # Reading.
 
     async def _load_snapshot(self) -> None:
-        self._is_loaded = True
+        self.is_loaded = True
         stored = None
         with suppress(StoreError):
             stored = await self.store.get_snapshot(self.session)
@@ -182,7 +175,7 @@ class SessionLog:
 
     async def refresh(self) -> int:
         """Apply what other writers have appended since, and return the number of events."""
-        if not self._is_loaded:
+        if not self.is_loaded:
             await self._load_snapshot()
         start = self.stored.length
         news = await self.stored.read_new()

@@ -37,12 +37,25 @@ async def extract_blob(store: Store, record: JsonRecord, blobs: list[str]) -> Js
     if record.get("type") != log.MessageAppended.KIND or not isinstance(data, dict) or "native" not in data:
         return record
     values = cast("dict[str, object]", data)
+    if _is_certainly_small(values["native"]):
+        return record
     content = json.dumps(values["native"], ensure_ascii=True).encode()
     if len(content) < MIN_BLOB_BYTES:
         return record
     digest = await store.put_blob(content)
     blobs.append(digest)
     return {**record, "data": {**{key: value for key, value in values.items() if key != "native"}, "blob": digest}}
+
+
+def _is_certainly_small(native: object) -> bool:
+    """Return whether a message consists of short texts only, so that it need not be encoded to know its size."""
+    if not isinstance(native, dict):
+        return False
+    texts = [text for pair in cast("dict[object, object]", native).items() for text in pair]
+    # A character takes at most twelve bytes as JSON, and a text six more.
+    return all(isinstance(text, str) for text in texts) and (
+        sum(12 * len(cast("str", text)) + 6 for text in texts) < MIN_BLOB_BYTES
+    )
 
 
 async def inline_blob(store: Store, record: JsonRecord) -> JsonRecord:
