@@ -4,6 +4,7 @@ A conversation is bound to one scope of the log. The `Session` is the main agent
 own. All conversations of a session share one `SessionEngine`.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -424,8 +425,12 @@ class Conversation:
         ]
         if signals:
             # The messages are recorded; without the observation nothing is missing.
-            with suppress(StoreError, ConcurrentWriteError):
-                await self._log.append(*signals)
+            try:
+                with suppress(StoreError, ConcurrentWriteError):
+                    await self._log.append(*signals)
+            except asyncio.CancelledError:
+                self._log.mark_unconfirmed(events, positions)
+                raise
 
     @property
     def _default_format(self) -> str:

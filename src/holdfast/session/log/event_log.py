@@ -259,13 +259,14 @@ class SessionLog:
     ) -> range:
         """Record messages, and return their positions.
 
-        A failed append may have reached the store; the same messages are then not recorded a second time.
+        A failed or cancelled append may have reached the store; the same messages are then not recorded a second time.
         """
         if (known := await self._already_appended(events)) is not None:
             return known
         if not events:
             return range(len(self.history), len(self.history))
         for conflicts in range(MAX_CONFLICTS):
+            place = self.stored.length
             start, marks = len(self.history), self.history.recall_marks.for_unrecorded()
             index = index_entries(
                 (position, marks.observe(message, position, event.scope))
@@ -275,20 +276,24 @@ class SessionLog:
                 is_appended = await self._try_append(
                     events, messages, index, must_be_current=must_be_current, conflicts=conflicts
                 )
+                if is_appended:
+                    await self._record_retention()
+                    if self.stored.length - self._snapshot_length >= max(
+                        SNAPSHOT_EVERY, self.stored.length // SNAPSHOT_SHARE
+                    ):
+                        await self.save_snapshot()
+                    return range(start, start + len(events))
             except (StoreUnavailableError, asyncio.CancelledError):
-                self._unconfirmed = _UnconfirmedAppend(self.stored.length, tuple(events))
+                self._unconfirmed = _UnconfirmedAppend(place, tuple(events))
                 raise
-            if is_appended:
-                await self._record_retention()
-                if self.stored.length - self._snapshot_length >= max(
-                    SNAPSHOT_EVERY, self.stored.length // SNAPSHOT_SHARE
-                ):
-                    await self.save_snapshot()
-                return range(start, start + len(events))
             if must_be_current:
                 raise ConcurrentWriteError(self.session)
         actual = await self.store.length(self.session)
         raise SequenceConflictError(self.session, expected=self.stored.length, actual=actual)
+
+    def mark_unconfirmed(self, events: Sequence[log.MessageAppended], positions: range) -> None:
+        """Note that the caller of an append was cancelled, and may record the same messages again."""
+        self._unconfirmed = _UnconfirmedAppend(self._log_positions[positions.start], tuple(events))
 
     async def _record_retention(self) -> None:
         """Record the retention once. If that fails, the next append tries again; until then nothing expires."""
