@@ -43,6 +43,11 @@ def parse_endpoint(model: str) -> ModelEndpoint | None:
     return ModelEndpoint(url, name)
 
 
+def is_summarizer_name(model: str) -> bool:
+    """Return whether `open_summarizer` can open a model: `embedded`, or a name with its provider or its endpoint."""
+    return model == EMBEDDED or ":" in model
+
+
 def open_summarizer(model: str) -> Summarizer:
     """Return a summarizer by its name.
 
