@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores import postgres
-from holdfast.stores.appends import Append
+from holdfast.stores.appends import MAX_BATCH, Append
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.sqlite import database
 from holdfast.stores.sqlite.store import SqliteStore
@@ -58,11 +58,26 @@ async def sqlite_store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
     await store.close()
 
 
-async def append_to_fifty(store: SqliteStore | PostgresStore, after: int) -> list[int]:
+async def append_to(count: int, store: SqliteStore | PostgresStore, after: int) -> list[int]:
     appends = (
-        store.append(f"s{number}", [message_record(str(number))], after=after, time_ms=NOW_MS) for number in range(50)
+        store.append(f"s{number}", [message_record(str(number))], after=after, time_ms=NOW_MS)
+        for number in range(count)
     )
     return await asyncio.gather(*appends)
+
+
+async def append_to_fifty(store: SqliteStore | PostgresStore, after: int) -> list[int]:
+    return await append_to(50, store, after)
+
+
+async def test_more_appends_than_one_batch_holds_are_all_written(
+    sqlite_store: SqliteStore, new_database: Callable[[], str]
+) -> None:
+    count, shared = MAX_BATCH + 20, PostgresStore(new_database())
+    for store in (sqlite_store, shared):
+        assert await append_to(count, store, 0) == [1] * count
+        assert len(await store.sessions(limit=2 * count)) == count
+    await shared.close()
 
 
 async def test_sqlite_writes_appends_that_wait_together_in_one_transaction(sqlite_store: SqliteStore) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from holdfast.stores.base import AppendTimes, IndexEntry, JsonRecord, check_session_id
 from holdfast.stores.encoding import pack_record
 
+MAX_BATCH = 256
+"""How many appends one transaction or statement writes at most."""
 MAX_BATCHED_RECORDS, MAX_BATCHED_CHARS = 8, 100_000
 """An append with more records or more text is written alone, so that small ones do not wait for it."""
 MAX_BATCHED_TIME_MS = 1 << 60

@@ -19,7 +19,7 @@ from holdfast.errors import (
     UnknownSessionError,
     WrongEventLoopError,
 )
-from holdfast.stores.appends import Append
+from holdfast.stores.appends import MAX_BATCH, Append
 from holdfast.stores.base import (
     AppendTimes,
     IndexEntry,
@@ -52,8 +52,6 @@ from holdfast.stores.postgres_pool import (
 )
 from holdfast.stores.search_terms import SearchTerm, index_body, search_terms
 
-MAX_BATCH = 256
-"""How many appends one statement writes at most."""
 MAX_VECTOR_BYTES = 1_000_000
 """A little less than PostgreSQL's limit for the index of one text; it rejects larger ones."""
 _FIRST_NUMBER = re.compile(r"[0-9]+")

@@ -20,7 +20,7 @@ from types import CoroutineType
 from typing import Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from holdfast.errors import StoreUnavailableError, WrongEventLoopError
-from holdfast.stores.appends import Append
+from holdfast.stores.appends import MAX_BATCH, Append
 from holdfast.stores.base import IndexEntry, JsonRecord
 from holdfast.stores.sqlite.database import SqliteDatabase
 from holdfast.stores.sqlite.schema import FILE_LOCKED, READ_ONLY_FOLDER, as_sqlite_store_error
@@ -53,9 +53,13 @@ class WorkerThread:
             # A daemon, so that the program may exit at once: only unacknowledged writes can be missing, none is torn.
             threading.Thread(target=_work, args=(self._queue,), name=self._name, daemon=True).start()
             weakref.finalize(self, self._queue.put, None)
-        if self._process != os.getpid():
-            raise WrongEventLoopError("this SQLite store")
+        self.check_process()
         self._queue.put(action)
+
+    def check_process(self) -> None:
+        """Raise in a forked process."""
+        if self._queue is not None and self._process != os.getpid():
+            raise WrongEventLoopError("this SQLite store")
 
 
 def _work(queue: _Queue) -> None:
@@ -132,6 +136,7 @@ class SqliteStore:
             return await self.run_in_thread(lambda database: database.append(item))
         # Here and not in the thread: each call of zlib would let go of the interpreter, and wait for the loop.
         item.lines()
+        self._thread.check_process()
         loop = asyncio.get_running_loop()
         waiting = _WaitingAppend(item, loop, loop.create_future())
         self._waiting.append(waiting)
@@ -144,7 +149,9 @@ class SqliteStore:
         """Write every append that waits, and settle each with its own result."""
         # First the flag, then the appends: one that comes between the two finds no write queued, and queues one.
         self._is_write_queued = False
-        taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        taken = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
+        if self._waiting:
+            self._thread.submit(self._write_waiting)
         batch = [waiting for waiting in taken if not waiting.future.cancelled()]
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[int], int | BaseException]]] = {}
         for waiting, result in zip(batch, self._write([waiting.item for waiting in batch]), strict=True):
