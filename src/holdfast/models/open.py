@@ -44,8 +44,8 @@ def parse_endpoint(model: str) -> ModelEndpoint | None:
 
 
 def is_summarizer_name(model: str) -> bool:
-    """Return whether `open_summarizer` can open a model: `embedded`, or a name with its provider or its endpoint."""
-    return model == EMBEDDED or ":" in model
+    """Return whether `open_summarizer` can open a model: one with its provider or its endpoint, or a known name."""
+    return ":" in model or model in {EMBEDDED, "test"}  # pydantic-ai's own test model
 
 
 def open_summarizer(model: str) -> Summarizer:
