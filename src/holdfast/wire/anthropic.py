@@ -117,23 +117,17 @@ def _repair_message(native: Mapping[str, Any], role: Role, place: InputPath) -> 
     content = native.get("content")
     if not is_list(content):
         return native
-    uses = {
-        str(block.get("id")) for block in content if is_mapping(block) and str(block.get("type")).endswith("_tool_use")
-    }
-    blocks = [block for raw in content if (block := _repair_block(raw, role, uses, place)) is not None]
+    blocks = [block for raw in content if (block := _repair_block(raw, role, place)) is not None]
     return replace_items(native, "content", blocks)
 
 
-def _repair_block(block: Any, role: Role, uses: set[str], place: InputPath) -> Any:
+def _repair_block(block: Any, role: Role, place: InputPath) -> Any:
     kind = block.get("type") if is_mapping(block) else None
     if kind == "thinking" and "thinking" in block and not isinstance(block.get("signature"), str):
         place.repair_notes.append("left out reasoning without a signature")
         return None
     if (kind == "tool_use" and role != "assistant") or (kind == "tool_result" and role != "user"):
         place.repair_notes.append(f"left out a {kind} in a message of the {role}")
-        return None
-    if str(kind).endswith("_tool_result") and str(block.get("tool_use_id")) not in uses:
-        place.repair_notes.append(f"left out a {kind} without its tool use")
         return None
     if kind != "tool_use":
         return _without_blank_inside(block, kind, place)
@@ -190,7 +184,10 @@ def _content(block: Mapping[str, Any], kind: str, trust: Trust, place: InputPath
     for key in ("id", "tool_use_id"):
         if key in block:
             place.require_text(block[key], f"{path}.{key}")
-    return Opaque(kind, place.json_text(block, path), trust, block)
+    # The provider's own tools pair by id like others, and a result may come in a later answer than its use.
+    use = str(block.get("id")) if kind.endswith("_tool_use") else ""
+    result = str(block.get("tool_use_id")) if kind.endswith("_tool_result") else ""
+    return Opaque(kind, place.json_text(block, path), trust, block, server_use=use, server_result=result)
 
 
 def _result(block: Mapping[str, Any], place: InputPath, path: str) -> ToolResult:
