@@ -85,9 +85,9 @@ async def test_a_prompt_limit_that_holds_no_conversation_is_refused_and_not_kept
     session = await Session.open("s", model="gpt-5")
     await session.record([user_message("hello")])
 
-    with pytest.raises(SettingsError, match="max_prompt_tokens: .*at least"):
+    with pytest.raises(SettingsError, match=r"max_prompt_tokens: .*at least"):
         await session.prepare(16_000, max_prompt_tokens=limit)
-    with pytest.raises(SettingsError, match="max_prompt_tokens: .*at least"):
+    with pytest.raises(SettingsError, match=r"max_prompt_tokens: .*at least"):
         await session.switch_model("gpt-5", max_prompt_tokens=limit)
 
     assert (await session.prepare(16_000)).messages == [user_message("hello")]

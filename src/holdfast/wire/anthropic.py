@@ -1,6 +1,7 @@
 """Anthropic Messages: blocks in user and assistant turns, with system text outside the messages."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ from holdfast.wire.media import data_tokens, image_source, image_tokens
 
 ANTHROPIC_ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant"}
 MAX_CACHE_MARKS = 4
+_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _FIELDS = frozenset({"role", "content"})
 _BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
     "text": frozenset({"type", "text"}),
@@ -138,6 +140,7 @@ def _repair_block(block: Any, role: Role, place: InputPath) -> Any:
     if not block.get("name"):
         changes["name"] = "tool"
         place.repair_notes.append("added a missing name to a tool_use")
+    changes |= place.repair_name(block.get("name"), _TOOL_NAME)
     return {**block, **changes} if changes else block
 
 

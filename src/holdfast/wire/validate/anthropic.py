@@ -16,6 +16,7 @@ from holdfast.wire.validate.rules import (
     image_limit_rule,
     is_blank,
     is_not_empty,
+    tool_name_violations,
 )
 
 ANTHROPIC_MAX_IMAGES = 100
@@ -82,6 +83,17 @@ def ids_are_unique(payload: Payload) -> Iterator[Violation]:
             seen.add(use)
 
 
+def tool_names_are_plain(payload: Payload) -> Iterator[Violation]:
+    """The name of a tool has at most 128 letters, digits, underscores and dashes."""
+    names = [
+        (at(index, f".content[{number}].name"), block.get("name"))
+        for index, message in enumerate(payload.messages)
+        for number, block in enumerate(content_blocks(message))
+        if block.get("type") == "tool_use"
+    ]
+    yield from tool_name_violations(names, r"[a-zA-Z0-9_-]{1,128}")
+
+
 def nothing_is_empty(payload: Payload) -> Iterator[Violation]:
     """Messages and text blocks are not empty."""
     for index, message in enumerate(payload.messages):
@@ -145,6 +157,7 @@ ANTHROPIC_RULES: tuple[ValidationRule, ...] = (
     begins_and_ends_with_user,
     uses_are_answered,
     ids_are_unique,
+    tool_names_are_plain,
     nothing_is_empty,
     thinking_is_signed,
     thinking_follows_its_prefix,
