@@ -83,7 +83,7 @@ def ids_are_unique(payload: Payload) -> Iterator[Violation]:
             seen.add(use)
 
 
-def tool_names_are_plain(payload: Payload) -> Iterator[Violation]:
+def use_names_are_plain(payload: Payload) -> Iterator[Violation]:
     """The name of a tool has at most 128 letters, digits, underscores and dashes."""
     names = [
         (at(index, f".content[{number}].name"), block.get("name"))
@@ -157,7 +157,7 @@ ANTHROPIC_RULES: tuple[ValidationRule, ...] = (
     begins_and_ends_with_user,
     uses_are_answered,
     ids_are_unique,
-    tool_names_are_plain,
+    use_names_are_plain,
     nothing_is_empty,
     thinking_is_signed,
     thinking_follows_its_prefix,

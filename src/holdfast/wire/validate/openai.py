@@ -80,7 +80,7 @@ def ids_are_short_enough(payload: Payload) -> Iterator[Violation]:
                 yield Violation("id-length", at(index, ".tool_calls"), problem)
 
 
-def tool_names_are_plain(payload: Payload) -> Iterator[Violation]:
+def function_names_are_plain(payload: Payload) -> Iterator[Violation]:
     """The name of a function has at most 64 letters, digits, underscores and dashes."""
     names = [
         (at(index, f".tool_calls[{number}].function.name"), call["function"].get("name"))
@@ -116,7 +116,7 @@ OPENAI_RULES: tuple[ValidationRule, ...] = (
     calls_are_answered,
     ids_are_unique,
     ids_are_short_enough,
-    tool_names_are_plain,
+    function_names_are_plain,
     content_is_there,
     strings_are_short_enough,
     image_limit_rule("image_url", OPENAI_MAX_IMAGES),

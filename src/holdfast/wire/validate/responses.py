@@ -98,7 +98,7 @@ def call_ids_are_unique(payload: Payload) -> Iterator[Violation]:
         seen.add(call_id)
 
 
-def tool_names_are_plain(payload: Payload) -> Iterator[Violation]:
+def call_names_are_plain(payload: Payload) -> Iterator[Violation]:
     """The name of a tool has only letters, digits, underscores and dashes."""
     calls = {"function_call", "custom_tool_call"}
     names = [
@@ -182,7 +182,7 @@ RESPONSES_RULES: tuple[ValidationRule, ...] = (
     calls_are_answered,
     outputs_are_of_their_kind,
     call_ids_are_unique,
-    tool_names_are_plain,
+    call_names_are_plain,
     texts_are_of_their_author,
     item_ids_have_their_prefix,
     reasoning_is_followed,
