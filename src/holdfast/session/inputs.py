@@ -98,6 +98,14 @@ def check_text(setting: str, value: object) -> str:
     return value
 
 
+def check_line(setting: str, value: object) -> str:
+    """Check that a value is a string without line breaks and other control characters."""
+    text = check_text(setting, value)
+    if any(char != " " and not char.isprintable() for char in text):
+        raise SettingsError(setting, f"must be one line without control characters, not {short_repr(value)}")
+    return text
+
+
 def check_count(setting: str, value: object) -> int:
     """Check that a value is a whole number, 0 or more."""
     if not is_integer(value) or value < 0:

@@ -38,6 +38,7 @@ from holdfast.session.inputs import (
     as_json_messages,
     check_count,
     check_endpoint,
+    check_line,
     check_model,
     check_position,
     check_text,
@@ -419,7 +420,7 @@ class Session(DelegatingConversation):
     async def rename(self, name: str) -> None:
         """Set the session's display name."""
         self._log.lock.check_open()
-        await self.store.rename(self.id, check_text("name", name))
+        await self.store.rename(self.id, check_line("name", name))
 
     # Reading.
 
