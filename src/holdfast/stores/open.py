@@ -1,7 +1,7 @@
 """Opens a store by its URL."""
 
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from holdfast.errors import SettingsError
 from holdfast.stores.base import Store
@@ -19,8 +19,9 @@ def open_store(url: str | Store) -> Store:
     if scheme == "memory":
         return MemoryStore()
     if scheme == "sqlite":
-        path = unquote(urlsplit(url).path)[1:] if rest.startswith("/") else unquote(rest)
-        if not path:
+        # A path has neither a query nor a fragment: `?` and `#` are characters of a file name.
+        path = unquote(rest.removeprefix("/"))
+        if not path or "\0" in path:
             raise SettingsError("store", "sqlite:/// needs the path of a file, such as sqlite:///chats.db")
         return SqliteStore(Path(path).expanduser())
     if scheme in {"postgresql", "postgres"}:
