@@ -36,6 +36,7 @@ from holdfast.session.conversation import SessionEngine
 from holdfast.session.delegation import DelegatingConversation, end_abandoned_delegations
 from holdfast.session.inputs import (
     as_json_messages,
+    check_clock,
     check_count,
     check_endpoint,
     check_line,
@@ -91,8 +92,6 @@ class Session(DelegatingConversation):
         self.store = open_store(store)
         self.clock = clock
         self._owns_store = isinstance(store, str)
-        if not callable(clock):
-            raise SettingsError("clock", f"must be a function that returns milliseconds, not {short_repr(clock)}")
         if not isinstance(processors, RequestProcessors):
             raise SettingsError("processors", f"must be a RequestProcessors, not {short_repr(processors)}")
         engine = SessionEngine(
@@ -123,7 +122,7 @@ class Session(DelegatingConversation):
         compaction: CompactionOptions | None = None,
         max_prompt_tokens: int | None = None,
         processors: RequestProcessors = NO_PROCESSORS,
-        clock: Clock = now_ms,
+        clock: Callable[[], float] = now_ms,
         endpoint: str | None = None,
         format: str | None = None,  # noqa: A002 - the word users say
     ) -> "SessionOpener":
@@ -147,7 +146,7 @@ class Session(DelegatingConversation):
             model=model,
             endpoint=endpoint,
             compaction=options,
-            clock=clock,
+            clock=check_clock(clock),
             processors=processors,
             format_name=format,
         )
