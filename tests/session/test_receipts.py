@@ -88,7 +88,7 @@ async def test_the_reason_is_on_the_receipt_and_so_is_why_nothing_was_done() -> 
 
     (made,), (failed,) = await session.receipts(), await other.receipts()
 
-    assert "% of the budget (threshold 95%); compacting to about" in made.reason
+    assert " for messages (threshold 95%); compacting to about" in made.reason
     assert (made.summary.by_model, made.summary.usage, made.summary.dollars, made.summary.duration_ms) == (
         None,
         None,

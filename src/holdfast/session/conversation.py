@@ -199,6 +199,10 @@ class Conversation:
     ) -> Request:
         """Return the next request: valid for its provider, within its budget, and recorded.
 
+        `system` and `tools` are counted, and the request holds them as they are, beside its messages: pass
+        `request.system` and `request.tools` on as your provider takes them. With OpenAI chat, record the system text as
+        the first message instead.
+
         `model` and `endpoint` apply to this request; None means those of the session. `max_prompt_tokens` is the
         largest prompt that the provider of the model accepts, if it names one; it applies to later requests too.
         `has_recall` says whether the model has the tool of `recall_tool`; if so, markers in the request explain how to

@@ -277,7 +277,12 @@ class RequestBuilder:
                 if await self._apply_step(step, plan_input, reason, may_wait=may_wait):
                     return None
                 plan_input = self.plan_input(options, calibration)
-        view = replace(view, tokens_before=before.tokens_before, is_before_counted=before.is_before_counted)
+        view = replace(
+            view,
+            tokens_before=before.tokens_before,
+            messages_before=before.messages_before,
+            is_before_counted=before.is_before_counted,
+        )
         return await self._finish(plan, view, plan_input, options, tuple(dict.fromkeys((*reasons, *view.reasons))))
 
     async def _apply_step(self, step: Step, plan_input: PlanInput, reason: str, *, may_wait: bool) -> bool:

@@ -336,10 +336,13 @@ def _visible_count(plan_input: PlanInput, start: int, stop: int) -> int:
 
 
 def _describe_fill(plan_input: PlanInput, threshold: float) -> str:
-    tokens, count = plan_input.projection.tokens, len(plan_input.projection)
-    return (
-        f"{tokens:,} tokens in {count:,} messages fill {plan_input.fill:.0%} of the budget (threshold {threshold:.0%})"
-    )
+    situation, count = plan_input.situation, len(plan_input.projection)
+    tokens = f"{situation.billed_tokens(plan_input.projection.tokens):,} tokens in {count:,} messages"
+    # A budget may also limit messages, turns or bytes; then the share is one of these.
+    is_about_tokens = plan_input.fill == plan_input.token_fill
+    room = situation.billed_tokens(situation.message_budget)
+    whole = f"the {room:,} for messages" if is_about_tokens else "the budget"
+    return f"{tokens} fill {plan_input.fill:.0%} of {whole} (threshold {threshold:.0%})"
 
 
 def without_durations(text: str) -> str:
