@@ -43,7 +43,7 @@ from holdfast.models.base import CachedPrefix
 from holdfast.session.calibration import ServedModel, UsageCalibrator
 from holdfast.session.compaction.compactor import Compactor
 from holdfast.session.compaction.summarizer import SentRequest
-from holdfast.session.inputs import check_count, extras_json
+from holdfast.session.inputs import extras_json
 from holdfast.session.log.event_log import SessionLog
 from holdfast.session.request import Request, policy_hash, request_of, request_prepared_event
 from holdfast.session.thinking import bind_thinking
@@ -250,7 +250,8 @@ class RequestBuilder:
     def set_prompt_limit(self, model: str | None, max_prompt_tokens: int | None) -> None:
         """Keep the requests to a model within the largest prompt that its provider accepts; None changes nothing."""
         if max_prompt_tokens is not None:
-            self.prompt_limits[model] = check_count("max_prompt_tokens", max_prompt_tokens)
+            # A limit that no budget can have is refused before it is kept: it would fail every later request.
+            self.prompt_limits[model] = Budget.resolve(max_prompt_tokens=max_prompt_tokens).tokens
 
     def _budget(self, options: RequestOptions) -> Budget:
         return budget_for(

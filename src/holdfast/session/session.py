@@ -36,8 +36,10 @@ from holdfast.session.conversation import SessionEngine
 from holdfast.session.delegation import DelegatingConversation, end_abandoned_delegations
 from holdfast.session.inputs import (
     as_json_messages,
+    check_clock,
     check_count,
     check_endpoint,
+    check_line,
     check_model,
     check_position,
     check_text,
@@ -88,8 +90,6 @@ class Session(DelegatingConversation):
         self.id = check_session_id(session_id)
         rules, model, endpoint = policy_named(policy), check_model(model), check_endpoint(endpoint)
         self.clock = clock
-        if not callable(clock):
-            raise SettingsError("clock", f"must be a function that returns milliseconds, not {short_repr(clock)}")
         if not isinstance(processors, RequestProcessors):
             raise SettingsError("processors", f"must be a RequestProcessors, not {short_repr(processors)}")
         self._shares_store = isinstance(store, str)
@@ -122,7 +122,7 @@ class Session(DelegatingConversation):
         compaction: CompactionOptions | None = None,
         max_prompt_tokens: int | None = None,
         processors: RequestProcessors = NO_PROCESSORS,
-        clock: Clock = now_ms,
+        clock: Callable[[], float] = now_ms,
         endpoint: str | None = None,
         format: str | None = None,  # noqa: A002 - the word users say
     ) -> "SessionOpener":
@@ -148,7 +148,7 @@ class Session(DelegatingConversation):
             model=model,
             endpoint=endpoint,
             compaction=options,
-            clock=clock,
+            clock=check_clock(clock),
             processors=processors,
             format_name=format,
         )
@@ -421,7 +421,7 @@ class Session(DelegatingConversation):
     async def rename(self, name: str) -> None:
         """Set the session's display name."""
         self._log.lock.check_open()
-        await self.store.rename(self.id, check_text("name", name))
+        await self.store.rename(self.id, check_line("name", name))
 
     # Reading.
 

@@ -3,7 +3,7 @@
 import os
 import threading
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from holdfast.errors import SettingsError
@@ -35,9 +35,9 @@ def open_store(url: str | Store) -> Store:
 
 
 def _sqlite_path(url: str) -> Path:
-    rest = url.partition("://")[2]
-    path = unquote(urlsplit(url).path)[1:] if rest.startswith("/") else unquote(rest)
-    if not path:
+    """Return the file of a SQLite URL; it has neither a query nor a fragment, so `?` and `#` belong to its name."""
+    path = unquote(url.partition("://")[2].removeprefix("/"))
+    if not path or "\0" in path:
         raise SettingsError("store", "sqlite:/// needs the path of a file, such as sqlite:///chats.db")
     return Path(path).expanduser()
 
