@@ -5,7 +5,7 @@ records read from the store.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,7 +29,7 @@ BUDGET = 400_000
 
 
 @contextmanager
-def counted_operations() -> Iterator[Counter[str]]:
+def counted_operations() -> Generator[Counter[str]]:
     """Count what the package does to messages while the block runs."""
     done: Counter[str] = Counter()
 

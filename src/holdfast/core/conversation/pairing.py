@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from holdfast.core.conversation.batching import Batching, id_from_name, safe_id_stem
+from holdfast.core.conversation.batching import Batching, id_from_name, made_id
 from holdfast.core.conversation.messages import Entry, Message, Part, Text, ToolCall, ToolResult
 
 INTERRUPTED_RESULT = "Interrupted by user."
@@ -188,9 +188,11 @@ class CallPairing:
         is_new = call.id not in self.used_ids and call.id not in self._earlier
         if call.id and is_new and (accepts is None or accepts(call.id)):
             return answer
-        fresh = f"{safe_id_stem(call.id)}_{'x' if position is None else position}_{ordinal}"
+        ending = f"_{'x' if position is None else position}_{ordinal}"
+        fresh = made_id(call.id, ending, self._batching.max_id_chars)
         while fresh in self.used_ids or fresh in self._callers or fresh in self._earlier:
-            fresh += "x"
+            ending += "x"
+            fresh = made_id(call.id, ending, self._batching.max_id_chars)
         self.made_ids.add(fresh)
         call = call.with_id(fresh)
         self.id_repairs.append(Repair(position, f"renamed a repeated, empty or unusable call id to {call.id!r}"))
