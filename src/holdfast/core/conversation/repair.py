@@ -230,8 +230,8 @@ class GrowingRepair:
     """Repairs a view that grows: with the result of `repair_entries` for the whole, numbered by the index in the view.
 
     What comes before the newest exchange is repaired once. It is repaired again only if a result arrives for one of its
-    calls, or if a later call has an id that repair has made. Formats that pair by name, and views with unpaired tools of
-    the provider, are always repaired as a whole.
+    calls, or if a later call has an id that repair has made. Formats that pair by name, and views with unpaired tools
+    of the provider, are always repaired as a whole.
     """
 
     def __init__(self, batching: Batching, counter: Counter) -> None:
