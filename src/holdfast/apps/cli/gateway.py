@@ -44,7 +44,6 @@ async def run_gateway(args: argparse.Namespace, store: Store) -> int:
     app = gateway_app(
         store=settings.store,
         policy=settings.effective_policy,
-        budget=settings.max_context_tokens,
         upstreams=_upstreams([*settings.gateway_upstreams, *args.upstream]),
         access=replace(access, control_token=token),
         timeouts=PhaseTimeouts(
@@ -54,6 +53,7 @@ async def run_gateway(args: argparse.Namespace, store: Store) -> int:
         ),
         settings=RelaySettings(
             max_body_bytes=settings.gateway_body_mb * MEGABYTE_BYTES,
+            budget_tokens=settings.max_context_tokens,
             is_strict=args.strict,
             ping_seconds=settings.gateway_ping_seconds,
         ),

@@ -22,6 +22,7 @@ from holdfast.apps.gateway.recording import Recorder
 from holdfast.apps.gateway.upstream import PhaseTimeouts, UpstreamClient, Upstreams
 from holdfast.apps.gateway.wires import destination_of, error_body
 from holdfast.core.planning.policy import Policy
+from holdfast.stores.base import Store
 
 NO_WEBSOCKETS = "this gateway speaks HTTP only; send the request with POST"
 UPGRADE_REQUIRED = 426
@@ -30,9 +31,8 @@ UPGRADE_REQUIRED = 426
 
 def gateway_app(
     *,
-    store: str = "memory://",
+    store: str | Store = "memory://",
     policy: str | Policy = "default",
-    budget: int | None = None,
     upstreams: Mapping[str, str] | None = None,
     access: Access | None = None,
     timeouts: PhaseTimeouts | None = None,
@@ -44,7 +44,7 @@ def gateway_app(
     connect; by default programs of this machine. Where no lifespan runs, call `close_gateway(app)` at the end.
     """
     metrics = GatewayMetrics()
-    recorder, client = Recorder(store, policy=policy, budget=budget), UpstreamClient(timeouts or PhaseTimeouts())
+    recorder, client = Recorder(store, policy=policy), UpstreamClient(timeouts or PhaseTimeouts())
     rules = access or Access()
     relay = Relay(
         recorder=recorder,

@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from secrets import token_hex
-from typing import Literal, TypeAlias
 from urllib.parse import quote
 
 import aiohttp
@@ -26,7 +25,7 @@ from holdfast.apps.gateway.encodings import (
     decompressed,
 )
 from holdfast.apps.gateway.metrics import GatewayMetrics
-from holdfast.apps.gateway.recording import ClientRequest, Exchange, Recorder
+from holdfast.apps.gateway.recording import ClientRequest, Ending, Exchange, Recorder
 from holdfast.apps.gateway.upstream import (
     CREDENTIAL_HEADERS,
     Headers,
@@ -42,13 +41,13 @@ from holdfast.apps.gateway.wires import (
     STREAM_TYPE,
     Destination,
     LastEventFinder,
-    WireName,
     destination_of,
     error_body,
     has_event_end,
     is_event_boundary,
 )
 from holdfast.redaction import redact_text
+from holdfast.wire.answers import Wire
 
 logger = logging.getLogger("holdfast.gateway")
 
@@ -59,8 +58,6 @@ BUFFERED_UPLOAD_BYTES = 1 << 20
 HEAVY_BODY_BYTES = 1 << 18
 """A larger compressed body is opened in a thread."""
 MAX_ERROR_HEADER_CHARS = 200
-
-Ended: TypeAlias = Literal["complete", "cut", "client_left", "refused"]
 
 
 class ClientLeftError(Exception):
@@ -80,6 +77,8 @@ class RelaySettings:
     """How exchanges are handled."""
 
     max_body_bytes: int = 64 << 20
+    budget_tokens: int | None = None
+    """The largest request, which a header tells the client."""
     is_strict: bool = False
     """Whether a request that cannot be recorded is refused instead of forwarded."""
     ping_seconds: float = 15.0
@@ -283,7 +282,7 @@ class Relay:
             return await self._refuse(call, 503, text)
         await self._exchange(call)
 
-    async def _record(self, call: "_Call", wire: WireName) -> None:
+    async def _record(self, call: "_Call", wire: Wire) -> None:
         """Store the client's new messages; a failure is kept for a header, because the request is forwarded anyway."""
         destination, body = call.destination, call.body
         encoding = call.headers.get("content-encoding", "").strip().lower()
@@ -318,6 +317,8 @@ class Relay:
             self._note_failure(call, "request", str(error) or type(error).__name__)
         else:
             self._metrics.recording_seconds.observe(time.perf_counter() - started)
+            if self._settings.budget_tokens is not None:
+                call.exchange.headers["x-holdfast-budget"] = str(self._settings.budget_tokens)
 
     def _note_failure(self, call: "_Call", stage: str, problem: str) -> None:
         call.problem = redact_text(problem)
@@ -331,7 +332,7 @@ class Relay:
         if exchange is not None and exchange.body is not call.plain and exchange.body != call.plain:
             # A request that was compacted has a body of our own; what described the client's bytes goes with them.
             body, dropped = exchange.body, {"content-encoding", "content-md5", "digest", "content-digest"}
-        ended: Ended = "cut"
+        ended: Ending = "cut"
         client.watch()
         try:
             ended = await self._forward(call, body, frozenset(dropped))
@@ -353,7 +354,7 @@ class Relay:
         if ended == "client_left":
             raise ClientLeftError
 
-    async def _forward(self, call: "_Call", body: bytes, dropped: frozenset[str]) -> Ended:
+    async def _forward(self, call: "_Call", body: bytes, dropped: frozenset[str]) -> Ending:
         """Call the provider, pass on its answer, and return how it ended."""
         client = call.client
         headers = request_headers(
@@ -395,7 +396,7 @@ class Relay:
         call.status = call.response.status
         return call.response
 
-    async def _pass_error(self, call: "_Call", response: aiohttp.ClientResponse) -> Ended:
+    async def _pass_error(self, call: "_Call", response: aiohttp.ClientResponse) -> Ending:
         """Pass on an error as it came."""
         while chunk := await next_chunk(response):
             await call.client.send(chunk)
@@ -403,7 +404,7 @@ class Relay:
         await call.client.end()
         return "refused"
 
-    async def _pass_answer(self, call: "_Call", response: aiohttp.ClientResponse) -> Ended:
+    async def _pass_answer(self, call: "_Call", response: aiohttp.ClientResponse) -> Ending:
         """Pass on an answer; store it before its last event, or its last bytes, are passed on."""
         client, tail = call.client, _AnswerTail(call.destination, response)
         if tail.is_stream and tail.is_plain:
@@ -438,7 +439,7 @@ class Relay:
                 await self._finish(call, "complete")
                 await client.send(tail.release())
 
-    async def _finish(self, call: "_Call", ended: Ended, status: int | None = None) -> None:
+    async def _finish(self, call: "_Call", ended: Ending, status: int | None = None) -> None:
         """Put the end of an exchange on record, once; a strict gateway withholds an answer that cannot be stored."""
         if call.exchange is None or call.is_finished:
             return
@@ -544,7 +545,7 @@ class _Call:
     def own_headers(self) -> dict[str, str]:
         """Return the headers that tell what the gateway did."""
         if self.exchange is not None:
-            return {"x-holdfast-request": self.exchange.request_id, **self.exchange.headers}
+            return self.exchange.headers
         own = {"x-holdfast-request": token_hex(8)}
         if self.problem:
             own["x-holdfast-error"] = _header_line(f"not recorded: {self.problem}")

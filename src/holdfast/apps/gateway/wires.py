@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 from urllib.parse import unquote
 
-WireName: TypeAlias = Literal["openai-chat", "openai-responses", "anthropic", "gemini"]
-"""The APIs whose conversations are recorded."""
+from holdfast.wire.answers import Wire
+
 Provider: TypeAlias = Literal["openai", "anthropic", "gemini"]
 """The APIs that requests are forwarded to; it is also the name of the upstream if the path names none."""
 
@@ -28,7 +28,7 @@ class Destination:
     upstream: str
     """The name of the upstream."""
     provider: Provider
-    wire: WireName | None
+    wire: Wire | None
     """The API whose messages the body has; None for a request that is only passed on."""
     path: str
     """The path after the session and the upstream, percent-encoded as it came."""
@@ -62,7 +62,7 @@ def _provider_of(path: str, headers: Mapping[str, str]) -> Provider:
     return "gemini" if "x-goog-api-key" in headers else "openai"
 
 
-def _wire_of(path: str, provider: Provider) -> WireName | None:
+def _wire_of(path: str, provider: Provider) -> Wire | None:
     if provider == "anthropic":
         return "anthropic" if path in {"/v1/messages", "/v1/messages/count_tokens"} else None
     if provider == "gemini":
@@ -88,7 +88,7 @@ def upstream_path(base_path: str, path: str, provider: Provider) -> str:
 # Streams.
 
 STREAM_TYPE = "text/event-stream"
-_LAST_EVENTS: Mapping[WireName, re.Pattern[bytes]] = {
+_LAST_EVENTS: Mapping[Wire, re.Pattern[bytes]] = {
     "openai-chat": re.compile(rb"^data: ?\[DONE\]", re.MULTILINE),
     "openai-responses": re.compile(
         rb'^(?:event: ?|data: ?\{"type": ?")(?:response\.(?:completed|failed|incomplete)|error)\b', re.MULTILINE
@@ -100,7 +100,7 @@ _LAST_EVENTS: Mapping[WireName, re.Pattern[bytes]] = {
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 LONGEST_MARK = 64
 """How many bytes before a chunk may belong to a mark that continues in it."""
-PINGS: Mapping[WireName, bytes] = {
+PINGS: Mapping[Wire, bytes] = {
     "anthropic": b'event: ping\ndata: {"type": "ping"}\n\n',
     "openai-chat": b": ping\n\n",
     "openai-responses": b": ping\n\n",
@@ -114,7 +114,7 @@ class LastEventFinder:
     The answer is stored before its last event is passed on, so that a client that has seen it all can rely on it.
     """
 
-    def __init__(self, wire: WireName) -> None:
+    def __init__(self, wire: Wire) -> None:
         self._mark = _LAST_EVENTS[wire]
         self._before = b""
         """The end of what came before: the last line, or a mark may seem to begin a line that was cut here."""
