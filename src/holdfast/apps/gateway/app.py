@@ -16,6 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.apps.gateway.access import Access, AccessDeniedError
+from holdfast.apps.gateway.control import control_routes
 from holdfast.apps.gateway.exchange import Relay, RelaySettings
 from holdfast.apps.gateway.metrics import METRICS_TYPE, GatewayMetrics
 from holdfast.apps.gateway.recording import Recorder
@@ -67,6 +68,7 @@ def gateway_app(
         Route("/livez", alive),
         Route("/readyz", alive),
         Route("/metrics", show_metrics),
+        control_routes(recorder, rules),
         Route("/{path:path}", relay),
     ]
     app = Starlette(routes=routes, middleware=[Middleware(_SourceCheck, access=rules)], lifespan=_lifespan)
