@@ -11,7 +11,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from holdfast.apps.gateway.app import gateway_app
+from holdfast.apps.gateway.app import close_gateway, gateway_app
 from holdfast.testing.endpoint import LOOPBACK_HOST
 
 OWN_HEADERS = re.compile(r"x-holdfast-|x-accel-buffering$|transfer-encoding$|connection$|content-length$|date$")
@@ -53,7 +53,8 @@ class RawClient:
         host, _, port = self.url.removeprefix("http://").rpartition(":")
         self._reader, self._writer = await asyncio.open_connection(host, int(port))
         named = {"host": f"{host}:{port}", "content-type": "application/json", "content-length": str(len(body))}
-        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in {**named, **(headers or {})}.items())]
+        named |= headers or {}
+        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items())]
         self._writer.write(("\r\n".join(lines) + "\r\n\r\n").encode() + body)
 
     async def read(self, until: bytes | None = None) -> Seen:
@@ -129,7 +130,7 @@ async def served(app: ASGIApp) -> AsyncGenerator[str]:
     """Serve an application on a free port, and yield its address."""
     listening = socket.create_server((LOOPBACK_HOST, 0))
     config = uvicorn.Config(
-        app, ws="none", log_config=None, access_log=False, server_header=False, date_header=False, lifespan="on"
+        app, ws="none", log_config=None, access_log=False, server_header=False, date_header=False, lifespan="off"
     )
     server = _Server(config)
     running = asyncio.create_task(server.serve(sockets=[listening]))
@@ -145,5 +146,8 @@ async def running_gateway(upstream: str, **options: Any) -> AsyncGenerator[str]:
     """Run a gateway in front of one upstream, and yield its address."""
     upstreams = {"openai": f"{upstream}/v1", "anthropic": upstream, "gemini": upstream}
     app = gateway_app(upstreams=options.pop("upstreams", upstreams), **options)
-    async with served(app) as url:
-        yield url
+    try:
+        async with served(app) as url:
+            yield url
+    finally:
+        await close_gateway(app)
