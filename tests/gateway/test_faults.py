@@ -163,9 +163,11 @@ def running() -> Generator[Running]:
 
 def is_gateway_error(wire: str, seen: Seen) -> bool:
     """Return whether the gateway says, in the words of the API, that it got no answer."""
-    message = json.loads(seen.body)["error"]["message"] if seen.is_whole else ""
-    is_clear = "closed the connection" in message or "did not answer in HTTP" in message
-    return seen.status == 502 and is_clear and (wire != "anthropic" or b'"type": "error"' in seen.body)
+    if seen.status != 502 or not seen.is_whole:
+        return False
+    error = json.loads(seen.body)
+    is_clear = any(words in error["error"]["message"] for words in ("closed the connection", "did not answer in HTTP"))
+    return is_clear and (wire == "anthropic") == (error.get("type") == "error")
 
 
 def is_what_a_client_sees(wire: str, answer: FaultyAnswer, direct: Seen, seen: Seen) -> bool:
@@ -235,7 +237,9 @@ def test_the_last_event_passes_even_if_the_provider_keeps_the_connection(running
     assert running.runner.run(read()) == b"".join(call.stream)
 
 
-@pytest.mark.parametrize("body", [b'{"model": "gpt-5", "messages": [', b"", b"\xff", b"[]", b'{"messages": 3}', b"null"])
+@pytest.mark.parametrize(
+    "body", [b'{"model": "gpt-5", "messages": [', b"", b"\xff", b"[]", b'{"messages": 3}', b"null"]
+)
 @pytest.mark.parametrize("content_type", ["application/json", "text/plain", "multipart/form-data"])
 def test_a_malformed_request_reaches_the_provider_as_it_came(running: Running, body: bytes, content_type: str) -> None:
     refusal = FaultyAnswer(status=400, pieces=[b'{"error":{"message":"bad"}}'])

@@ -64,10 +64,12 @@ class FaultyUpstream:
     """Answers every request with `answer`; keeps connections open as a provider does."""
 
     answer: FaultyAnswer = field(default_factory=FaultyAnswer)
-    requests: list[UpstreamRequest] = field(default_factory=list[UpstreamRequest])
+    requests: list[UpstreamRequest] = field(default_factory=list[UpstreamRequest], repr=False)
     connections: int = 0
     """How many connections were made."""
     url: str = ""
+    request_received: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a request has arrived."""
     client_left: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a client has closed the connection of a stalled answer."""
     _server: asyncio.Server | None = None
@@ -108,6 +110,7 @@ class FaultyUpstream:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Read a request and answer it; return whether the connection stays open."""
         self.requests.append(await _read_whole_request(reader))
+        self.request_received.set()
         answer, sent = self.answer, 0
         for piece in answer.encoded():
             room = len(piece) if answer.fault == "none" else max(0, answer.at - sent)

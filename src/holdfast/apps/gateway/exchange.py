@@ -398,8 +398,11 @@ class Relay:
 
     async def _pass_error(self, call: "_Call", response: aiohttp.ClientResponse) -> Ending:
         """Pass on an error as it came."""
-        while chunk := await next_chunk(response):
-            await call.client.send(chunk)
+        try:
+            while chunk := await next_chunk(response):
+                await call.client.send(chunk)
+        except (aiohttp.ClientError, OSError):
+            return "refused"
         await self._finish(call, "refused")
         await call.client.end()
         return "refused"
