@@ -17,7 +17,7 @@ PACKAGE = SOURCE / "holdfast"
 LAYERS = (
     {"compaction", "delegation", "lab", "memory", "recall", "settings", "storage"},
     {"apps.cli"},
-    {"apps.chat", "apps.lab"},
+    {"apps.chat", "apps.gateway", "apps.lab"},
     {"apps.settings"},
     {"adapters", "testing", "govern"},
     {"session"},

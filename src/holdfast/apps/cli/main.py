@@ -38,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = build_parser(arguments).parse_args(arguments)
         configure_output(is_utf8=args.json or args.is_data)
-        code = asyncio.run(_run_command(args))
+        with asyncio.Runner(loop_factory=args.loop_factory) as runner:
+            code = runner.run(_run_command(args))
         sys.stdout.flush()
     except (HoldfastError, ImportError) as error:
         warn(str(error))

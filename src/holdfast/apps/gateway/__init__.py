@@ -1,1 +1,1 @@
-"""The gateway: an HTTP server that records the conversations of any client, and passes on their bytes."""
+"""The gateway: an HTTP server between any client and its provider, which records conversations byte for byte."""

@@ -240,6 +240,13 @@ class Recorder:
             opened.users -= 1
             await self._evict()
 
+    async def delete(self, session_id: str) -> bool:
+        """Delete a session with all that belongs to it, and return whether it existed."""
+        async with self.session(session_id) as opened, opened.lock:
+            del self._open[session_id]
+            await self._close_session(opened)
+            return await self.store.delete(session_id)
+
     async def run_to_completion(self, work: Coroutine[object, object, T]) -> T:
         """Return the result of work that is finished even if the caller is cancelled."""
         task = asyncio.ensure_future(work)
