@@ -33,7 +33,7 @@ from holdfast.stores.base import iter_sessions
 from holdfast.stores.open import open_store
 from holdfast.wire.formats import format_named
 
-STEP_SECONDS = 120
+STEP_SECONDS = 90
 GATEWAY_SECONDS = 30
 HOP_HEADERS = {"host", "content-length", "transfer-encoding", "connection"}
 
@@ -412,6 +412,6 @@ if __name__ == "__main__":
     parser.add_argument(
         "--folder", default=os.environ.get("HOLDFAST_CLIENTS", str(Path.home() / ".cache/holdfast-clients"))
     )
-    parser.add_argument("--gateway", default=f"{sys.executable} -m holdfast.apps.cli.main gateway")
+    parser.add_argument("--gateway", default=f"{Path(sys.executable).parent / 'holdfast'} gateway")
     parser.add_argument("--keep", action="store_true", help="keep the store and the homes of the clients")
     sys.exit(asyncio.run(main(parser.parse_args())))

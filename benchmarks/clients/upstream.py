@@ -39,6 +39,8 @@ class Reply:
 
     text: str = ""
     tool: str | None = None
+    tokens: int = 0
+    """The size of the prompt, as it is billed."""
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
@@ -73,6 +75,7 @@ class UpstreamDouble:
             received.kind = "count"
             return web.json_response({"input_tokens": 100, "totalTokens": 100})
         reply = self._reply(received, value)
+        reply.tokens = len(body) // 4
         received.answer = reply.text
         wire = _wire(path)
         if not (value.get("stream") or "streamGenerateContent" in path):
@@ -180,24 +183,29 @@ def _tools(body: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return found
 
 
-USAGE = {
-    "openai-chat": {"prompt_tokens": 1000, "completion_tokens": 20, "total_tokens": 1020},
-    "openai-responses": {"input_tokens": 1000, "output_tokens": 20, "total_tokens": 1020},
-    "anthropic": {"input_tokens": 1000, "output_tokens": 20},
-    "gemini": {"promptTokenCount": 1000, "candidatesTokenCount": 20, "totalTokenCount": 1020},
-}
+def _usage(wire: str, tokens: int) -> dict[str, int]:
+    """Return a usage report, in the names of a wire."""
+    match wire:
+        case "openai-chat":
+            return {"prompt_tokens": tokens, "completion_tokens": 20, "total_tokens": tokens + 20}
+        case "gemini":
+            return {"promptTokenCount": tokens, "candidatesTokenCount": 20, "totalTokenCount": tokens + 20}
+        case "anthropic":
+            return {"input_tokens": tokens, "output_tokens": 20}
+        case _:
+            return {"input_tokens": tokens, "output_tokens": 20, "total_tokens": tokens + 20}
 
 
 def _whole(wire: str, reply: Reply, number: int) -> dict[str, Any]:
     """Return an answer without a stream."""
-    usage = USAGE[wire]
+    usage = _usage(wire, reply.tokens)
     match wire:
         case "anthropic":
-            return _anthropic_message(number) | {"content": [_anthropic_block(reply, number)], "usage": usage}
+            return _anthropic_message(reply, number) | {"content": [_anthropic_block(reply, number)]}
         case "gemini":
-            return _gemini_chunk([_gemini_part(reply)], is_last=True)
+            return _gemini_chunk(reply, [_gemini_part(reply)], is_last=True)
         case "openai-responses":
-            return _response(number, [_item(reply, number)])
+            return _response(reply, number, [_item(reply, number)])
         case _:
             message = {"role": "assistant", "content": None if reply.tool else reply.text}
             if reply.tool:
@@ -221,16 +229,16 @@ def _events(wire: str, reply: Reply, number: int) -> Iterator[tuple[str, dict[st
         case "gemini":
             parts = [_gemini_part(reply)] if reply.tool else [{"text": piece} for piece in reply.pieces]
             for index, part in enumerate(parts):
-                yield "", _gemini_chunk([part], is_last=index == len(parts) - 1)
+                yield "", _gemini_chunk(reply, [part], is_last=index == len(parts) - 1)
         case "openai-responses":
             yield from _response_events(reply, number)
         case _:
             yield from _chat_events(reply, number)
 
 
-def _anthropic_message(number: int) -> dict[str, Any]:
+def _anthropic_message(reply: Reply, number: int) -> dict[str, Any]:
     message = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": "m", "content": []}
-    return message | {"stop_reason": None, "stop_sequence": None, "usage": USAGE["anthropic"]}
+    return message | {"stop_reason": None, "stop_sequence": None, "usage": _usage("anthropic", reply.tokens)}
 
 
 def _anthropic_block(reply: Reply, number: int) -> dict[str, Any]:
@@ -246,7 +254,7 @@ def _anthropic_events(reply: Reply, number: int) -> Iterator[tuple[str, dict[str
         deltas = [{"type": "input_json_delta", "partial_json": part} for part in (arguments[:half], arguments[half:])]
     else:
         empty, deltas = block | {"text": ""}, [{"type": "text_delta", "text": piece} for piece in reply.pieces]
-    yield "message_start", {"type": "message_start", "message": _anthropic_message(number)}
+    yield "message_start", {"type": "message_start", "message": _anthropic_message(reply, number)}
     yield "content_block_start", {"type": "content_block_start", "index": 0, "content_block": empty}
     yield "ping", {"type": "ping"}
     for delta in deltas:
@@ -263,11 +271,11 @@ def _gemini_part(reply: Reply) -> dict[str, Any]:
     return {"text": reply.text}
 
 
-def _gemini_chunk(parts: list[dict[str, Any]], *, is_last: bool) -> dict[str, Any]:
+def _gemini_chunk(reply: Reply, parts: list[dict[str, Any]], *, is_last: bool) -> dict[str, Any]:
     candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts}, "index": 0}
     if is_last:
         candidate["finishReason"] = "STOP"
-    return {"candidates": [candidate], "usageMetadata": USAGE["gemini"], "modelVersion": "m"}
+    return {"candidates": [candidate], "usageMetadata": _usage("gemini", reply.tokens), "modelVersion": "m"}
 
 
 def _item(reply: Reply, number: int) -> dict[str, Any]:
@@ -278,8 +286,8 @@ def _item(reply: Reply, number: int) -> dict[str, Any]:
     return {"type": "message", "id": f"msg_{number}", "role": "assistant", "status": "completed", "content": content}
 
 
-def _response(number: int, output: list[dict[str, Any]], status: str = "completed") -> dict[str, Any]:
-    usage = USAGE["openai-responses"] | {
+def _response(reply: Reply, number: int, output: list[dict[str, Any]], status: str = "completed") -> dict[str, Any]:
+    usage = _usage("openai-responses", reply.tokens) | {
         "input_tokens_details": {"cached_tokens": 0},
         "output_tokens_details": {"reasoning_tokens": 0},
     }
@@ -296,7 +304,7 @@ def _response_events(reply: Reply, number: int) -> Iterator[tuple[str, dict[str,
         return kind, {"type": kind, "sequence_number": next(count), **members}
 
     place: dict[str, Any] = {"item_id": item["id"], "output_index": 0}
-    yield event("response.created", response=_response(number, [], "in_progress") | {"usage": None})
+    yield event("response.created", response=_response(reply, number, [], "in_progress") | {"usage": None})
     empty: dict[str, Any] = {"arguments": ""} if reply.tool else {"content": []}
     yield event("response.output_item.added", output_index=0, item=item | {"status": "in_progress"} | empty)
     if reply.tool:
@@ -310,7 +318,7 @@ def _response_events(reply: Reply, number: int) -> Iterator[tuple[str, dict[str,
         yield event("response.output_text.done", **place, content_index=0, text=reply.text)
         yield event("response.content_part.done", **place, content_index=0, part=part | {"text": reply.text})
     yield event("response.output_item.done", output_index=0, item=item)
-    yield event("response.completed", response=_response(number, [item]))
+    yield event("response.completed", response=_response(reply, number, [item]))
 
 
 def _chat_call(reply: Reply, number: int) -> dict[str, Any]:
@@ -333,5 +341,5 @@ def _chat_events(reply: Reply, number: int) -> Iterator[tuple[str, dict[str, Any
     for piece in reply.pieces:
         yield "", chunk({"content": piece})
     yield "", chunk({}, "tool_calls" if reply.tool else "stop")
-    yield "", chunk({}) | {"choices": [], "usage": USAGE["openai-chat"]}
+    yield "", chunk({}) | {"choices": [], "usage": _usage("openai-chat", reply.tokens)}
     yield "", "[DONE]"

@@ -15,7 +15,6 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import takewhile
 from time import monotonic
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -120,8 +119,14 @@ class Lane:
 
     def same_slices(self, body: ClientBody) -> int:
         """Return how many messages of a list came as the same bytes before."""
-        pairs = zip(body.slices, self._slices, strict=False)
-        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        new, old = body.slices, self._slices
+        low, high = 0, min(len(new), len(old))
+        if new[:high] == old[:high]:
+            return high
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if new[low:middle] == old[low:middle] else (low, middle - 1)
+        return low
 
     def keep_list(self, body: ClientBody, lengths: list[int]) -> None:
         """Keep a list, to compare the next one with it."""
