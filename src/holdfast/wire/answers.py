@@ -52,36 +52,48 @@ def answer_text(answer: Answer) -> str:
 
 
 def _read_chat(events: Sequence[Mapping[str, Any]]) -> Answer:
-    answer, message, calls = Answer(), JsonObject(role="assistant", content=None), dict[int, JsonObject]()
+    answer, texts, calls = Answer(), dict[str, list[str]](), dict[int, JsonObject]()
     is_empty = True
     for event in events:
-        _read_names(answer, event)
-        if is_mapping(usage := event.get("usage")):
+        if (usage := event.get("usage")) and is_mapping(usage):
             answer.usage = usage
-        choice = next((one for one in _objects(event.get("choices")) if not one.get("index")), None)
+        choice = _first_choice(event.get("choices"))
         if choice is None:
             continue
-        if is_mapping(whole := choice.get("message")):
+        if (whole := choice.get("message")) and is_mapping(whole):
             answer.messages = [dict(whole)]
             answer.is_complete = True
             continue
-        answer.is_complete = answer.is_complete or choice.get("finish_reason") is not None
+        if choice.get("finish_reason") is not None:
+            answer.is_complete = True
         if is_mapping(delta := choice.get("delta")):
             is_empty = False
-            for name in _APPENDED_TEXTS:
-                if isinstance(text := delta.get(name), str):
-                    message[name] = f"{message.get(name) or ''}{text}"
-            for number, piece in enumerate(_objects(delta.get("tool_calls"))):
-                _add_call(calls, piece, number)
-    if calls:
-        whole_calls = [call for _, call in sorted(calls.items()) if _is_json(call["function"]["arguments"])]
-        message["tool_calls"] = whole_calls if not answer.is_complete else [call for _, call in sorted(calls.items())]
-        if not message["tool_calls"]:
-            del message["tool_calls"]
+            for name, value in delta.items():
+                if name in _APPENDED_TEXTS and isinstance(value, str):
+                    texts.setdefault(name, []).append(value)
+            if pieces := delta.get("tool_calls"):
+                for number, piece in enumerate(_objects(pieces)):
+                    _add_call(calls, piece, number)
+    _read_last_names(answer, events)
+    message = JsonObject(role="assistant", content=None) | {name: "".join(pieces) for name, pieces in texts.items()}
+    if whole_calls := _finished_calls(calls, answer):
+        message["tool_calls"] = whole_calls
     has_content = any(message.get(name) for name in (*_APPENDED_TEXTS, "tool_calls"))
     if not answer.messages and not is_empty and (answer.is_complete or has_content):
         answer.messages = [message]
     return answer
+
+
+def _first_choice(choices: object) -> Mapping[str, Any] | None:
+    for one in choices if is_list(choices) else ():
+        if is_mapping(one) and not one.get("index"):
+            return one
+    return None
+
+
+def _finished_calls(calls: Mapping[int, JsonObject], answer: Answer) -> list[JsonObject]:
+    """Return the calls in order; of an answer that was cut, only those whose arguments are whole."""
+    return [call for _, call in sorted(calls.items()) if answer.is_complete or _is_json(call["function"]["arguments"])]
 
 
 def _add_call(calls: dict[int, JsonObject], piece: Mapping[str, Any], number: int) -> None:
@@ -219,6 +231,17 @@ def _read_names(answer: Answer, event: Mapping[str, Any]) -> None:
     model, response_id = event.get("model"), event.get("id")
     answer.model = model if isinstance(model, str) else answer.model
     answer.response_id = response_id if isinstance(response_id, str) else answer.response_id
+
+
+def _read_last_names(answer: Answer, events: Sequence[Mapping[str, Any]]) -> None:
+    """Read model and id from the last events that name them; a stream repeats both in each."""
+    for event in reversed(events):
+        if answer.model is None and isinstance(model := event.get("model"), str):
+            answer.model = model
+        if answer.response_id is None and isinstance(response_id := event.get("id"), str):
+            answer.response_id = response_id
+        if answer.model is not None and answer.response_id is not None:
+            return
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
