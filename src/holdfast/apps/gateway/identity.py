@@ -49,8 +49,12 @@ MIN_ORDER_CHARS = 160
 _SIDE_CLASSES: Mapping[str, SideCallPurpose] = {"compaction": "summary", "auxiliary": "other"}
 _TITLE = re.compile(r"\btitles?\b", re.IGNORECASE)
 _TALK = re.compile(r"\b(conversation|chat|session|thread|discussion|message|words)\b", re.IGNORECASE)
-_SUMMARY = re.compile(r"\b(summar(?:y|ize|ise|ization)|compact(?:ion|ing)?|handoff)\b", re.IGNORECASE)
-_PAST = re.compile(r"\b(conversation|history|context|so far|transcript|work)\b", re.IGNORECASE)
+_SUMMARY_ORDER = re.compile(
+    r"\b(?:create|write|provide|generate|produce|prepare|compose|output)\s(?:\W?\w+\W{1,2}){0,5}?(?:summary|handoff|checkpoint|\w*snapshot)\b"
+    r"|\bsummari[sz](?:e|es|ing|ation)\s(?:\w+\s){0,4}?(?:conversation|history|session|discussion|context|chat|assistant)\b",
+    re.IGNORECASE,
+)
+_PAST = re.compile(r"\b(conversation|chat|history|context|session|so far|handoff|transcript)\b|snapshot", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.\n]")
 _ATTRIBUTION = "x-anthropic-billing-header"
 _FORMATS: Mapping[Wire, str] = {
@@ -202,7 +206,7 @@ def side_purpose_of_words(body: ClientBody) -> SideCallPurpose | None:
     for text in (words, first):
         if _TITLE.search(text) and _TALK.search(text):
             return "title"
-    return "summary" if _SUMMARY.search(words) and _PAST.search(words) else None
+    return "summary" if _orders_summary(words) else None
 
 
 def orders_a_summary(message: Mapping[str, Any]) -> bool:
@@ -211,7 +215,11 @@ def orders_a_summary(message: Mapping[str, Any]) -> bool:
         return False
     texts = texts_of(message)
     text = texts[-1][:MAX_ORDER_CHARS] if texts else ""
-    return len(text) >= MIN_ORDER_CHARS and bool(_SUMMARY.search(text) and _PAST.search(text))
+    return len(text) >= MIN_ORDER_CHARS and _orders_summary(text)
+
+
+def _orders_summary(text: str) -> bool:
+    return bool(_PAST.search(text) and _SUMMARY_ORDER.search(text))
 
 
 # The chain.
