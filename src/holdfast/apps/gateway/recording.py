@@ -10,15 +10,17 @@ the whole list is recorded then.
 """
 
 import asyncio
+import re
 import secrets
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
+import orjson
 
 from holdfast.apps.gateway.client_body import ClientBody, read_body, read_json, texts_of
 from holdfast.apps.gateway.identity import (
@@ -69,6 +71,9 @@ MIN_SUMMARY_CHARS = 24
 MAX_TASK_CHARS = 2_000
 TOKEN_COUNT_PATHS = ("/count_tokens", ":countTokens", "/input_tokens")
 MAIN_LANE = ""
+
+
+_ONE_LINE_EVENT = re.compile(rb"^data: ?(\{.*)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -811,19 +816,23 @@ class Exchange:
             await sink.recorder.release(sink.opened)
 
 
-def answer_events(raw: bytes) -> Iterator[object]:
-    """Yield the events of an answer: those of a stream, or the JSON of a response without one."""
+def answer_events(raw: bytes) -> list[object]:
+    """Return the events of an answer: those of a stream, or the JSON of a response without one."""
     start = raw[:64].lstrip()
     if start.startswith((b"{", b"[")):
         with suppress(ValueError):
             whole = read_json(raw)
-            yield from whole if is_list(whole) else [whole]
-        return
+            return list(whole) if is_list(whole) else [whole]
+        return []
+    # Nearly every event is one line: reading all of them at once takes a third of the time.
+    with suppress(ValueError):
+        return orjson.loads(b"[%s]" % b",".join(_ONE_LINE_EVENT.findall(raw)))
+    found: list[object] = []
     for event in raw.replace(b"\r\n", b"\n").split(b"\n\n"):
-        lines = [line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:")]
-        if lines and lines != [b"[DONE]"]:
-            with suppress(ValueError):
-                yield read_json(b"\n".join(lines))
+        data = b"\n".join(line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:"))
+        with suppress(ValueError):
+            found.append(read_json(data))
+    return found
 
 
 def _says_something(answer: Answer) -> bool:
