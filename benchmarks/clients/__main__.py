@@ -35,6 +35,7 @@ from holdfast.wire.formats import format_named
 
 STEP_SECONDS = 90
 GATEWAY_SECONDS = 30
+ORDER_CHARS = 200
 HOP_HEADERS = {"host", "content-length", "transfer-encoding", "connection"}
 
 
@@ -322,7 +323,11 @@ async def figures_for(
     figures.side_calls = len(side)
     figures.compactions_of_client = sum(one.kind == "summary" for one in side)
     said = {answer for one in everything for answer in one.answers}
-    figures.side_calls_in_conversation = sum(one.answer in said for one in side)
+    # After its compaction a client may keep the summary as an answer, but never the order.
+    written = "\n".join(text for one in everything for text in one.texts)
+    orders = [one.order[-ORDER_CHARS:] for one in side if one.kind == "summary"]
+    titles = [one.answer for one in side if one.kind == "side"]
+    figures.side_calls_in_conversation = sum(text in said for text in titles) + sum(text in written for text in orders)
     figures.bodies_changed = sum((Counter(sent) - Counter(one.body for one in received)).values())
     store = open_store(store_url)
     for label, prompts in labels.items():

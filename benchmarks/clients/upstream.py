@@ -34,6 +34,8 @@ class Received:
     body: bytes
     kind: Kind = "answer"
     answer: str = ""
+    order: str = ""
+    """What was said last."""
 
 
 class UpstreamDouble:
@@ -78,14 +80,14 @@ class UpstreamDouble:
         number = self._count
         messages = body.get("messages") or body.get("contents") or body.get("input") or []
         messages = messages if isinstance(messages, list) else [{"role": "user", "content": messages}]
-        last = _last_prompt(messages)
+        last = received.order = _last_prompt(messages)
         tools = _tools(body)
         hint = " ".join(
             received.headers.get(name, "") for name in ("x-claude-code-request-class", "x-interaction-type")
         )
         hint += received.headers.get("x-codex-turn-metadata", "")
         system = " ".join(_texts([body.get("system"), body.get("instructions"), *messages[:1]]))
-        if "compaction" in hint or (len(last) > 100 and SUMMARY_ORDER.search(last)):
+        if "compaction" in hint or (len(last) > 100 and SUMMARY_ORDER.search(last[-6000:])):
             received.kind = "summary"
             words = " ".join(f"point{number}x{index}" for index in range(30))
             return ProviderReply(f"<summary>This is summary {number} of the work done: {words}</summary>")
@@ -154,9 +156,14 @@ def _is_prompt(message: Mapping[str, Any]) -> bool:
 
 
 def _last_prompt(messages: list[Any]) -> str:
-    prompts = [message for message in messages if isinstance(message, dict) and _is_prompt(message)]
-    texts = list(_texts(prompts[-1])) if prompts else []
-    return texts[-1] if texts else ""
+    """Return what was said after the last answer, or the last prompt before it."""
+    texts: list[str] = []
+    for message in reversed([one for one in messages if isinstance(one, dict)]):
+        if _is_prompt(message):
+            texts[:0] = list(_texts(message))
+        elif texts:
+            break
+    return "\n".join(texts)
 
 
 def _tools(body: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -42,6 +42,8 @@ class Sent:
     request: ClientRequest
     kind: Kind
     reply: ProviderReply
+    number: int = 1
+    """Distinguishes the calls of a conversation."""
 
 
 @dataclass
@@ -53,7 +55,7 @@ class SimulatedClient:
     model: ClassVar[str] = "m"
     system: ClassVar[str] = "You are a coding agent. Be brief. Ask before you delete."
     tools: ClassVar[tuple[str, ...]] = ("read", "write", "run", "search")
-    list: list[Json] = field(default_factory=list[Json])
+    kept: list[Json] = field(default_factory=list[Json])
     turns: int = 0
     said: list[str] = field(default_factory=list[str])
     """Every prompt so far."""
@@ -72,19 +74,19 @@ class SimulatedClient:
         self.turns += 1
         prompt = "Hello" if self.turns == 1 else f"{self.name} says {self.turns}"
         self.said.append(prompt)
-        self.list.append(self.prompt(prompt))
+        self.kept.append(self.prompt(prompt))
         if self.turns % 3 == 2:
             reply = ProviderReply(tool="read", arguments={"path": "a.txt", "limit": self.turns})
             yield self.main(reply)
-            self.list.append(self.result(self.list[-1], f"text of {self.name} {self.turns}"))
+            self.kept.append(self.result(self.kept[-1], f"text of {self.name} {self.turns}"))
         yield self.main(
             ProviderReply("All done, as you asked.") if self.turns < 3 else ProviderReply(f"Done {self.turns}.")
         )
 
     def main(self, reply: ProviderReply) -> Sent:
         """Return a request of the conversation; its answer is appended to the list."""
-        sent = Sent(self.request(self.list, self.system, self.tools), "main", reply)
-        self.list += self.answer(reply)
+        sent = Sent(self.request(self.kept, self.system, self.tools), "main", reply, self.turns)
+        self.kept += self.answer(reply)
         return sent
 
     def side(self, messages: list[Json], system: str, tools: tuple[str, ...], text: str, kind: Kind = "side") -> Sent:
@@ -137,7 +139,7 @@ class Copilot(SimulatedClient):
     """No name; writes arguments again, drops `refusal` and adds fields of its own when it resumes."""
 
     def turn(self) -> Iterator[Sent]:
-        for message in self.list:
+        for message in self.kept:
             message.pop("refusal", None)
             for call in message.get("tool_calls", ()):
                 call["function"]["arguments"] = json.dumps(json.loads(call["function"]["arguments"]), indent=1)
@@ -168,12 +170,12 @@ class Qwen(SimulatedClient):
 
     def turn(self) -> Iterator[Sent]:
         if not self.turns:
-            self.list += [
+            self.kept += [
                 self.prompt("This is the setting: linux."),
                 {"role": "assistant", "content": "Got it. Thanks!"},
             ]
         yield from super().turn()
-        order = [*self.list, self.prompt("Extract from the above what is worth remembering.")]
+        order = [*self.kept, self.prompt("Extract from the above what is worth remembering.")]
         text = f"remembered {self.turns} of {self.name}"
         yield self.side(order, "You extract memories. You see the messages of another agent.", ("read_memory",), text)
 
@@ -203,7 +205,7 @@ class Gemini(SimulatedClient):
         return {"contents": messages, "systemInstruction": instruction, "tools": [{"functionDeclarations": declared}]}
 
     def turn(self) -> Iterator[Sent]:
-        for message in self.list:
+        for message in self.kept:
             if "functionResponse" in message["parts"][0]:
                 message["parts"] = message["parts"][:1] * 2
         yield from super().turn()
@@ -259,7 +261,7 @@ class Claude(SimulatedClient):
 
     def compaction(self) -> Iterator[Sent]:
         """Order a summary of all but the newest messages, and begin a new list with it."""
-        summarized, kept = self.list[:-3], self.list[-3:]
+        summarized, kept = self.kept[:-3], self.kept[-3:]
         order = copy.deepcopy(summarized)
         if order[-1]["role"] == "user":
             order[-1]["content"].append({"type": "text", "text": SUMMARY_ORDER})
@@ -269,7 +271,7 @@ class Claude(SimulatedClient):
         yield self.side(order, self.system, self.tools, text, "summary")
         inner = text.removeprefix("<summary>").removesuffix("</summary>")
         first = self.prompt(f"This conversation goes on from an earlier one.\n\nSummary:\n{inner}")
-        self.list = [first, *(kept if kept[0]["role"] == "assistant" else kept[1:])]
+        self.kept = [first, *(kept if kept[0]["role"] == "assistant" else kept[1:])]
 
 
 class Codex(SimulatedClient):
@@ -303,13 +305,13 @@ class Codex(SimulatedClient):
     def turn(self) -> Iterator[Sent]:
         if self.turns % 5 == 4:
             text = f"Handoff of {self.name} after turn {self.turns}: everything that matters is here."
-            order = [*self.list, self.prompt(SUMMARY_ORDER)]
+            order = [*self.kept, self.prompt(SUMMARY_ORDER)]
             headers = {"x-codex-turn-metadata": json.dumps({"request_kind": "compaction"})}
             self.side_answers.append(text)
             yield Sent(self.request(order, self.system, (), **headers), "summary", ProviderReply(text))
             self.window += 1
-            prompts = [item for item in self.list if item.get("role") == "user" and "Summary of" not in str(item)]
-            self.list = [*prompts, self.prompt(f"Summary of the work so far: {text}")]
+            prompts = [item for item in self.kept if item.get("role") == "user" and "Summary of" not in str(item)]
+            self.kept = [*prompts, self.prompt(f"Summary of the work so far: {text}")]
         yield from super().turn()
 
 

@@ -23,7 +23,7 @@ async def exchange(recorder: Recorder, sent: Sent) -> str:
     """Record a request and its answer, and return the session."""
     received = await recorder.receive(sent.request)
     assert received.body == sent.request.body
-    for name, event in stream_events(sent.request.wire, sent.reply):
+    for name, event in stream_events(sent.request.wire, sent.reply, sent.number):
         received.feed(event_bytes(name, event))
     await received.finish("complete", 200)
     return received.session_id
@@ -67,7 +67,7 @@ async def check(store: Store, clients: list[SimulatedClient]) -> None:
             owner = next((client for client in clients if client.name in names), None)
             for prompt in owner.said[1:] if owner else ():
                 assert prompt in str(await session.recall(prompt))
-    expected = Counter(tuple(texts_of(FORMATS[client.wire], client.list)) for client in clients if client.turns)
+    expected = Counter(tuple(texts_of(FORMATS[client.wire], client.kept)) for client in clients if client.turns)
     assert recorded == expected
 
 
