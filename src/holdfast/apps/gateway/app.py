@@ -20,6 +20,7 @@ from holdfast.apps.gateway.control import control_routes
 from holdfast.apps.gateway.exchange import Relay, RelaySettings
 from holdfast.apps.gateway.metrics import METRICS_TYPE, GatewayMetrics
 from holdfast.apps.gateway.recording import Recorder
+from holdfast.apps.gateway.tracing import ExchangeTracer
 from holdfast.apps.gateway.upstream import PhaseTimeouts, UpstreamClient, Upstreams
 from holdfast.apps.gateway.wires import destination_of, error_body
 from holdfast.core.planning.policy import Policy
@@ -38,6 +39,7 @@ def gateway_app(
     access: Access | None = None,
     timeouts: PhaseTimeouts | None = None,
     settings: RelaySettings | None = None,
+    tracer: ExchangeTracer | None = None,
 ) -> Starlette:
     """Return the gateway as an application.
 
@@ -54,6 +56,7 @@ def gateway_app(
         access=rules,
         metrics=metrics,
         settings=settings or RelaySettings(),
+        tracer=tracer or ExchangeTracer(),
     )
 
     async def alive(_request: Request) -> Response:
