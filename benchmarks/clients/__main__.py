@@ -33,8 +33,9 @@ from holdfast.stores.base import iter_sessions
 from holdfast.stores.open import open_store
 from holdfast.wire.formats import format_named
 
-STEP_SECONDS = 120
+STEP_SECONDS = 90
 GATEWAY_SECONDS = 30
+ORDER_CHARS = 200
 HOP_HEADERS = {"host", "content-length", "transfer-encoding", "connection"}
 
 
@@ -322,7 +323,11 @@ async def figures_for(
     figures.side_calls = len(side)
     figures.compactions_of_client = sum(one.kind == "summary" for one in side)
     said = {answer for one in everything for answer in one.answers}
-    figures.side_calls_in_conversation = sum(one.answer in said for one in side)
+    # After its compaction a client may keep the summary as an answer, but never the order.
+    written = "\n".join(text for one in everything for text in one.texts)
+    orders = [one.order[-ORDER_CHARS:] for one in side if one.kind == "summary"]
+    titles = [one.answer for one in side if one.kind == "side"]
+    figures.side_calls_in_conversation = sum(text in said for text in titles) + sum(text in written for text in orders)
     figures.bodies_changed = sum((Counter(sent) - Counter(one.body for one in received)).values())
     store = open_store(store_url)
     for label, prompts in labels.items():
@@ -412,6 +417,6 @@ if __name__ == "__main__":
     parser.add_argument(
         "--folder", default=os.environ.get("HOLDFAST_CLIENTS", str(Path.home() / ".cache/holdfast-clients"))
     )
-    parser.add_argument("--gateway", default=f"{sys.executable} -m holdfast.apps.cli.main gateway")
+    parser.add_argument("--gateway", default=f"{Path(sys.executable).parent / 'holdfast'} gateway")
     parser.add_argument("--keep", action="store_true", help="keep the store and the homes of the clients")
     sys.exit(asyncio.run(main(parser.parse_args())))

@@ -168,6 +168,7 @@ PROGRAMS = (
         resume=lambda prompt: ["run", "-m", "local/m", "-c", prompt],
         fork=lambda prompt: ["run", "-m", "local/m", "-c", "--fork", prompt],
         compacting={"OPENCODE_CONFIG_CONTENT": "@opencode"},
+        compacting_words=6_000,
         has_agents=True,
     ),
     Program(
@@ -177,9 +178,10 @@ PROGRAMS = (
         environment=lambda _: {"PI_OFFLINE": "1"},
         files=lambda url: {".pi/agent/models.json": _pi_models(url, 32_000)},
         compacting_files=lambda url: {
-            ".pi/agent/models.json": _pi_models(url, 17_000),
+            ".pi/agent/models.json": _pi_models(url, 22_000),
             ".pi/agent/settings.json": json.dumps({"compaction": {"keepRecentTokens": 20}}),
         },
+        compacting_words=6_000,
         first=lambda prompt: ["--provider", "local", "--model", "m", "-p", prompt],
         resume=lambda prompt: ["--provider", "local", "--model", "m", "-c", "-p", prompt],
     ),
@@ -189,7 +191,8 @@ PROGRAMS = (
         command=["node_modules/.bin/node", "node_modules/.bin/kimi"],
         environment=lambda _: {},
         files=lambda url: {".kimi-code/config.toml": _kimi_config(url, 32_000)},
-        compacting_files=lambda url: {".kimi-code/config.toml": _kimi_config(url, 2_000)},
+        compacting_files=lambda url: {".kimi-code/config.toml": _kimi_config(url, 30_000)},
+        compacting_words=6_000,
         first=lambda prompt: ["-p", prompt],
         resume=lambda prompt: ["-c", "-p", prompt],
         has_agents=True,
@@ -255,5 +258,5 @@ def environment_of(program: Program, url: str, *, is_compacting: bool) -> dict[s
     """Return the environment of a run."""
     found = dict(program.environment(url))
     for name, value in program.compacting.items() if is_compacting else ():
-        found[name] = _opencode_config(url, 5_000) if value == "@opencode" else value
+        found[name] = _opencode_config(url, 16_000) if value == "@opencode" else value
     return found

@@ -14,7 +14,7 @@ summary. An agent is known by its system text and its tools, so another agent's 
 import hashlib
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -38,7 +38,11 @@ SESSION_HEADERS = (
 )
 """Headers that name a conversation, the first that is there; after them any `x-…-session-id`."""
 AGENT_HEADERS = ("x-claude-code-agent-id", "x-agent-id", "x-subagent-id")
+PARENT_HEADERS = ("x-parent-session-id",)
+"""Headers of a sub-agent that names its own session and that of its parent."""
 AGENT_TYPE_HEADERS = ("x-claude-code-agent-type", "x-agent-type")
+UNNAMED_PREFIX = "conversation-"
+"""How the ids of sessions begin whose clients give them no name."""
 MAX_NAME_CHARS = 200
 MAX_INDEXED_ANSWERS = 100_000
 MAX_STORE_LOOKUPS = 64
@@ -90,7 +94,9 @@ def read_signals(path_name: str | None, headers: Mapping[str, str], body: Client
     """Return what a request says about itself."""
     metadata = body.fields.get("metadata")
     turn = _json_header(headers, "x-codex-turn-metadata")
-    agent = _first(headers, AGENT_HEADERS)
+    name = path_name or _first(headers, SESSION_HEADERS) or _other_session_header(headers)
+    parent = _first(headers, PARENT_HEADERS)
+    agent = name if parent else _first(headers, AGENT_HEADERS)
     kinds = (
         headers.get("x-claude-code-request-class", ""),
         headers.get("x-interaction-type", "").removeprefix("conversation-"),
@@ -99,9 +105,8 @@ def read_signals(path_name: str | None, headers: Mapping[str, str], body: Client
     purpose = next((_SIDE_CLASSES[kind] for kind in kinds if kind in _SIDE_CLASSES), None)
     response_id = body.fields.get("previous_response_id")
     cache_key = body.fields.get("prompt_cache_key")
-    name = path_name or _first(headers, SESSION_HEADERS) or _other_session_header(headers)
     return Signals(
-        name=name or _name_in_body(metadata, body.fields.get("conversation")),
+        name=parent or name or _name_in_body(metadata, body.fields.get("conversation")),
         cache_key=cache_key if isinstance(cache_key, str) and cache_key else None,
         response_id=response_id if isinstance(response_id, str) and response_id else None,
         agent=agent,
@@ -120,13 +125,21 @@ def session_id_for(namespace: str, name: str) -> str:
     return f"{quote(namespace, safe='')}/{own}" if namespace else own
 
 
+def is_unnamed_session(session_id: str, namespace: str, cache_key: str | None) -> bool:
+    """Return whether a session is one of those without a name, or with that key, if the client sends one."""
+    if cache_key is None:
+        return session_id.startswith(session_id_for(namespace, UNNAMED_PREFIX))
+    first = session_id_for(namespace, cache_key)
+    return session_id == first or session_id.startswith(f"{first}.")
+
+
 def _first(headers: Mapping[str, str], names: Iterable[str]) -> str | None:
     return next((value for name in names if (value := headers.get(name, "").strip())), None)
 
 
 def _other_session_header(headers: Mapping[str, str]) -> str | None:
     names = sorted(name for name in headers if name.startswith("x-") and name.endswith("-session-id"))
-    return _first(headers, names)
+    return _first(headers, [name for name in names if name not in PARENT_HEADERS])
 
 
 def _name_in_body(metadata: object, conversation: object) -> str | None:
@@ -346,18 +359,25 @@ class AnswerIndex:
         self.remember(link, session)
         await self._store.put_value(session_value_key(session, "answer", link.hex()), {})
 
-    async def sessions_with(self, links: Sequence[bytes]) -> tuple[int, list[str]] | None:
-        """Return the first of the links that a session has, by its index, and the sessions, the newest last."""
+    async def sessions_with(
+        self, links: Sequence[bytes], is_candidate: Callable[[str], bool] = lambda _: True
+    ) -> tuple[bytes, list[str]] | None:
+        """Return the first of the links that any session has, and sessions that have it, the newest last."""
         for index, link in enumerate(links):
-            if found := self._known.get(link):
-                return index, list(found)
-            if index < MAX_STORE_LOOKUPS:
-                prefix = session_value_key("", "answer", link.hex())
-                if found := [key.removeprefix(prefix) for key in await self._store.values(prefix)]:
-                    for session in found:
-                        self.remember(link, session)
-                    return index, found
+            found = [session for session in self._known.get(link, ()) if is_candidate(session)]
+            if not found and index < MAX_STORE_LOOKUPS:
+                found = [session for session in await self.stored_sessions(link) if is_candidate(session)]
+            if found:
+                return link, found
         return None
+
+    async def stored_sessions(self, link: bytes) -> list[str]:
+        """Return the sessions with a link, also those that memory does not have."""
+        prefix = session_value_key("", "answer", link.hex())
+        found = [key.removeprefix(prefix) for key in await self._store.values(prefix)]
+        for session in found:
+            self.remember(link, session)
+        return found
 
     def forget(self, link: bytes, session: str) -> None:
         """Remove an entry of a session that was deleted."""

@@ -10,13 +10,15 @@ the whole list is recorded then.
 """
 
 import asyncio
+import hashlib
 import re
 import secrets
+from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import takewhile
+from functools import partial
 from time import monotonic
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -25,6 +27,7 @@ import orjson
 
 from holdfast.apps.gateway.client_body import ClientBody, read_body, read_json, texts_of
 from holdfast.apps.gateway.identity import (
+    UNNAMED_PREFIX,
     Agent,
     AnswerIndex,
     Chain,
@@ -33,6 +36,7 @@ from holdfast.apps.gateway.identity import (
     essential_fingerprint,
     is_from_model,
     is_prompt,
+    is_unnamed_session,
     orders_a_summary,
     read_signals,
     response_link,
@@ -56,17 +60,18 @@ from holdfast.wire.json_reader import is_list
 from holdfast.wire.usage import read_usage
 
 T = TypeVar("T")
+K = TypeVar("K")
 Ending: TypeAlias = Literal["complete", "cut", "client_left", "refused"]
 """How an answer ended: whole; cut by the upstream; left by the client; refused with an error."""
 MAX_OPEN_SESSIONS = 256
 MAX_ANSWER_BYTES = 64 * 2**20
 """How much of an answer is kept to be recorded; a longer one is recorded as cut."""
 MAX_SIDE_LISTS = 8
-MAX_CANDIDATES = 8
+MAX_CANDIDATES = 64
 """How many conversations with the same answer are compared with a list."""
 MAX_RECENT = 256
 """How many of the last conversations are searched for the words that a side call quotes."""
-MIN_QUOTED_CHARS, MAX_QUOTED_CHARS = 8, 2_000
+MIN_QUOTED_CHARS, MAX_QUOTED_CHARS, MAX_QUOTED_PROMPTS = 8, 200, 6
 MIN_SUMMARY_CHARS = 24
 """A shorter summary does not identify a conversation."""
 MAX_TASK_CHARS = 2_000
@@ -125,10 +130,14 @@ class Lane:
 
     def same_slices(self, body: ClientBody) -> int:
         """Return how many messages of a list came as the same bytes before."""
-        if body.slices[: len(self._slices)] == self._slices:
-            return len(self._slices)  # nearly every list continues the one before
-        pairs = zip(body.slices, self._slices, strict=False)
-        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        new, old = body.slices, self._slices
+        low, high = 0, min(len(new), len(old))
+        if new[:high] == old[:high]:
+            return high
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if new[low:middle] == old[low:middle] else (low, middle - 1)
+        return low
 
     def keep_list(self, body: ClientBody, lengths: list[int]) -> None:
         """Keep a list, to compare the next one with it."""
@@ -199,11 +208,13 @@ class Recorder:
         self._open: OrderedDict[str, OpenSession] = OrderedDict()
         self._opening: dict[str, asyncio.Task[OpenSession]] = {}
         self._index = AnswerIndex(self.store)
-        self._recent: OrderedDict[tuple[str, str], str] = OrderedDict()
-        """By namespace and session, the last prompt."""
+        self._recent: OrderedDict[tuple[str, str], deque[str]] = OrderedDict()
+        """By namespace and session, the last prompts."""
+        self._agent_sessions: OrderedDict[str, str] = OrderedDict()
+        """By the name that a sub-agent gives its own session, the session it works in."""
         self._summaries: deque[tuple[str, str, str]] = deque(maxlen=MAX_RECENT)
         """Namespace, session and text of the last summaries that clients had written."""
-        self._by_first: dict[tuple[str, Wire, bytes], OrderedDict[str, None]] = {}
+        self._by_first: OrderedDict[tuple[str, Wire, bytes], OrderedDict[str, None]] = OrderedDict()
         """By the first message as it came, the open sessions that begin with it."""
         self._by_cache_key: OrderedDict[str, str] = OrderedDict()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -308,7 +319,13 @@ class Recorder:
         if request.path.partition("?")[0].endswith(TOKEN_COUNT_PATHS):
             return await self._receive_token_count(reading)
         if signals.name:
-            return await self._receive_named(reading, session_id_for(request.namespace, signals.name))
+            session_id = session_id_for(request.namespace, signals.name)
+            session_id = self._agent_sessions.get(session_id, session_id)
+            if signals.agent:
+                own = session_id_for(request.namespace, signals.agent)
+                self._agent_sessions[own] = session_id
+                _keep_newest(self._agent_sessions, own)
+            return await self._receive_named(reading, session_id)
         if signals.response_id:
             found = await self._index.sessions_with([response_link(request.namespace, signals.response_id)])
             session_id = found[1][-1] if found else self._new_id(request)
@@ -354,10 +371,16 @@ class Recorder:
         """Find the conversation of a request by its messages."""
         request, body, key = reading.request, reading.body, reading.signals.cache_key
         chain = self._chain_near(reading)
-        ends = chain.answers()
-        found = await self._index.sessions_with([chain.links[end - 1] for end in ends])
-        if found:
-            session_id, is_continued = await self._choose_session(reading, chain, found[1])
+        links = [chain.links[end - 1] for end in chain.answers()]
+        is_candidate = partial(is_unnamed_session, namespace=request.namespace, cache_key=key)
+        if found := await self._index.sessions_with(links, is_candidate):
+            link, session_ids = found
+            session_id, is_continued = await self._choose_session(reading, chain, session_ids)
+            if not is_continued:
+                # Before a restart other conversations may have had the same answer to the same words.
+                others = {one for one in await self._index.stored_sessions(link) if is_candidate(one)}
+                other_id, is_continued = await self._choose_session(reading, chain, sorted(others - {*session_ids}))
+                session_id = other_id if is_continued else session_id or other_id
             if session_id is not None:
                 async with self.session(session_id) as opened, opened.lock:
                     lane = await self._main_lane(opened, reading)
@@ -390,17 +413,15 @@ class Recorder:
         async with self.session(session_id) as opened, opened.lock:
             lane = await self._main_lane(opened, reading)
             is_other_agent = lane.agent is not None and not lane.agent.is_same(lane.agent_of(reading.body))
-            shared = lane.chain.shared_length(chain)
-            is_here = not lane.chain.links or is_other_agent or shared == len(chain.links)
+            is_order = orders_a_summary(reading.body.message(len(reading.body.slices) - 1))
+            is_here = not lane.chain.links or is_other_agent or is_order or lane.chain.tip == chain.tip
             has_summary = client_summary_in(
                 _new_text(reading.body, 0), opened.session.history.session_state.client_summaries
             )
             if not (is_here or has_summary):
                 session_id = f"{first}.{secrets.token_hex(4)}"
         self._by_cache_key[first] = session_id
-        self._by_cache_key.move_to_end(first)
-        while len(self._by_cache_key) > MAX_RECENT:
-            self._by_cache_key.popitem(last=False)
+        _keep_newest(self._by_cache_key, first)
         return session_id
 
     async def _choose_session(
@@ -442,17 +463,18 @@ class Recorder:
         return None
 
     def _session_quoted(self, reading: _Reading) -> str | None:
-        """Return the session whose last prompt a side call quotes, the longest such prompt."""
+        """Return the session whose last prompts a side call quotes, that with most of them."""
         text, namespace = _new_text(reading.body, 0), reading.request.namespace
         quoted = [
-            (len(prompt), session_id)
-            for (owner, session_id), prompt in self._recent.items()
-            if owner == namespace and len(prompt) >= MIN_QUOTED_CHARS and prompt in text
+            (sum(len(prompt) for prompt in prompts if prompt in text), session_id)
+            for (owner, session_id), prompts in self._recent.items()
+            if owner == namespace
         ]
-        return max(quoted)[1] if quoted else None
+        length, session_id = max(quoted, default=(0, ""))
+        return session_id if length >= MIN_QUOTED_CHARS else None
 
     def _new_id(self, request: ClientRequest) -> str:
-        return session_id_for(request.namespace, f"{request.wire}-{self._clock():x}-{secrets.token_hex(4)}")
+        return session_id_for(request.namespace, f"{UNNAMED_PREFIX}{self._clock():x}-{secrets.token_hex(4)}")
 
     # Recording a request.
 
@@ -489,7 +511,7 @@ class Recorder:
             return await self._record_delegate(reading, opened)
         body, lane = reading.body, await self._main_lane(opened, reading)
         chain, lengths = lane.chain_of(body)
-        purpose, shared, summary = await self._compare(reading, opened, lane, chain)
+        purpose, shared, summary = await self._compare(reading, opened, lane, chain, lengths)
         if purpose is not None:
             return Exchange(reading.request, _SideSink(self, opened, reading, purpose, chain))
         try:
@@ -517,7 +539,7 @@ class Recorder:
         self, opened: OpenSession, lane: Lane, body: ClientBody, chain: Chain, lengths: list[int], shared: int
     ) -> None:
         """Record the messages of a list after those that the lane shares with it."""
-        first = next((index for index, length in enumerate(lengths) if length > shared), len(lengths))
+        first = _first_new(lengths, shared)
         natives = body.messages(first)
         leading = body.leading_messages() if not len(opened.session) else []
         if natives or leading:
@@ -529,9 +551,9 @@ class Recorder:
         lane.chain, lane.positions = chain, lane.positions[:shared] + added
 
     async def _compare(
-        self, reading: _Reading, opened: OpenSession, lane: Lane, chain: Chain
+        self, reading: _Reading, opened: OpenSession, lane: Lane, chain: Chain, lengths: list[int]
     ) -> tuple[SideCallPurpose | None, int, str | None]:
-        """Return the purpose of a side call; else how many messages the list shares, and the client's summary if any."""
+        """Return the purpose of a side call; else how many messages the list shares, and the summary of the client."""
         body, signals = reading.body, reading.signals
         shared, recorded = lane.chain.shared_length(chain), len(lane.chain.links)
         if signals.purpose:
@@ -546,7 +568,7 @@ class Recorder:
         if is_whole:
             return ("summary" if is_order and len(chain.links) > recorded else None), shared, None
         summaries = opened.session.history.session_state.client_summaries
-        text = _new_text(body, 0)
+        text = _new_text(body, _first_new(lengths, shared))
         if found := client_summary_in(text, summaries):
             return None, shared, found
         is_next_window = signals.window is not None and opened.window not in {None, signals.window}
@@ -624,7 +646,7 @@ class Recorder:
         }
         if not waiting:
             return
-        first = next((index for index, length in enumerate(lengths) if length > shared), len(lengths))
+        first = _first_new(lengths, shared)
         text = _new_text(body, first)
         for name, lane in waiting.items():
             if isinstance(lane.conversation, Delegate) and lane.last_text.strip() in text:
@@ -647,17 +669,16 @@ class Recorder:
         if reading.body.slices:
             known = self._by_first.setdefault(_first_key(reading), OrderedDict())
             known[opened.id] = None
-            known.move_to_end(opened.id)
-            while len(known) > MAX_RECENT:
-                known.popitem(last=False)
+            _keep_newest(known, opened.id)
+            _keep_newest(self._by_first, _first_key(reading))
 
     def _remember_prompt(self, reading: _Reading, opened: OpenSession) -> None:
         last = reading.body.message(len(reading.body.slices) - 1)
         if is_prompt(last) and (texts := texts_of(last)):
-            self._recent[reading.request.namespace, opened.id] = texts[-1].strip()[:MAX_QUOTED_CHARS]
-            self._recent.move_to_end((reading.request.namespace, opened.id))
-            while len(self._recent) > MAX_RECENT:
-                self._recent.popitem(last=False)
+            key = reading.request.namespace, opened.id
+            prompts = self._recent.setdefault(key, deque[str](maxlen=MAX_QUOTED_PROMPTS))
+            prompts.append(texts[-1].strip()[:MAX_QUOTED_CHARS])
+            _keep_newest(self._recent, key)
 
     async def record_answer(self, sink: "_LaneSink", answer: Answer, duration_ms: int) -> None:
         """Record an answer in the conversation of its request."""
@@ -844,12 +865,24 @@ def _says_something(answer: Answer) -> bool:
     )
 
 
+def _first_new(lengths: Sequence[int], shared: int) -> int:
+    """Return the index in a list of the first message after those that are shared."""
+    return bisect_right(lengths, shared)
+
+
 def _new_text(body: ClientBody, first: int) -> str:
     return "".join(text for native in body.messages(first) for text in texts_of(native))
 
 
+def _keep_newest(values: OrderedDict[K, Any], key: K) -> None:
+    """Mark a key as the newest, and forget the oldest ones."""
+    values.move_to_end(key)
+    while len(values) > MAX_RECENT:
+        values.popitem(last=False)
+
+
 def _first_key(reading: _Reading) -> tuple[str, Wire, bytes]:
-    return reading.request.namespace, reading.request.wire, bytes(reading.body.slices[0])
+    return reading.request.namespace, reading.request.wire, hashlib.sha256(reading.body.slices[0]).digest()
 
 
 def _format_for(body: ClientBody) -> str:
