@@ -257,7 +257,9 @@ async def test_a_store_that_fails_does_not_stop_the_request_and_a_header_says_so
     ):
         seen = await ask(url, body=CHAT)
         metrics = (await ask(url, "GET", "/metrics")).body.decode()
+        health = [(await ask(url, "GET", path)).status for path in ("/health", "/livez", "/readyz")]
 
+    assert health == [200, 200, 503]
     assert (seen.status, seen.body, upstream.requests[0].body) == (200, ANSWER, CHAT)
     assert (seen.header("x-holdfast-error") or "").startswith("not recorded: ")
     assert 'holdfast_gateway_recording_failures_total{stage="request"} 1.0' in metrics
@@ -325,9 +327,10 @@ async def test_it_mounts_in_another_program() -> None:
         async with served(Starlette(routes=[Mount("/llm", gateway)])) as url:
             seen = await ask(url, path="/llm/v1/chat/completions", body=CHAT)
             health = await ask(url, "GET", "/llm/health")
+            ready = await ask(url, "GET", "/llm/readyz")
         await close_gateway(gateway)
 
-    assert (seen.status, seen.body, health.status) == (200, ANSWER, 200)
+    assert (seen.status, seen.body, health.status, ready.status) == (200, ANSWER, 200, 200)
     assert upstream.requests[0].line == "POST /v1/chat/completions HTTP/1.1"
 
 

@@ -24,6 +24,7 @@ from holdfast.apps.gateway.tracing import ExchangeTracer
 from holdfast.apps.gateway.upstream import PhaseTimeouts, UpstreamClient, Upstreams
 from holdfast.apps.gateway.wires import destination_of, error_body
 from holdfast.core.planning.policy import Policy
+from holdfast.errors import HoldfastError
 from holdfast.stores.base import Store
 
 NO_WEBSOCKETS = "this gateway speaks HTTP only; send the request with POST"
@@ -62,6 +63,13 @@ def gateway_app(
     async def alive(_request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
+    async def ready(_request: Request) -> Response:
+        try:
+            await recorder.store.sessions(limit=1)
+        except HoldfastError as error:
+            return JSONResponse({"status": "the store cannot be read", "error": str(error)}, 503)
+        return JSONResponse({"status": "ok"})
+
     async def show_metrics(_request: Request) -> Response:
         return Response(metrics.render(), media_type=METRICS_TYPE)
 
@@ -69,7 +77,7 @@ def gateway_app(
         Route("/", alive),
         Route("/health", alive),
         Route("/livez", alive),
-        Route("/readyz", alive),
+        Route("/readyz", ready),
         Route("/metrics", show_metrics),
         control_routes(recorder, rules),
         Route("/{path:path}", relay),
