@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from holdfast.apps.gateway.recording import ClientRequest
-from holdfast.testing.provider_streams import ProviderReply
+from holdfast.testing.provider_streams import ProviderReply, whole_answer
 from holdfast.wire.answers import Wire, read_answer
-from holdfast.testing.provider_streams import whole_answer
 
 Json: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal["main", "side", "summary", "agent"]

@@ -3,7 +3,6 @@
 from collections import Counter
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +13,7 @@ from holdfast.stores.base import Store, iter_sessions
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.provider_streams import event_bytes, stream_events
 from holdfast.wire.formats import format_named
-from tests.gateway.simulated_clients import CLIENTS, Claude, Codex, Sent, SimulatedClient
+from tests.gateway.simulated_clients import CLIENTS, Sent, SimulatedClient
 
 SESSIONS = 20
 

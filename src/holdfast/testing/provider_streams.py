@@ -144,7 +144,7 @@ def _response(
 def _response_events(reply: ProviderReply, number: int) -> Iterator[tuple[str, dict[str, Any]]]:
     item, count = _item(reply, number), iter(range(10_000))
 
-    def event(kind: str, **members: Any) -> tuple[str, dict[str, Any]]:
+    def event(kind: str, **members: object) -> tuple[str, dict[str, Any]]:
         return kind, {"type": kind, "sequence_number": next(count), **members}
 
     place: dict[str, Any] = {"item_id": item["id"], "output_index": 0}

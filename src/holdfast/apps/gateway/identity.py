@@ -44,7 +44,7 @@ AGENT_TYPE_HEADERS = ("x-claude-code-agent-type", "x-agent-type")
 UNNAMED_PREFIX = "conversation-"
 """How the ids of sessions begin whose clients give them no name."""
 MAX_NAME_CHARS = 200
-MAX_INDEXED_ANSWERS = 100_000
+MAX_INDEXED_ANSWERS = 8_192
 MAX_STORE_LOOKUPS = 64
 """How many links of a list are looked up in the store, the newest first."""
 MIN_SIMILAR_SHARE = 0.5
@@ -329,6 +329,10 @@ class Chain:
             if is_answer and not (index + 1 < len(self.from_model) and self.from_model[index + 1])
         )
         return [*ends][::-1]
+
+    def answer_links(self) -> list[bytes]:
+        """Return the link after each answer, the last answer first."""
+        return [self.links[end - 1] for end in self.answers()]
 
     def shared_length(self, other: "Chain") -> int:
         """Return how many first messages two chains share."""

@@ -13,12 +13,12 @@ import asyncio
 import hashlib
 import re
 import secrets
-from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Coroutine, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from time import monotonic
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -43,11 +43,11 @@ from holdfast.apps.gateway.identity import (
     session_id_for,
     side_purpose_of_words,
 )
+from holdfast.apps.gateway.lanes import ClientList, Lane, OpenSession
 from holdfast.core.history.events import SideCallPurpose
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import Policy
 from holdfast.errors import HoldfastError, RecordingError, SettingsError
-from holdfast.session.conversation import Conversation
 from holdfast.session.delegation import Delegate
 from holdfast.session.log.event_log import Clock, now_ms
 from holdfast.session.session import Session
@@ -66,7 +66,6 @@ Ending: TypeAlias = Literal["complete", "cut", "client_left", "refused"]
 MAX_OPEN_SESSIONS = 256
 MAX_ANSWER_BYTES = 64 * 2**20
 """How much of an answer is kept to be recorded; a longer one is recorded as cut."""
-MAX_SIDE_LISTS = 8
 MAX_CANDIDATES = 64
 """How many conversations with the same answer are compared with a list."""
 MAX_RECENT = 256
@@ -100,82 +99,14 @@ class ClientRequest:
     """The name of the upstream that answers."""
 
 
-class Lane:
-    """The messages of one agent in a session, as the list of its client has them."""
+@dataclass(frozen=True, slots=True)
+class _Happened:
+    """What a list shows; the main agent went on if neither is set."""
 
-    def __init__(self, conversation: Conversation, chain: Chain, agent: Agent | None = None) -> None:
-        self.conversation = conversation
-        self.chain = chain
-        self.positions: list[int] = []
-        """Where each message of the chain was recorded."""
-        self.agent = agent
-        self.in_flight = 0
-        """How many requests wait for their answer."""
-        self.last_response: str | None = None
-        self.last_text = ""
-        """The text of the last answer."""
-        self._slices: list[msgspec.Raw] = []
-        self._lengths: list[int] = []
-        self._agent_slices: tuple[list[msgspec.Raw], msgspec.Raw] | None = None
-
-    def chain_of(self, body: ClientBody) -> tuple[Chain, list[int]]:
-        """Return the chain of a list, and how long it is after each message of the list.
-
-        Messages that came as the same bytes before are not parsed again.
-        """
-        same = self.same_slices(body)
-        lengths = self._lengths[:same]
-        chain = self.chain.first(lengths[-1] if lengths else 0)
-        return chain, lengths + add_to_chain(chain, body, same)
-
-    def same_slices(self, body: ClientBody) -> int:
-        """Return how many messages of a list came as the same bytes before."""
-        new, old = body.slices, self._slices
-        low, high = 0, min(len(new), len(old))
-        if new[:high] == old[:high]:
-            return high
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if new[low:middle] == old[low:middle] else (low, middle - 1)
-        return low
-
-    def keep_list(self, body: ClientBody, lengths: list[int]) -> None:
-        """Keep a list, to compare the next one with it."""
-        self._slices, self._lengths = body.slices, lengths
-        self._agent_slices = body.system_slices, body.tools_slice
-
-    def agent_of(self, body: ClientBody) -> Agent:
-        """Return the agent that speaks in a request."""
-        is_unchanged = self._agent_slices == (body.system_slices, body.tools_slice)
-        return self.agent if is_unchanged and self.agent else Agent.of(body)
-
-
-def add_to_chain(chain: Chain, body: ClientBody, start: int = 0) -> list[int]:
-    """Add the messages of a list from an index on to a chain, and return how long it is after each of them."""
-    lengths: list[int] = []
-    for native in body.messages(start):
-        if (fingerprint := essential_fingerprint(body.wire, native)) is not None:
-            chain.add(fingerprint, from_model=is_from_model(body.wire, native))
-        lengths.append(len(chain.links))
-    return lengths
-
-
-@dataclass(slots=True)
-class OpenSession:
-    """A session that the recorder holds open."""
-
-    id: str
-    session: Session
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a request is compared and recorded, never while the upstream answers."""
-    lanes: dict[str, Lane] = field(default_factory=dict[str, Lane])
-    delegates: AsyncExitStack = field(default_factory=AsyncExitStack)
-    side_tips: deque[bytes] = field(default_factory=lambda: deque[bytes](maxlen=MAX_SIDE_LISTS))
-    """The links after the answers of the last side calls."""
-    unsaved_tip: bytes | None = None
-    """The link of the last answer, while only memory has it."""
-    window: str | None = None
-    users: int = 0
+    side_call: SideCallPurpose | None = None
+    """What a request beside the conversation is for."""
+    summary: str | None = None
+    """The summary of a compaction that the client has made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +158,7 @@ class Recorder:
         try:
             body = read_body(request.wire, request.body)
             signals = read_signals(request.session_in_path, request.headers, body)
-            is_readable = bool(body.slices) and all(map(bool, body.messages(len(body.slices) - 1)))
+            is_readable = bool(body.slices) and bool(body.message(len(body.slices) - 1))
         except (ValueError, msgspec.MsgspecError):
             return Exchange(request)
         if not is_readable:
@@ -342,8 +273,12 @@ class Recorder:
             return Exchange(reading.request, _SideSink(self, opened, reading, "other", Chain(reading.start)))
 
     async def _receive_named(self, reading: _Reading, session_id: str) -> "Exchange":
+        async with self.session(session_id) as opened:
+            known = opened.session.history.format or reading.request.wire
+        if not known.startswith(reading.request.wire):
+            session_id = f"{session_id}.{reading.request.wire}"  # the client went on with another provider
         async with self.session(session_id) as opened, opened.lock:
-            if not len(opened.session) and not reading.signals.agent and not self._side_purpose_of_first(reading):
+            if opened.is_empty and not (reading.signals.agent or _purpose_without_history(reading)):
                 await self._copy_fork(reading, opened)
             if "conversation" in reading.body.fields and reading.request.wire == "openai-responses":
                 return await self._record_continuation(reading, opened)
@@ -351,15 +286,14 @@ class Recorder:
 
     async def _copy_fork(self, reading: _Reading, opened: OpenSession) -> None:
         """Begin a new session with the conversation that its first list continues, if another session has it."""
-        chain = Chain(reading.start)
-        add_to_chain(chain, reading.body)
-        found = await self._index.sessions_with([chain.links[end - 1] for end in chain.answers()])
-        if found is None:
+        chain = ClientList.read(reading.body, Chain(reading.start)).chain
+        found = await self._index.sessions_with(chain.answer_links())
+        if found is None or found[1][-1] == opened.id:
             return
-        async with self.session(found[1][-1]) as source:
+        async with self.session(found[1][-1]) as source, source.lock:
             lane = await self._main_lane(source, reading)
             shared = lane.chain.shared_length(chain)
-            if source.id == opened.id or not shared or not _has_format(source.session, reading.body):
+            if not shared:
                 return
             at = lane.positions[shared] if shared < len(lane.positions) else None
             other = await source.session.fork(opened.id, at=at)
@@ -370,10 +304,10 @@ class Recorder:
     async def _receive_unnamed(self, reading: _Reading) -> "Exchange":
         """Find the conversation of a request by its messages."""
         request, body, key = reading.request, reading.body, reading.signals.cache_key
-        chain = self._chain_near(reading)
-        links = [chain.links[end - 1] for end in chain.answers()]
+        listed = self._read_near(reading)
+        chain = listed.chain
         is_candidate = partial(is_unnamed_session, namespace=request.namespace, cache_key=key)
-        if found := await self._index.sessions_with(links, is_candidate):
+        if found := await self._index.sessions_with(chain.answer_links(), is_candidate):
             link, session_ids = found
             session_id, is_continued = await self._choose_session(reading, chain, session_ids)
             if not is_continued:
@@ -384,40 +318,31 @@ class Recorder:
             if session_id is not None:
                 async with self.session(session_id) as opened, opened.lock:
                     lane = await self._main_lane(opened, reading)
-                    is_branch = (
-                        not is_continued
-                        and lane.in_flight
-                        and lane.agent_of(body).is_same(lane.agent or Agent.of(body))
-                    )
-                    if not is_branch and not self._is_promoted(opened, chain, body):
+                    is_branch = not is_continued and lane.in_flight and not lane.is_other_agent(body)
+                    if not is_branch and not listed.has_prompt_after(opened.side_tips):
                         return await self._record(reading, opened)
         elif session_id := self._session_with_summary(reading):
             async with self.session(session_id) as opened, opened.lock:
                 return await self._record(reading, opened)
-        elif (purpose := reading.signals.purpose or side_purpose_of_words(body)) and (
-            session_id := self._session_quoted(reading) or (self._by_cache_key.get(key) if key else None)
-        ):
+        elif (purpose := _purpose_without_history(reading)) and (session_id := self._session_quoted(reading)):
             async with self.session(session_id) as opened:
                 return Exchange(request, _SideSink(self, opened, reading, purpose, chain))
-        session_id = await self._id_for_cache_key(reading, chain) if key else self._new_id(request)
+        session_id = await self._id_for_cache_key(reading, listed) if key else self._new_id(request)
         async with self.session(session_id) as opened, opened.lock:
             if found:
                 await self._copy_fork(reading, opened)
             return await self._record(reading, opened)
 
-    async def _id_for_cache_key(self, reading: _Reading, chain: Chain) -> str:
+    async def _id_for_cache_key(self, reading: _Reading, listed: ClientList) -> str:
         """Return the session for a key that several conversations may share: that of the key, or a new one."""
-        namespace, key = reading.request.namespace, reading.signals.cache_key or ""
-        first = session_id_for(namespace, key)
+        first = session_id_for(reading.request.namespace, reading.signals.cache_key or "")
         session_id = self._by_cache_key.get(first, first)
         async with self.session(session_id) as opened, opened.lock:
             lane = await self._main_lane(opened, reading)
-            is_other_agent = lane.agent is not None and not lane.agent.is_same(lane.agent_of(reading.body))
-            is_order = orders_a_summary(reading.body.message(len(reading.body.slices) - 1))
-            is_here = not lane.chain.links or is_other_agent or is_order or lane.chain.tip == chain.tip
-            has_summary = client_summary_in(
-                _new_text(reading.body, 0), opened.session.history.session_state.client_summaries
-            )
+            is_repeated = lane.chain.tip == listed.chain.tip  # also where both are empty
+            is_beside = lane.is_other_agent(reading.body) or orders_a_summary(listed.last)
+            is_here = not lane.chain.links or is_repeated or is_beside
+            has_summary = client_summary_in(listed.text_after(0), opened.session.history.session_state.client_summaries)
             if not (is_here or has_summary):
                 session_id = f"{first}.{secrets.token_hex(4)}"
         self._by_cache_key[first] = session_id
@@ -439,23 +364,19 @@ class Recorder:
                 fallback = fallback or session_id
         return fallback, False
 
-    def _chain_near(self, reading: _Reading) -> Chain:
-        """Return the chain of a list, with the help of the open session whose list is most like it."""
-        body, best, lane = reading.body, 0, None
+    def _read_near(self, reading: _Reading) -> ClientList:
+        """Return the list of a request, with the help of the open session whose list is most like it."""
+        body, best, nearest = reading.body, 0, None
         for session_id in self._by_first.get(_first_key(reading), ()):
             opened = self._open.get(session_id)
-            other = opened.lanes.get(MAIN_LANE) if opened else None
-            if other and (same := other.same_slices(body)) > best:
-                best, lane = same, other
-        if lane is not None:
-            return lane.chain_of(body)[0]
-        chain = Chain(reading.start)
-        add_to_chain(chain, body)
-        return chain
+            lane = opened.lanes.get(MAIN_LANE) if opened else None
+            if lane and (same := lane.count_same(body)) > best:
+                best, nearest = same, lane
+        return nearest.read(body) if nearest else ClientList.read(body, Chain(reading.start))
 
     def _session_with_summary(self, reading: _Reading) -> str | None:
         """Return the session whose summary, written for a compaction of its client, is in a list."""
-        text = _new_text(reading.body, 0)
+        text = _text_of(reading.body)
         for namespace, session_id, summary in reversed(self._summaries):
             is_own = namespace == reading.request.namespace and len(summary) >= MIN_SUMMARY_CHARS
             if is_own and client_summary_in(text, (summary,)):
@@ -464,7 +385,7 @@ class Recorder:
 
     def _session_quoted(self, reading: _Reading) -> str | None:
         """Return the session whose last prompts a side call quotes, that with most of them."""
-        text, namespace = _new_text(reading.body, 0), reading.request.namespace
+        text, namespace = _text_of(reading.body), reading.request.namespace
         quoted = [
             (sum(len(prompt) for prompt in prompts if prompt in text), session_id)
             for (owner, session_id), prompts in self._recent.items()
@@ -495,119 +416,101 @@ class Recorder:
         opened.lanes[MAIN_LANE] = lane
         return lane
 
-    def _side_purpose_of_first(self, reading: _Reading) -> SideCallPurpose | None:
-        return reading.signals.purpose or side_purpose_of_words(reading.body)
-
-    def _is_promoted(self, opened: OpenSession, chain: Chain, body: ClientBody) -> bool:
-        """Return whether a prompt follows the answer of a side call: then it was a conversation of its own."""
-        for end in chain.answers():
-            if chain.links[end - 1] in opened.side_tips:
-                return any(is_prompt(native) for native in body.messages(len(body.slices) - (len(chain.links) - end)))
-        return False
-
     async def _record(self, reading: _Reading, opened: OpenSession) -> "Exchange":
         """Record a request in its session. Caller must hold the session's lock."""
         if reading.signals.agent:
             return await self._record_delegate(reading, opened)
-        body, lane = reading.body, await self._main_lane(opened, reading)
-        chain, lengths = lane.chain_of(body)
-        purpose, shared, summary = await self._compare(reading, opened, lane, chain, lengths)
-        if purpose is not None:
-            return Exchange(reading.request, _SideSink(self, opened, reading, purpose, chain))
-        try:
-            await self._end_answered_delegates(opened, body, lengths, shared)
-            if summary is not None:
-                natives = [*body.leading_messages(), *body.messages()]
-                await opened.session.sync(natives, format=self._format(opened, body), compacted=summary)
-                agent = lane.agent
-                del opened.lanes[MAIN_LANE]
+        lane = await self._main_lane(opened, reading)
+        listed = lane.read(reading.body)
+        shared = lane.chain.shared_length(listed.chain)
+        happened = await self._compare(reading, opened, lane, listed)
+        if happened.side_call:
+            return Exchange(reading.request, _SideSink(self, opened, reading, happened.side_call, listed.chain))
+        with self._dropping_lane(opened, MAIN_LANE):
+            await self._end_answered_delegates(opened, listed, shared)
+            if happened.summary is not None:
+                natives = [*reading.body.leading_messages(), *reading.body.messages()]
+                name = opened.session.history.format or _format_for(reading.body)
+                await opened.session.sync(natives, format=name, compacted=happened.summary)
+                agent = opened.lanes.pop(MAIN_LANE).agent
                 lane = await self._main_lane(opened, reading)
                 lane.agent = agent
             else:
                 if shared < len(lane.chain.links):
                     await opened.session.rewind(to=lane.positions[shared])
-                await self._append(opened, lane, body, chain, lengths, shared)
+                await self._append(opened, lane, listed, shared)
             await self._remember_client(reading, opened, lane)
+        lane.keep(listed)
+        self._remember_prompt(reading, opened, listed)
+        return Exchange(reading.request, _LaneSink(self, opened, reading, MAIN_LANE, lane))
+
+    @contextmanager
+    def _dropping_lane(self, opened: OpenSession, name: str) -> Generator[None]:
+        """Read a lane again from the log if recording fails half-way."""
+        try:
+            yield
         except BaseException:
-            opened.lanes.pop(MAIN_LANE, None)  # read again from the log
+            opened.lanes.pop(name, None)
             raise
-        lane.keep_list(body, lengths)
-        self._remember_prompt(reading, opened)
-        return Exchange(reading.request, _LaneSink(self, opened, reading, MAIN_LANE, lane, lane.chain.tip))
 
-    async def _append(
-        self, opened: OpenSession, lane: Lane, body: ClientBody, chain: Chain, lengths: list[int], shared: int
-    ) -> None:
+    async def _append(self, opened: OpenSession, lane: Lane, listed: ClientList, shared: int) -> None:
         """Record the messages of a list after those that the lane shares with it."""
-        first = _first_new(lengths, shared)
-        natives = body.messages(first)
-        leading = body.leading_messages() if not len(opened.session) else []
-        if natives or leading:
-            places = await lane.conversation.record([*leading, *natives], format=self._format(opened, body))
-            numbered = zip(places[len(leading) :], [shared, *lengths[first:]], lengths[first:], strict=False)
-            added = [place for place, before, after in numbered if after > before]
-        else:
-            added = []
-        lane.chain, lane.positions = chain, lane.positions[:shared] + added
+        first = listed.first_after(shared)
+        leading = listed.body.leading_messages() if opened.is_empty else []
+        natives = [*leading, *listed.body.messages(first)]
+        name = opened.session.history.format or _format_for(listed.body)
+        places = await lane.conversation.record(natives, format=name) if natives else range(0)
+        lengths = listed.lengths[first:]
+        numbered = zip(places[len(leading) :], [shared, *lengths], lengths, strict=False)
+        lane.chain = listed.chain
+        lane.positions = lane.positions[:shared] + [place for place, before, after in numbered if after > before]
 
-    async def _compare(
-        self, reading: _Reading, opened: OpenSession, lane: Lane, chain: Chain, lengths: list[int]
-    ) -> tuple[SideCallPurpose | None, int, str | None]:
-        """Return the purpose of a side call; else how many messages the list shares, and the summary of the client."""
-        body, signals = reading.body, reading.signals
+    async def _compare(self, reading: _Reading, opened: OpenSession, lane: Lane, listed: ClientList) -> "_Happened":
+        """Return what a list says has happened since the last one."""
+        body, signals, chain = reading.body, reading.signals, listed.chain
         shared, recorded = lane.chain.shared_length(chain), len(lane.chain.links)
         if signals.purpose:
-            return signals.purpose, shared, None
+            return _Happened(side_call=signals.purpose)
         if not recorded:
-            return side_purpose_of_words(body), shared, None
-        is_whole = shared == recorded
-        if lane.agent and not lane.agent.is_same(lane.agent_of(body)) and not self._is_promoted(opened, chain, body):
-            return side_purpose_of_words(body) or ("memory" if is_whole else "other"), shared, None
-        last = body.message(len(body.slices) - 1)
-        is_order = orders_a_summary(last)
-        if is_whole:
-            return ("summary" if is_order and len(chain.links) > recorded else None), shared, None
-        summaries = opened.session.history.session_state.client_summaries
-        text = _new_text(body, _first_new(lengths, shared))
+            return _Happened(side_call=side_purpose_of_words(body))
+        if lane.is_other_agent(body) and not listed.has_prompt_after(opened.side_tips):
+            return _Happened(side_call=side_purpose_of_words(body) or ("memory" if shared == recorded else "other"))
+        is_order = orders_a_summary(listed.last)
+        if shared == recorded:
+            return _Happened(side_call="summary" if is_order and len(chain.links) > recorded else None)
+        summaries, text = opened.session.history.session_state.client_summaries, listed.text_after(shared)
         if found := client_summary_in(text, summaries):
-            return None, shared, found
-        is_next_window = signals.window is not None and opened.window not in {None, signals.window}
-        if signals.has_compacted or is_next_window:
-            return None, shared, summaries[-1] if summaries else text
-        if is_order or await self._extends_recorded(opened, lane, last, shared, len(chain.links)):
-            return "summary", shared, None
-        if lane.in_flight and len(chain.links) > shared:
-            return "other", shared, None
-        return None, shared, None
+            return _Happened(summary=found)
+        if signals.has_compacted or (signals.window and opened.window not in {None, signals.window}):
+            return _Happened(summary=summaries[-1] if summaries else text)
+        if is_order or await self._adds_an_order(opened, lane, listed):
+            return _Happened(side_call="summary")
+        return _Happened(side_call="other" if lane.in_flight and len(chain.links) > shared else None)
 
-    async def _extends_recorded(
-        self, opened: OpenSession, lane: Lane, last: Mapping[str, Any], shared: int, length: int
-    ) -> bool:
+    async def _adds_an_order(self, opened: OpenSession, lane: Lane, listed: ClientList) -> bool:
         """Return whether a list ends with an earlier recorded message to which an order was added.
 
-        That is how a client orders a summary of a part of its list: nobody edits a message by adding a block after
-        later ones were answered.
+        That is how a client orders a summary of a part of its list: nobody edits a message by adding a block to it
+        after later ones were answered.
         """
-        content = last.get("content")
-        if not is_list(content) or length != shared + 1 or len(lane.positions) - shared < 2:
+        shared, content = lane.chain.shared_length(listed.chain), listed.last.get("content")
+        is_earlier = len(listed.chain.links) == shared + 1 and len(lane.positions) > shared + 1
+        if not is_list(content) or not is_earlier:
             return False
         [recorded] = await opened.session.messages_at(lane.positions[shared])
         before = essential_message(recorded).get("content")
-        now = essential_message({**last, "content": content[: len(before)]}).get("content") if is_list(before) else None
-        return is_list(before) and len(content) > len(before) and now == before
+        if not is_list(before) or len(content) <= len(before):
+            return False
+        return essential_message({**listed.last, "content": content[: len(before)]}).get("content") == before
 
     async def _record_continuation(self, reading: _Reading, opened: OpenSession) -> "Exchange":
         """Record a list that holds only what is new, because the provider keeps the rest."""
-        body, lane = reading.body, await self._main_lane(opened, reading)
-        chain = lane.chain.first(len(lane.chain.links))
-        shared = len(chain.links)
-        try:
-            await self._append(opened, lane, body, chain, add_to_chain(chain, body), shared)
+        lane = await self._main_lane(opened, reading)
+        shared = len(lane.chain.links)
+        with self._dropping_lane(opened, MAIN_LANE):
+            await self._append(opened, lane, ClientList.read(reading.body, lane.chain.first(shared)), shared)
             await self._remember_client(reading, opened, lane)
-        except BaseException:
-            opened.lanes.pop(MAIN_LANE, None)
-            raise
-        return Exchange(reading.request, _LaneSink(self, opened, reading, MAIN_LANE, lane, lane.chain.tip))
+        return Exchange(reading.request, _LaneSink(self, opened, reading, MAIN_LANE, lane))
 
     # Sub-agents.
 
@@ -615,48 +518,34 @@ class Recorder:
         """Record a request of a sub-agent, in a scope of its own."""
         body, signals, name = reading.body, reading.signals, reading.signals.agent or ""
         lane = opened.lanes.get(name)
-        chain, lengths = lane.chain_of(body) if lane else (Chain(reading.start), [])
+        listed = lane.read(body) if lane else ClientList.read(body, Chain(reading.start))
         if signals.purpose:
-            return Exchange(reading.request, _SideSink(self, opened, reading, signals.purpose, chain))
-        shared = lane.chain.shared_length(chain) if lane else 0
+            return Exchange(reading.request, _SideSink(self, opened, reading, signals.purpose, listed.chain))
+        shared = lane.chain.shared_length(listed.chain) if lane else 0
         if lane is None or shared < len(lane.chain.links):
-            # Its list has changed, or it is new: it works on in a new scope, and what it did before stays.
+            # It is new, or its list has changed: it goes on in a new scope, and what it did before stays.
             task = "\n".join(texts_of(body.message(0)))[-MAX_TASK_CHARS:]
             context = opened.session.delegate(signals.agent_type, task=task, sees=SEES_NOTHING, adds_task_message=False)
             lane = Lane(await opened.delegates.enter_async_context(context), Chain(reading.start))
-            chain, lengths, shared = Chain(reading.start), [], 0
-            lengths = add_to_chain(chain, body)
-        try:
+            shared = 0
+        with self._dropping_lane(opened, name):
             opened.lanes[name] = lane
-            await self._append(opened, lane, body, chain, lengths, shared)
-        except BaseException:
-            opened.lanes.pop(name, None)
-            raise
-        lane.keep_list(body, lengths)
-        return Exchange(reading.request, _LaneSink(self, opened, reading, name, lane, lane.chain.tip))
+            await self._append(opened, lane, listed, shared)
+        lane.keep(listed)
+        return Exchange(reading.request, _LaneSink(self, opened, reading, name, lane))
 
-    async def _end_answered_delegates(
-        self, opened: OpenSession, body: ClientBody, lengths: list[int], shared: int
-    ) -> None:
+    async def _end_answered_delegates(self, opened: OpenSession, listed: ClientList, shared: int) -> None:
         """End the delegations whose last answer the main agent received."""
-        waiting = {
-            name: lane
-            for name, lane in opened.lanes.items()
-            if name != MAIN_LANE and not lane.in_flight and lane.last_text.strip()
-        }
-        if not waiting:
+        if len(opened.lanes) == 1:
             return
-        first = _first_new(lengths, shared)
-        text = _new_text(body, first)
-        for name, lane in waiting.items():
-            if isinstance(lane.conversation, Delegate) and lane.last_text.strip() in text:
+        text = listed.text_after(shared)
+        for name, lane in list(opened.lanes.items()):
+            answer = lane.last_text.strip()
+            if isinstance(lane.conversation, Delegate) and not lane.in_flight and answer and answer in text:
                 await lane.conversation.answer(lane.last_text)
                 del opened.lanes[name]
 
     # What is kept for the next request.
-
-    def _format(self, opened: OpenSession, body: ClientBody) -> str:
-        return opened.session.history.format or _format_for(body)
 
     async def _remember_client(self, reading: _Reading, opened: OpenSession, lane: Lane) -> None:
         agent = lane.agent_of(reading.body)
@@ -672,9 +561,8 @@ class Recorder:
             _keep_newest(known, opened.id)
             _keep_newest(self._by_first, _first_key(reading))
 
-    def _remember_prompt(self, reading: _Reading, opened: OpenSession) -> None:
-        last = reading.body.message(len(reading.body.slices) - 1)
-        if is_prompt(last) and (texts := texts_of(last)):
+    def _remember_prompt(self, reading: _Reading, opened: OpenSession, listed: ClientList) -> None:
+        if is_prompt(listed.last) and (texts := texts_of(listed.last)):
             key = reading.request.namespace, opened.id
             prompts = self._recent.setdefault(key, deque[str](maxlen=MAX_QUOTED_PROMPTS))
             prompts.append(texts[-1].strip()[:MAX_QUOTED_CHARS])
@@ -719,7 +607,7 @@ class Recorder:
                 if (fingerprint := essential_fingerprint(wire, native)) is not None:
                     lane.chain.add(fingerprint, from_model=True)
                     lane.positions.append(place)
-            lane.last_text, lane.last_response = answer_text(answer), answer.response_id
+            lane.last_text = answer_text(answer)
         if not answer.is_complete:
             await lane.conversation.interrupt()
 
@@ -759,11 +647,11 @@ def has_usage(answer: Answer) -> bool:
 class _LaneSink:
     """Where the answer of a conversation goes."""
 
-    def __init__(
-        self, recorder: Recorder, opened: OpenSession, reading: _Reading, lane_name: str, lane: Lane, tip: bytes
-    ) -> None:
+    def __init__(self, recorder: Recorder, opened: OpenSession, reading: _Reading, lane_name: str, lane: Lane) -> None:
         self.recorder, self.opened, self.reading = recorder, opened, reading
-        self.lane_name, self.lane, self.tip = lane_name, lane, tip
+        self.lane_name, self.lane = lane_name, lane
+        self.tip = lane.chain.tip
+        """The link after the last message of the request."""
         lane.in_flight += 1
         opened.users += 1
 
@@ -822,7 +710,7 @@ class Exchange:
         sink, self._sink = self._sink, None
         if sink is None:
             return
-        is_answer = ended != "refused" and status < 400
+        is_answer = ended != "refused" and status < HTTPStatus.BAD_REQUEST
         try:
             await sink.recorder.run_to_completion(self._store(sink, is_answer=is_answer))
         except (HoldfastError, ValueError) as error:
@@ -865,13 +753,13 @@ def _says_something(answer: Answer) -> bool:
     )
 
 
-def _first_new(lengths: Sequence[int], shared: int) -> int:
-    """Return the index in a list of the first message after those that are shared."""
-    return bisect_right(lengths, shared)
+def _text_of(body: ClientBody) -> str:
+    return "".join(text for native in body.messages() for text in texts_of(native))
 
 
-def _new_text(body: ClientBody, first: int) -> str:
-    return "".join(text for native in body.messages(first) for text in texts_of(native))
+def _purpose_without_history(reading: _Reading) -> SideCallPurpose | None:
+    """Return what a request is for if it says by itself that it is no turn of a conversation."""
+    return reading.signals.purpose or side_purpose_of_words(reading.body)
 
 
 def _keep_newest(values: OrderedDict[K, Any], key: K) -> None:
@@ -896,7 +784,3 @@ def _format_for(body: ClientBody) -> str:
             return "gemini-2" if (body.model or "").startswith(("gemini-1", "gemini-2")) else "gemini"
         case "openai-chat":
             return "openai-chat"
-
-
-def _has_format(session: Session, body: ClientBody) -> bool:
-    return (session.history.format or _format_for(body)) == _format_for(body)
