@@ -44,6 +44,8 @@ async def run_gateway(args: argparse.Namespace, store: Store) -> int:
     app = gateway_app(
         store=settings.store,
         policy=settings.effective_policy,
+        budget=settings.max_context_tokens,
+        summarizer=_summarizer(settings),
         upstreams=_upstreams([*settings.gateway_upstreams, *args.upstream]),
         access=replace(access, control_token=token),
         timeouts=PhaseTimeouts(
@@ -53,7 +55,6 @@ async def run_gateway(args: argparse.Namespace, store: Store) -> int:
         ),
         settings=RelaySettings(
             max_body_bytes=settings.gateway_body_mb * MEGABYTE_BYTES,
-            budget_tokens=settings.max_context_tokens,
             is_strict=args.strict,
             ping_seconds=settings.gateway_ping_seconds,
         ),
@@ -61,6 +62,12 @@ async def run_gateway(args: argparse.Namespace, store: Store) -> int:
     if token_file is not None:
         warn(f"the token of the control API is in {token_file}")
     return await serve_gateway(app, host=args.host, port=args.port, drain_seconds=settings.gateway_drain_seconds)
+
+
+def _summarizer(settings: Settings) -> str | None:
+    """Return the model that writes summaries, if somebody has set one; it has a key of its own."""
+    is_set = settings.source("summarization_model").kind != "default"
+    return settings.summarization_model or None if is_set else None
 
 
 def new_server_loop() -> asyncio.AbstractEventLoop:

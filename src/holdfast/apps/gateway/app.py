@@ -25,6 +25,7 @@ from holdfast.apps.gateway.upstream import PhaseTimeouts, UpstreamClient, Upstre
 from holdfast.apps.gateway.wires import destination_of, error_body
 from holdfast.core.planning.policy import Policy
 from holdfast.errors import HoldfastError
+from holdfast.models.base import Summarizer
 from holdfast.stores.base import Store
 
 NO_WEBSOCKETS = "this gateway speaks HTTP only; send the request with POST"
@@ -36,6 +37,8 @@ def gateway_app(
     *,
     store: str | Store = "memory://",
     policy: str | Policy = "default",
+    budget: int | None = None,
+    summarizer: str | Summarizer | None = None,
     upstreams: Mapping[str, str] | None = None,
     access: Access | None = None,
     timeouts: PhaseTimeouts | None = None,
@@ -44,11 +47,14 @@ def gateway_app(
 ) -> Starlette:
     """Return the gateway as an application.
 
+    `budget` is the largest request in tokens; None means what the model accepts. `summarizer` writes summaries in the
+    background, with its own key; without one a compaction is a digest made by rule.
     `upstreams` are base URLs by name; the providers' public addresses are there without it. `access` says who may
     connect; by default programs of this machine. Where no lifespan runs, call `close_gateway(app)` at the end.
     """
     metrics = GatewayMetrics()
-    recorder, client = Recorder(store, policy=policy), UpstreamClient(timeouts or PhaseTimeouts())
+    client = UpstreamClient(timeouts or PhaseTimeouts())
+    recorder = Recorder(store, policy=policy, budget=budget, summarizer=summarizer)
     rules = access or Access()
     relay = Relay(
         recorder=recorder,

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from secrets import token_hex
 from urllib.parse import quote
@@ -45,8 +46,10 @@ from holdfast.apps.gateway.wires import (
     destination_of,
     error_body,
     has_event_end,
+    header_line,
     is_event_boundary,
 )
+from holdfast.errors import HoldfastError
 from holdfast.redaction import redact_text
 from holdfast.wire.answers import Wire
 
@@ -58,7 +61,12 @@ BUFFERED_UPLOAD_BYTES = 1 << 20
 """A larger body of an unrecorded request is passed on while it arrives."""
 HEAVY_BODY_BYTES = 1 << 18
 """A larger compressed body is opened in a thread."""
-MAX_ERROR_HEADER_CHARS = 200
+CONTENT_HEADERS = frozenset({"content-encoding", "content-md5", "digest", "content-digest"})
+"""Headers that describe the client's bytes, and are left out where other bytes are sent."""
+OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})
+"""Statuses with which providers refuse a request as too long."""
+MAX_REFUSAL_BYTES = 1 << 16
+MAX_OVERFLOW_RETRIES = 5
 
 
 class ClientLeftError(Exception):
@@ -78,8 +86,6 @@ class RelaySettings:
     """How exchanges are handled."""
 
     max_body_bytes: int = 64 << 20
-    budget_tokens: int | None = None
-    """The largest request, which a header tells the client."""
     is_strict: bool = False
     """Whether a request that cannot be recorded is refused instead of forwarded."""
     ping_seconds: float = 15.0
@@ -323,8 +329,6 @@ class Relay:
             self._note_failure(call, "request", str(error) or type(error).__name__)
         else:
             self._metrics.recording_seconds.observe(time.perf_counter() - started)
-            if self._settings.budget_tokens is not None:
-                call.exchange.headers["x-holdfast-budget"] = str(self._settings.budget_tokens)
 
     def _note_failure(self, call: "_Call", stage: str, problem: str) -> None:
         call.problem = redact_text(problem)
@@ -334,14 +338,14 @@ class Relay:
     async def _exchange(self, call: "_Call") -> None:
         """Forward a recorded request, and pass on its answer."""
         exchange, client = call.exchange, call.client
-        body, dropped = call.body, set[str]()
+        body, dropped = call.body, frozenset[str]()
         if exchange is not None and exchange.body is not call.plain and exchange.body != call.plain:
             # A request that was compacted has a body of our own; what described the client's bytes goes with them.
-            body, dropped = exchange.body, {"content-encoding", "content-md5", "digest", "content-digest"}
+            body, dropped = exchange.body, CONTENT_HEADERS
         ended: Ending = "cut"
         client.watch()
         try:
-            ended = await self._forward(call, body, frozenset(dropped))
+            ended = await self._forward(call, body, dropped)
         except AnswerWithheldError:
             return
         except asyncio.CancelledError:
@@ -370,10 +374,45 @@ class Relay:
         response = await self._call_upstream(call, headers, body)
         if response is None:
             return "refused"
-        await client.start(response.status, call.answer_headers(response))
         if not response.ok:
-            return await self._pass_error(call, response)
+            refusal = await self._refusal_text(call, response)
+            if refusal is not None and (smaller := await self._shrunk(call, refusal)) is not None:
+                return await self._forward(call, smaller, CONTENT_HEADERS)
+            await client.start(response.status, call.answer_headers(response))
+            return await self._pass_error(call, response, refusal or b"")
+        await client.start(response.status, call.answer_headers(response))
         return await self._pass_answer(call, response)
+
+    async def _refusal_text(self, call: "_Call", response: aiohttp.ClientResponse) -> bytes | None:
+        """Return the text of an error that may mean that the request was too long; None if it need not be read."""
+        has_size = response.headers.get("content-length", "0").isdecimal()
+        is_short = has_size and int(response.headers.get("content-length", "0")) <= MAX_REFUSAL_BYTES
+        if call.exchange is None or call.exchange.shrink is None or response.status not in OVERFLOW_STATUSES:
+            return None
+        if "content-encoding" in response.headers or not is_short:
+            return None
+        text = b""
+        with suppress(aiohttp.ClientError, OSError):
+            while chunk := await next_chunk(response):
+                text += chunk
+                if len(text) > MAX_REFUSAL_BYTES:
+                    break
+        return text
+
+    async def _shrunk(self, call: "_Call", refusal: bytes) -> bytes | None:
+        """Return a smaller body if the provider refused this one as too long; None if it said something else."""
+        exchange = call.exchange
+        if exchange is None or exchange.shrink is None or call.retries >= MAX_OVERFLOW_RETRIES:
+            return None
+        call.retries += 1
+        try:
+            await exchange.shrink(refusal.decode(errors="replace"), call.status)
+        except HoldfastError:
+            return None
+        self._metrics.overflow_retries.inc()
+        if call.response is not None:
+            call.response.close()
+        return exchange.body
 
     async def _call_upstream(
         self, call: "_Call", headers: CIMultiDict[str], body: bytes | AsyncIterator[bytes] | None
@@ -402,9 +441,10 @@ class Relay:
         call.status = call.response.status
         return call.response
 
-    async def _pass_error(self, call: "_Call", response: aiohttp.ClientResponse) -> Ending:
-        """Pass on an error as it came."""
+    async def _pass_error(self, call: "_Call", response: aiohttp.ClientResponse, first: bytes) -> Ending:
+        """Pass on an error as it came; `first` is the part that was read."""
         try:
+            await call.client.send(first)
             while chunk := await next_chunk(response):
                 await call.client.send(chunk)
         except (aiohttp.ClientError, OSError):
@@ -545,6 +585,8 @@ class _Call:
         """Why the request could not be recorded."""
         self.response: aiohttp.ClientResponse | None = None
         self.status = 0
+        self.retries = 0
+        """How often the request was made smaller after a refusal."""
 
     @property
     def query_for_upstream(self) -> str:
@@ -559,7 +601,7 @@ class _Call:
             return self.exchange.headers
         own = {"x-holdfast-request": token_hex(8)}
         if self.problem:
-            own["x-holdfast-error"] = _header_line(f"not recorded: {self.problem}")
+            own["x-holdfast-error"] = header_line(f"not recorded: {self.problem}")
         return own
 
     def answer_headers(self, response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
@@ -666,7 +708,3 @@ def _raw_path(scope: Scope) -> str:
 
 def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     return [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
-
-
-def _header_line(text: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in text)[:MAX_ERROR_HEADER_CHARS]

@@ -275,6 +275,11 @@ def essential_fingerprint(wire: Wire, native: Mapping[str, Any]) -> bytes | None
     return _digest(content)
 
 
+def reasoning_key(native: Mapping[str, Any]) -> bytes:
+    """Return what identifies an item that has no fingerprint: its encrypted content, or its id."""
+    return _digest(str(native.get("encrypted_content") or native.get("id")).encode(errors="replace"))
+
+
 def is_from_model(wire: Wire, native: Mapping[str, Any]) -> bool:
     """Return whether the model said a message."""
     role, kind = native.get("role"), native.get("type")

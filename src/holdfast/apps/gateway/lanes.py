@@ -7,17 +7,26 @@ keeps the last list as the bytes that came, so that only messages that are new a
 import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 
 from holdfast.apps.gateway.client_body import ClientBody, texts_of
-from holdfast.apps.gateway.identity import Agent, Chain, essential_fingerprint, is_from_model, is_prompt
+from holdfast.apps.gateway.identity import (
+    Agent,
+    Chain,
+    essential_fingerprint,
+    is_from_model,
+    is_prompt,
+    reasoning_key,
+)
 from holdfast.session.conversation import Conversation
 from holdfast.session.session import Session
+from holdfast.wire.answers import Wire
 
 MAX_SIDE_LISTS = 8
 
@@ -69,6 +78,8 @@ class Lane:
         self.chain = chain
         self.positions: list[int] = []
         """Where each message of the chain was recorded."""
+        self.reasoning_positions: dict[bytes, int] = {}
+        """Where items were recorded that have no place in the chain, by their key."""
         self.agent = agent
         self.in_flight = 0
         """How many requests wait for their answer."""
@@ -82,6 +93,25 @@ class Lane:
         """Return the list of a request; messages that came as the same bytes before are not parsed again."""
         lengths = self._lengths[: self.count_same(body)]
         return ClientList.read(body, self.chain.first(lengths[-1] if lengths else 0), lengths)
+
+    def recorded_slices(self, listed: ClientList) -> dict[int, msgspec.Raw]:
+        """Return the messages of a list as they came, by the position where each was recorded."""
+        found: dict[int, msgspec.Raw] = {}
+        for index, (before, after) in enumerate(pairwise((0, *listed.lengths))):
+            position = (
+                self.positions[after - 1]
+                if after > before
+                else self.reasoning_positions.get(reasoning_key(listed.body.message(index)))
+            )
+            if position is not None:
+                found[position] = listed.body.slices[index]
+        return found
+
+    def note_reasoning(self, wire: Wire, natives: Sequence[Mapping[str, Any]], places: Sequence[int]) -> None:
+        """Remember where items were recorded that have no place in the chain."""
+        for native, place in zip(natives, places, strict=True):
+            if essential_fingerprint(wire, native) is None:
+                self.reasoning_positions[reasoning_key(native)] = place
 
     def count_same(self, body: ClientBody) -> int:
         """Return how many first messages of a list came as the same bytes before."""

@@ -36,6 +36,11 @@ class GatewayMetrics:
             ("failure",),
             registry=self._registry,
         )
+        self.overflow_retries = Counter(
+            "holdfast_gateway_overflow_retries",
+            "Requests that were made smaller because the provider refused them as too long.",
+            registry=self._registry,
+        )
         self.denied = Counter(
             "holdfast_gateway_denied", "Requests that may not be served.", ("status",), registry=self._registry
         )

@@ -14,7 +14,7 @@ import hashlib
 import re
 import secrets
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Coroutine, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +26,7 @@ import msgspec
 import orjson
 
 from holdfast.apps.gateway.client_body import ClientBody, read_body, read_json, texts_of
+from holdfast.apps.gateway.governing import extras_of, governed_body, is_whole, model_of
 from holdfast.apps.gateway.identity import (
     UNNAMED_PREFIX,
     Agent,
@@ -44,12 +45,15 @@ from holdfast.apps.gateway.identity import (
     side_purpose_of_words,
 )
 from holdfast.apps.gateway.lanes import ClientList, Lane, OpenSession
+from holdfast.apps.gateway.wires import header_line
 from holdfast.core.history.events import SideCallPurpose
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import Policy
 from holdfast.errors import HoldfastError, RecordingError, SettingsError
+from holdfast.models.base import Summarizer
 from holdfast.session.delegation import Delegate
 from holdfast.session.log.event_log import Clock, now_ms
+from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.session.sync import client_summary_in
 from holdfast.stores.base import Store, session_value_key
@@ -128,12 +132,16 @@ class Recorder:
         store: str | Store,
         *,
         policy: str | Policy = "default",
+        budget: int | None = None,
+        summarizer: str | Summarizer | None = None,
         max_open_sessions: int = MAX_OPEN_SESSIONS,
         clock: Clock = now_ms,
     ) -> None:
         self.store = open_store(store)
         self._owns_store = isinstance(store, str)
         self._policy = policy
+        self._budget = budget
+        self._summarizer = summarizer
         self._clock = clock
         self._max_open = max_open_sessions
         self._open: OrderedDict[str, OpenSession] = OrderedDict()
@@ -222,7 +230,9 @@ class Recorder:
 
     async def _open_session(self, session_id: str) -> OpenSession:
         try:
-            session = await Session.open(session_id, store=self.store, policy=self._policy, clock=self._clock)
+            session = await Session.open(
+                session_id, store=self.store, policy=self._policy, summarizer=self._summarizer, clock=self._clock
+            )
             opened = self._open[session_id] = OpenSession(session_id, session)
             return opened
         finally:
@@ -413,6 +423,8 @@ class Recorder:
             if fingerprint is not None:
                 chain.add(fingerprint, from_model=is_from_model(wire, native))
                 lane.positions.append(position)
+            elif not is_leading:
+                lane.note_reasoning(wire, [native], [position])
         opened.lanes[MAIN_LANE] = lane
         return lane
 
@@ -442,7 +454,9 @@ class Recorder:
             await self._remember_client(reading, opened, lane)
         lane.keep(listed)
         self._remember_prompt(reading, opened, listed)
-        return Exchange(reading.request, _LaneSink(self, opened, reading, MAIN_LANE, lane))
+        exchange = Exchange(reading.request, _LaneSink(self, opened, reading, MAIN_LANE, lane))
+        await self._govern(exchange, reading, lane, listed)
+        return exchange
 
     @contextmanager
     def _dropping_lane(self, opened: OpenSession, name: str) -> Generator[None]:
@@ -460,6 +474,7 @@ class Recorder:
         natives = [*leading, *listed.body.messages(first)]
         name = opened.session.history.format or _format_for(listed.body)
         places = await lane.conversation.record(natives, format=name) if natives else range(0)
+        lane.note_reasoning(listed.body.wire, natives[len(leading) :], places[len(leading) :])
         lengths = listed.lengths[first:]
         numbered = zip(places[len(leading) :], [shared, *lengths], lengths, strict=False)
         lane.chain = listed.chain
@@ -532,7 +547,38 @@ class Recorder:
             opened.lanes[name] = lane
             await self._append(opened, lane, listed, shared)
         lane.keep(listed)
-        return Exchange(reading.request, _LaneSink(self, opened, reading, name, lane))
+        exchange = Exchange(reading.request, _LaneSink(self, opened, reading, name, lane))
+        await self._govern(exchange, reading, lane, listed)
+        return exchange
+
+    # Governing.
+
+    async def _govern(self, exchange: "Exchange", reading: _Reading, lane: Lane, listed: ClientList) -> None:
+        """Give an exchange the body that fits the budget: the client's own bytes where nothing had to change."""
+        body, raw = reading.body, reading.request.body
+        extras, slices = extras_of(body), lane.recorded_slices(listed)
+
+        def use(prepared: Request) -> None:
+            exchange.headers["x-holdfast-tokens"] = str(prepared.tokens.total)
+            exchange.headers["x-holdfast-budget"] = str(prepared.receipt.budget.tokens)
+            if not is_whole(prepared, slices):
+                exchange.body = governed_body(raw, body, slices, prepared)
+                exchange.headers["x-holdfast-compacted"] = "1"
+
+        async def shrink(error: str, status: int) -> None:
+            use(await lane.conversation.retry(error, status=status))
+
+        try:
+            use(
+                await lane.conversation.prepare(
+                    self._budget, model=model_of(reading.request.path, body), system=extras.system, tools=extras.tools
+                )
+            )
+        except (HoldfastError, ValueError) as error:
+            # What cannot be governed goes on as it came; the provider has the last word.
+            exchange.headers["x-holdfast-error"] = header_line(f"not governed: {error}")
+        else:
+            exchange.shrink = shrink
 
     async def _end_answered_delegates(self, opened: OpenSession, listed: ClientList, shared: int) -> None:
         """End the delegations whose last answer the main agent received."""
@@ -603,6 +649,7 @@ class Recorder:
             usage = answer.usage if has_usage(answer) else None
             name = opened.session.history.format
             places = await lane.conversation.record(answer.messages, format=name, usage=usage, duration_ms=duration_ms)
+            lane.note_reasoning(wire, answer.messages, places)
             for place, native in zip(places, answer.messages, strict=True):
                 if (fingerprint := essential_fingerprint(wire, native)) is not None:
                     lane.chain.add(fingerprint, from_model=True)
@@ -693,6 +740,8 @@ class Exchange:
             self.headers["x-holdfast-session"] = self.session_id
         self.tokens = 0
         """What the answer cost, input and output together, once it is finished; 0 if the provider did not say."""
+        self.shrink: Callable[[str, int], Awaitable[None]] | None = None
+        """Makes `body` smaller after the provider refused it; raises `HoldfastError` if that does not help."""
         self._wire: Wire = request.wire
         self._sink = sink
         self._chunks: list[bytes] = []

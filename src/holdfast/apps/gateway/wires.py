@@ -100,6 +100,7 @@ _LAST_EVENTS: Mapping[Wire, re.Pattern[bytes]] = {
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 LONGEST_MARK = 64
 """How many bytes before a chunk may belong to a mark that continues in it."""
+MAX_HEADER_CHARS = 200
 PINGS: Mapping[Wire, bytes] = {
     "anthropic": b'event: ping\ndata: {"type": "ping"}\n\n',
     "openai-chat": b": ping\n\n",
@@ -167,6 +168,11 @@ _GEMINI_STATUSES = {
     504: "DEADLINE_EXCEEDED",
 }
 FIRST_SERVER_ERROR = 500
+
+
+def header_line(text: str) -> str:
+    """Return a text as the value of a header: one short line."""
+    return "".join(char if char.isprintable() else " " for char in text)[:MAX_HEADER_CHARS]
 
 
 def error_body(provider: Provider, status: int, message: str) -> bytes:
