@@ -58,12 +58,10 @@ async def test_a_compressed_body_travels_as_it_came_and_is_recorded(
     encoding: str, compress: Callable[[bytes], bytes]
 ) -> None:
     async with FaultyUpstream(FaultyAnswer(pieces=[ANSWER])) as upstream, running_gateway(upstream.url) as url:
-        seen = await ask(url, body=compress(CHAT), content_encoding=encoding, x_holdfast_session="s")
+        body = compress(CHAT)
+        seen = await ask(url, body=body, content_encoding=encoding, x_holdfast_session="s")
 
-        assert (upstream.requests[0].body, upstream.requests[0].header("content-encoding")) == (
-            compress(CHAT),
-            encoding,
-        )
+        assert (upstream.requests[0].body, upstream.requests[0].header("content-encoding")) == (body, encoding)
         assert (seen.status, seen.header("x-holdfast-session"), seen.header("x-holdfast-error")) == (200, "s", None)
 
 
