@@ -44,7 +44,7 @@ def entry(key: str = "hf-a", **limits: object) -> KeyEntry:
 )
 async def test_every_route_refuses_web_pages_and_foreign_names(path: str, headers: dict[str, str]) -> None:
     async with FaultyUpstream() as upstream, running_gateway(upstream.url, access=Access(control_token=TOKEN)) as url:
-        seen = await ask(url, "GET", path, authorization=f"Bearer {TOKEN}", **headers)
+        seen = await ask(url, "GET", path, b"", authorization=f"Bearer {TOKEN}", **headers)
 
     assert (seen.status, upstream.requests) == (403, [])
 
@@ -218,3 +218,22 @@ def test_a_key_without_the_right_may_not_use_the_control_api() -> None:
         with pytest.raises(AccessDeniedError) as denied:
             access.check_control({"authorization": f"Bearer {token}"})
         assert denied.value.status == status
+
+
+async def test_the_tokens_that_a_provider_reports_count_against_the_limit_of_a_key() -> None:
+    usage = {"prompt_tokens": 90, "completion_tokens": 10, "total_tokens": 100}
+    message = {"role": "assistant", "content": "Hi"}
+    answer = json.dumps(
+        {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage}
+    ).encode()
+    access = Access(keys=Keys([entry(tokens_per_day=100)]))
+    async with (
+        FaultyUpstream(FaultyAnswer(pieces=[answer])) as upstream,
+        running_gateway(upstream.url, access=access) as url,
+    ):
+        first = await ask(url, body=CHAT, authorization="Bearer hf-a")
+        second = await ask(url, body=CHAT, authorization="Bearer hf-a")
+
+    assert (first.status, second.status, len(upstream.requests)) == (200, 429, 1)
+    assert int(second.header("retry-after") or 0) > 0
+    assert "has used its 100 tokens of today" in json.loads(second.body)["error"]["message"]

@@ -9,13 +9,18 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from holdfast.apps.gateway.access import Access
 from holdfast.apps.gateway.app import close_gateway, gateway_app
 from holdfast.apps.gateway.exchange import RelaySettings
+from holdfast.apps.gateway.tracing import ExchangeTracer
 from holdfast.apps.gateway.upstream import PhaseTimeouts
+from holdfast.session.compaction.telemetry import flush_spans
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
 from tests.gateway.serving import RawClient, Seen, ask, running_gateway, served
 
@@ -252,7 +257,9 @@ async def test_a_store_that_fails_does_not_stop_the_request_and_a_header_says_so
     ):
         seen = await ask(url, body=CHAT)
         metrics = (await ask(url, "GET", "/metrics")).body.decode()
+        health = [(await ask(url, "GET", path)).status for path in ("/health", "/livez", "/readyz")]
 
+    assert health == [200, 200, 503]
     assert (seen.status, seen.body, upstream.requests[0].body) == (200, ANSWER, CHAT)
     assert (seen.header("x-holdfast-error") or "").startswith("not recorded: ")
     assert 'holdfast_gateway_recording_failures_total{stage="request"} 1.0' in metrics
@@ -320,7 +327,37 @@ async def test_it_mounts_in_another_program() -> None:
         async with served(Starlette(routes=[Mount("/llm", gateway)])) as url:
             seen = await ask(url, path="/llm/v1/chat/completions", body=CHAT)
             health = await ask(url, "GET", "/llm/health")
+            ready = await ask(url, "GET", "/llm/readyz")
         await close_gateway(gateway)
 
-    assert (seen.status, seen.body, health.status) == (200, ANSWER, 200)
+    assert (seen.status, seen.body, health.status, ready.status) == (200, ANSWER, 200, 200)
     assert upstream.requests[0].line == "POST /v1/chat/completions HTTP/1.1"
+
+
+async def test_an_exchange_is_a_span_that_continues_the_clients_trace() -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with (
+        FaultyUpstream(FaultyAnswer(pieces=[ANSWER])) as upstream,
+        running_gateway(upstream.url, tracer=ExchangeTracer(provider)) as url,
+    ):
+        await ask(url, body=CHAT, traceparent=parent, x_holdfast_session="s")
+
+    assert flush_spans()
+    [span] = exporter.get_finished_spans()
+    assert span.context is not None
+    assert f"{span.context.trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
+    assert (span.name, dict(span.attributes or {})) == (
+        "POST openai-chat",
+        {
+            "http.request.method": "POST",
+            "url.path": "/v1/chat/completions",
+            "gen_ai.provider.name": "openai",
+            "holdfast.upstream": "openai",
+            "http.response.status_code": 200,
+            "gen_ai.conversation.id": "s",
+            "holdfast.answer": "complete",
+        },
+    )
+    assert upstream.requests[0].header("traceparent") == parent

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
@@ -31,7 +31,7 @@ def _body(**members: object) -> bytes:
     return json.dumps({"model": "gpt-5", **members}).encode()
 
 
-def _events(*events: dict[str, object], named: bool = False, last: bytes = b"") -> list[bytes]:
+def _events(*events: Mapping[str, object], named: bool = False, last: bytes = b"") -> list[bytes]:
     lines = [
         (b"event: %s\n" % str(one["type"]).encode() if named else b"") + b"data: " + json.dumps(one).encode() + b"\n\n"
         for one in events

@@ -241,6 +241,11 @@ class Access:
         text = f"this gateway needs a key of its own, as the API key or in the header {OWN_KEY_HEADER}"
         raise AccessDeniedError(401, text)
 
+    def spend(self, caller: Caller, tokens: int) -> None:
+        """Count the tokens of an answer against the limit of its key."""
+        if self.keys is not None and caller.key is not None:
+            self.keys.spend(caller.key, tokens)
+
     def check_control(self, headers: Mapping[str, str]) -> Caller:
         """Return who sent a request to the control API; raises `AccessDeniedError`."""
         scheme, _, token = headers.get("authorization", "").partition(" ")

@@ -20,9 +20,11 @@ from holdfast.apps.gateway.control import control_routes
 from holdfast.apps.gateway.exchange import Relay, RelaySettings
 from holdfast.apps.gateway.metrics import METRICS_TYPE, GatewayMetrics
 from holdfast.apps.gateway.recording import Recorder
+from holdfast.apps.gateway.tracing import ExchangeTracer
 from holdfast.apps.gateway.upstream import PhaseTimeouts, UpstreamClient, Upstreams
 from holdfast.apps.gateway.wires import destination_of, error_body
 from holdfast.core.planning.policy import Policy
+from holdfast.errors import HoldfastError
 from holdfast.stores.base import Store
 
 NO_WEBSOCKETS = "this gateway speaks HTTP only; send the request with POST"
@@ -38,6 +40,7 @@ def gateway_app(
     access: Access | None = None,
     timeouts: PhaseTimeouts | None = None,
     settings: RelaySettings | None = None,
+    tracer: ExchangeTracer | None = None,
 ) -> Starlette:
     """Return the gateway as an application.
 
@@ -54,9 +57,17 @@ def gateway_app(
         access=rules,
         metrics=metrics,
         settings=settings or RelaySettings(),
+        tracer=tracer or ExchangeTracer(),
     )
 
     async def alive(_request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def ready(_request: Request) -> Response:
+        try:
+            await recorder.store.sessions(limit=1)
+        except HoldfastError as error:
+            return JSONResponse({"status": "the store cannot be read", "error": str(error)}, 503)
         return JSONResponse({"status": "ok"})
 
     async def show_metrics(_request: Request) -> Response:
@@ -66,7 +77,7 @@ def gateway_app(
         Route("/", alive),
         Route("/health", alive),
         Route("/livez", alive),
-        Route("/readyz", alive),
+        Route("/readyz", ready),
         Route("/metrics", show_metrics),
         control_routes(recorder, rules),
         Route("/{path:path}", relay),

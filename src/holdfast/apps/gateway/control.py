@@ -120,7 +120,7 @@ class _ControlApi:
             "info": {"title": "Holdfast control API", "version": "1"},
             "paths": paths,
             "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
-            "security": [{"token": []}],
+            "security": [{"token": list[str]()}],
         }
 
     async def sessions(self, request: Request, caller: Caller) -> object:

@@ -26,6 +26,7 @@ from holdfast.apps.gateway.encodings import (
 )
 from holdfast.apps.gateway.metrics import GatewayMetrics
 from holdfast.apps.gateway.recording import ClientRequest, Ending, Exchange, Recorder
+from holdfast.apps.gateway.tracing import ExchangeTracer
 from holdfast.apps.gateway.upstream import (
     CREDENTIAL_HEADERS,
     Headers,
@@ -223,7 +224,9 @@ class Relay:
         access: Access,
         metrics: GatewayMetrics,
         settings: RelaySettings,
+        tracer: ExchangeTracer,
     ) -> None:
+        self._tracer = tracer
         self._recorder = recorder
         self._upstreams = upstreams
         self._upstream = client
@@ -242,6 +245,7 @@ class Relay:
             silence_seconds=self._upstream.timeouts.silence_seconds,
         )
         call = _Call(scope, headers, destination, client)
+        span = self._tracer.start(scope["method"], headers, destination)
         self._metrics.open_exchanges.inc()
         try:
             await self._serve(call)
@@ -249,6 +253,8 @@ class Relay:
             call.status = 499
         finally:
             client.close()
+            session = call.exchange.session_id if call.exchange else ""
+            self._tracer.end(span, status=call.status, session=session, ended=call.ended)
             self._metrics.open_exchanges.dec()
             self._metrics.requests.labels(destination.wire or "other", str(call.status)).inc()
             if client.pings:
@@ -444,9 +450,9 @@ class Relay:
 
     async def _finish(self, call: "_Call", ended: Ending, status: int | None = None) -> None:
         """Put the end of an exchange on record, once; a strict gateway withholds an answer that cannot be stored."""
-        if call.exchange is None or call.is_finished:
+        if call.exchange is None or call.ended:
             return
-        call.is_finished = True
+        call.ended = ended
         was_interruptible, call.client.is_interruptible = call.client.is_interruptible, False
         self._metrics.endings.labels(ended).inc()
         try:
@@ -457,6 +463,7 @@ class Relay:
                 raise AnswerWithheldError from error
         finally:
             call.client.is_interruptible = was_interruptible
+        self._access.spend(call.caller, call.exchange.tokens)
         if was_interruptible and call.client.is_gone:
             raise ClientLeftError
 
@@ -532,7 +539,8 @@ class _Call:
         self.plain = b""
         """The body without its encoding."""
         self.exchange: Exchange | None = None
-        self.is_finished = False
+        self.ended = ""
+        """How the answer ended, once that is on record."""
         self.problem = ""
         """Why the request could not be recorded."""
         self.response: aiohttp.ClientResponse | None = None

@@ -691,6 +691,8 @@ class Exchange:
         self.headers: dict[str, str] = {"x-holdfast-request": self.request_id}
         if sink:
             self.headers["x-holdfast-session"] = self.session_id
+        self.tokens = 0
+        """What the answer cost, input and output together, once it is finished; 0 if the provider did not say."""
         self._wire: Wire = request.wire
         self._sink = sink
         self._chunks: list[bytes] = []
@@ -717,6 +719,9 @@ class Exchange:
     async def _store(self, sink: _LaneSink | _SideSink, *, is_answer: bool) -> None:
         try:
             answer = read_answer(self._wire, answer_events(b"".join(self._chunks))) if is_answer else None
+            if answer is not None and has_usage(answer):
+                usage = read_usage(answer.usage)
+                self.tokens = usage.all_input_tokens + usage.output_tokens
             await sink.store(answer, int((monotonic() - self._started) * 1000))
         finally:
             await sink.recorder.release(sink.opened)
