@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -70,28 +71,42 @@ async def check(store: Store, clients: list[SimulatedClient]) -> None:
     assert recorded == expected
 
 
-@given(data=st.data())
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-async def test_interleaved_conversations_of_every_client_are_kept_apart(data: st.DataObject) -> None:
+@given(
+    order=st.lists(st.integers(0, SESSIONS - 1), min_size=30, max_size=60),
+    restarts=st.sets(st.integers(0, 60), max_size=2),
+    max_open=st.sampled_from([4, 64]),
+)
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+async def test_interleaved_conversations_of_every_client_are_kept_apart(
+    order: list[int], restarts: set[int], max_open: int
+) -> None:
     store = MemoryStore()
     clients = [CLIENTS[number % len(CLIENTS)](f"c{number}z") for number in range(SESSIONS)]
-    order = data.draw(st.lists(st.sampled_from(clients), min_size=20, max_size=60))
-    recorder = Recorder(store, max_open_sessions=data.draw(st.sampled_from([4, 64])))
-    running = {id(client): client.turn() for client in clients}
+    recorder, running = Recorder(store, max_open_sessions=max_open), [client.turn() for client in clients]
 
-    for client in order:
-        for turn in (running[id(client)], client.turn()):
-            sent = next(turn, None)
-            if sent is not None:
-                await exchange(recorder, sent)
-                break
-            running[id(client)] = client.turn()
-        if data.draw(st.booleans()) and data.draw(st.integers(0, 9)) == 0:
+    for step, number in enumerate(order):
+        sent = next(running[number], None)
+        if sent is None:
+            running[number] = clients[number].turn()
+            sent = next(running[number])
+        await exchange(recorder, sent)
+        if step in restarts:
             await recorder.close()
-            recorder = Recorder(store)
-    for turn in running.values():
-        for sent in turn:
-            await exchange(recorder, sent)
+            recorder = Recorder(store, max_open_sessions=max_open)
+    for sent in (sent for turn in running for sent in turn):
+        await exchange(recorder, sent)
     await recorder.close()
 
     await check(store, clients)
+
+
+@pytest.mark.parametrize("kind", CLIENTS, ids=lambda kind: kind.__name__)
+async def test_a_long_conversation_of_each_client_is_one_session(kind: type[SimulatedClient]) -> None:
+    store, client = MemoryStore(), kind("czz")
+    recorder = Recorder(store)
+
+    for sent in (sent for _ in range(11) for sent in client.turn()):
+        await exchange(recorder, sent)
+    await recorder.close()
+
+    await check(store, [client])
