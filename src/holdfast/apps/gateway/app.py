@@ -66,8 +66,8 @@ def gateway_app(
     async def ready(_request: Request) -> Response:
         try:
             await recorder.store.sessions(limit=1)
-        except HoldfastError as error:
-            return JSONResponse({"status": "the store cannot be read", "error": str(error)}, 503)
+        except HoldfastError:
+            return JSONResponse({"status": "the store cannot be read"}, 503)
         return JSONResponse({"status": "ok"})
 
     async def show_metrics(_request: Request) -> Response:
@@ -79,7 +79,7 @@ def gateway_app(
         Route("/livez", alive),
         Route("/readyz", ready),
         Route("/metrics", show_metrics),
-        control_routes(recorder, rules),
+        *control_routes(recorder, rules),
         Route("/{path:path}", relay),
     ]
     app = Starlette(routes=routes, middleware=[Middleware(_SourceCheck, access=rules)], lifespan=_lifespan)
