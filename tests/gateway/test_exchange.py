@@ -240,14 +240,17 @@ async def test_unknown_paths_and_methods_pass_through() -> None:
             await ask(url, "DELETE", "/v1/responses/resp_1"),
             await ask(url, "POST", "/v1/files%2Fodd/a", big),
             await ask(url, "PATCH", "/v1/made/up", b"1"),
+            await ask(url, "HEAD", "/api/hello"),
         ]
 
-    assert [one.status for one in lines] == [200] * 4
+    assert [one.status for one in lines] == [200] * 5
+    assert lines[-1].header("content-length") == "2"
     assert [(one.line, len(one.body)) for one in upstream.requests] == [
         ("GET /v1/models?limit=1000 HTTP/1.1", 0),
         ("DELETE /v1/responses/resp_1 HTTP/1.1", 0),
         ("POST /v1/files%2Fodd/a HTTP/1.1", len(big)),
         ("PATCH /v1/made/up HTTP/1.1", 1),
+        ("HEAD /v1/api/hello HTTP/1.1", 0),
     ]
 
 
