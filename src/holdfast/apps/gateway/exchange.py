@@ -59,7 +59,7 @@ BUFFERED_UPLOAD_BYTES = 1 << 20
 HEAVY_BODY_BYTES = 1 << 18
 """A larger compressed body is opened in a thread."""
 MAX_ERROR_HEADER_CHARS = 200
-HEADERS_KEY = "holdfast.headers"
+HEADERS_KEY = "holdfast_headers"
 
 
 class ClientLeftError(Exception):
