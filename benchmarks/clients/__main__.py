@@ -16,7 +16,7 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -143,7 +143,7 @@ class Tap:
 
 async def serve_app(stack: AsyncExitStack, app: web.Application) -> str:
     """Serve an application on a free port, and return its address."""
-    runner = web.AppRunner(app, auto_decompress_body=False) if False else web.AppRunner(app)
+    runner = web.AppRunner(app)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -183,25 +183,24 @@ def _drain(stream: asyncio.StreamReader) -> Any:
     return stop
 
 
+def place_of(program: Program, folder: Path) -> Path:
+    """Return where a client is installed."""
+    package = program.packages[0].rpartition("@")[0].strip("@").replace("/", "-")
+    return folder / (program.name if program.is_python else package)
+
+
 async def install(program: Program, folder: Path) -> str | None:
     """Install a client below a folder if it is not there, and return what is missing."""
-    place = (
-        folder / program.packages[0].rpartition("@")[0].strip("@").replace("/", "-")
-        if not program.is_python
-        else folder / program.name
-    )
+    place = place_of(program, folder)
     if all((place / part).exists() for part in program.command):
         return None
-    tool = "npm" if not program.is_python else sys.executable
-    if shutil.which(tool) is None:
-        return f"{tool} is not installed"
+    if not program.is_python and shutil.which("npm") is None:
+        return "npm is not installed"
     place.mkdir(parents=True, exist_ok=True)
     print_progress(f"installing {' '.join(program.packages)}")
     if program.is_python:
-        commands = [
-            [sys.executable, "-m", "venv", str(place)],
-            [str(place / "bin/pip"), "install", "-q", *program.packages],
-        ]
+        made = [sys.executable, "-m", "venv", str(place)]
+        commands = [made, [str(place / "bin/pip"), "install", "-q", *program.packages]]
     else:
         (place / "package.json").write_text('{"private": true}')
         commands = [["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *program.packages]]
@@ -214,13 +213,6 @@ async def install(program: Program, folder: Path) -> str | None:
             lines = output.decode(errors="replace").strip().splitlines()
             return f"could not be installed: {lines[-1] if lines else process.returncode}"
     return None
-
-
-def place_of(program: Program, folder: Path) -> Path:
-    """Return where a client is installed."""
-    if program.is_python:
-        return folder / program.name
-    return folder / program.packages[0].rpartition("@")[0].strip("@").replace("/", "-")
 
 
 async def run_step(program: Program, step: Step, *, url: str, work: Path, place: Path) -> None:
@@ -351,12 +343,11 @@ async def _is_recalled(store: Any, session_id: str, prompt: str) -> bool:
 
 
 async def main(options: argparse.Namespace) -> int:
-    folder = Path(options.folder).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
+    folder: Path = options.folder.absolute()
     wanted = set(options.only.split(",")) if options.only else None
     programs = [program for program in PROGRAMS if wanted is None or program.name in wanted]
     missing: dict[str, str] = {}
-    results: dict[str, Mapping[str, Any]] = {}
+    results: dict[str, Figures] = {}
     work = Path(tempfile.mkdtemp(prefix="holdfast-clients-"))
     store = f"sqlite:///{work}/gateway.db"
     async with AsyncExitStack() as stack:
@@ -377,7 +368,7 @@ async def main(options: argparse.Namespace) -> int:
             for step in steps:
                 await run_step(program, step, url=url, work=work / program.name, place=place_of(program, folder))
             found = await figures_for(program, steps, double.received[requests:], tap.bodies[sent:], store)
-            results[program.name] = asdict(found)
+            results[program.name] = found
             print(
                 f"{program.name}: {'as it happened' if found.is_clean else 'WRONG'}: {json.dumps(asdict(found))}",
                 flush=True,
@@ -397,26 +388,17 @@ async def main(options: argparse.Namespace) -> int:
         ]
         (work / "received.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in kept))
         print_progress(f"kept in {work}")
-    is_clean = all(not one[name] for one in results.values() for name in CLEAN if name in one)
-    print(json.dumps({"clients": results, "missing": missing, "clean": is_clean}))
+    is_clean = all(one.is_clean for one in results.values())
+    shown = {name: asdict(one) for name, one in results.items()}
+    print(json.dumps({"clients": shown, "missing": missing, "clean": is_clean}))
     return 0 if is_clean and results else 1
 
-
-CLEAN = (
-    "messages_in_wrong_session",
-    "conversations_split",
-    "false_rewinds",
-    "side_calls_in_conversation",
-    "bodies_changed",
-    "prompts_not_recalled",
-)
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="names of clients, with commas between them")
-    parser.add_argument(
-        "--folder", default=os.environ.get("HOLDFAST_CLIENTS", str(Path.home() / ".cache/holdfast-clients"))
-    )
+    kept = Path(os.environ.get("HOLDFAST_CLIENTS") or Path.home() / ".cache/holdfast-clients")
+    parser.add_argument("--folder", type=Path, default=kept, help="where clients are installed, outside the repository")
     parser.add_argument("--gateway", default=f"{Path(sys.executable).parent / 'holdfast'} gateway")
     parser.add_argument("--keep", action="store_true", help="keep the store and the homes of the clients")
     sys.exit(asyncio.run(main(parser.parse_args())))

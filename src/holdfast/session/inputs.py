@@ -9,24 +9,33 @@ from holdfast.core.conversation.transcript import MessageFormat
 from holdfast.core.schema import is_integer, short_repr
 from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.redaction import redact_text
-from holdfast.wire.formats import split_elements
+from holdfast.wire.formats import split_elements, without_response_fields
 from holdfast.wire.json_reader import InputPath
 
 MAX_ENDPOINT_CHARS = 2_000
 LOCAL_HOSTS, FIRST_EPHEMERAL_PORT = {"127.0.0.1", "localhost", "[::1]"}, 32_768
 
 
-def decode_messages(
-    messages: object, message_format: MessageFormat
-) -> tuple[list[Mapping[str, object]], list[Message]]:
-    """Return messages as single elements of their format, and decoded."""
+def as_json_messages(messages: object) -> list[Mapping[str, object]]:
+    """Return messages as JSON objects; messages of the libraries of OpenAI and Anthropic become what is sent back."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise MalformedInputError("messages", f"must be a list of objects, not {messages!r:.60}")
-    elements = list(cast("Sequence[object]", messages))
-    for index, element in enumerate(elements):
-        if not isinstance(element, Mapping):
-            raise MalformedInputError(f"messages[{index}]", "must be an object")
-    natives, indexes = split_elements(message_format, elements)
+    found: list[Mapping[str, object]] = []
+    for index, element in enumerate(cast("Sequence[object]", messages)):
+        dump = getattr(element, "model_dump", None)
+        native: object = dump(mode="json", exclude_none=True, warnings=False) if callable(dump) else element
+        if not isinstance(native, Mapping):
+            problem = f"must be a message as a dict, or an object of the provider's library, not {short_repr(element)}"
+            raise MalformedInputError(f"messages[{index}]", problem)
+        found.append(without_response_fields(cast("Mapping[str, object]", native)))
+    return found
+
+
+def decode_messages(
+    messages: Sequence[Mapping[str, object]], message_format: MessageFormat
+) -> tuple[list[Mapping[str, object]], list[Message]]:
+    """Return messages as single elements of their format, and decoded."""
+    natives, indexes = split_elements(message_format, list[object](messages))
     decoded = [message_format.decode(native, index) for index, native in zip(indexes, natives, strict=True)]
     return cast("list[Mapping[str, object]]", natives), decoded
 

@@ -259,14 +259,15 @@ class RequestBuilder:
         if policy.apply == "inline" and plan_input.situation.has_ready_summary:
             await self._compactor.commit(plan_input.situation)
             plan_input = self.plan_input(options, calibration)
-        rounds = 0
+        rounds, before = 0, None
         while True:
             plan = make_plan(plan_input, policy)
             # Make a view before the steps too: if none is possible, this raises before anything is recorded.
             view = view_of(plan_input, policy, self.processors)
+            before = before or view
             if plan.now and has_open_round(view, plan_input, policy):
                 plan = after_open_round(plan)
-            reasons += (*plan.reasons, *view.reasons)
+            reasons += plan.reasons
             rounds += 1
             if not plan.now or rounds == MAX_PLAN_ROUNDS:
                 break
@@ -275,7 +276,13 @@ class RequestBuilder:
                 if await self._apply_step(step, plan_input, reason, may_wait=may_wait):
                     return None
                 plan_input = self.plan_input(options, calibration)
-        return await self._finish(plan, view, plan_input, options, tuple(dict.fromkeys(reasons)))
+        view = replace(
+            view,
+            tokens_before=before.tokens_before,
+            messages_before=before.messages_before,
+            is_before_counted=before.is_before_counted,
+        )
+        return await self._finish(plan, view, plan_input, options, tuple(dict.fromkeys((*reasons, *view.reasons))))
 
     async def _apply_step(self, step: Step, plan_input: PlanInput, reason: str, *, may_wait: bool) -> bool:
         """Carry out a step, and return whether the request must first wait for a summary."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from secrets import token_hex
 from types import TracebackType
-from typing import TypeAlias, TypeVar, get_args
+from typing import NoReturn, TypeAlias, TypeVar, get_args
 
 from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.messages import Thinking, user
@@ -35,6 +35,7 @@ from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.conversation import SessionEngine
 from holdfast.session.delegation import DelegatingConversation, end_abandoned_delegations
 from holdfast.session.inputs import (
+    as_json_messages,
     check_count,
     check_endpoint,
     check_model,
@@ -82,6 +83,7 @@ class Session(DelegatingConversation):
         compaction: CompactionOptions,
         clock: Clock,
         processors: RequestProcessors = NO_PROCESSORS,
+        format_name: str | None = None,
     ) -> None:
         self.id = check_session_id(session_id)
         rules, model, endpoint = policy_named(policy), check_model(model), check_endpoint(endpoint)
@@ -101,6 +103,7 @@ class Session(DelegatingConversation):
             endpoint=endpoint,
             compaction=compaction,
             processors=processors,
+            format_name=None if format_name is None else format_named(format_name).name,
         )
         super().__init__(engine, log.MAIN)
         self.expired_sessions: list[str] = []
@@ -121,13 +124,15 @@ class Session(DelegatingConversation):
         processors: RequestProcessors = NO_PROCESSORS,
         clock: Clock = now_ms,
         endpoint: str | None = None,
+        format: str | None = None,  # noqa: A002 - the word users say
     ) -> "SessionOpener":
         """Open a session, or start one; use it with `async with` or `await`.
 
         `summarizer` is the name of a pydantic-ai model, or a `Summarizer`; `compaction` has more options. `processors`
         change each request at stages of their own. `endpoint` is the address that serves the model, such as
         `https://api.openai.com/v1`: how a provider counts, and what it accepts, is learned for each endpoint and model.
-        `max_prompt_tokens` is the largest prompt that the provider of the model accepts, if it names one.
+        `max_prompt_tokens` is the largest prompt that the provider of the model accepts, if it names one. `format` is
+        the format of the messages; without it the first messages show it, and plain text counts as OpenAI chat.
         """
         options = CompactionOptions() if compaction is None else compaction
         if not isinstance(options, CompactionOptions):
@@ -143,6 +148,7 @@ class Session(DelegatingConversation):
             compaction=options,
             clock=clock,
             processors=processors,
+            format_name=format,
         )
         session._builder.set_prompt_limit(session.model, max_prompt_tokens)
         return SessionOpener(session, session._start)
@@ -210,7 +216,7 @@ class Session(DelegatingConversation):
 
     # Recording.
 
-    async def add_memory_note(self, text: str, *, format: str = "openai-chat") -> int:  # noqa: A002
+    async def add_memory_note(self, text: str, *, format: str | None = None) -> int:  # noqa: A002
         """Record a note from memory, and return its position; the model sees it as reference, not as user text."""
         message_format = self._check_format(format)
         native = message_format.encode(user(check_text("text", text), trust="memory"))
@@ -219,7 +225,7 @@ class Session(DelegatingConversation):
             return (await self._log.append_messages([event], [message_format.decode(native, 0)])).start
 
     @locked
-    async def attach(self, name: str, text: str, *, format: str = "openai-chat") -> int:  # noqa: A002
+    async def attach(self, name: str, text: str, *, format: str | None = None) -> int:  # noqa: A002
         """Record a text as an attachment, and return its position.
 
         No request carries an attachment. `attachment` and recall read it, and it is forked, exported, deleted and
@@ -235,9 +241,9 @@ class Session(DelegatingConversation):
     @locked
     async def sync(
         self,
-        messages: Sequence[Mapping[str, object]],
+        messages: Sequence[Mapping[str, object] | object],
         *,
-        format: str = "openai-chat",  # noqa: A002 - the word users say
+        format: str | None = None,  # noqa: A002 - the word users say
         compacted: str | None = None,
     ) -> range:
         """Record the new messages of a complete list, and return their positions.
@@ -247,7 +253,8 @@ class Session(DelegatingConversation):
         summary as `compacted` if you know that it has; a summary that `record_side_call` recorded is recognized.
         """
         compacted = None if compacted is None else check_text("compacted", compacted)
-        message_format = self._check_format(format)
+        messages = as_json_messages(messages)
+        message_format = self._check_format(format, messages)
         natives, decoded = decode_messages(messages, message_format)
         name = message_format.name
         fingerprints = [message_fingerprint(native, name) for native in natives]
@@ -263,9 +270,7 @@ class Session(DelegatingConversation):
         events = [log.MessageAppended(format=name, native=native) for native in natives[first_new:]]
         events = with_read_notes(self.history, events, decoded[first_new:])
         events = with_prefix_hashes(self.history, events, decoded[first_new:])
-        places = await self._log.append_messages(events, decoded[first_new:], must_be_current=True)
-        await self._record_signals(events, places)
-        return places
+        return await self._log.append_messages(events, decoded[first_new:], must_be_current=True)
 
     async def record_side_call(
         self,
@@ -513,6 +518,7 @@ class Session(DelegatingConversation):
             compaction=self._compactor.options,
             clock=self.clock,
             processors=self._builder.processors,
+            format_name=self.history.format or self._log.format_name,
         )
         sibling._builder.prompt_limits.update(self._builder.prompt_limits)
         return sibling
@@ -530,6 +536,11 @@ class SessionOpener:
 
     async def __aenter__(self) -> Session:
         return await self._open()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say how to open the session: this is only a promise of one."""
+        hint = "write `async with Session.open(...) as session:`, or `session = await Session.open(...)`"
+        raise AttributeError(f"the session is not open yet, so it has no {name!r}: {hint}")
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -43,7 +43,7 @@ PARENT_HEADERS = ("x-parent-session-id",)
 AGENT_TYPE_HEADERS = ("x-claude-code-agent-type", "x-agent-type")
 UNNAMED_PREFIX = "conversation-"
 """How the ids of sessions begin whose clients give them no name."""
-MAX_NAME_CHARS = 200
+MAX_NAMED_ID_CHARS = 200
 MAX_INDEXED_ANSWERS = 8_192
 MAX_STORE_LOOKUPS = 64
 """How many links of a list are looked up in the store, the newest first."""
@@ -120,8 +120,8 @@ def read_signals(path_name: str | None, headers: Mapping[str, str], body: Client
 def session_id_for(namespace: str, name: str) -> str:
     """Return the id of a session in the store; ids of two namespaces never meet, because names have no slash."""
     own = quote(name, safe=" !#$&'()*+,:;=?@[]~")
-    if len(own) > MAX_NAME_CHARS:
-        own = f"{own[: MAX_NAME_CHARS // 2]}~{hashlib.sha256(own.encode()).hexdigest()[:32]}"
+    if len(own) > MAX_NAMED_ID_CHARS:
+        own = f"{own[: MAX_NAMED_ID_CHARS // 2]}~{hashlib.sha256(own.encode()).hexdigest()[:32]}"
     return f"{quote(namespace, safe='')}/{own}" if namespace else own
 
 

@@ -67,17 +67,17 @@ T = TypeVar("T")
 K = TypeVar("K")
 Ending: TypeAlias = Literal["complete", "cut", "client_left", "refused"]
 """How an answer ended: whole; cut by the upstream; left by the client; refused with an error."""
-MAX_OPEN_SESSIONS = 256
+MAX_HELD_SESSIONS = 256
 MAX_ANSWER_BYTES = 64 * 2**20
 """How much of an answer is kept to be recorded; a longer one is recorded as cut."""
-MAX_CANDIDATES = 64
+MAX_CANDIDATE_SESSIONS = 64
 """How many conversations with the same answer are compared with a list."""
 MAX_RECENT = 256
 """How many of the last conversations are searched for the words that a side call quotes."""
 MIN_QUOTED_CHARS, MAX_QUOTED_CHARS, MAX_QUOTED_PROMPTS = 8, 200, 6
 MIN_SUMMARY_CHARS = 24
 """A shorter summary does not identify a conversation."""
-MAX_TASK_CHARS = 2_000
+MAX_DELEGATED_TASK_CHARS = 2_000
 TOKEN_COUNT_PATHS = ("/count_tokens", ":countTokens", "/input_tokens")
 MAIN_LANE = ""
 
@@ -134,7 +134,7 @@ class Recorder:
         policy: str | Policy = "default",
         budget: int | None = None,
         summarizer: str | Summarizer | None = None,
-        max_open_sessions: int = MAX_OPEN_SESSIONS,
+        max_open_sessions: int = MAX_HELD_SESSIONS,
         clock: Clock = now_ms,
     ) -> None:
         self.store = open_store(store)
@@ -364,7 +364,7 @@ class Recorder:
     ) -> tuple[str | None, bool]:
         """Return one of the sessions that have an answer of the list, and whether the list continues all it has."""
         fallback: str | None = None
-        for session_id in list(reversed(session_ids))[:MAX_CANDIDATES]:
+        for session_id in list(reversed(session_ids))[:MAX_CANDIDATE_SESSIONS]:
             async with self.session(session_id) as opened, opened.lock:
                 if not len(opened.session):
                     continue  # it was deleted
@@ -539,7 +539,7 @@ class Recorder:
         shared = lane.chain.shared_length(listed.chain) if lane else 0
         if lane is None or shared < len(lane.chain.links):
             # It is new, or its list has changed: it goes on in a new scope, and what it did before stays.
-            task = "\n".join(texts_of(body.message(0)))[-MAX_TASK_CHARS:]
+            task = "\n".join(texts_of(body.message(0)))[-MAX_DELEGATED_TASK_CHARS:]
             context = opened.session.delegate(signals.agent_type, task=task, sees=SEES_NOTHING, adds_task_message=False)
             lane = Lane(await opened.delegates.enter_async_context(context), Chain(reading.start))
             shared = 0
