@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.apps.gateway.access import Access
+from holdfast.stores.jsonl import load_file
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
 from tests.gateway.serving import Seen, ask, running_gateway
 
@@ -121,7 +123,7 @@ async def test_a_deleted_session_is_gone_and_its_name_can_be_used_again(url: str
         ("GET", "/sessions/unknown", b"", 404),
         ("GET", "/sessions?limit=x", b"", 400),
         ("GET", "/sessions?after=x", b"", 400),
-        ("GET", "/sessions/s/requests/1", b"", 404),
+        ("GET", "/sessions/s/requests/9", b"", 404),
         ("POST", "/sessions/s/recall", b"{", 400),
         ("POST", "/sessions/s/recall", b'{"query": 3}', 400),
         ("POST", "/sessions/s/recall", b'{"query": "a", "tokens": 0}', 400),
@@ -145,9 +147,84 @@ async def test_the_description_names_every_route(url: str) -> None:
         "/holdfast/v1/openapi.json",
         "/holdfast/v1/sessions",
         "/holdfast/v1/sessions/{id}",
+        "/holdfast/v1/sessions/{id}/compact",
         "/holdfast/v1/sessions/{id}/events",
+        "/holdfast/v1/sessions/{id}/export",
+        "/holdfast/v1/sessions/{id}/fork",
         "/holdfast/v1/sessions/{id}/messages",
+        "/holdfast/v1/sessions/{id}/pin",
+        "/holdfast/v1/sessions/{id}/preview",
         "/holdfast/v1/sessions/{id}/recall",
+        "/holdfast/v1/sessions/{id}/receipts",
+        "/holdfast/v1/sessions/{id}/redo",
         "/holdfast/v1/sessions/{id}/requests",
         "/holdfast/v1/sessions/{id}/requests/{number}",
+        "/holdfast/v1/sessions/{id}/requests/{number}/receipt",
+        "/holdfast/v1/sessions/{id}/rewind",
+        "/holdfast/v1/sessions/{id}/undo",
+        "/holdfast/v1/sessions/{id}/unpin",
     ]
+
+
+LONG = [f"question {number}: " + "a word of the report and " * 40 for number in range(8)]
+
+
+async def test_a_compaction_can_be_seen_made_undone_and_redone(url: str) -> None:
+    await talk(url, "s", *LONG)
+
+    preview = await value(url, "/sessions/s/preview", "POST")
+    before = await value(url, "/sessions/s/receipts")
+    done = await value(url, "/sessions/s/compact", "POST", b'{"focus": "the report"}')
+    undone = await value(url, "/sessions/s/undo", "POST")
+    redone = await value(url, "/sessions/s/redo", "POST")
+    again = await value(url, "/sessions/s/redo", "POST")
+    [receipt] = (await value(url, "/sessions/s/receipts"))["receipts"]
+
+    assert before == {"receipts": []}
+    assert (preview["success"], done["success"], done["trigger"]) == (True, True, "manual")
+    assert done["tokens_after"] < done["tokens_before"]
+    assert "question 0" in done["summary"][0]
+    assert (undone, redone, again) == ({"undone": True}, {"redone": True}, {"redone": False})
+    assert receipt["kind"] == "session.compaction_complete"
+    assert (await value(url, "/sessions/s"))["compactions"] == 1
+
+
+async def test_a_session_is_pinned_rewound_forked_and_exported(url: str, tmp_path: Path) -> None:
+    await talk(url, "s", "one", "two", "three")
+
+    pinned = await value(url, "/sessions/s/pin", "POST", b'{"position": 0}')
+    forked = await value(url, "/sessions/s/fork", "POST", b'{"id": "other", "at": 2}')
+    rewound = await value(url, "/sessions/s/rewind", "POST", b'{"to": 4}')
+    unpinned = await value(url, "/sessions/s/unpin", "POST", b'{"position": 0}')
+    other = await value(url, "/sessions/other/messages")
+    receipt = await value(url, "/sessions/s/requests/1/receipt")
+    exported = await control(url, "/sessions/s/export")
+
+    assert (pinned, forked, rewound, unpinned) == (
+        {"pinned": 0},
+        {"id": "other"},
+        {"rewound_to": 4},
+        {"unpinned": 0},
+    )
+    assert [one["message"]["content"] for one in other["messages"]] == ["one", "Noted."]
+    assert receipt["number"] == 1
+    file = tmp_path / "s.jsonl"
+    file.write_bytes(exported.body)
+    [conversation] = load_file(file).conversations
+    recorded: list[Any] = [record["data"] for _, _, record in conversation.records]
+    assert [one["native"]["content"] for one in recorded if "native" in one] == [
+        "one",
+        "Noted.",
+        "two",
+        "Noted.",
+        "three",
+        "Noted.",
+    ]
+
+
+async def test_what_cannot_be_compacted_is_a_conflict(url: str) -> None:
+    await talk(url, "s", "one")
+
+    seen = await control(url, "/sessions/s/compact", "POST")
+
+    assert (seen.status, bool(json.loads(seen.body)["error"])) == (409, True)

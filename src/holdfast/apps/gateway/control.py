@@ -19,18 +19,23 @@ from holdfast.apps.gateway.access import Access, AccessDeniedError, Caller
 from holdfast.apps.gateway.identity import session_id_for
 from holdfast.apps.gateway.recording import Recorder
 from holdfast.core.history import events as log
+from holdfast.core.planning.change_receipt import ChangeReceipt
 from holdfast.core.recall.query import RecallQuery
 from holdfast.counters.models import dollars_of
 from holdfast.errors import (
+    CompactionError,
     HoldfastError,
     MalformedInputError,
     NotInMemoryError,
+    SettingsError,
     UnknownReferenceError,
     UnknownSessionError,
 )
+from holdfast.session.maintenance.transfer import export_records
 from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.session.session import Session
 from holdfast.stores.base import SessionInfo, iter_sessions, session_value_key
+from holdfast.stores.jsonl import export_lines
 
 DEFAULT_PAGE, MAX_PAGE = 100, 100_000
 DEFAULT_RECALL_TOKENS = 2_000
@@ -46,10 +51,21 @@ def control_routes(recorder: Recorder, access: Access) -> list[BaseRoute]:
         ("GET", "/openapi.json", api.describe, "This description."),
         ("GET", "/sessions", api.sessions, "Sessions, the newest change first; limit, after, q."),
         ("GET", f"{session}/messages", api.messages, "All that was said, in order, also what was compacted."),
+        ("GET", f"{session}/requests/{{number:int}}/receipt", api.request_receipt, "What was done for one request."),
         ("GET", f"{session}/requests/{{number:int}}", api.request, "The messages of one request, as they were sent."),
         ("GET", f"{session}/requests", api.requests, "The requests that were prepared."),
         ("GET", f"{session}/events", api.events, "The events of the log; limit, after."),
+        ("GET", f"{session}/receipts", api.receipts, "Every change of the context: what it did, why, and its cost."),
+        ("GET", f"{session}/export", api.export, "The archive that `holdfast import` reads, as JSON lines."),
         ("POST", f"{session}/recall", api.recall, "Exact excerpts of what was said: query, tokens."),
+        ("POST", f"{session}/preview", api.preview, "What a compaction would do now; nothing is recorded: focus."),
+        ("POST", f"{session}/compact", api.compact, "Compact now; focus names what the summary must cover."),
+        ("POST", f"{session}/undo", api.undo, "Undo the last change of the context."),
+        ("POST", f"{session}/redo", api.redo, "Redo the change that was undone last."),
+        ("POST", f"{session}/rewind", api.rewind, "Continue from before the message at a position: to."),
+        ("POST", f"{session}/pin", api.pin, "Keep a message whole in every request: position."),
+        ("POST", f"{session}/unpin", api.unpin, "Allow a pinned message to be compacted again: position."),
+        ("POST", f"{session}/fork", api.fork, "Copy the log into a new session: id, at."),
         ("GET", session, api.session, "One session."),
         ("DELETE", session, api.delete, "Delete a session with all that belongs to it."),
     ]
@@ -74,15 +90,18 @@ def _endpoint(handler: _Handler, access: Access) -> Callable[[Request], Awaitabl
     async def endpoint(request: Request) -> Response:
         try:
             caller = access.check_control(request.headers)
-            return _json(await handler(request, caller))
+            answer = await handler(request, caller)
+            return answer if isinstance(answer, Response) else _json(answer)
         except AccessDeniedError as error:
             return _json({"error": str(error)}, error.status)
         except (UnknownSessionError, UnknownReferenceError) as error:
             return _json({"error": str(error)}, 404)
         except UnknownRouteError as error:
             return _json({"error": f"there is no {error}; see /holdfast/v1/openapi.json"}, 404)
-        except (MalformedInputError, ValueError, msgspec.MsgspecError) as error:
+        except (MalformedInputError, SettingsError, ValueError, msgspec.MsgspecError) as error:
             return _json({"error": str(error)}, 400)
+        except CompactionError as error:
+            return _json({"error": str(error)}, 409)
         except HoldfastError as error:
             return _json({"error": str(error)}, 503)
 
@@ -96,6 +115,45 @@ def _json(value: object, status: int = 200) -> Response:
 class _RecallBody(msgspec.Struct, forbid_unknown_fields=True):
     query: str
     tokens: Annotated[int, msgspec.Meta(ge=1)] = DEFAULT_RECALL_TOKENS
+
+
+class _CompactBody(msgspec.Struct, forbid_unknown_fields=True):
+    focus: str = ""
+    budget: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class _RewindBody(msgspec.Struct, forbid_unknown_fields=True):
+    to: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _PinBody(msgspec.Struct, forbid_unknown_fields=True):
+    position: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _ForkBody(msgspec.Struct, forbid_unknown_fields=True):
+    id: str = ""
+    at: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+def _described_compaction(done: log.CompactionCompleted) -> dict[str, object]:
+    """Return a compaction as JSON: what it replaces, by what, and what that costs."""
+    return {
+        "success": done.success,
+        "trigger": done.trigger,
+        "start": done.span.start,
+        "stop": done.span.stop,
+        "kept": list(done.span.kept),
+        "messages": done.span.message_count,
+        "tokens_before": done.pre_compaction_tokens,
+        "tokens_after": done.post_compaction_tokens,
+        "summary": list(done.replacement),
+        "by": done.summary.by_model or "rule",
+        "reason": done.reason,
+    }
+
+
+def _described_receipt(receipt: ChangeReceipt) -> dict[str, object]:
+    return {"at_ms": receipt.at_ms, "kind": receipt.event.KIND, "text": str(receipt)}
 
 
 class _ControlApi:
@@ -199,6 +257,70 @@ class _ControlApi:
             answer = await session.recall(RecallQuery(query=asked.query, max_tokens=asked.tokens))
         references = [f"#{one.position}" for one in answer.excerpts]
         return {"text": str(answer), "references": references, "found": answer.found_count}
+
+    async def receipts(self, request: Request, caller: Caller) -> object:
+        async with self._opened(request, caller) as session:
+            return {"receipts": [_described_receipt(one) for one in await session.receipts()]}
+
+    async def request_receipt(self, request: Request, caller: Caller) -> object:
+        number = int(request.path_params["number"])
+        async with self._opened(request, caller) as session:
+            events = [event for event in await session.events() if isinstance(event, log.RequestPrepared)]
+        if not 1 <= number <= len(events):
+            raise UnknownReferenceError(f"request {number}")
+        return {"number": number} | asdict(events[number - 1])
+
+    async def export(self, request: Request, caller: Caller) -> object:
+        session_id, store = await self._known(request, caller), self._recorder.store
+        names = [info.name async for info in iter_sessions(store, session_id) if info.id == session_id]
+        records = [record async for record in export_records(store, session_id)]
+        lines = "".join(export_lines(session_id, names[0] if names else "", records))
+        return Response(lines, media_type="application/jsonl")
+
+    async def preview(self, request: Request, caller: Caller) -> object:
+        asked = msgspec.json.decode(await request.body() or b"{}", type=_CompactBody)
+        async with self._opened(request, caller) as session:
+            return _described_compaction(await session.preview(focus=asked.focus, budget=asked.budget))
+
+    async def compact(self, request: Request, caller: Caller) -> object:
+        asked = msgspec.json.decode(await request.body() or b"{}", type=_CompactBody)
+        async with self._opened(request, caller) as session:
+            return _described_compaction(await session.compact(focus=asked.focus, budget=asked.budget))
+
+    async def undo(self, request: Request, caller: Caller) -> object:
+        async with self._opened(request, caller) as session:
+            return {"undone": await session.undo()}
+
+    async def redo(self, request: Request, caller: Caller) -> object:
+        async with self._opened(request, caller) as session:
+            return {"redone": await session.redo()}
+
+    async def rewind(self, request: Request, caller: Caller) -> object:
+        asked = msgspec.json.decode(await request.body(), type=_RewindBody)
+        async with self._recorder.session(await self._known(request, caller)) as opened, opened.lock:
+            await opened.session.rewind(to=asked.to)
+            opened.lanes.clear()  # the client's next list is compared with what is left
+        return {"rewound_to": asked.to}
+
+    async def pin(self, request: Request, caller: Caller) -> object:
+        asked = msgspec.json.decode(await request.body(), type=_PinBody)
+        async with self._opened(request, caller) as session:
+            await session.pin(asked.position)
+        return {"pinned": asked.position}
+
+    async def unpin(self, request: Request, caller: Caller) -> object:
+        asked = msgspec.json.decode(await request.body(), type=_PinBody)
+        async with self._opened(request, caller) as session:
+            await session.unpin(asked.position)
+        return {"unpinned": asked.position}
+
+    async def fork(self, request: Request, caller: Caller) -> object:
+        asked = msgspec.json.decode(await request.body() or b"{}", type=_ForkBody)
+        name = session_id_for(caller.namespace, asked.id) if asked.id else None
+        async with self._opened(request, caller) as session:
+            other = await session.fork(name, at=asked.at)
+            await other.close()
+        return {"id": other.id.removeprefix(session_id_for(caller.namespace, "")) if caller.namespace else other.id}
 
     async def _known(self, request: Request, caller: Caller) -> str:
         """Return the id of a session that exists and that this caller may see."""
