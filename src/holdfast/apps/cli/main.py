@@ -34,9 +34,14 @@ More: holdfast --help, holdfast COMMAND --help, holdfast config"""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    arguments = sys.argv[1:] if argv is None else argv
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    wrapped: list[str] = []
+    if arguments[:1] == ["wrap"] and "--" in arguments:
+        # What follows belongs to the wrapped program, also what looks like an option of ours.
+        at = arguments.index("--")
+        arguments, wrapped = arguments[:at], arguments[at + 1 :]
     try:
-        args = build_parser(arguments).parse_args(arguments)
+        args = build_parser(arguments).parse_args(arguments, argparse.Namespace(wrapped=wrapped))
         configure_output(is_utf8=args.json or args.is_data)
         with asyncio.Runner(loop_factory=args.loop_factory) as runner:
             code = runner.run(_run_command(args))

@@ -20,6 +20,7 @@ Keep long conversations with a language model inside its context window; inspect
 
   holdfast chat                            talk to a model in a session that is stored
   holdfast gateway                         serve any client that can change its base URL
+  holdfast wrap claude                     start a coding agent behind it
   holdfast doctor                          check the model, the store and the settings
   holdfast sessions                        list the stored sessions
   holdfast show report --json              show one of them, by the beginning of its id
@@ -75,6 +76,14 @@ def _add_gateway(commands: Subparsers) -> None:
     key = _add_command(inner, "key", do.add_key)
     key.set_defaults(needs_store=False, loop_factory=None)
     do.add_key_arguments(key)
+
+
+def _add_wrap(commands: Subparsers) -> None:
+    from holdfast.apps.cli import wrap as do  # noqa: PLC0415 - loaded when the command runs
+
+    wrap = _add_command(commands, "wrap", do.run_wrapped)
+    wrap.set_defaults(needs_store=False)
+    do.add_wrap_arguments(wrap)
 
 
 def _add_sessions(commands: Subparsers) -> None:
@@ -171,6 +180,7 @@ def _add_lab(commands: Subparsers) -> None:
 COMMAND_GROUPS: Mapping[str, AddCommands] = {
     "chat": _add_chat,
     "gateway": _add_gateway,
+    "wrap": _add_wrap,
     **dict.fromkeys(("sessions", "show", "replay", "scrub"), _add_sessions),
     **dict.fromkeys(("export", "import", "recover"), _add_files),
     **dict.fromkeys(("consolidate", "memory"), _add_memory),
