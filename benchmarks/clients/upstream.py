@@ -97,7 +97,11 @@ class UpstreamDouble:
             received.kind = "side"
             return ProviderReply(f"Title {number}")
         is_fresh = bool(messages) and _is_prompt(messages[-1])
-        for word, names, kind in ((USE_A_TOOL, READING_TOOLS, "call"), (USE_AN_AGENT, AGENT_TOOLS, "agent")):
+        orders: tuple[tuple[str, tuple[str, ...], Kind], ...] = (
+            (USE_A_TOOL, READING_TOOLS, "call"),
+            (USE_AN_AGENT, AGENT_TOOLS, "agent"),
+        )
+        for word, names, kind in orders:
             name = next((one for one in names if one in tools), None)
             if is_fresh and name and word in last:
                 received.kind = kind
