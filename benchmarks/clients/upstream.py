@@ -87,7 +87,9 @@ class UpstreamDouble:
         )
         hint += received.headers.get("x-codex-turn-metadata", "")
         system = " ".join(_texts([body.get("system"), body.get("instructions"), *messages[:1]]))
-        if "compaction" in hint or (len(last) > 100 and SUMMARY_ORDER.search(last[-6000:])):
+        newest = " ".join(_texts(messages[-1])) if messages else ""
+        is_order = len(newest) > 100 and SUMMARY_ORDER.search(newest[-6000:]) and _is_prompt(messages[-1])
+        if "compaction" in hint or is_order:
             received.kind = "summary"
             words = " ".join(f"point{number}x{index}" for index in range(30))
             return ProviderReply(f"<summary>This is summary {number} of the work done: {words}</summary>")

@@ -57,6 +57,20 @@ def answer_text(answer: Answer) -> str:
     return "".join(texts)
 
 
+def argument_texts(answer: Answer) -> list[str]:
+    """Return the texts among the arguments of an answer's calls."""
+    found: list[str] = []
+    for message in answer.messages:
+        blocks = _objects(message.get("content")) + _objects(message.get("parts"))
+        calls = [_object(call.get("function")).get("arguments") for call in _objects(message.get("tool_calls"))]
+        calls += [message.get("arguments"), *(block.get("input") for block in blocks)]
+        calls += [_object(block.get("functionCall")).get("args") for block in blocks]
+        for call in calls:
+            value = json.loads(call) if isinstance(call, str) and _is_json(call) else call
+            found += [text for text in _object(value).values() if isinstance(text, str)]
+    return found
+
+
 class _Reader(Protocol):
     """Collects the events of one stream."""
 

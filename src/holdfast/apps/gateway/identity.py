@@ -16,7 +16,6 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import quote
 
 import orjson
@@ -24,7 +23,7 @@ import orjson
 from holdfast.apps.gateway.client_body import ClientBody, read_json, texts_of
 from holdfast.core.history.events import SideCallPurpose
 from holdfast.stores.base import Store, session_value_key
-from holdfast.wire.answers import Wire
+from holdfast.wire.answers import JsonObject, Wire
 from holdfast.wire.formats import canonical_message
 from holdfast.wire.json_reader import is_list, is_mapping
 
@@ -43,7 +42,7 @@ PARENT_HEADERS = ("x-parent-session-id",)
 AGENT_TYPE_HEADERS = ("x-claude-code-agent-type", "x-agent-type")
 UNNAMED_PREFIX = "conversation-"
 """How the ids of sessions begin whose clients give them no name."""
-MAX_NAMED_ID_CHARS = 200
+MAX_CLIENT_NAME_CHARS = 200
 MAX_INDEXED_ANSWERS = 8_192
 MAX_STORE_LOOKUPS = 64
 """How many links of a list are looked up in the store, the newest first."""
@@ -120,8 +119,8 @@ def read_signals(path_name: str | None, headers: Mapping[str, str], body: Client
 def session_id_for(namespace: str, name: str) -> str:
     """Return the id of a session in the store; ids of two namespaces never meet, because names have no slash."""
     own = quote(name, safe=" !#$&'()*+,:;=?@[]~")
-    if len(own) > MAX_NAMED_ID_CHARS:
-        own = f"{own[: MAX_NAMED_ID_CHARS // 2]}~{hashlib.sha256(own.encode()).hexdigest()[:32]}"
+    if len(own) > MAX_CLIENT_NAME_CHARS:
+        own = f"{own[: MAX_CLIENT_NAME_CHARS // 2]}~{hashlib.sha256(own.encode()).hexdigest()[:32]}"
     return f"{quote(namespace, safe='')}/{own}" if namespace else own
 
 
@@ -157,7 +156,7 @@ def _name_in_body(metadata: object, conversation: object) -> str | None:
     return next((name for name in found if isinstance(name, str) and name), None)
 
 
-def _json_header(headers: Mapping[str, str], name: str) -> Mapping[str, Any]:
+def _json_header(headers: Mapping[str, str], name: str) -> JsonObject:
     try:
         value = read_json(headers.get(name, "{}").encode())
     except ValueError:
@@ -222,7 +221,7 @@ def side_purpose_of_words(body: ClientBody) -> SideCallPurpose | None:
     return "summary" if _orders_summary(words) else None
 
 
-def orders_a_summary(message: Mapping[str, Any]) -> bool:
+def orders_a_summary(message: JsonObject) -> bool:
     """Return whether the last text of a user message orders a summary of the conversation."""
     if message.get("role") != "user":
         return False
@@ -260,7 +259,7 @@ def response_link(namespace: str, response_id: str) -> bytes:
     return _digest(f"{namespace}\0response\0{response_id}".encode())
 
 
-def essential_fingerprint(wire: Wire, native: Mapping[str, Any]) -> bytes | None:
+def essential_fingerprint(wire: Wire, native: JsonObject) -> bytes | None:
     """Return the fingerprint of what a message says; None for an item that clients may leave out later."""
     if native.get("type") == "reasoning":
         return None
@@ -275,7 +274,7 @@ def essential_fingerprint(wire: Wire, native: Mapping[str, Any]) -> bytes | None
     return _digest(content)
 
 
-def is_from_model(wire: Wire, native: Mapping[str, Any]) -> bool:
+def is_from_model(wire: Wire, native: JsonObject) -> bool:
     """Return whether the model said a message."""
     role, kind = native.get("role"), native.get("type")
     if wire == "openai-responses" and role is None:
@@ -283,7 +282,7 @@ def is_from_model(wire: Wire, native: Mapping[str, Any]) -> bool:
     return role in {"assistant", "model"}
 
 
-def is_prompt(native: Mapping[str, Any]) -> bool:
+def is_prompt(native: JsonObject) -> bool:
     """Return whether a message is a person's prompt and not the result of a tool."""
     if native.get("role") != "user":
         return False
@@ -292,7 +291,7 @@ def is_prompt(native: Mapping[str, Any]) -> bool:
     return any(isinstance(block, str) or (is_mapping(block) and not _is_result(block)) for block in blocks)
 
 
-def _is_result(block: Mapping[str, Any]) -> bool:
+def _is_result(block: JsonObject) -> bool:
     return block.get("type") == "tool_result" or "functionResponse" in block
 
 

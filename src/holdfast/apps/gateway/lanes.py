@@ -7,10 +7,8 @@ keeps the last list as the bytes that came, so that only messages that are new a
 import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
@@ -18,6 +16,7 @@ from holdfast.apps.gateway.client_body import ClientBody, texts_of
 from holdfast.apps.gateway.identity import Agent, Chain, essential_fingerprint, is_from_model, is_prompt
 from holdfast.session.conversation import Conversation
 from holdfast.session.session import Session
+from holdfast.wire.answers import JsonObject
 
 MAX_SIDE_LISTS = 8
 
@@ -42,7 +41,7 @@ class ClientList:
         return cls(body, chain, known)
 
     @property
-    def last(self) -> Mapping[str, Any]:
+    def last(self) -> JsonObject:
         """The last message."""
         return self.body.message(len(self.body.slices) - 1)
 
