@@ -416,7 +416,8 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
                 except (PeerError, asyncio.IncompleteReadError, ConnectionError, ValueError) as error:
                     rows.append((candidate.name, kilobytes, str(error)[:120]))
         print(report(rows))
-        print(*aims(rows), sep="\n")
+        for line in aims(rows):
+            print(line)
         memory = await measure_memory(args.long, upstream) if args.long else []
     if memory:
         half = [size for done, size in memory if done >= args.long // 2]

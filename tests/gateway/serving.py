@@ -45,6 +45,7 @@ class RawClient:
     url: str
     head: bytes = b""
     body: bytearray = field(default_factory=bytearray)
+    _is_head: bool = False
     _reader: asyncio.StreamReader | None = None
     _writer: asyncio.StreamWriter | None = None
 
@@ -55,6 +56,7 @@ class RawClient:
         named = {"host": f"{host}:{port}", "content-type": "application/json", "content-length": str(len(body))}
         named |= headers or {}
         lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items())]
+        self._is_head = method == "HEAD"
         self._writer.write(("\r\n".join(lines) + "\r\n\r\n").encode() + body)
 
     async def read(self, until: bytes | None = None) -> Seen:
@@ -66,7 +68,7 @@ class RawClient:
             return Seen()
         line, *rest = self.head.decode("latin-1").rstrip("\r\n").split("\r\n")
         headers = [(name.lower(), value) for name, _, value in (one.partition(": ") for one in rest)]
-        is_whole = await self._read_body(dict(headers), until)
+        is_whole = self._is_head or await self._read_body(dict(headers), until)
         return Seen(int(line.split(" ")[1]), headers, bytes(self.body), is_whole)
 
     async def _read_body(self, headers: Mapping[str, str], until: bytes | None) -> bool:

@@ -237,3 +237,11 @@ async def test_the_tokens_that_a_provider_reports_count_against_the_limit_of_a_k
     assert (first.status, second.status, len(upstream.requests)) == (200, 429, 1)
     assert int(second.header("retry-after") or 0) > 0
     assert "has used its 100 tokens of today" in json.loads(second.body)["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/holdfast", "/holdfast/v1", "/holdfast/v2/sessions", "/holdfast/v1/made/up"])
+async def test_a_token_is_never_forwarded_to_a_provider(path: str) -> None:
+    async with FaultyUpstream() as upstream, running_gateway(upstream.url, access=Access(control_token=TOKEN)) as url:
+        seen = [await ask(url, method, path, b"", authorization=f"Bearer {TOKEN}") for method in ("GET", "POST")]
+
+    assert ({one.status for one in seen} <= {404, 405}, upstream.requests) == (True, [])

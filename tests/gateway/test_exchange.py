@@ -6,6 +6,7 @@ import json
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -20,7 +21,9 @@ from holdfast.apps.gateway.app import close_gateway, gateway_app
 from holdfast.apps.gateway.exchange import RelaySettings
 from holdfast.apps.gateway.tracing import ExchangeTracer
 from holdfast.apps.gateway.upstream import PhaseTimeouts
+from holdfast.errors import StoreUnavailableError
 from holdfast.session.compaction.telemetry import flush_spans
+from holdfast.stores.memory import MemoryStore
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
 from tests.gateway.serving import RawClient, Seen, ask, running_gateway, served
 
@@ -58,16 +61,16 @@ async def test_a_compressed_body_travels_as_it_came_and_is_recorded(
     encoding: str, compress: Callable[[bytes], bytes]
 ) -> None:
     async with FaultyUpstream(FaultyAnswer(pieces=[ANSWER])) as upstream, running_gateway(upstream.url) as url:
-        seen = await ask(url, body=compress(CHAT), content_encoding=encoding, x_holdfast_session="s")
+        body = compress(CHAT)
+        seen = await ask(url, body=body, content_encoding=encoding, x_holdfast_session="s")
 
-        assert (upstream.requests[0].body, upstream.requests[0].header("content-encoding")) == (
-            compress(CHAT),
-            encoding,
-        )
+        assert (upstream.requests[0].body, upstream.requests[0].header("content-encoding")) == (body, encoding)
         assert (seen.status, seen.header("x-holdfast-session"), seen.header("x-holdfast-error")) == (200, "s", None)
 
 
-@pytest.mark.parametrize("body", [b"not gzip at all", gzip.compress(CHAT, mtime=0)[:-9], b""])
+@pytest.mark.parametrize(
+    "body", [b"not gzip at all", gzip.compress(CHAT, mtime=0)[:-9], b""], ids=["other", "cut", "none"]
+)
 async def test_a_body_that_cannot_be_opened_is_forwarded_and_says_so(body: bytes) -> None:
     async with FaultyUpstream(FaultyAnswer(pieces=[ANSWER])) as upstream, running_gateway(upstream.url) as url:
         seen = await ask(url, body=body, content_encoding="gzip")
@@ -237,14 +240,17 @@ async def test_unknown_paths_and_methods_pass_through() -> None:
             await ask(url, "DELETE", "/v1/responses/resp_1"),
             await ask(url, "POST", "/v1/files%2Fodd/a", big),
             await ask(url, "PATCH", "/v1/made/up", b"1"),
+            await ask(url, "HEAD", "/api/hello"),
         ]
 
-    assert [one.status for one in lines] == [200] * 4
+    assert [one.status for one in lines] == [200] * 5
+    assert lines[-1].header("content-length") == "2"
     assert [(one.line, len(one.body)) for one in upstream.requests] == [
         ("GET /v1/models?limit=1000 HTTP/1.1", 0),
         ("DELETE /v1/responses/resp_1 HTTP/1.1", 0),
         ("POST /v1/files%2Fodd/a HTTP/1.1", len(big)),
         ("PATCH /v1/made/up HTTP/1.1", 1),
+        ("HEAD /v1/api/hello HTTP/1.1", 0),
     ]
 
 
@@ -263,6 +269,33 @@ async def test_a_store_that_fails_does_not_stop_the_request_and_a_header_says_so
     assert (seen.status, seen.body, upstream.requests[0].body) == (200, ANSWER, CHAT)
     assert (seen.header("x-holdfast-error") or "").startswith("not recorded: ")
     assert 'holdfast_gateway_recording_failures_total{stage="request"} 1.0' in metrics
+
+
+class FullStore(MemoryStore):
+    """A store whose disk has room for one more append."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.appends = 0
+
+    async def append(self, *args: Any, **kwargs: Any) -> int:
+        self.appends += 1
+        if self.appends > 1:
+            raise StoreUnavailableError("memory", "the disk is full")
+        return await super().append(*args, **kwargs)
+
+
+@pytest.mark.parametrize("is_strict", [False, True])
+async def test_an_answer_that_cannot_be_stored_passes_unless_the_gateway_is_strict(*, is_strict: bool) -> None:
+    answer = FaultyAnswer(headers=STREAM, pieces=SSE, framing="chunked")
+    options = {"store": FullStore(), "settings": RelaySettings(is_strict=is_strict)}
+    async with FaultyUpstream(answer) as upstream, running_gateway(upstream.url, **options) as url:
+        seen = await ask(url, body=CHAT, x_holdfast_session="s")
+        metrics = (await ask(url, "GET", "/metrics")).body.decode()
+
+    assert (seen.status, seen.header("x-holdfast-session")) == (200, "s")
+    assert (seen.body, seen.is_whole) == ((b"".join(SSE[:2]), False) if is_strict else (b"".join(SSE), True))
+    assert 'holdfast_gateway_recording_failures_total{stage="answer"} 1.0' in metrics
 
 
 async def test_a_strict_gateway_refuses_what_it_cannot_record(tmp_path: Path) -> None:

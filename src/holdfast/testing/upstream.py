@@ -109,10 +109,11 @@ class FaultyUpstream:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Read a request and answer it; return whether the connection stays open."""
-        self.requests.append(await _read_whole_request(reader))
+        request = await _read_whole_request(reader)
+        self.requests.append(request)
         self.request_received.set()
         answer, sent = self.answer, 0
-        for piece in answer.encoded():
+        for piece in answer.encoded()[: 1 if request.line.startswith("HEAD ") else None]:
             room = len(piece) if answer.fault == "none" else max(0, answer.at - sent)
             writer.write(piece[:room])
             sent += len(piece[:room])

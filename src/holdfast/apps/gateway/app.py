@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.apps.gateway.access import Access, AccessDeniedError
 from holdfast.apps.gateway.control import control_routes
-from holdfast.apps.gateway.exchange import Relay, RelaySettings
+from holdfast.apps.gateway.exchange import Relay, RelaySettings, headers_of
 from holdfast.apps.gateway.metrics import METRICS_TYPE, GatewayMetrics
 from holdfast.apps.gateway.recording import Recorder
 from holdfast.apps.gateway.tracing import ExchangeTracer
@@ -66,8 +66,8 @@ def gateway_app(
     async def ready(_request: Request) -> Response:
         try:
             await recorder.store.sessions(limit=1)
-        except HoldfastError as error:
-            return JSONResponse({"status": "the store cannot be read", "error": str(error)}, 503)
+        except HoldfastError:
+            return JSONResponse({"status": "the store cannot be read"}, 503)
         return JSONResponse({"status": "ok"})
 
     async def show_metrics(_request: Request) -> Response:
@@ -79,7 +79,7 @@ def gateway_app(
         Route("/livez", alive),
         Route("/readyz", ready),
         Route("/metrics", show_metrics),
-        control_routes(recorder, rules),
+        *control_routes(recorder, rules),
         Route("/{path:path}", relay),
     ]
     app = Starlette(routes=routes, middleware=[Middleware(_SourceCheck, access=rules)], lifespan=_lifespan)
@@ -109,7 +109,7 @@ class _SourceCheck:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in {"http", "websocket"}:
             return await self._app(scope, receive, send)
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = headers_of(scope)
         try:
             self._access.check_source(headers)
         except AccessDeniedError as error:

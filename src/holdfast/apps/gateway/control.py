@@ -13,7 +13,7 @@ import msgspec
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 
 from holdfast.apps.gateway.access import Access, AccessDeniedError, Caller
 from holdfast.apps.gateway.identity import session_id_for
@@ -38,8 +38,8 @@ MAX_TITLE_CHARS = 80
 _Handler: TypeAlias = Callable[[Request, Caller], Awaitable[object]]
 
 
-def control_routes(recorder: Recorder, access: Access) -> Mount:
-    """Return the routes of the control API."""
+def control_routes(recorder: Recorder, access: Access) -> list[BaseRoute]:
+    """Return the routes of the control API; what it does not know is refused, so that no token is ever forwarded."""
     api = _ControlApi(recorder)
     session = "/sessions/{id:path}"
     table: list[tuple[str, str, _Handler, str]] = [
@@ -55,7 +55,11 @@ def control_routes(recorder: Recorder, access: Access) -> Mount:
     ]
     api.table = [(method, path, about) for method, path, _, about in table]
     routes = [Route(path, _endpoint(handler, access), methods=[method]) for method, path, handler, _ in table]
-    return Mount("/holdfast/v1", routes=[*routes, Route("/{path:path}", _endpoint(_unknown, access))])
+    methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+    unknown = [
+        Route(path, _endpoint(_unknown, access), methods=methods) for path in ("/holdfast", "/holdfast/{path:path}")
+    ]
+    return [Mount("/holdfast/v1", routes=routes), *unknown]
 
 
 async def _unknown(request: Request, _caller: Caller) -> object:

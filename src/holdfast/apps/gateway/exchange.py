@@ -59,6 +59,7 @@ BUFFERED_UPLOAD_BYTES = 1 << 20
 HEAVY_BODY_BYTES = 1 << 18
 """A larger compressed body is opened in a thread."""
 MAX_ERROR_HEADER_CHARS = 200
+HEADERS_KEY = "holdfast_headers"
 
 
 class ClientLeftError(Exception):
@@ -236,7 +237,7 @@ class Relay:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = headers_of(scope)
         destination = destination_of(_raw_path(scope), scope["method"], headers)
         client = ClientConnection(
             receive,
@@ -654,6 +655,15 @@ async def _upload(client: ClientConnection, first: bytes) -> AsyncIterator[bytes
     while not client.has_all:
         yield await client.read()
     client.watch()
+
+
+def headers_of(scope: Scope) -> Mapping[str, str]:
+    """Return the headers of a request by their names in lower case; they are decoded once."""
+    known: dict[str, str] | None = scope.get(HEADERS_KEY)
+    if known is None:
+        known = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        scope[HEADERS_KEY] = known
+    return known
 
 
 def _raw_path(scope: Scope) -> str:

@@ -12,6 +12,8 @@ from starlette.types import ASGIApp
 
 from holdfast.errors import SettingsError
 
+KEEP_ALIVE_SECONDS = 120
+"""Longer than clients keep idle connections, so that none is closed while a client begins to use it again."""
 UNFINISHED_ANSWER = "ASGI callable returned without completing response."
 """An error for uvicorn. The gateway does it on purpose: an answer that its provider cut is passed on as cut."""
 
@@ -48,6 +50,8 @@ async def serve_gateway(app: ASGIApp, *, host: str, port: int, drain_seconds: in
         access_log=False,
         server_header=False,
         date_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=drain_seconds,
     )
     logging.getLogger("uvicorn.error").addFilter(_is_error)

@@ -4,7 +4,7 @@ They carry names, numbers and ids, never text of a conversation. A trace that th
 `opentelemetry-api` (the extra `holdfast[otel]`), or without a provider, nothing is reported.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -23,14 +23,18 @@ class ExchangeTracer:
 
     def __init__(self, tracer_provider: "TracerProvider | None" = None) -> None:
         self._tracer: Tracer | None = None
+        self._has_provider: Callable[[], bool] = lambda: False
         with suppress(ImportError):
             from opentelemetry import trace  # noqa: PLC0415 - an extra
 
             self._tracer = trace.get_tracer(INSTRUMENTATION_NAME, engine_version(), tracer_provider)
+            self._has_provider = lambda: (
+                tracer_provider is not None or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+            )
 
     def start(self, method: str, headers: Mapping[str, str], destination: Destination) -> "Span | None":
         """Begin a span; None if nobody would see it."""
-        if self._tracer is None:
+        if self._tracer is None or not self._has_provider():
             return None
         from opentelemetry.propagate import extract  # noqa: PLC0415 - as above
         from opentelemetry.trace import SpanKind  # noqa: PLC0415 - as above
