@@ -88,7 +88,7 @@ class UpstreamDouble:
         )
         hint += received.headers.get("x-codex-turn-metadata", "")
         system = " ".join(_texts([body.get("system"), body.get("instructions"), *messages[:1]]))
-        newest = " ".join(_texts(messages[-1])) if messages else ""
+        newest = next(reversed([*_texts(messages[-1:])]), "")
         is_order = len(newest) > 100 and SUMMARY_ORDER.search(newest[-6000:]) and _is_prompt(messages[-1])
         if "compaction" in hint or is_order:
             received.kind = "summary"
