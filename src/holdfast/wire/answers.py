@@ -249,7 +249,7 @@ class _GeminiReader:
         answer.model = event.get("modelVersion") or answer.model
         answer.response_id = event.get("responseId") or answer.response_id
         answer.usage = _object(event.get("usageMetadata")) or answer.usage
-        candidate = next((one for one in _objects(event.get("candidates")) if not one.get("index")), {})
+        candidate = next((one for one in _objects(event.get("candidates")) if not one.get("index")), JsonObject())
         answer.is_complete = answer.is_complete or bool(candidate.get("finishReason"))
         for part in _objects(_object(candidate.get("content")).get("parts")):
             last = self._parts[-1] if self._parts else {}
