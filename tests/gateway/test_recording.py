@@ -172,7 +172,10 @@ async def test_an_unnamed_title_call_belongs_to_the_conversation_that_it_quotes(
 
 async def test_a_prompt_after_the_answer_of_a_side_call_shows_that_it_was_none(recorder: Recorder) -> None:
     await answered(recorder, chat("hi", name="s"), "Hello there.")
-    plan = {"system": "You plan and never write a file.", "tools": [{"type": "function", "function": {"name": "ask"}}]}
+    plan: Json = {
+        "system": "You plan and never write a file.",
+        "tools": [{"type": "function", "function": {"name": "ask"}}],
+    }
     await answered(recorder, chat("hi", "Hello there.", "plan it", name="s", **plan), "First this.")
     listed = ("hi", "Hello there.", "plan it", "First this.", "and then?")
     await answered(recorder, chat(*listed, name="s", **plan), "Then that.")

@@ -48,7 +48,7 @@ def whole_answer(wire: Wire, reply: ProviderReply, number: int = 1) -> JsonObjec
         case "openai-responses":
             return _response(reply, number, [_item(reply, number)])
         case _:
-            message = {"role": "assistant", "content": None if reply.tool else reply.text}
+            message: JsonObject = {"role": "assistant", "content": None if reply.tool else reply.text}
             if reply.tool:
                 message["tool_calls"] = [_chat_call(reply, number)]
             choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if reply.tool else "stop"}
@@ -78,7 +78,7 @@ def stream_events(wire: Wire, reply: ProviderReply, number: int = 1) -> Iterator
 
 
 def _anthropic_message(reply: ProviderReply, number: int) -> JsonObject:
-    message = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": "m", "content": []}
+    message: JsonObject = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": "m", "content": []}
     return message | {"stop_reason": None, "stop_sequence": None, "usage": _usage("anthropic", reply.tokens)}
 
 
@@ -90,11 +90,12 @@ def _anthropic_block(reply: ProviderReply, number: int) -> JsonObject:
 
 def _anthropic_events(reply: ProviderReply, number: int) -> Iterator[tuple[str, JsonObject]]:
     block = _anthropic_block(reply, number)
+    empty: JsonObject = block | ({"input": {}} if reply.tool else {"text": ""})
     if reply.tool:
-        empty, half = block | {"input": {}}, len(arguments := json.dumps(reply.arguments)) // 2
+        half = len(arguments := json.dumps(reply.arguments)) // 2
         deltas = [{"type": "input_json_delta", "partial_json": part} for part in (arguments[:half], arguments[half:])]
     else:
-        empty, deltas = block | {"text": ""}, [{"type": "text_delta", "text": piece} for piece in reply.pieces]
+        deltas = [{"type": "text_delta", "text": piece} for piece in reply.pieces]
     yield "message_start", {"type": "message_start", "message": _anthropic_message(reply, number)}
     yield "content_block_start", {"type": "content_block_start", "index": 0, "content_block": empty}
     yield "ping", {"type": "ping"}
@@ -123,7 +124,7 @@ def _item(reply: ProviderReply, number: int) -> JsonObject:
     if reply.tool:
         call = {"type": "function_call", "id": f"fc_{number}", "call_id": f"call_{number:04d}", "name": reply.tool}
         return call | {"arguments": json.dumps(reply.arguments), "status": "completed"}
-    content = [{"type": "output_text", "text": reply.text, "annotations": []}]
+    content: list[JsonObject] = [{"type": "output_text", "text": reply.text, "annotations": []}]
     return {"type": "message", "id": f"msg_{number}", "role": "assistant", "status": "completed", "content": content}
 
 
@@ -133,7 +134,7 @@ def _response(reply: ProviderReply, number: int, output: list[JsonObject], statu
         "output_tokens_details": {"reasoning_tokens": 0},
     }
     response = {"id": f"resp_{number}", "object": "response", "created_at": 1, "model": "m", "status": status}
-    fixed = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "error": None, "metadata": {}}
+    fixed: JsonObject = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "error": None, "metadata": {}}
     fixed |= {"incomplete_details": None, "instructions": None, "temperature": 1.0, "top_p": 1.0}
     return response | {"output": output, "usage": usage} | fixed
 
@@ -152,7 +153,7 @@ def _response_events(reply: ProviderReply, number: int) -> Iterator[tuple[str, J
         yield event("response.function_call_arguments.delta", **place, delta=item["arguments"])
         yield event("response.function_call_arguments.done", **place, arguments=item["arguments"])
     else:
-        part = {"type": "output_text", "text": "", "annotations": []}
+        part: JsonObject = {"type": "output_text", "text": "", "annotations": []}
         yield event("response.content_part.added", **place, content_index=0, part=part)
         for piece in reply.pieces:
             yield event("response.output_text.delta", **place, content_index=0, delta=piece)

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, TypeAlias, cast
 Wire: TypeAlias = Literal["openai-chat", "openai-responses", "anthropic", "gemini"]
 """A provider's API: its paths, its requests and its streams."""
 JsonObject: TypeAlias = dict[str, Any]
+JsonMapping: TypeAlias = Mapping[str, Any]
 _APPENDED_TEXTS = ("content", "refusal", "reasoning_content", "reasoning")
 _NEEDS_ITS_END = frozenset({"tool_use", "server_tool_use", "thinking", "redacted_thinking"})
 """Blocks that cannot be sent again in part: a call without its arguments, thinking without its signature."""
@@ -91,8 +92,7 @@ class _ChatReader:
     def add(self, event: JsonObject) -> None:
         if usage := event.get("usage"):
             self._answer.usage = _object(usage) or None
-        choices = event.get("choices")
-        choice = _object(choices[0]) if choices and isinstance(choices, list) else {}
+        choice = next(iter(_objects(event.get("choices"))), JsonObject())
         if not choice or choice.get("index"):
             return
         if not self._has_deltas:
@@ -231,7 +231,7 @@ class _ResponsesReader:
     def answer(self) -> Answer:
         for index, pieces in self._texts.items():
             if index not in self._items and self._started.get(index, {}).get("type") == "message":
-                content = [{"type": "output_text", "text": "".join(pieces), "annotations": []}]
+                content: list[JsonObject] = [{"type": "output_text", "text": "".join(pieces), "annotations": []}]
                 self._items[index] = self._started[index] | {"content": content, "status": "incomplete"}
         self._answer.messages = [item for _, item in sorted(self._items.items())]
         return self._answer
@@ -284,7 +284,8 @@ def _object(value: object) -> JsonObject:
 
 
 def _objects(value: object) -> list[JsonObject]:
-    return [one for one in cast("list[JsonObject]", value) if isinstance(one, dict)] if isinstance(value, list) else []
+    items = cast("list[object]", value) if isinstance(value, list) else []
+    return [cast("JsonObject", one) for one in items if isinstance(one, dict)]
 
 
 def _is_json(text: str) -> bool:

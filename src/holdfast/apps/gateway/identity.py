@@ -23,7 +23,7 @@ import orjson
 from holdfast.apps.gateway.client_body import ClientBody, read_json, texts_of
 from holdfast.core.history.events import SideCallPurpose
 from holdfast.stores.base import Store, session_value_key
-from holdfast.wire.answers import JsonObject, Wire
+from holdfast.wire.answers import JsonMapping, Wire
 from holdfast.wire.formats import canonical_message
 from holdfast.wire.json_reader import is_list, is_mapping
 
@@ -101,7 +101,7 @@ def read_signals(path_name: str | None, headers: Mapping[str, str], body: Client
         headers.get("x-interaction-type", "").removeprefix("conversation-"),
         str(turn.get("request_kind") or ""),
     )
-    purpose = next((_SIDE_CLASSES[kind] for kind in kinds if kind in _SIDE_CLASSES), None)
+    purpose: SideCallPurpose | None = next((_SIDE_CLASSES[kind] for kind in kinds if kind in _SIDE_CLASSES), None)
     response_id = body.fields.get("previous_response_id")
     cache_key = body.fields.get("prompt_cache_key")
     return Signals(
@@ -156,7 +156,7 @@ def _name_in_body(metadata: object, conversation: object) -> str | None:
     return next((name for name in found if isinstance(name, str) and name), None)
 
 
-def _json_header(headers: Mapping[str, str], name: str) -> JsonObject:
+def _json_header(headers: Mapping[str, str], name: str) -> JsonMapping:
     try:
         value = read_json(headers.get(name, "{}").encode())
     except ValueError:
@@ -184,8 +184,7 @@ class Agent:
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> "Agent":
         """Return an agent that `to_json` wrote."""
-        lists = (value.get(name) for name in ("sentences", "tools"))
-        return cls(*(frozenset(map(str, one)) if is_list(one) else frozenset() for one in lists))
+        return cls(*(frozenset(_texts_in(value.get(name))) for name in ("sentences", "tools")))
 
     def to_json(self) -> dict[str, object]:
         """Return the agent as JSON."""
@@ -200,6 +199,10 @@ class Agent:
             return False
         is_same_text = _share(self.sentences, other.sentences) >= MIN_SIMILAR_SHARE
         return is_same_text or (bool(self.tools) and _share(self.tools, other.tools) >= MIN_SIMILAR_SHARE)
+
+
+def _texts_in(value: object) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if is_list(value) else []
 
 
 def _share(one: frozenset[str], other: frozenset[str]) -> float:
@@ -221,7 +224,7 @@ def side_purpose_of_words(body: ClientBody) -> SideCallPurpose | None:
     return "summary" if _orders_summary(words) else None
 
 
-def orders_a_summary(message: JsonObject) -> bool:
+def orders_a_summary(message: JsonMapping) -> bool:
     """Return whether the last text of a user message orders a summary of the conversation."""
     if message.get("role") != "user":
         return False
@@ -259,7 +262,7 @@ def response_link(namespace: str, response_id: str) -> bytes:
     return _digest(f"{namespace}\0response\0{response_id}".encode())
 
 
-def essential_fingerprint(wire: Wire, native: JsonObject) -> bytes | None:
+def essential_fingerprint(wire: Wire, native: JsonMapping) -> bytes | None:
     """Return the fingerprint of what a message says; None for an item that clients may leave out later."""
     if native.get("type") == "reasoning":
         return None
@@ -274,7 +277,7 @@ def essential_fingerprint(wire: Wire, native: JsonObject) -> bytes | None:
     return _digest(content)
 
 
-def is_from_model(wire: Wire, native: JsonObject) -> bool:
+def is_from_model(wire: Wire, native: JsonMapping) -> bool:
     """Return whether the model said a message."""
     role, kind = native.get("role"), native.get("type")
     if wire == "openai-responses" and role is None:
@@ -282,7 +285,7 @@ def is_from_model(wire: Wire, native: JsonObject) -> bool:
     return role in {"assistant", "model"}
 
 
-def is_prompt(native: JsonObject) -> bool:
+def is_prompt(native: JsonMapping) -> bool:
     """Return whether a message is a person's prompt and not the result of a tool."""
     if native.get("role") != "user":
         return False
@@ -291,7 +294,7 @@ def is_prompt(native: JsonObject) -> bool:
     return any(isinstance(block, str) or (is_mapping(block) and not _is_result(block)) for block in blocks)
 
 
-def _is_result(block: JsonObject) -> bool:
+def _is_result(block: JsonMapping) -> bool:
     return block.get("type") == "tool_result" or "functionResponse" in block
 
 
