@@ -83,9 +83,9 @@ def _holdfast(upstream: str, port: int, folder: Path) -> list[str]:
 def _litellm(upstream: str, port: int, folder: Path) -> list[str]:
     model = {"model": "openai/gpt-5", "api_base": f"{upstream}/v1", "api_key": "x"}
     config = {"model_list": [{"model_name": "gpt-5", "litellm_params": model}]}
-    (folder / "litellm.json").write_text(json.dumps(config))
+    (folder / "litellm.yaml").write_text(json.dumps(config))
     program = str(LITELLM.python.with_name("litellm"))
-    return [program, "--config", str(folder / "litellm.json"), "--port", str(port), "--host", "127.0.0.1"]
+    return [program, "--config", str(folder / "litellm.yaml"), "--port", str(port), "--host", "127.0.0.1"]
 
 
 def _headroom(_upstream: str, port: int, _folder: Path) -> list[str]:
@@ -95,7 +95,9 @@ def _headroom(_upstream: str, port: int, _folder: Path) -> list[str]:
 CANDIDATES = {
     "bare": Candidate("bare pass-through", _bare),
     "holdfast": Candidate("holdfast gateway", _holdfast),
-    "litellm": Candidate("LiteLLM proxy", _litellm, LITELLM),
+    "litellm": Candidate(
+        "LiteLLM proxy", _litellm, LITELLM, lambda _: {"LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"}
+    ),
     "headroom": Candidate("headroom proxy", _headroom, HEADROOM, lambda url: {"OPENAI_TARGET_API_URL": url}),
 }
 
@@ -309,9 +311,11 @@ async def measure(candidate: Candidate, kilobytes: int, upstream: str, requests:
             times = [await client.send(conversation) for _ in range(requests)]
             cpu = (cpu_seconds(pid) - before) / requests
             client.close()
-            before, started = cpu_seconds(pid), max(1, requests // CONCURRENT)
-            await asyncio.gather(*(_grow(port, f"many-{number}", kilobytes, started) for number in range(CONCURRENT)))
-            streams = started * CONCURRENT / max(1 / TICKS, cpu_seconds(pid) - before)
+            many = [Conversation.of_size(f"many-{number}", kilobytes) for number in range(CONCURRENT)]
+            await asyncio.gather(*(_grow(port, one, 1) for one in many))
+            before, each = cpu_seconds(pid), max(1, requests // CONCURRENT)
+            await asyncio.gather(*(_grow(port, one, each) for one in many))
+            streams = each * CONCURRENT / max(1 / TICKS, cpu_seconds(pid) - before)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     whole = sorted(last for _, last in times)
@@ -326,8 +330,8 @@ async def measure(candidate: Candidate, kilobytes: int, upstream: str, requests:
     )
 
 
-async def _grow(port: int, name: str, kilobytes: int, requests: int) -> None:
-    client, conversation = LoadClient(port), Conversation.of_size(name, kilobytes)
+async def _grow(port: int, conversation: Conversation, requests: int) -> None:
+    client = LoadClient(port)
     for _ in range(requests):
         await client.send(conversation)
     client.close()

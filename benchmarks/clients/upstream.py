@@ -80,14 +80,17 @@ class UpstreamDouble:
         number = self._count
         messages = body.get("messages") or body.get("contents") or body.get("input") or []
         messages = messages if isinstance(messages, list) else [{"role": "user", "content": messages}]
-        last = received.order = _last_prompt(messages)
+        said = _last_prompts(messages)
+        last = received.order = "\n".join(said)
         tools = _tools(body)
         hint = " ".join(
             received.headers.get(name, "") for name in ("x-claude-code-request-class", "x-interaction-type")
         )
         hint += received.headers.get("x-codex-turn-metadata", "")
         system = " ".join(_texts([body.get("system"), body.get("instructions"), *messages[:1]]))
-        if "compaction" in hint or (len(last) > 100 and SUMMARY_ORDER.search(last[-6000:])):
+        newest = next(reversed([*_texts(messages[-1:])]), "")
+        is_order = len(newest) > 100 and SUMMARY_ORDER.search(newest[-6000:]) and _is_prompt(messages[-1])
+        if "compaction" in hint or is_order:
             received.kind = "summary"
             words = " ".join(f"point{number}x{index}" for index in range(30))
             return ProviderReply(f"<summary>This is summary {number} of the work done: {words}</summary>")
@@ -95,9 +98,14 @@ class UpstreamDouble:
             received.kind = "side"
             return ProviderReply(f"Title {number}")
         is_fresh = bool(messages) and _is_prompt(messages[-1])
-        for word, names, kind in ((USE_A_TOOL, READING_TOOLS, "call"), (USE_AN_AGENT, AGENT_TOOLS, "agent")):
+        orders: tuple[tuple[str, tuple[str, ...], Kind], ...] = (
+            (USE_A_TOOL, READING_TOOLS, "call"),
+            (USE_AN_AGENT, AGENT_TOOLS, "agent"),
+        )
+        for word, names, kind in orders:
             name = next((one for one in names if one in tools), None)
-            if is_fresh and name and word in last:
+            is_ordered = any(text.strip(' "\n').endswith(word) for text in said)
+            if is_fresh and name and is_ordered:
                 received.kind = kind
                 return ProviderReply(tool=name, arguments=self._arguments(tools[name], number))
         return ProviderReply(f"Answer {number}: this is what I have to say about it, no more.")
@@ -155,15 +163,15 @@ def _is_prompt(message: Mapping[str, Any]) -> bool:
     return message.get("role") == "user" and is_text
 
 
-def _last_prompt(messages: list[Any]) -> str:
-    """Return what was said after the last answer, or the last prompt before it."""
+def _last_prompts(messages: list[Any]) -> list[str]:
+    """Return the texts that were said after the last answer, or last before it."""
     texts: list[str] = []
     for message in reversed([one for one in messages if isinstance(one, dict)]):
         if _is_prompt(message):
             texts[:0] = list(_texts(message))
         elif texts:
             break
-    return "\n".join(texts)
+    return texts
 
 
 def _tools(body: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -81,7 +81,7 @@ async def test_interleaved_conversations_of_every_client_are_kept_apart(
     order: list[int], restarts: set[int], max_open: int
 ) -> None:
     store = MemoryStore()
-    clients = [CLIENTS[number % len(CLIENTS)](f"c{number}z") for number in range(SESSIONS)]
+    clients: list[SimulatedClient] = [CLIENTS[number % len(CLIENTS)](f"c{number}z") for number in range(SESSIONS)]
     recorder, running = Recorder(store, max_open_sessions=max_open), [client.turn() for client in clients]
 
     for step, number in enumerate(order):

@@ -172,7 +172,10 @@ async def test_an_unnamed_title_call_belongs_to_the_conversation_that_it_quotes(
 
 async def test_a_prompt_after_the_answer_of_a_side_call_shows_that_it_was_none(recorder: Recorder) -> None:
     await answered(recorder, chat("hi", name="s"), "Hello there.")
-    plan = {"system": "You plan and never write a file.", "tools": [{"type": "function", "function": {"name": "ask"}}]}
+    plan: Json = {
+        "system": "You plan and never write a file.",
+        "tools": [{"type": "function", "function": {"name": "ask"}}],
+    }
     await answered(recorder, chat("hi", "Hello there.", "plan it", name="s", **plan), "First this.")
     listed = ("hi", "Hello there.", "plan it", "First this.", "and then?")
     await answered(recorder, chat(*listed, name="s", **plan), "Then that.")
@@ -226,6 +229,22 @@ async def test_a_sub_agent_works_in_a_scope_of_its_own(recorder: Recorder) -> No
     async with recorder.session("s") as opened:
         [delegation] = await opened.session.delegations()
     assert (delegation.answer, delegation.state) == ("Nothing there.", "answered")
+
+
+async def test_a_sub_agent_without_a_name_is_known_by_the_call_that_gave_it_its_task(recorder: Recorder) -> None:
+    request = chat("have a look")
+    exchange = await recorder.receive(request)
+    reply = ProviderReply(tool="agent", arguments={"prompt": "look around the garden"})
+    for event in stream_events("openai-chat", reply):
+        exchange.feed(event_bytes(*event))
+    await exchange.finish("complete", 200)
+    child = await answered(recorder, chat("look around the garden", system="You explore."), "Roses.")
+    again = await answered(recorder, chat("look around the garden", "Roses.", "more", system="You explore."), "Weeds.")
+
+    assert (child, again) == (exchange.session_id, exchange.session_id)
+    assert await messages(recorder, child) == ["have a look", ""]
+    async with recorder.session(child) as opened:
+        assert len(await opened.session.delegations()) == 1
 
 
 async def test_an_answer_that_is_cut_is_recorded_as_cut(recorder: Recorder) -> None:

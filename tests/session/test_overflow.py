@@ -344,3 +344,12 @@ async def test_an_exception_that_is_no_overflow_is_raised_itself() -> None:
         await session.retry(mistake)
 
     assert raised.value is mistake
+
+
+async def test_an_exception_that_says_overflow_only_in_its_text_gets_a_smaller_request() -> None:
+    session = await talked(MemoryStore())
+    request = await session.prepare(100_000)
+
+    smaller = await session.retry(RuntimeError("prompt is too long: 208310 tokens > 200000 maximum"))
+
+    assert smaller.tokens.total < request.tokens.total

@@ -63,6 +63,7 @@ from holdfast.session.thinking import with_prefix_hashes
 from holdfast.session.tools import COMPACT_CONTEXT, COMPACT_DESCRIPTION, COMPACT_PARAMETERS, ModelTool
 from holdfast.stores.base import Store
 from holdfast.wire.formats import detect_format, format_named
+from holdfast.wire.json_reader import is_mapping
 from holdfast.wire.usage import read_usage
 
 MAX_ALLOWANCE_FACTOR = 4
@@ -270,7 +271,8 @@ class Conversation:
         named = self._resolve_scope(scope)
 
         async def call(arguments: Mapping[str, object]) -> str:
-            focus = arguments.get("focus")
+            # A model wrote the arguments: they may be anything.
+            focus = arguments.get("focus") if is_mapping(arguments) else None
             try:
                 done = await self._compact(focus if isinstance(focus, str) else "", "agent_request", None, named)
             except (CompactionError, ModelError) as error:

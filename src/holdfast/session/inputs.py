@@ -1,12 +1,13 @@
 """Checks the arguments of session calls; each error says which values are accepted."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from holdfast.core.conversation.json_values import dump_json, is_sendable_json, replace_surrogates
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.transcript import MessageFormat
-from holdfast.core.schema import is_integer, short_repr
+from holdfast.core.schema import is_integer, is_number, short_repr
 from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.redaction import redact_text
 from holdfast.wire.formats import split_elements, without_response_fields
@@ -96,6 +97,28 @@ def check_text(setting: str, value: object) -> str:
     if not isinstance(value, str):
         raise SettingsError(setting, f"must be text, not {short_repr(value)}")
     return value
+
+
+def check_clock(clock: Callable[[], float]) -> Callable[[], int]:
+    """Return a clock that counts whole milliseconds; it raises if the given one returns no number."""
+    if not callable(clock):
+        raise SettingsError("clock", f"must be a function that returns milliseconds, not {short_repr(clock)}")
+
+    def whole_milliseconds() -> int:
+        now: object = clock()
+        if not is_number(now) or not math.isfinite(now):
+            raise SettingsError("clock", f"must return milliseconds as a number, not {short_repr(now)}")
+        return int(now)
+
+    return whole_milliseconds
+
+
+def check_line(setting: str, value: object) -> str:
+    """Check that a value is a string without line breaks and other control characters."""
+    text = check_text(setting, value)
+    if any(char != " " and not char.isprintable() for char in text):
+        raise SettingsError(setting, f"must be one line without control characters, not {short_repr(value)}")
+    return text
 
 
 def check_count(setting: str, value: object) -> int:

@@ -36,8 +36,10 @@ from holdfast.session.conversation import SessionEngine
 from holdfast.session.delegation import DelegatingConversation, end_abandoned_delegations
 from holdfast.session.inputs import (
     as_json_messages,
+    check_clock,
     check_count,
     check_endpoint,
+    check_line,
     check_model,
     check_position,
     check_text,
@@ -57,7 +59,7 @@ from holdfast.session.sync import (
 )
 from holdfast.session.thinking import with_prefix_hashes
 from holdfast.stores.base import Store, check_session_id
-from holdfast.stores.open import open_store
+from holdfast.stores.open import SHARED_STORES, open_store
 from holdfast.stores.retention import delete_expired_sessions
 from holdfast.wire.formats import format_named
 from holdfast.wire.signals import stream_signals
@@ -87,13 +89,11 @@ class Session(DelegatingConversation):
     ) -> None:
         self.id = check_session_id(session_id)
         rules, model, endpoint = policy_named(policy), check_model(model), check_endpoint(endpoint)
-        self.store = open_store(store)
         self.clock = clock
-        self._owns_store = isinstance(store, str)
-        if not callable(clock):
-            raise SettingsError("clock", f"must be a function that returns milliseconds, not {short_repr(clock)}")
         if not isinstance(processors, RequestProcessors):
             raise SettingsError("processors", f"must be a RequestProcessors, not {short_repr(processors)}")
+        self._shares_store = isinstance(store, str)
+        self.store = SHARED_STORES.share(store, self) if isinstance(store, str) else open_store(store)
         engine = SessionEngine(
             self.store,
             session_id,
@@ -122,12 +122,14 @@ class Session(DelegatingConversation):
         compaction: CompactionOptions | None = None,
         max_prompt_tokens: int | None = None,
         processors: RequestProcessors = NO_PROCESSORS,
-        clock: Clock = now_ms,
+        clock: Callable[[], float] = now_ms,
         endpoint: str | None = None,
         format: str | None = None,  # noqa: A002 - the word users say
     ) -> "SessionOpener":
         """Open a session, or start one; use it with `async with` or `await`.
 
+        `store` is the URL of a store or a `Store`. All sessions of the process with the same URL share one store, which
+        is closed with the last of them; only `memory://` names a new store each time.
         `summarizer` is the name of a pydantic-ai model, or a `Summarizer`; `compaction` has more options. `processors`
         change each request at stages of their own. `endpoint` is the address that serves the model, such as
         `https://api.openai.com/v1`: how a provider counts, and what it accepts, is learned for each endpoint and model.
@@ -146,7 +148,7 @@ class Session(DelegatingConversation):
             model=model,
             endpoint=endpoint,
             compaction=options,
-            clock=clock,
+            clock=check_clock(clock),
             processors=processors,
             format_name=format,
         )
@@ -183,8 +185,8 @@ class Session(DelegatingConversation):
         await self._compactor.close()
         async with self._log.lock:
             await self._log.close()
-        if self._owns_store:
-            await self.store.close()
+        if self._shares_store:
+            await SHARED_STORES.release(self.store, self)
 
     @retried
     async def refresh(self) -> int:
@@ -419,7 +421,7 @@ class Session(DelegatingConversation):
     async def rename(self, name: str) -> None:
         """Set the session's display name."""
         self._log.lock.check_open()
-        await self.store.rename(self.id, check_text("name", name))
+        await self.store.rename(self.id, check_line("name", name))
 
     # Reading.
 

@@ -2,11 +2,10 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
-from holdfast.wire.answers import Wire
+from holdfast.wire.answers import JsonObject, Wire
 
 
 @dataclass(slots=True)
@@ -17,7 +16,7 @@ class ProviderReply:
     tool: str | None = None
     tokens: int = 0
     """The size of the prompt, as it is billed."""
-    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    arguments: JsonObject = field(default_factory=JsonObject)
 
     @property
     def pieces(self) -> list[str]:
@@ -38,7 +37,7 @@ def _usage(wire: Wire, tokens: int) -> dict[str, int]:
             return {"input_tokens": tokens, "output_tokens": 20, "total_tokens": tokens + 20}
 
 
-def whole_answer(wire: Wire, reply: ProviderReply, number: int = 1) -> dict[str, Any]:
+def whole_answer(wire: Wire, reply: ProviderReply, number: int = 1) -> JsonObject:
     """Return an answer without a stream."""
     usage = _usage(wire, reply.tokens)
     match wire:
@@ -49,7 +48,7 @@ def whole_answer(wire: Wire, reply: ProviderReply, number: int = 1) -> dict[str,
         case "openai-responses":
             return _response(reply, number, [_item(reply, number)])
         case _:
-            message = {"role": "assistant", "content": None if reply.tool else reply.text}
+            message: JsonObject = {"role": "assistant", "content": None if reply.tool else reply.text}
             if reply.tool:
                 message["tool_calls"] = [_chat_call(reply, number)]
             choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if reply.tool else "stop"}
@@ -63,7 +62,7 @@ def whole_answer(wire: Wire, reply: ProviderReply, number: int = 1) -> dict[str,
             }
 
 
-def stream_events(wire: Wire, reply: ProviderReply, number: int = 1) -> Iterator[tuple[str, dict[str, Any] | str]]:
+def stream_events(wire: Wire, reply: ProviderReply, number: int = 1) -> Iterator[tuple[str, JsonObject | str]]:
     """Yield the events of a stream, with their names."""
     match wire:
         case "anthropic":
@@ -78,24 +77,25 @@ def stream_events(wire: Wire, reply: ProviderReply, number: int = 1) -> Iterator
             yield from _chat_events(reply, number)
 
 
-def _anthropic_message(reply: ProviderReply, number: int) -> dict[str, Any]:
-    message = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": "m", "content": []}
+def _anthropic_message(reply: ProviderReply, number: int) -> JsonObject:
+    message: JsonObject = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": "m", "content": []}
     return message | {"stop_reason": None, "stop_sequence": None, "usage": _usage("anthropic", reply.tokens)}
 
 
-def _anthropic_block(reply: ProviderReply, number: int) -> dict[str, Any]:
+def _anthropic_block(reply: ProviderReply, number: int) -> JsonObject:
     if reply.tool:
         return {"type": "tool_use", "id": f"toolu_{number:04d}", "name": reply.tool, "input": dict(reply.arguments)}
     return {"type": "text", "text": reply.text}
 
 
-def _anthropic_events(reply: ProviderReply, number: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def _anthropic_events(reply: ProviderReply, number: int) -> Iterator[tuple[str, JsonObject]]:
     block = _anthropic_block(reply, number)
+    empty: JsonObject = block | ({"input": {}} if reply.tool else {"text": ""})
     if reply.tool:
-        empty, half = block | {"input": {}}, len(arguments := json.dumps(reply.arguments)) // 2
+        half = len(arguments := json.dumps(reply.arguments)) // 2
         deltas = [{"type": "input_json_delta", "partial_json": part} for part in (arguments[:half], arguments[half:])]
     else:
-        empty, deltas = block | {"text": ""}, [{"type": "text_delta", "text": piece} for piece in reply.pieces]
+        deltas = [{"type": "text_delta", "text": piece} for piece in reply.pieces]
     yield "message_start", {"type": "message_start", "message": _anthropic_message(reply, number)}
     yield "content_block_start", {"type": "content_block_start", "index": 0, "content_block": empty}
     yield "ping", {"type": "ping"}
@@ -107,55 +107,53 @@ def _anthropic_events(reply: ProviderReply, number: int) -> Iterator[tuple[str, 
     yield "message_stop", {"type": "message_stop"}
 
 
-def _gemini_part(reply: ProviderReply) -> dict[str, Any]:
+def _gemini_part(reply: ProviderReply) -> JsonObject:
     if reply.tool:
         return {"functionCall": {"name": reply.tool, "args": dict(reply.arguments)}}
     return {"text": reply.text}
 
 
-def _gemini_chunk(reply: ProviderReply, parts: list[dict[str, Any]], *, is_last: bool) -> dict[str, Any]:
-    candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts}, "index": 0}
+def _gemini_chunk(reply: ProviderReply, parts: list[JsonObject], *, is_last: bool) -> JsonObject:
+    candidate: JsonObject = {"content": {"role": "model", "parts": parts}, "index": 0}
     if is_last:
         candidate["finishReason"] = "STOP"
     return {"candidates": [candidate], "usageMetadata": _usage("gemini", reply.tokens), "modelVersion": "m"}
 
 
-def _item(reply: ProviderReply, number: int) -> dict[str, Any]:
+def _item(reply: ProviderReply, number: int) -> JsonObject:
     if reply.tool:
         call = {"type": "function_call", "id": f"fc_{number}", "call_id": f"call_{number:04d}", "name": reply.tool}
         return call | {"arguments": json.dumps(reply.arguments), "status": "completed"}
-    content = [{"type": "output_text", "text": reply.text, "annotations": []}]
+    content: list[JsonObject] = [{"type": "output_text", "text": reply.text, "annotations": []}]
     return {"type": "message", "id": f"msg_{number}", "role": "assistant", "status": "completed", "content": content}
 
 
-def _response(
-    reply: ProviderReply, number: int, output: list[dict[str, Any]], status: str = "completed"
-) -> dict[str, Any]:
+def _response(reply: ProviderReply, number: int, output: list[JsonObject], status: str = "completed") -> JsonObject:
     usage = _usage("openai-responses", reply.tokens) | {
         "input_tokens_details": {"cached_tokens": 0},
         "output_tokens_details": {"reasoning_tokens": 0},
     }
     response = {"id": f"resp_{number}", "object": "response", "created_at": 1, "model": "m", "status": status}
-    fixed = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "error": None, "metadata": {}}
+    fixed: JsonObject = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "error": None, "metadata": {}}
     fixed |= {"incomplete_details": None, "instructions": None, "temperature": 1.0, "top_p": 1.0}
     return response | {"output": output, "usage": usage} | fixed
 
 
-def _response_events(reply: ProviderReply, number: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def _response_events(reply: ProviderReply, number: int) -> Iterator[tuple[str, JsonObject]]:
     item, count = _item(reply, number), iter(range(10_000))
 
-    def event(kind: str, **members: object) -> tuple[str, dict[str, Any]]:
+    def event(kind: str, **members: object) -> tuple[str, JsonObject]:
         return kind, {"type": kind, "sequence_number": next(count), **members}
 
-    place: dict[str, Any] = {"item_id": item["id"], "output_index": 0}
+    place: JsonObject = {"item_id": item["id"], "output_index": 0}
     yield event("response.created", response=_response(reply, number, [], "in_progress") | {"usage": None})
-    empty: dict[str, Any] = {"arguments": ""} if reply.tool else {"content": []}
+    empty: JsonObject = {"arguments": ""} if reply.tool else {"content": []}
     yield event("response.output_item.added", output_index=0, item=item | {"status": "in_progress"} | empty)
     if reply.tool:
         yield event("response.function_call_arguments.delta", **place, delta=item["arguments"])
         yield event("response.function_call_arguments.done", **place, arguments=item["arguments"])
     else:
-        part = {"type": "output_text", "text": "", "annotations": []}
+        part: JsonObject = {"type": "output_text", "text": "", "annotations": []}
         yield event("response.content_part.added", **place, content_index=0, part=part)
         for piece in reply.pieces:
             yield event("response.output_text.delta", **place, content_index=0, delta=piece)
@@ -165,13 +163,13 @@ def _response_events(reply: ProviderReply, number: int) -> Iterator[tuple[str, d
     yield event("response.completed", response=_response(reply, number, [item]))
 
 
-def _chat_call(reply: ProviderReply, number: int) -> dict[str, Any]:
+def _chat_call(reply: ProviderReply, number: int) -> JsonObject:
     function = {"name": reply.tool, "arguments": json.dumps(reply.arguments)}
     return {"id": f"call_{number:04d}", "type": "function", "function": function}
 
 
-def _chat_events(reply: ProviderReply, number: int) -> Iterator[tuple[str, dict[str, Any] | str]]:
-    def chunk(delta: dict[str, Any], end: str | None = None) -> dict[str, Any]:
+def _chat_events(reply: ProviderReply, number: int) -> Iterator[tuple[str, JsonObject | str]]:
+    def chunk(delta: JsonObject, end: str | None = None) -> JsonObject:
         choice = {"index": 0, "delta": delta, "finish_reason": end}
         return {"id": f"c{number}", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
 
@@ -189,7 +187,7 @@ def _chat_events(reply: ProviderReply, number: int) -> Iterator[tuple[str, dict[
     yield "", "[DONE]"
 
 
-def event_bytes(name: str, event: dict[str, Any] | str) -> bytes:
+def event_bytes(name: str, event: JsonObject | str) -> bytes:
     """Return an event as a stream sends it."""
     text = event if isinstance(event, str) else json.dumps(event)
     return (f"event: {name}\n" if name else "").encode() + f"data: {text}\n\n".encode()

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, TypeAlias, cast
 Wire: TypeAlias = Literal["openai-chat", "openai-responses", "anthropic", "gemini"]
 """A provider's API: its paths, its requests and its streams."""
 JsonObject: TypeAlias = dict[str, Any]
+JsonMapping: TypeAlias = Mapping[str, Any]
 _APPENDED_TEXTS = ("content", "refusal", "reasoning_content", "reasoning")
 _NEEDS_ITS_END = frozenset({"tool_use", "server_tool_use", "thinking", "redacted_thinking"})
 """Blocks that cannot be sent again in part: a call without its arguments, thinking without its signature."""
@@ -57,6 +58,20 @@ def answer_text(answer: Answer) -> str:
     return "".join(texts)
 
 
+def argument_texts(answer: Answer) -> list[str]:
+    """Return the texts among the arguments of an answer's calls."""
+    found: list[str] = []
+    for message in answer.messages:
+        blocks = _objects(message.get("content")) + _objects(message.get("parts"))
+        calls = [_object(call.get("function")).get("arguments") for call in _objects(message.get("tool_calls"))]
+        calls += [message.get("arguments"), *(block.get("input") for block in blocks)]
+        calls += [_object(block.get("functionCall")).get("args") for block in blocks]
+        for call in calls:
+            value = json.loads(call) if isinstance(call, str) and _is_json(call) else call
+            found += [text for text in _object(value).values() if isinstance(text, str)]
+    return found
+
+
 class _Reader(Protocol):
     """Collects the events of one stream."""
 
@@ -77,8 +92,7 @@ class _ChatReader:
     def add(self, event: JsonObject) -> None:
         if usage := event.get("usage"):
             self._answer.usage = _object(usage) or None
-        choices = event.get("choices")
-        choice = _object(choices[0]) if choices and isinstance(choices, list) else {}
+        choice = next(iter(_objects(event.get("choices"))), JsonObject())
         if not choice or choice.get("index"):
             return
         if not self._has_deltas:
@@ -217,7 +231,7 @@ class _ResponsesReader:
     def answer(self) -> Answer:
         for index, pieces in self._texts.items():
             if index not in self._items and self._started.get(index, {}).get("type") == "message":
-                content = [{"type": "output_text", "text": "".join(pieces), "annotations": []}]
+                content: list[JsonObject] = [{"type": "output_text", "text": "".join(pieces), "annotations": []}]
                 self._items[index] = self._started[index] | {"content": content, "status": "incomplete"}
         self._answer.messages = [item for _, item in sorted(self._items.items())]
         return self._answer
@@ -235,7 +249,7 @@ class _GeminiReader:
         answer.model = event.get("modelVersion") or answer.model
         answer.response_id = event.get("responseId") or answer.response_id
         answer.usage = _object(event.get("usageMetadata")) or answer.usage
-        candidate = next((one for one in _objects(event.get("candidates")) if not one.get("index")), {})
+        candidate = next((one for one in _objects(event.get("candidates")) if not one.get("index")), JsonObject())
         answer.is_complete = answer.is_complete or bool(candidate.get("finishReason"))
         for part in _objects(_object(candidate.get("content")).get("parts")):
             last = self._parts[-1] if self._parts else {}
@@ -270,7 +284,8 @@ def _object(value: object) -> JsonObject:
 
 
 def _objects(value: object) -> list[JsonObject]:
-    return [one for one in cast("list[JsonObject]", value) if isinstance(one, dict)] if isinstance(value, list) else []
+    items = cast("list[object]", value) if isinstance(value, list) else []
+    return [cast("JsonObject", one) for one in items if isinstance(one, dict)]
 
 
 def _is_json(text: str) -> bool:

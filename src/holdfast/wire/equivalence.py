@@ -75,10 +75,11 @@ def essential_gemini_content(native: Mapping[str, Any]) -> Mapping[str, Any]:
                 essential[-1] = {**last, "text": last["text"] + members["text"]}
             elif members and not (members == last and "functionResponse" in members):
                 essential.append(members)
-    texts = [one for one in essential if is_mapping(one) and isinstance(one.get("text"), str)]
-    for one in texts:
-        one["text"] = one["text"].strip()
-    return {**native, "parts": [one for one in essential if one != {"text": ""}]}
+    trimmed = [
+        {**one, "text": one["text"].strip()} if is_mapping(one) and isinstance(one.get("text"), str) else one
+        for one in essential
+    ]
+    return {**native, "parts": [one for one in trimmed if one != {"text": ""}]}
 
 
 def _without_id(value: Any) -> Any:

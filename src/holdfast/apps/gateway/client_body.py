@@ -5,15 +5,15 @@ be compared and sent as bytes. Only messages that are new are parsed.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import cast
 
 import msgspec
 import orjson
 
-from holdfast.wire.answers import Wire
+from holdfast.wire.answers import JsonObject, Wire
 from holdfast.wire.json_reader import is_list, is_mapping
 
 _NULL = msgspec.Raw(b"null")
@@ -43,7 +43,7 @@ _MEMBERS = msgspec.json.Decoder(_Members)
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-def read_json(raw: bytes | msgspec.Raw) -> Any:  # noqa: ANN401 - any JSON
+def read_json(raw: bytes | msgspec.Raw) -> object:
     """Return a JSON value; raises `ValueError`."""
     try:
         return orjson.loads(memoryview(raw))
@@ -64,23 +64,23 @@ class ClientBody:
     leading: list[msgspec.Raw]
     """The leading system messages of the list."""
     tools_slice: msgspec.Raw
-    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    fields: JsonObject = field(default_factory=JsonObject)
     """Members that may name the conversation."""
 
-    def message(self, index: int) -> Mapping[str, Any]:
+    def message(self, index: int) -> JsonObject:
         """Return a message after the leading ones; raises `ValueError` if it is not an object."""
         value = read_json(self.slices[index])
-        if not is_mapping(value):
-            raise ValueError(f"message {index} is not an object")
-        return value
+        if not isinstance(value, dict):
+            raise ValueError(f"message {index} is not an object")  # noqa: TRY004 - the body is at fault, not the caller
+        return cast("JsonObject", value)
 
-    def messages(self, start: int = 0) -> list[Mapping[str, Any]]:
-        """Return the messages after the leading ones, from an index on."""
-        return [self.message(index) for index in range(start, len(self.slices))]
+    def messages(self, start: int = 0, stop: int | None = None) -> list[JsonObject]:
+        """Return the messages after the leading ones, from an index on and before another."""
+        return [self.message(index) for index in range(start, min(stop or len(self.slices), len(self.slices)))]
 
-    def leading_messages(self) -> list[Mapping[str, Any]]:
+    def leading_messages(self) -> list[JsonObject]:
         """Return the leading system messages of the list."""
-        return [read_json(raw) for raw in self.leading]
+        return [cast("JsonObject", read_json(raw)) for raw in self.leading]
 
     @cached_property
     def system_text(self) -> str:

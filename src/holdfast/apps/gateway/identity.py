@@ -16,7 +16,6 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import quote
 
 import orjson
@@ -24,7 +23,7 @@ import orjson
 from holdfast.apps.gateway.client_body import ClientBody, read_json, texts_of
 from holdfast.core.history.events import SideCallPurpose
 from holdfast.stores.base import Store, session_value_key
-from holdfast.wire.answers import Wire
+from holdfast.wire.answers import JsonMapping, Wire
 from holdfast.wire.formats import canonical_message
 from holdfast.wire.json_reader import is_list, is_mapping
 
@@ -43,7 +42,7 @@ PARENT_HEADERS = ("x-parent-session-id",)
 AGENT_TYPE_HEADERS = ("x-claude-code-agent-type", "x-agent-type")
 UNNAMED_PREFIX = "conversation-"
 """How the ids of sessions begin whose clients give them no name."""
-MAX_NAMED_ID_CHARS = 200
+MAX_CLIENT_NAME_CHARS = 200
 MAX_INDEXED_ANSWERS = 8_192
 MAX_STORE_LOOKUPS = 64
 """How many links of a list are looked up in the store, the newest first."""
@@ -102,7 +101,7 @@ def read_signals(path_name: str | None, headers: Mapping[str, str], body: Client
         headers.get("x-interaction-type", "").removeprefix("conversation-"),
         str(turn.get("request_kind") or ""),
     )
-    purpose = next((_SIDE_CLASSES[kind] for kind in kinds if kind in _SIDE_CLASSES), None)
+    purpose: SideCallPurpose | None = next((_SIDE_CLASSES[kind] for kind in kinds if kind in _SIDE_CLASSES), None)
     response_id = body.fields.get("previous_response_id")
     cache_key = body.fields.get("prompt_cache_key")
     return Signals(
@@ -120,8 +119,8 @@ def read_signals(path_name: str | None, headers: Mapping[str, str], body: Client
 def session_id_for(namespace: str, name: str) -> str:
     """Return the id of a session in the store; ids of two namespaces never meet, because names have no slash."""
     own = quote(name, safe=" !#$&'()*+,:;=?@[]~")
-    if len(own) > MAX_NAMED_ID_CHARS:
-        own = f"{own[: MAX_NAMED_ID_CHARS // 2]}~{hashlib.sha256(own.encode()).hexdigest()[:32]}"
+    if len(own) > MAX_CLIENT_NAME_CHARS:
+        own = f"{own[: MAX_CLIENT_NAME_CHARS // 2]}~{hashlib.sha256(own.encode()).hexdigest()[:32]}"
     return f"{quote(namespace, safe='')}/{own}" if namespace else own
 
 
@@ -157,7 +156,7 @@ def _name_in_body(metadata: object, conversation: object) -> str | None:
     return next((name for name in found if isinstance(name, str) and name), None)
 
 
-def _json_header(headers: Mapping[str, str], name: str) -> Mapping[str, Any]:
+def _json_header(headers: Mapping[str, str], name: str) -> JsonMapping:
     try:
         value = read_json(headers.get(name, "{}").encode())
     except ValueError:
@@ -185,8 +184,7 @@ class Agent:
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> "Agent":
         """Return an agent that `to_json` wrote."""
-        lists = (value.get(name) for name in ("sentences", "tools"))
-        return cls(*(frozenset(map(str, one)) if is_list(one) else frozenset() for one in lists))
+        return cls(*(frozenset(_texts_in(value.get(name))) for name in ("sentences", "tools")))
 
     def to_json(self) -> dict[str, object]:
         """Return the agent as JSON."""
@@ -201,6 +199,10 @@ class Agent:
             return False
         is_same_text = _share(self.sentences, other.sentences) >= MIN_SIMILAR_SHARE
         return is_same_text or (bool(self.tools) and _share(self.tools, other.tools) >= MIN_SIMILAR_SHARE)
+
+
+def _texts_in(value: object) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if is_list(value) else []
 
 
 def _share(one: frozenset[str], other: frozenset[str]) -> float:
@@ -222,7 +224,7 @@ def side_purpose_of_words(body: ClientBody) -> SideCallPurpose | None:
     return "summary" if _orders_summary(words) else None
 
 
-def orders_a_summary(message: Mapping[str, Any]) -> bool:
+def orders_a_summary(message: JsonMapping) -> bool:
     """Return whether the last text of a user message orders a summary of the conversation."""
     if message.get("role") != "user":
         return False
@@ -260,7 +262,7 @@ def response_link(namespace: str, response_id: str) -> bytes:
     return _digest(f"{namespace}\0response\0{response_id}".encode())
 
 
-def essential_fingerprint(wire: Wire, native: Mapping[str, Any]) -> bytes | None:
+def essential_fingerprint(wire: Wire, native: JsonMapping) -> bytes | None:
     """Return the fingerprint of what a message says; None for an item that clients may leave out later."""
     if native.get("type") == "reasoning":
         return None
@@ -275,12 +277,12 @@ def essential_fingerprint(wire: Wire, native: Mapping[str, Any]) -> bytes | None
     return _digest(content)
 
 
-def reasoning_key(native: Mapping[str, Any]) -> bytes:
+def reasoning_key(native: JsonMapping) -> bytes:
     """Return what identifies an item that has no fingerprint: its encrypted content, or its id."""
     return _digest(str(native.get("encrypted_content") or native.get("id")).encode(errors="replace"))
 
 
-def is_from_model(wire: Wire, native: Mapping[str, Any]) -> bool:
+def is_from_model(wire: Wire, native: JsonMapping) -> bool:
     """Return whether the model said a message."""
     role, kind = native.get("role"), native.get("type")
     if wire == "openai-responses" and role is None:
@@ -288,7 +290,7 @@ def is_from_model(wire: Wire, native: Mapping[str, Any]) -> bool:
     return role in {"assistant", "model"}
 
 
-def is_prompt(native: Mapping[str, Any]) -> bool:
+def is_prompt(native: JsonMapping) -> bool:
     """Return whether a message is a person's prompt and not the result of a tool."""
     if native.get("role") != "user":
         return False
@@ -297,7 +299,7 @@ def is_prompt(native: Mapping[str, Any]) -> bool:
     return any(isinstance(block, str) or (is_mapping(block) and not _is_result(block)) for block in blocks)
 
 
-def _is_result(block: Mapping[str, Any]) -> bool:
+def _is_result(block: JsonMapping) -> bool:
     return block.get("type") == "tool_result" or "functionResponse" in block
 
 

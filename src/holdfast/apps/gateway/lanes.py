@@ -26,7 +26,7 @@ from holdfast.apps.gateway.identity import (
 )
 from holdfast.session.conversation import Conversation
 from holdfast.session.session import Session
-from holdfast.wire.answers import Wire
+from holdfast.wire.answers import JsonObject, Wire
 
 MAX_SIDE_LISTS = 8
 
@@ -51,7 +51,7 @@ class ClientList:
         return cls(body, chain, known)
 
     @property
-    def last(self) -> Mapping[str, Any]:
+    def last(self) -> JsonObject:
         """The last message."""
         return self.body.message(len(self.body.slices) - 1)
 

@@ -16,11 +16,11 @@ import secrets
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
 from time import monotonic
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 import orjson
@@ -58,26 +58,28 @@ from holdfast.session.session import Session
 from holdfast.session.sync import client_summary_in
 from holdfast.stores.base import Store, session_value_key
 from holdfast.stores.open import open_store
-from holdfast.wire.answers import Answer, Wire, answer_text, read_answer
+from holdfast.wire.answers import Answer, Wire, answer_text, argument_texts, read_answer
 from holdfast.wire.equivalence import essential_message
 from holdfast.wire.json_reader import is_list
 from holdfast.wire.usage import read_usage
 
 T = TypeVar("T")
 K = TypeVar("K")
+V = TypeVar("V")
 Ending: TypeAlias = Literal["complete", "cut", "client_left", "refused"]
 """How an answer ended: whole; cut by the upstream; left by the client; refused with an error."""
 MAX_HELD_SESSIONS = 256
 MAX_ANSWER_BYTES = 64 * 2**20
 """How much of an answer is kept to be recorded; a longer one is recorded as cut."""
-MAX_CANDIDATE_SESSIONS = 64
+MAX_ALIKE_SESSIONS = 64
 """How many conversations with the same answer are compared with a list."""
 MAX_RECENT = 256
 """How many of the last conversations are searched for the words that a side call quotes."""
 MIN_QUOTED_CHARS, MAX_QUOTED_CHARS, MAX_QUOTED_PROMPTS = 8, 200, 6
 MIN_SUMMARY_CHARS = 24
 """A shorter summary does not identify a conversation."""
-MAX_DELEGATED_TASK_CHARS = 2_000
+MAX_DELEGATED_CHARS, FIRST_PROMPTS = 20_000, 3
+"""How long a sub-agent's task may be, and among how many first messages it is looked for."""
 TOKEN_COUNT_PATHS = ("/count_tokens", ":countTokens", "/input_tokens")
 MAIN_LANE = ""
 
@@ -151,12 +153,14 @@ class Recorder:
         """By namespace and session, the last prompts."""
         self._agent_sessions: OrderedDict[str, str] = OrderedDict()
         """By the name that a sub-agent gives its own session, the session it works in."""
+        self._delegated: OrderedDict[tuple[str, str], tuple[str, str]] = OrderedDict()
+        """By namespace and argument of a call: the session of the call, and a name for the sub-agent that gets it."""
         self._summaries: deque[tuple[str, str, str]] = deque(maxlen=MAX_RECENT)
         """Namespace, session and text of the last summaries that clients had written."""
         self._by_first: OrderedDict[tuple[str, Wire, bytes], OrderedDict[str, None]] = OrderedDict()
         """By the first message as it came, the open sessions that begin with it."""
         self._by_cache_key: OrderedDict[str, str] = OrderedDict()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
 
     async def receive(self, request: ClientRequest) -> "Exchange":
         """Record the new messages of a request, and return its exchange; raises `RecordingError`.
@@ -211,7 +215,7 @@ class Recorder:
         task.add_done_callback(self._forget_task)
         return await asyncio.shield(task)
 
-    def _forget_task(self, task: asyncio.Task[Any]) -> None:
+    def _forget_task(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # the caller may be gone
@@ -259,6 +263,10 @@ class Recorder:
         request, signals = reading.request, reading.signals
         if request.path.partition("?")[0].endswith(TOKEN_COUNT_PATHS):
             return await self._receive_token_count(reading)
+        if not signals.agent and (task := self._delegated_task(reading)):
+            session_id, agent = task
+            async with self.session(session_id) as opened, opened.lock:
+                return await self._record_delegate(replace(reading, signals=replace(signals, agent=agent)), opened)
         if signals.name:
             session_id = session_id_for(request.namespace, signals.name)
             session_id = self._agent_sessions.get(session_id, session_id)
@@ -273,6 +281,16 @@ class Recorder:
             async with self.session(session_id) as opened, opened.lock:
                 return await self._record_continuation(reading, opened)
         return await self._receive_unnamed(reading)
+
+    def _delegated_task(self, reading: _Reading) -> tuple[str, str] | None:
+        """Return the session and a name for a sub-agent whose prompt is an argument of a call in that session."""
+        if not self._delegated:
+            return None
+        for native in reading.body.messages(0, FIRST_PROMPTS):
+            for text in texts_of(native) if is_prompt(native) else ():
+                if found := self._delegated.get((reading.request.namespace, text.strip())):
+                    return found
+        return None
 
     async def _receive_token_count(self, reading: _Reading) -> "Exchange":
         name = reading.signals.name
@@ -364,7 +382,7 @@ class Recorder:
     ) -> tuple[str | None, bool]:
         """Return one of the sessions that have an answer of the list, and whether the list continues all it has."""
         fallback: str | None = None
-        for session_id in list(reversed(session_ids))[:MAX_CANDIDATE_SESSIONS]:
+        for session_id in list(reversed(session_ids))[:MAX_ALIKE_SESSIONS]:
             async with self.session(session_id) as opened, opened.lock:
                 if not len(opened.session):
                     continue  # it was deleted
@@ -493,12 +511,14 @@ class Recorder:
         is_order = orders_a_summary(listed.last)
         if shared == recorded:
             return _Happened(side_call="summary" if is_order and len(chain.links) > recorded else None)
+        if is_order:
+            return _Happened(side_call="summary")
         summaries, text = opened.session.history.session_state.client_summaries, listed.text_after(shared)
         if found := client_summary_in(text, summaries):
             return _Happened(summary=found)
         if signals.has_compacted or (signals.window and opened.window not in {None, signals.window}):
             return _Happened(summary=summaries[-1] if summaries else text)
-        if is_order or await self._adds_an_order(opened, lane, listed):
+        if await self._adds_an_order(opened, lane, listed):
             return _Happened(side_call="summary")
         return _Happened(side_call="other" if lane.in_flight and len(chain.links) > shared else None)
 
@@ -539,7 +559,7 @@ class Recorder:
         shared = lane.chain.shared_length(listed.chain) if lane else 0
         if lane is None or shared < len(lane.chain.links):
             # It is new, or its list has changed: it goes on in a new scope, and what it did before stays.
-            task = "\n".join(texts_of(body.message(0)))[-MAX_DELEGATED_TASK_CHARS:]
+            task = "\n".join(texts_of(body.message(0)))[-MAX_DELEGATED_CHARS:]
             context = opened.session.delegate(signals.agent_type, task=task, sees=SEES_NOTHING, adds_task_message=False)
             lane = Lane(await opened.delegates.enter_async_context(context), Chain(reading.start))
             shared = 0
@@ -625,7 +645,7 @@ class Recorder:
                 await record_side_answer(opened.session, answer, "other")
                 return
             try:
-                await self._append_answer(opened, lane, wire, answer, duration_ms)
+                await self._append_answer(sink, answer, duration_ms)
             except BaseException:
                 opened.lanes.pop(sink.lane_name, None)
                 raise
@@ -639,9 +659,9 @@ class Recorder:
             if answer.response_id and sink.reading.body.fields.get("store") is not False and wire == "openai-responses":
                 await self._index.add(response_link(sink.reading.request.namespace, answer.response_id), opened.id)
 
-    async def _append_answer(
-        self, opened: OpenSession, lane: Lane, wire: Wire, answer: Answer, duration_ms: int
-    ) -> None:
+    async def _append_answer(self, sink: "_LaneSink", answer: Answer, duration_ms: int) -> None:
+        opened, lane = sink.opened, sink.lane
+        wire, namespace = sink.reading.request.wire, sink.reading.request.namespace
         if not answer.messages or not _says_something(answer):
             if answer.usage:
                 await record_side_answer(opened.session, answer, "other")
@@ -655,6 +675,11 @@ class Recorder:
                     lane.chain.add(fingerprint, from_model=True)
                     lane.positions.append(place)
             lane.last_text = answer_text(answer)
+            for text in argument_texts(answer):
+                if MIN_QUOTED_CHARS <= len(text) <= MAX_DELEGATED_CHARS:
+                    agent = f"task-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:12]}"
+                    self._delegated[namespace, text.strip()] = opened.id, agent
+                    _keep_newest(self._delegated, (namespace, text.strip()))
         if not answer.is_complete:
             await lane.conversation.interrupt()
 
@@ -686,9 +711,10 @@ async def record_side_answer(session: Session, answer: Answer, purpose: SideCall
 def has_usage(answer: Answer) -> bool:
     """Return whether an answer has a usage report that can be read."""
     try:
-        return answer.usage is not None and read_usage(answer.usage) is not None
+        read_usage(answer.usage)
     except SettingsError:
         return False
+    return True
 
 
 class _LaneSink:
@@ -811,7 +837,7 @@ def _purpose_without_history(reading: _Reading) -> SideCallPurpose | None:
     return reading.signals.purpose or side_purpose_of_words(reading.body)
 
 
-def _keep_newest(values: OrderedDict[K, Any], key: K) -> None:
+def _keep_newest(values: OrderedDict[K, V], key: K) -> None:
     """Mark a key as the newest, and forget the oldest ones."""
     values.move_to_end(key)
     while len(values) > MAX_RECENT:

@@ -128,7 +128,8 @@ class LastEventFinder:
         found = self._mark.search(window)
         tail = window[-LONGEST_MARK:]
         line = tail.rfind(b"\n")
-        self._before = tail[line:] if line >= 0 else b"." + tail
+        # With the three bytes before it, the end of an event is seen that continues in the next chunk.
+        self._before = tail[max(0, line - 3) :] if line >= 0 else b"." + tail
         if found is None:
             return None
         ends = [end.end() for end in _EVENT_END.finditer(window, 0, found.start())]

@@ -106,7 +106,8 @@ class SessionLog:
         self.session = session
         self.clock = clock
         self.lock = SessionLock(session)
-        self._is_loaded = False
+        self.is_loaded = False
+        """Whether the log was read before; the history may still lack what other writers have appended since."""
         self._retention_days: int | None = None
         self._is_retention_recorded = False
         self.reset()
@@ -159,7 +160,7 @@ class SessionLog:
     # Reading.
 
     async def _load_snapshot(self) -> None:
-        self._is_loaded = True
+        self.is_loaded = True
         stored = None
         with suppress(StoreError):
             stored = await self.store.get_snapshot(self.session)
@@ -179,7 +180,7 @@ class SessionLog:
 
     async def refresh(self) -> int:
         """Apply what other writers have appended since, and return the number of events."""
-        if not self._is_loaded:
+        if not self.is_loaded:
             await self._load_snapshot()
         start = self.stored.length
         news = await self.stored.read_new()
@@ -263,7 +264,7 @@ class SessionLog:
     ) -> range:
         """Record messages, and return their positions.
 
-        A failed append may have reached the store; the same messages are then not recorded a second time.
+        A failed or cancelled append may have reached the store; the same messages are then not recorded a second time.
         """
         if (known := await self._already_appended(events)) is not None:
             return known

@@ -109,6 +109,14 @@ class DefaultCompaction(CompactionRule):
     def __post_init__(self) -> None:
         check_fields(self, "policy.compaction")
         kept = self.tail_share + self.summary_share
+        if kept + self.min_gain_share >= 1:
+            largest = max(
+                ("tail_share", "summary_share", "min_gain_share"), key=lambda name: float(getattr(self, name))
+            )
+            problem = f"is {getattr(self, largest):g}; with it tail_share + summary_share + min_gain_share are"
+            raise SettingsError(
+                f"policy.compaction.{largest}", f"{problem} {kept + self.min_gain_share:g} and must stay below 1"
+            )
         for name, above, below in (
             ("hard_share", self.hard_share, self.soft_share),
             ("soft_share", self.soft_share, kept + self.min_gain_share),
