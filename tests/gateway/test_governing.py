@@ -38,7 +38,8 @@ class Talk:
     """A client that sends its whole list with each prompt, in bytes of its own style."""
 
     def __init__(self, recorder: Recorder, wire: Wire, **members: Any) -> None:
-        self.recorder, self.wire, self.members = recorder, wire, members
+        self.recorder, self.members = recorder, members
+        self.wire: Wire = wire
         self.messages: list[dict[str, Any]] = []
         self.number = 0
         self.raw = b""

@@ -71,10 +71,11 @@ async def messages(recorder: Recorder, session_id: str) -> list[object]:
 
 
 async def kinds(recorder: Recorder, session_id: str) -> list[str]:
-    """Return what happened in a session besides messages."""
+    """Return what happened in a session besides messages and requests."""
     async with recorder.session(session_id) as opened:
         events = await opened.session.events()
-    return [type(event).__name__ for event in events if not isinstance(event, log.MessageAppended)]
+    of_requests = (log.RequestPrepared, log.UsageMeasured, log.SystemChanged, log.ToolsChanged)
+    return [type(event).__name__ for event in events if not isinstance(event, (log.MessageAppended, *of_requests))]
 
 
 async def test_the_new_messages_are_stored_before_the_answer_comes(recorder: Recorder) -> None:

@@ -109,9 +109,11 @@ def _is_left_to_client(native: Mapping[str, Any]) -> bool:
 def _with_cache_mark(raw: bytes, mark: object) -> bytes:
     """Return a message with the cache mark of one that it replaces."""
     message = read_json(raw)
+    if not is_mapping(message):
+        return raw
     content = message.get("content")
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    if not is_list(blocks) or not blocks or not is_mapping(blocks[-1]) or _is_marked(blocks[-1]):
+    blocks: object = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if not is_list(blocks) or not blocks or not is_mapping(blocks[-1]) or _mark_of(blocks[-1]):
         return raw
     return orjson.dumps({**message, "content": [*blocks[:-1], {**blocks[-1], "cache_control": mark}]})
 
@@ -120,13 +122,14 @@ def _cache_mark(raw: bytes) -> object:
     """Return the last cache mark in a message; None if it has none."""
     if b'"cache_control"' not in raw:
         return None
-    content = read_json(raw).get("content")
-    marks = [block["cache_control"] for block in content if _is_marked(block)] if is_list(content) else []
+    message = read_json(raw)
+    content = message.get("content") if is_mapping(message) else None
+    marks = [mark for block in content if (mark := _mark_of(block))] if is_list(content) else []
     return marks[-1] if marks else None
 
 
-def _is_marked(block: Any) -> bool:  # noqa: ANN401 - any JSON
-    return is_mapping(block) and bool(block.get("cache_control"))
+def _mark_of(block: object) -> object:
+    return block.get("cache_control") if is_mapping(block) else None
 
 
 def _mark_count(raw: bytes) -> int:
