@@ -311,13 +311,17 @@ class Conversation:
         """Return the context of an agent, before it is shortened to fit."""
         return self.history.context(self._log.require_scope(self._resolve_scope(scope))).visible_entries()
 
-    @locked
     async def messages(self, *, scope: str | OwnScope = OWN_SCOPE) -> list[Mapping[str, object]]:
         """Return an agent's own messages as they were recorded, compacted ones included, as a client's list holds them.
 
         Leaves out messages from before a clear, rewound messages, messages that a client compacted by itself, messages
         of other agents in their own scopes, notes from memory, and attachments.
         """
+        return [native for _, native in await self.numbered_messages(scope=scope)]
+
+    @locked
+    async def numbered_messages(self, *, scope: str | OwnScope = OWN_SCOPE) -> list[tuple[int, Mapping[str, object]]]:
+        """Return the messages of `messages`, each with its position."""
         named = self._resolve_scope(scope)
         context, entries = self.history.context(named), self.history.entries
         own = [
@@ -326,7 +330,7 @@ class Conversation:
             if context.message_scopes[position] == named and context.is_in_view(position)
         ]
         entries.require(own)
-        return [entries.native(position) for position in own if not entries[position].message.is_from_memory]
+        return [(at, entries.native(at)) for at in own if not entries[at].message.is_from_memory]
 
     async def recall(
         self, query: RecallQuery | str, *, scope: str | OwnScope = OWN_SCOPE, earlier: Sequence[str] = ()

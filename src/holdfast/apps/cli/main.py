@@ -33,12 +33,13 @@ More: holdfast --help, holdfast COMMAND --help, holdfast config"""
 
 def main(argv: "Sequence[str] | None" = None) -> int:
     """Run one command and return its exit code."""
-    arguments = sys.argv[1:] if argv is None else argv
-    if list(arguments) == ["--version"]:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments == ["--version"]:
         from importlib.metadata import version
 
         print(f"holdfast {version('holdfast')}")
         return 0
+    import argparse
     import asyncio
     import os
 
@@ -46,10 +47,16 @@ def main(argv: "Sequence[str] | None" = None) -> int:
     from holdfast.apps.cli.parser import build_parser
     from holdfast.errors import HoldfastError
 
+    wrapped: list[str] = []
+    if arguments[:1] == ["wrap"] and "--" in arguments:
+        # What follows belongs to the wrapped program, also what looks like an option of ours.
+        at = arguments.index("--")
+        arguments, wrapped = arguments[:at], arguments[at + 1 :]
     try:
-        args = build_parser(arguments).parse_args(arguments)
+        args = build_parser(arguments).parse_args(arguments, argparse.Namespace(wrapped=wrapped))
         configure_output(is_utf8=args.json or args.is_data)
-        code = asyncio.run(_run_command(args))
+        with asyncio.Runner(loop_factory=args.loop_factory) as runner:
+            code = runner.run(_run_command(args))
         sys.stdout.flush()
     except (HoldfastError, ImportError) as error:
         warn(str(error))
