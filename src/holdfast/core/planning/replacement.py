@@ -6,8 +6,9 @@ that the model does not read it as a request.
 
 Work with tools leaves names, files and commands, which the ledger holds. A chat leaves only its messages, and any turn
 may hold the one fact that the user asks for later. So the most informative turns of a chat, per token, are quoted
-whole. Facts consist of rare words, names and numbers; a question rarely holds any. If one side writes little, its turns
-count for more. Candidates are the visible turns and those that an earlier compaction quoted.
+whole. Facts consist of rare words, names and numbers; a question rarely holds any. If one side has written little in
+the whole conversation, its turns count for more. Candidates are the visible turns and those that an earlier compaction
+quoted.
 """
 
 import math
@@ -40,7 +41,6 @@ NAME_FACTOR = 3.0
 QUESTION_COST = 6.0
 BASE_TOKENS = 10
 """Added to the size of each turn, because very short turns say little."""
-MAX_ROLE_FACTOR = 4.0
 MIN_CHAT_SHARE = 0.8
 """A conversation with a smaller share of chat is treated as work."""
 MIN_NAME_CHARS = 3
@@ -83,14 +83,20 @@ def is_quotable(entry: Entry) -> bool:
     return bool(message.text.strip()) and neutralize(message.text) == message.text
 
 
-def most_informative(entries: Sequence[Entry], allowance: int, price: Callable[[Entry], int]) -> list[Entry]:
-    """Return the turns with the most information per token, as many as fit, in their original order."""
+def most_informative(
+    entries: Sequence[Entry], allowance: int, price: Callable[[Entry], int], factors: Mapping[str, float]
+) -> list[Entry]:
+    """Return the turns with the most information per token, as many as fit, in their original order.
+
+    `factors` are the weights of roles; other roles have the weight 1.
+    """
     words = [_turn_words(entry.message.text) for entry in entries]
     held = Tally(word for one in words for word in one)
     sizes = [price(entry) for entry in entries]
-    factors = _role_factors(entries, sizes)
     worth = [
-        factors[entry.message.role] * _information(said, held, len(entries), entry.message.text) / (size + BASE_TOKENS)
+        factors.get(entry.message.role, 1.0)
+        * _information(said, held, len(entries), entry.message.text)
+        / (size + BASE_TOKENS)
         for entry, said, size in zip(entries, words, sizes, strict=True)
     ]
     chosen: dict[str, int] = {}
@@ -132,15 +138,6 @@ def _word_stems(token: str) -> list[str]:
     if _CJK.search(token):
         return [token[index : index + 2] for index in range(max(1, len(token) - 1))]
     return [token.lower()[:TURN_STEM_CHARS]]
-
-
-def _role_factors(entries: Sequence[Entry], sizes: Sequence[int]) -> Mapping[str, float]:
-    """Return the weight of each role: the less a role says in total, the more its turns count."""
-    said = Tally[str]()
-    for entry, size in zip(entries, sizes, strict=True):
-        said[entry.message.role] += size
-    total = sum(said.values())
-    return {role: min(MAX_ROLE_FACTOR, max(1.0, total / (2 * size))) for role, size in said.items() if size}
 
 
 PROMPTS_SHARE, LEDGER_SHARE = 0.2, 0.68
@@ -307,7 +304,8 @@ def _quoted_turns(
     history.entries.require(others)
     turns = [turn for turn in (history.entries[position] for position in others) if is_quotable(turn)]
     room = allowance - sum(counter.count(text) + 1 for text in (_quote_text(whole) or PROMPTS_HEADING, ANSWERS_HEADING))
-    best = most_informative(turns, room, lambda entry: counter.count(_quote_line(entry)) + 1)
+    factors = history.ledger(plan_input.situation.scope, step.span.stop).role_factors()
+    best = most_informative(turns, room, lambda entry: counter.count(_quote_line(entry)) + 1, factors)
     said = sorted([*whole, *(turn for turn in best if turn.message.role == "user")], key=_position_of)
     return said, [turn for turn in best if turn.message.role == "assistant"]
 

@@ -97,7 +97,7 @@ class DefaultCompaction(CompactionRule):
     summary_max_tokens: int = field(default=3_000, metadata=integer_bounds(1, 10**6))
     """The largest size of a summary or digest, including the user's messages and the ledger."""
     chat_share: float = field(default=0.6, metadata=share_bounds())
-    chat_max_tokens: int = field(default=4_600, metadata=integer_bounds(0, 10**6))
+    chat_max_tokens: int = field(default=24_000, metadata=integer_bounds(0, 10**6))
     """The largest size of the informative turns that are quoted too, if nearly all of the span is chat."""
     min_reuse: float = field(default=30.0, metadata=number_bounds(0, 10**6))
     """A compaction pays once the prefix was read this often; fewer reads suffice if cached reads are not free."""
