@@ -140,8 +140,10 @@ def _word_stems(token: str) -> list[str]:
     return [token.lower()[:TURN_STEM_CHARS]]
 
 
-PROMPTS_SHARE, LEDGER_SHARE = 0.2, 0.68
-"""Shares of the allowance for the user's messages and for the ledger; the digest gets the rest."""
+PROMPTS_SHARE, LEDGER_SHARE = 0.2, 0.72
+"""Shares of the allowance for the user's messages and for the ledger; the digest gets the rest.
+
+What the user's messages do not use goes to the ledger, and what the ledger does not use goes to them."""
 REPLACEMENT_DIGEST_MESSAGES = 64
 """How many of the newest compacted messages a digest is made from."""
 MAX_REPLACEMENT_PROMPTS = 256
@@ -149,6 +151,10 @@ MAX_REPLACEMENT_PROMPTS = 256
 STATE_SHARE = 0.3
 """Largest share of the allowance for plan, todos, skills and agent, which are clipped to fit."""
 MAX_QUOTED_PROMPTS = 16
+SHORT_PROMPT_TOKENS, PROMPT_CHARS_PER_TOKEN = 80, 4
+"""A prompt up to this size is short."""
+MAX_CHARS_PER_TOKEN = 12
+"""A text with more characters for each token of an allowance does not fit, so its tokens are not counted."""
 MIN_REPLACEMENT_DIGEST_TOKENS, MIN_STATE_CHARS = 60, 80
 
 
@@ -240,9 +246,10 @@ def _replacement_parts(plan_input: PlanInput, step: CompactSpan, budget: Replace
     )
     ledger = plan_input.history.ledger(plan_input.situation.scope, step.span.stop)
     near = "\n".join([_quote_text(whole), state, *_tail_texts(plan_input, step)])
-    names = render_ledger(ledger, int(allowance * LEDGER_SHARE), counter, exclude_text=near)
+    shared = int(allowance * (PROMPTS_SHARE + LEDGER_SHARE))
+    names = render_ledger(ledger, shared - counter.count(_quote_text(whole)), counter, exclude_text=near)
     # A conversation without tools has few names: the user's messages get the room that the ledger does not use.
-    spare = max(int(allowance * (PROMPTS_SHARE + LEDGER_SHARE)) - counter.count(names), int(allowance * PROMPTS_SHARE))
+    spare = max(shared - counter.count(names), int(allowance * PROMPTS_SHARE))
     if budget.chat_tokens:
         whole, answers = _quoted_turns(plan_input, step, whole, spare + budget.chat_tokens)
         return _ReplacementParts(
@@ -366,10 +373,17 @@ def _prompts_in(plan_input: PlanInput, step: CompactSpan) -> list[Entry]:
 
 
 def _quotable_prompts(prompts: list[Entry], allowance: int, plan_input: PlanInput) -> list[Entry]:
-    """Return the prompts that fit an allowance whole, in their original order."""
+    """Return the prompts that fit an allowance whole, in their original order.
+
+    The first prompt is tried first, then short prompts, then the others. Most corrections of the user are short, so
+    few tokens hold nearly all of them.
+    """
     counter = plan_input.situation.counter
     left, quoted = allowance - counter.count(PROMPTS_HEADING), list[Entry]()
-    for entry in prompts:
+    short_chars = SHORT_PROMPT_TOKENS * PROMPT_CHARS_PER_TOKEN
+    for entry in [*prompts[:1], *sorted(prompts[1:], key=lambda entry: len(entry.message.text) > short_chars)]:
+        if len(entry.message.text) > left * MAX_CHARS_PER_TOKEN:
+            continue
         cost = counter.count(_quote_line(entry)) + 1
         if cost <= left:
             left -= cost
