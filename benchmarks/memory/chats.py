@@ -46,6 +46,8 @@ class Question:
     text: str
     answer: str
     evidence: tuple[int, ...]
+    category: int | str
+    """As the recording names it."""
     group: str
     """`questions`, `several` for those that need several turns too, or `overviews`."""
 
@@ -80,7 +82,7 @@ def questions(record: Mapping[str, Any]) -> list[Question]:
             group = "overviews"
         else:
             group = "several" if len(evidence) > 1 else "questions"
-        found.append(Question(probe["question"], str(probe.get("answer") or ""), evidence, group))
+        found.append(Question(probe["question"], str(probe.get("answer") or ""), evidence, category, group))
     return found
 
 
@@ -92,15 +94,16 @@ async def measure_chat(record: Mapping[str, Any], folder: Path, budget: int, ans
     clock = RecordedClock(1_600_000_000_000)
     url = f"sqlite:///{folder}/{record['id']}-{budget}.db"
     async with Session.open(record["id"], store=url, model="gpt-5", clock=clock) as session:
-        view = await _replay(session, natives, clock, budget - answer_tokens)
-        tool = session.recall_tool(max_tokens=answer_tokens)
+        view = await replay_chat(session, natives, clock, budget - answer_tokens)
+        tool, growing = session.recall_tool(max_tokens=answer_tokens), session.recall_tool()
         baselines = _Baselines(natives, texts, budget, answer_tokens)
         for question in questions(record):
-            answer = await tool.call({"query": question.text})
-            add_pair(figures, "reached tokens", COUNTER.count(view) + COUNTER.count(answer), budget)
+            answer, grown = await tool.call({"query": question.text}), await growing.call({"query": question.text})
+            add_pair(figures, "grown tokens", COUNTER.count(view) + COUNTER.count(grown), budget)
             shown = {
                 "": Shown(f"{view}\n{answer}", passages=_passages(answer)),
                 "view ": Shown(view),
+                "grown ": Shown(f"{view}\n{grown}"),
                 **baselines.shown(question.text),
             }
             for way, what in shown.items():
@@ -114,7 +117,7 @@ async def measure_chat(record: Mapping[str, Any], folder: Path, budget: int, ans
     return figures
 
 
-async def _replay(session: Session, natives: Sequence[JsonMessage], clock: RecordedClock, room: int) -> str:
+async def replay_chat(session: Session, natives: Sequence[JsonMessage], clock: RecordedClock, room: int) -> str:
     """Record a chat, prepare each request of it, and return the text of the one after its end."""
     for native in natives:
         if native["role"] == "assistant" and len(session):
@@ -146,7 +149,7 @@ class _Baselines:
         self._natives = natives
         self._answer_tokens = answer_tokens
         self._newest = newest_positions(natives, budget - answer_tokens)
-        self._pinned = _pinned_positions(natives, budget - answer_tokens)
+        self._pinned = pinned_positions(natives, budget - answer_tokens)
         self._index = GrowingBm25()
         for text in texts:
             self._index.add(text)
@@ -161,7 +164,7 @@ class _Baselines:
         return {"newest + BM25 ": with_found(self._newest), "pinned + BM25 ": with_found(self._pinned)}
 
 
-def _pinned_positions(natives: Sequence[JsonMessage], room: int) -> set[int]:
+def pinned_positions(natives: Sequence[JsonMessage], room: int) -> set[int]:
     """Return the user's turns, the shortest first, in three quarters of the room, and the newest other messages."""
     pinned_room, kept = int(room * PINNED_SHARE), set[int]()
     costs = [message_token_count(native) for native in natives]
