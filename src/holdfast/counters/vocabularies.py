@@ -2,11 +2,12 @@
 
 If the family's own vocabulary is bundled, counts are exact. Claude's is not public: o200k times a measured factor
 replaces it, and counts are marked as estimates. Unknown models use o200k with every digit as a token, because many
-vocabularies have no longer numbers: there, a log full of times and hashes has 1.4 times as many tokens. If the tokenizer
-cannot be loaded, a formula estimates: a weighted sum of words, groups of three digits, runs of punctuation, line breaks,
-changes of case, and characters by script. Its weights were fitted against o200k on prose, code, logs, JSON, base64 and
-ten languages; `tests/counters/test_counters.py` limits the error of each kind. The worst estimate is about a seventh too
-low, so a budget that relies on an estimate leaves that much free.
+vocabularies have no longer numbers: there, a log full of times and hashes has 1.4 times as many tokens.
+
+If the tokenizer cannot be loaded, a formula estimates: a weighted sum of words, groups of three digits, runs of
+punctuation, line breaks, changes of case, and characters by script. Its weights were fitted against o200k on prose,
+code, logs, JSON, base64 and ten languages; `tests/counters/test_counters.py` limits the error of each kind. The worst
+estimate is about a seventh too low, so a budget that relies on an estimate leaves that much free.
 """
 
 import re
