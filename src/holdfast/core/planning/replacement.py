@@ -144,6 +144,8 @@ PROMPTS_SHARE, LEDGER_SHARE = 0.2, 0.72
 """Shares of the allowance for the user's messages and for the ledger; the digest gets the rest.
 
 What the user's messages do not use goes to the ledger, and what the ledger does not use goes to them."""
+SHORT_PROMPTS_SHARE = 0.15
+"""A further share that only short messages of the user may take from the ledger."""
 REPLACEMENT_DIGEST_MESSAGES = 64
 """How many of the newest compacted messages a digest is made from."""
 MAX_REPLACEMENT_PROMPTS = 256
@@ -242,14 +244,17 @@ def _replacement_parts(plan_input: PlanInput, step: CompactSpan, budget: Replace
     prompts = _prompts_in(plan_input, step)
     # The first prompt of a chat is always quoted; other turns are chosen by their information.
     whole = _quotable_prompts(
-        prompts[:1] if budget.chat_tokens else prompts, int(allowance * PROMPTS_SHARE), plan_input
+        prompts[:1] if budget.chat_tokens else prompts,
+        int(allowance * PROMPTS_SHARE),
+        plan_input,
+        extra_for_short=int(allowance * SHORT_PROMPTS_SHARE),
     )
     ledger = plan_input.history.ledger(plan_input.situation.scope, step.span.stop)
     near = "\n".join([_quote_text(whole), state, *_tail_texts(plan_input, step)])
     shared = int(allowance * (PROMPTS_SHARE + LEDGER_SHARE))
     names = render_ledger(ledger, shared - counter.count(_quote_text(whole)), counter, exclude_text=near)
     # A conversation without tools has few names: the user's messages get the room that the ledger does not use.
-    spare = max(shared - counter.count(names), int(allowance * PROMPTS_SHARE))
+    spare = max(shared - counter.count(names), counter.count(_quote_text(whole)), int(allowance * PROMPTS_SHARE))
     if budget.chat_tokens:
         whole, answers = _quoted_turns(plan_input, step, whole, spare + budget.chat_tokens)
         return _ReplacementParts(
@@ -372,23 +377,31 @@ def _prompts_in(plan_input: PlanInput, step: CompactSpan) -> list[Entry]:
     return [plan_input.history.entries[position] for position in dict.fromkeys(chosen)]
 
 
-def _quotable_prompts(prompts: list[Entry], allowance: int, plan_input: PlanInput) -> list[Entry]:
+def _quotable_prompts(
+    prompts: list[Entry], allowance: int, plan_input: PlanInput, *, extra_for_short: int = 0
+) -> list[Entry]:
     """Return the prompts that fit an allowance whole, in their original order.
 
-    The first prompt is tried first, then short prompts, then the others. Most corrections of the user are short, so
-    few tokens hold nearly all of them.
+    The first prompt is tried first, then short prompts, which may use an extra allowance, then the others. Most
+    corrections of the user are short, so few tokens hold nearly all of them.
     """
     counter = plan_input.situation.counter
-    left, quoted = allowance - counter.count(PROMPTS_HEADING), list[Entry]()
-    short_chars = SHORT_PROMPT_TOKENS * PROMPT_CHARS_PER_TOKEN
-    for entry in [*prompts[:1], *sorted(prompts[1:], key=lambda entry: len(entry.message.text) > short_chars)]:
-        if len(entry.message.text) > left * MAX_CHARS_PER_TOKEN:
+    left, quoted = allowance + extra_for_short - counter.count(PROMPTS_HEADING), list[Entry]()
+    short = [entry for entry in prompts[1:] if _is_short(entry)]
+    others = [entry for entry in prompts[1:] if not _is_short(entry)]
+    for entry in [*prompts[:1], *short, *others]:
+        room = left if _is_short(entry) else left - extra_for_short
+        if len(entry.message.text) > room * MAX_CHARS_PER_TOKEN:
             continue
         cost = counter.count(_quote_line(entry)) + 1
-        if cost <= left:
+        if cost <= room:
             left -= cost
             quoted.append(entry)
     return sorted(quoted, key=_position_of)
+
+
+def _is_short(entry: Entry) -> bool:
+    return len(entry.message.text) <= SHORT_PROMPT_TOKENS * PROMPT_CHARS_PER_TOKEN
 
 
 def _position_of(entry: Entry) -> int:
