@@ -1,7 +1,7 @@
 """The public names of storage: the stores of session logs, and proof that a log holds the requests that were sent.
 
-`Session.open` takes a URL or a `Store`. To write another store, implement `Store` and run the tests of
-`holdfast.testing.store_contract` against it.
+`Session.open` takes a URL or a `Store`; sessions with the same URL share one store. To write another store, implement
+`Store` and run the tests of `holdfast.testing.store_contract` against it.
 """
 
 from holdfast.session.maintenance.verify import RebuiltRequest, rebuilt_requests

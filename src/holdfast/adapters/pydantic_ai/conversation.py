@@ -43,7 +43,7 @@ from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.open import open_store
+from holdfast.stores.open import SHARED_STORES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,7 +323,7 @@ class SessionPool:
                 _, conversation = self._conversations.popitem(last=False)
                 await conversation.session.close()
             if self._store is not None and isinstance(self._options.store, str | None):
-                await self._store.close()
+                await SHARED_STORES.release(self._store, self)
                 self._store = None
 
     async def _open_session(self, session_id: str) -> Session:
@@ -331,7 +331,8 @@ class SessionPool:
             return await self._fixed.session.open_sibling(session_id)
         options = self._options
         if self._store is None:
-            self._store = open_store(options.store or "memory://")
+            named = options.store or "memory://"
+            self._store = SHARED_STORES.share(named, self) if isinstance(named, str) else named
         return await Session.open(
             session_id,
             store=self._store,
