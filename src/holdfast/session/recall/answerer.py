@@ -88,13 +88,13 @@ def _compacted_before(context: Context) -> int:
 
 
 def _compacted_ledger(session_log: SessionLog, context: Context) -> Ledger | None:
-    """Return the ledger of the messages that are not in view any more; None if there are none, or not in memory."""
+    """Return a ledger with the messages that are not in view any more; None if there are none, or not in memory."""
     stop = _compacted_before(context)
     if not stop:
         return None
     try:
         context.entries.require(range(stop, context.length))
-        return session_log.history.ledger(context.scope, stop)
+        return session_log.history.ledger_covering(context.scope, stop)
     except NotInMemoryError:
         return None
 
