@@ -57,6 +57,8 @@ MODEL_SUMMARY_SHARE = 0.6
 """The largest size of a model's summary, as a share of the replacement that is made by rule."""
 MAX_QUOTED_SHARE = 0.75
 """The largest share of a span that may be quoted, so that a compaction frees something."""
+MIN_QUOTED_SHARE = 0.75
+"""The least share of the turns that a chat deserves to have quoted, if an early compaction is to happen."""
 TAIL_DIVISOR = 4
 """If there are too many messages, turns or bytes, one message in this many stays."""
 ASSUMED_PRICES = PROVIDER_PRICES["anthropic"]
@@ -259,9 +261,12 @@ class DefaultCompaction(CompactionRule):
             if (entry.position or 0) < step.span.stop
         }
         entries = [entry for entry in projection.entries if (entry.position or 0) < step.span.stop]
-        most = self._max_quoted_tokens(compacted, room if step.trigger == "manual" else budget)
-        spare = min(most - summary, sum(sizes.values()))
-        return ReplacementBudget(summary, max(0, min(int(self._chat_tokens(entries, room)), spare)))
+        wanted = min(int(self._chat_tokens(entries, room)), sum(sizes.values()))
+        # So that it frees enough, unless it would quote too little: then it is too early for a compaction.
+        quoted = min(wanted, self._max_quoted_tokens(compacted, budget) - summary)
+        if step.trigger == "manual" or quoted < MIN_QUOTED_SHARE * wanted:
+            quoted = min(wanted, self._max_quoted_tokens(compacted, room) - summary)
+        return ReplacementBudget(summary, max(0, quoted))
 
     def _chat_tokens(self, entries: Sequence[Entry], room: int) -> float:
         """Return the room for quoted turns."""
