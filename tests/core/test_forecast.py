@@ -49,7 +49,7 @@ async def test_a_fold_by_rule_costs_what_is_sent_as_new() -> None:
     found = (await session.context_breakdown(budget=BUDGET)).forecast
 
     room, price = BUDGET - 3, 1.25
-    after = int(0.05 * room) + int(0.06 * room)
+    after = int(0.02 * room) + 2_000
     assert found == CostForecast(
         tokens_before=int(0.95 * room), tokens_after=after, rewrite_dollars=after * price / MILLION
     )
@@ -82,14 +82,14 @@ async def test_a_summary_is_forecast_at_its_writers_prices_and_from_the_cache_wh
 
     plain = CostForecast(
         tokens_before=12_000,
-        tokens_after=1_758,
-        read_tokens=11_201,
-        written_tokens=959,
-        rewrite_dollars=1_758 * 1.25 * 4 / MILLION,
+        tokens_after=1_519,
+        read_tokens=11_681,
+        written_tokens=1_200,
+        rewrite_dollars=1_519 * 1.25 * 4 / MILLION,
     )
-    cached = replace(plain, read_tokens=12_000, is_cached=True, summary_dollars=(1_200 + 5 * 959) * 4 / MILLION)
+    cached = replace(plain, read_tokens=12_000, is_cached=True, summary_dollars=(1_200 + 5 * 1_200) * 4 / MILLION)
     assert unpriced == plain
-    assert apart == replace(plain, summary_dollars=(11_201 + 5 * 959) * 4 / MILLION)
+    assert apart == replace(plain, summary_dollars=(11_681 + 5 * 1_200) * 4 / MILLION)
     assert behind == cached
     assert [one.dollars is None for one in (apart, behind, unpriced) if one] == [False, False, True]
 
@@ -102,7 +102,7 @@ async def test_what_the_last_summary_took_is_what_the_next_is_expected_to_take()
     await session.compact(budget=BUDGET)
 
     after = (await session.context_breakdown(budget=BUDGET)).forecast
-    assert (before.written_tokens if before else 0, after.written_tokens if after else 0) == (959, 120)
+    assert (before.written_tokens if before else 0, after.written_tokens if after else 0) == (1_200, 120)
 
 
 @pytest.mark.parametrize("name", list(PRESETS))

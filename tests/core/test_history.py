@@ -461,3 +461,13 @@ def test_a_snapshot_does_not_change_and_nothing_said_is_ever_lost(events: list[l
 def test_a_history_that_nothing_has_changed_has_no_fold_to_take_back() -> None:
     assert not history(*TALK).is_last_change_a_compaction
     assert history(*TALK, DONE).is_last_change_a_compaction
+
+
+def test_a_ledger_that_covers_more_is_not_read_again_from_the_beginning() -> None:
+    told = history(*TALK)
+
+    whole = told.ledger(log.MAIN, 4)
+
+    assert told.ledger_covering(log.MAIN, 2) is whole
+    assert told.ledger_covering(log.MAIN, 4).spoken_chars == {"user": 6, "assistant": 2}
+    assert history(*TALK).ledger_covering(log.MAIN, 2).spoken_chars == {"user": 3, "assistant": 1}

@@ -70,7 +70,7 @@ def test_tables_inside_tables_are_read() -> None:
             "must be a whole number from 1 to 1,000,000",
         ),
         ("[compaction]\nhard_share = 0.5", "policy.compaction.hard_share", "must be at least 0.8"),
-        ("[compaction]\ntail_share = 0.7", "policy.compaction.soft_share", "must be at least 0.96"),
+        ("[compaction]\ntail_share = 0.6", "policy.compaction.soft_share", "must be at least 0.9"),
         ("compaction = 3", "policy.compaction", "must be a table of settings, or false, not 3"),
         ('apply = "soon"', "policy.apply", "must be one of inline, background, deferred, not 'soon'"),
         ("name = 7", "policy.name", "must be str, not 7"),

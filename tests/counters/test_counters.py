@@ -146,3 +146,11 @@ def test_a_warning_about_a_model_name_with_half_a_character_can_be_written(caplo
 
     (warning,) = caplog.messages
     assert warning.encode().startswith("no-such-\ufffd-model".encode())
+
+
+def test_every_digit_counts_for_a_model_whose_vocabulary_is_unknown() -> None:
+    line = "2026-07-01T12:15:58.4969236Z"
+
+    assert counter_for("gpt-5").count("20260701") == 3
+    assert counter_for("a-model-that-nobody-knows").count("20260701") == 8
+    assert counter_for("a-model-that-nobody-knows").count(line) >= sum(map(str.isdigit, line))

@@ -1,23 +1,24 @@
 """Each figure on a conversation whose answer can be worked out by hand."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from holdfast.apps.lab.baselines import ReplayRequest, ReplayResult, SummaryCost
-from holdfast.apps.lab.identifiers import extract_rules
+from holdfast.apps.lab.identifiers import extract_orders, extract_rules, name_pieces
 from holdfast.apps.lab.metrics.overhead import EngineOverhead, Losslessness, RequestStalls, SummaryUse
 from holdfast.apps.lab.metrics.retention import (
     DemandRetention,
     EvidenceRetention,
     InstructionRetention,
+    OwnCompactions,
     with_final_question,
 )
 from holdfast.apps.lab.metrics.validity import BudgetAdherence, RequestValidity
 from holdfast.apps.lab.mistral import mistral_oracle, tekken_counter
-from holdfast.apps.lab.recordings import Probe, Recording
+from holdfast.apps.lab.recordings import Probe, RecordedCompaction, Recording, read_recording
 from holdfast.apps.lab.replay import Replayer
 from holdfast.apps.lab.simulation import SimulatedSession
 from holdfast.core.planning.policy import PRESETS
@@ -45,6 +46,17 @@ class Only:
 
     async def prepare(self, replay_request: ReplayRequest) -> ReplayResult:
         return ReplayResult(replay_request.messages[-self.count :])
+
+
+@dataclass(slots=True)
+class OnlyText:
+    """Sends one text, whatever was said."""
+
+    text: str
+
+    async def prepare(self, replay_request: ReplayRequest) -> ReplayResult:
+        del replay_request
+        return ReplayResult([user_message(self.text)])
 
 
 async def asked_of(
@@ -177,11 +189,13 @@ async def test_m13_counts_instructions_that_stand_to_the_letter() -> None:
     everything = await asked_of(talk, Only(10), InstructionRetention())
     newest = await asked_of(talk, Only(1), InstructionRetention())
 
-    assert everything == {"turns": 3, "M13.system": 1.0, "M13.rules": 1.0, "M13.verbatim": 1.0, "M13.users": 1.0}
+    shares = ("system", "rules", "verbatim", "orders", "users", "short")
+    assert everything == {"turns": 3, **{f"M13.{name}": 1.0 for name in shares}}
     # Of 2, 4 and 4 instructions the newest message says 1, 2 and 1; of 1, 2 and 3 prompts it is 1 each time.
     assert newest == {
         "turns": 3, "M13.system": pytest.approx(3 / 8), "M13.rules": pytest.approx(1 / 2),
         "M13.verbatim": pytest.approx(4 / 10), "M13.users": pytest.approx(3 / 6),
+        "M13.orders": pytest.approx(1 / 2), "M13.short": pytest.approx(3 / 6),
     }  # fmt: skip
 
 
@@ -189,6 +203,60 @@ def test_a_rule_is_a_sentence_that_says_what_is_always_or_never_done() -> None:
     text = "Use tabs. Never touch a.lock! I don't know. Do you always win? Please don't read it all.\nIt must be fast"
 
     assert list(extract_rules(text)) == ["Never touch a.lock!", "Please don't read it all.", "It must be fast"]
+
+
+def test_an_order_begins_with_always_or_never() -> None:
+    text = "Always run the tests. Please never push. It must be fast. We never win."
+
+    assert list(extract_orders(text)) == ["Always run the tests.", "Please never push."]
+
+
+def test_the_pieces_of_a_name_are_its_words() -> None:
+    assert name_pieces("src/loginView_v2.py") == ["src", "login", "View", "py"]
+    assert name_pieces("4711") == ["4711"]
+
+
+async def test_m13_counts_only_what_the_user_wrote_and_the_short_part_of_it() -> None:
+    long = "word " * 100
+    talk = read_recording(
+        {
+            "messages": [
+                {"role": "user", "content": "Fix it."},
+                assistant_message("Done."),
+                {"role": "user", "content": "<environment/>", "x_meta": True},
+                {"role": "user", "content": long},
+                assistant_message("Done."),
+            ]
+        }
+    )
+
+    figures = await asked_of(talk, Only(1), InstructionRetention())
+
+    assert (figures["M13.users"], figures["M13.short"]) == (pytest.approx(2 / 3), pytest.approx(1 / 2))
+
+
+async def test_m1_tells_names_in_arguments_from_names_in_written_text() -> None:
+    talk = working(["src/first.py", *(f"src/file{number}.py" for number in range(9))])
+    arguments = '{"path": "src/first.py", "content": "see src/file0.py"}'
+    call: JsonMessage = {"id": "w", "type": "function", "function": {"name": "write", "arguments": arguments}}
+    talk.append({"role": "assistant", "content": None, "tool_calls": [call]})
+
+    seen_path = await asked_of(recorded(talk), OnlyText("src/first.py"), DemandRetention())
+
+    assert (seen_path["M1.used"], seen_path["M1.written"], seen_path["M1.demands"]) == (1.0, 0.0, 2)
+
+
+async def test_m16_compares_our_view_with_an_agents_own_summary() -> None:
+    talk = recorded(working(["src/kept.py", "src/lost.py", "src/new.py", "src/kept.py", "src/lost.py", "src/new.py"]))
+    own = replace(talk, compactions=(RecordedCompaction(9, "They read src/lost.py."),))
+
+    async def recall(query: str) -> str:
+        return "src/lost.py" if query == "next" else ""
+
+    figures = await asked_of(own, OnlyText("src/kept.py"), OwnCompactions(recall))
+
+    # Only kept.py and lost.py were read before; new.py was read since.
+    assert (figures["M16.summary"], figures["M16.view"], figures["M16.recall"]) == (0.5, 0.5, 1.0)
 
 
 async def test_m4_m10_m11_and_m12_of_a_policy_that_waits_for_its_summaries() -> None:

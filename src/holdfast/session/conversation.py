@@ -68,6 +68,10 @@ from holdfast.wire.formats import detect_format, format_named
 from holdfast.wire.json_reader import is_mapping
 from holdfast.wire.usage import read_usage
 
+MAX_GROWN_RECALL_TOKENS = 2_500
+"""An answer grows up to this size into room that is free; readers make less of a longer one."""
+RECALL_CALL_TOKENS = 100
+"""Left free for the model's call and the frame of its result."""
 MAX_ALLOWANCE_FACTOR = 4
 """A model may ask for this many times its token budget at most."""
 
@@ -375,18 +379,24 @@ class Conversation:
         self,
         *,
         scope: str | OwnScope = OWN_SCOPE,
-        max_tokens: int = DEFAULT_RECALL_TOKENS,
+        max_tokens: int | None = None,
         earlier: Sequence[str] = (),
     ) -> ModelTool:
-        """Return the tool with which the model recalls; if you offer it, pass `has_recall=True` to `prepare`."""
+        """Return the tool with which the model recalls; if you offer it, pass `has_recall=True` to `prepare`.
+
+        `max_tokens` limits an answer if the model does not. Without it, an answer has 1,000 tokens, or as many as the
+        last request left free, up to 2,500.
+        """
         named = self.scope if isinstance(scope, OwnScope) else scope
 
         async def call(arguments: Mapping[str, object]) -> str:
             try:
-                query = RecallQuery.from_arguments(arguments, max_tokens=max_tokens)
                 request = self._builder.last_requests.get(named)
+                free = request.window - request.tokens - RECALL_CALL_TOKENS if request else 0
+                usual = max_tokens or max(DEFAULT_RECALL_TOKENS, min(free, MAX_GROWN_RECALL_TOKENS))
+                query = RecallQuery.from_arguments(arguments, max_tokens=usual)
                 limit = int(RETRIEVAL_SHARE * request.window) if request else MAX_RECALL_TOKENS
-                allowed = min(query.max_tokens, MAX_ALLOWANCE_FACTOR * max_tokens, limit)
+                allowed = min(query.max_tokens, MAX_ALLOWANCE_FACTOR * usual, limit)
                 query = replace(query, max_tokens=max(MIN_RECALL_TOKENS, allowed))
                 return str(await self.recall(query, scope=named, earlier=earlier))
             except MalformedInputError as error:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast import counter_for
 from holdfast.core.conversation.messages import Entry
+from holdfast.core.ledger.constraints import MAX_CONSTRAINTS
 from holdfast.core.ledger.ledger import Ledger
 from holdfast.core.ledger.render import render_ledger
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
@@ -70,10 +71,30 @@ def test_what_holds_stands_before_what_no_longer_does(ledger: LedgerOf) -> None:
     kept = ledger(user_message("Use npm."), user_message("Never push."), user_message("Use pnpm instead of npm."))
 
     assert render_ledger(kept, 2_000, COUNTER).splitlines()[2:5] == [
-        "- “Use pnpm instead of npm.” #2",
         "- “Never push.” #1",
+        "- “Use pnpm instead of npm.” #2",
         "- “Use npm.” #0 (superseded by #2)",
     ]
+
+
+def test_an_explicit_order_is_not_pushed_out_by_newer_wishes(ledger: LedgerOf) -> None:
+    orders = ["Always name the source of a figure.", "Please never push to main.", "Antworte immer auf Deutsch."]
+    wishes = [f"Use the colour number {number} for the part with the name {number * 7}." for number in range(60)]
+    kept = ledger(*map(user_message, [*orders, *wishes]))
+
+    text = render_ledger(kept, 300, COUNTER)
+
+    assert [order for order in orders if order in text] == orders
+
+
+def test_a_full_ledger_evicts_wishes_before_orders(ledger: LedgerOf) -> None:
+    wishes = [f"Use the colour {number} for part {number * 7}." for number in range(MAX_CONSTRAINTS + 10)]
+    kept = ledger(*map(user_message, ["Never push to main.", *wishes]))
+
+    texts = [one.text for one in kept.constraints]
+
+    assert len(texts) == MAX_CONSTRAINTS
+    assert texts[:2] == ["Never push to main.", wishes[11]]
 
 
 @given(chat_histories(), st.integers(-5, 300))

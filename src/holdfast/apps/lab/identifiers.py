@@ -21,6 +21,9 @@ _MAX_RUN_CHARS = 1_000
 """Longer runs are data, and the pattern would take quadratic time on them."""
 MIN_IDENTIFIER_CHARS, MAX_IDENTIFIER_CHARS = 4, 200
 RULE_WORDS = re.compile(r"(?<!\bi )(?<!\bwe )\b(?:always|never|don['’]?t|do not|must)\b", re.IGNORECASE)
+_ORDER_START = re.compile(r"(?:(?:please|and|also|so|but|just|remember),? +)*(?:always|never)\s+[a-z]", re.IGNORECASE)
+_PIECE = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+MIN_PIECE_CHARS = 2
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n")
 MIN_RULE_CHARS, MAX_RULE_CHARS = 8, 300
 """Longer sentences are pasted text."""
@@ -42,3 +45,13 @@ def extract_rules(text: str) -> Iterator[str]:
         is_rule = MIN_RULE_CHARS <= len(sentence) <= MAX_RULE_CHARS and not sentence.endswith("?")
         if is_rule and RULE_WORDS.search(sentence):
             yield sentence
+
+
+def extract_orders(text: str) -> Iterator[str]:
+    """Yield the rules of a user's text that begin with always or never."""
+    return (rule for rule in extract_rules(text) if _ORDER_START.match(rule))
+
+
+def name_pieces(name: str) -> list[str]:
+    """Return the words that an identifier consists of."""
+    return [piece for piece in _PIECE.findall(name) if len(piece) >= MIN_PIECE_CHARS] or [name]

@@ -1,7 +1,8 @@
 """Recorded conversations in OpenAI's chat format, with annotations of each message.
 
 Keys of a message that begin with `x_` are annotations: when it was recorded (`x_ts`), what the provider billed for it
-(`x_usage`), and a name by which questions refer to it (`x_id`). They are removed before anything is sent.
+(`x_usage`), a name by which questions refer to it (`x_id`), and whether a program wrote it and not the user (`x_meta`,
+`x_attachment`). They are removed before anything is sent.
 """
 
 import json
@@ -25,6 +26,16 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedCompaction:
+    """A compaction that the recorded agent made by itself."""
+
+    index: int
+    """The messages before this index were replaced."""
+    summary: str
+    """The text that replaced them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Recording:
     """One recorded conversation."""
 
@@ -41,6 +52,10 @@ class Recording:
     """Whether the bills count tokens as Claude does."""
     notes: tuple[str, ...] = ()
     """What could not be converted from another format."""
+    compactions: tuple[RecordedCompaction, ...] = ()
+    """The agent's own compactions whose summary was recorded, the oldest first."""
+    inserted: frozenset[int] = frozenset()
+    """The indices of messages with the user's role that a program wrote."""
 
     @property
     def turns(self) -> list[int]:
@@ -67,6 +82,10 @@ def read_recording(record: object, name: str = "session") -> Recording:
         [_seconds(message.get("x_ts")) for message in native],
         [_usage(message.get("x_usage")) for message in native],
         tuple(_probes(fields.get("probes"), [message.get("x_id") for message in native])),
+        compactions=tuple(_compactions(fields.get("meta"), len(native))),
+        inserted=frozenset(
+            index for index, message in enumerate(native) if message.get("x_meta") or message.get("x_attachment")
+        ),
     )
 
 
@@ -107,6 +126,19 @@ def _probes(value: object, names: Sequence[object]) -> list[Probe]:
             where = tuple(places[str(name)] for name in named)
             found.append(Probe(question, str(fields.get("answer", "")), where))
     return found
+
+
+def _compactions(meta: object, length: int) -> list[RecordedCompaction]:
+    """Return the recorded compactions that have a summary."""
+    fields = cast("JsonMessage", meta) if isinstance(meta, dict) else {}
+    listed = fields.get("compactions")
+    found: list[RecordedCompaction] = []
+    for one in cast("list[object]", listed) if isinstance(listed, list) else []:
+        made = cast("JsonMessage", one) if isinstance(one, dict) else {}
+        index, summary = made.get("at_message"), made.get("summary")
+        if isinstance(index, int) and 0 < index < length and isinstance(summary, str) and summary:
+            found.append(RecordedCompaction(index, summary))
+    return sorted(found, key=lambda one: one.index)
 
 
 def _seconds(value: object) -> float | None:

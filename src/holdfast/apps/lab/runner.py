@@ -17,6 +17,7 @@ from holdfast.apps.lab.metrics.retention import (
     DemandRetention,
     EvidenceRetention,
     InstructionRetention,
+    OwnCompactions,
     with_final_question,
 )
 from holdfast.apps.lab.metrics.validity import BudgetAdherence, Determinism, RequestValidity
@@ -275,7 +276,7 @@ async def _measure_aspect(job: ReplayJob, simulated: SimulatedSession) -> JobRes
     metrics: list[Metric] = [
         PrefixStability(), SimulatedCost(job.prices), RequestValidity(oracle=mistral_oracle()), BudgetAdherence(),
         Determinism(simulated), DemandRetention(simulated.recall), InstructionRetention(),
-        Losslessness(simulated, recording), EngineOverhead(simulated),
+        OwnCompactions(simulated.recall), Losslessness(simulated, recording), EngineOverhead(simulated),
     ]  # fmt: skip
     figures = await player.play([*metrics, *(waits if simulated.summarizer else [])])
     rule = job.resolved_rules[0].compaction

@@ -52,6 +52,12 @@ FIGURE_COLUMNS: Mapping[str, FigureColumn] = {
     "M13.rules": FigureColumn(
         "rules", ".3f", "the user's sentences with always, never, don't or must, verbatim in the request (M13)"
     ),
+    "M13.short": FigureColumn(
+        "short", ".3f", "the user's messages of at most 80 tokens, verbatim in the request (M13)"
+    ),
+    "M16.summary": FigureColumn("own", ".3f", "names needed after the agent's own compaction, in its summary (M16)"),
+    "M16.view": FigureColumn("view", ".3f", "the same names in our request at that place (M16)"),
+    "M16.recall": FigureColumn("+recall", ".3f", "VIEW with one recall of 1,000 tokens (M16)"),
     "M14.differences": FigureColumn(
         "differ", ".0f", "requests that differ when they are prepared again (M14)", is_in_terminal=False
     ),
@@ -60,6 +66,7 @@ COST_RATIO_LEGEND = "cost as a multiple of threshold compaction's in the same ru
 COST_LEGEND = "cost in plain input tokens, at the prices of {} (M6)"
 INTERVAL_FIGURES = (
     "M1.far", "M1.far_recall", "M2.questions", "M2.questions_recall", "M5.hit_share", "M13.system", "M13.rules",
+    "M13.short", "M16.summary", "M16.view", "M16.recall",
 )  # fmt: skip
 BOOTSTRAP_DRAWS, CONFIDENCE = 1_000, 0.95
 

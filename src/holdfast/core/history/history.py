@@ -185,11 +185,10 @@ class History:
         The ledger of `FUTURE_DELEGATE` covers only the main conversation, without the work of delegates.
         """
         context = self.context(scope)
-        cleared_at = self.version.state_of(scope or log.MAIN).cleared_at
-        lineage = LedgerLineage(context.version.hidden, cleared_at)
+        lineage = self._ledger_lineage(scope)
         kept = self._ledgers.get(scope)
         if kept is None or kept.lineage != lineage or kept.stop > stop:
-            kept = self._ledgers[scope] = _OpenLedger(lineage, cleared_at, Ledger())
+            kept = self._ledgers[scope] = _OpenLedger(lineage, lineage.cleared_at, Ledger())
         own = self.scopes.lineage(scope)
         self.entries.require(filter(context.may_be_in_view, range(kept.stop, min(stop, len(self.entries)))))
         ledger = kept.unpacked()
@@ -205,6 +204,16 @@ class History:
         kept = self._ledgers.get(scope)
         entries = self.entries[kept.stop if kept else 0 : stop]
         return sum(sum(entry.message.outline[-2:]) for entry in entries)
+
+    def ledger_covering(self, scope: str, stop: int) -> Ledger:
+        """Return a ledger of at least the messages before a position: the known one, if it already covers them."""
+        kept = self._ledgers.get(scope)
+        if kept is not None and kept.stop >= stop and kept.lineage == self._ledger_lineage(scope):
+            return kept.unpacked()
+        return self.ledger(scope, stop)
+
+    def _ledger_lineage(self, scope: str) -> LedgerLineage:
+        return LedgerLineage(self.context(scope).version.hidden, self.version.state_of(scope or log.MAIN).cleared_at)
 
     def session_state_for(self, scope: str) -> SessionState:
         """Return the session state that an agent may see; a limited delegate sees no plan, todos, skills or agent."""

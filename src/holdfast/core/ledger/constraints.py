@@ -76,33 +76,41 @@ _FRENCH = (
 )
 _IMMER, _NIE = r"immer\b(?! noch| wieder| mehr)", r"nie(?:mals)?\b"
 
-CONSTRAINT_CUE = _any_pattern(
+ORDER_CUE = _any_pattern(
     _ORDER,
     _OPENING,
     _DUTY,
+    rf"\bi {_EVER} (?:want|need|expect) (?:you|the|your|every|each|all)\b|\bunder no circumstances\b",
+    rf"{_GERMAN}.*\b(?:{_IMMER}|{_NIE})|^(?:bitte )?(?:{_IMMER}|{_NIE})",
+    rf"\b(?:soll(?:st|en|ten?)?|muss|musst|müssen|darf(?:st)?|dürfen|bitte)\b.*\b(?:{_IMMER}|{_NIE})",
+    r"\b(?:auf keinen fall|keinesfalls)\b",
+    rf"{_SPANISH}.*\b(?:siempre|nunca|jamás)\b|^(?:por favor,? )?(?:siempre|nunca|jamás)\b",
+    rf"{_FRENCH}.*\b(?:toujours\b(?! pas)|jamais\b)|^(?:toujours|jamais)\b(?! pas)",
+    r"\b(?:veuillez|merci de|s['’]il (?:te|vous) plaît|dois|devez)\b.*\b(?:toujours|jamais)\b",
+    r"(?:^|[，,；;：:]|请|要|应该?|你|您|必须)(?:总是|始终|永远|从不)|绝不|绝对不",
+)
+"""The user says what to do always or never: the constraints that matter most and are stated once."""
+
+CONSTRAINT_CUE = _any_pattern(
+    ORDER_CUE,
     _START + r"(?:do not|don['’]?t)\s+" + _OTHERWISE,
-    rf"\bi {_EVER} (?:want|need|expect) (?:you|the|your|every|each|all)\b|\bplease,?\s+keep\b",
+    r"\bplease,?\s+keep\b",
     r"(?<!\bi )\b(?:must|mustn['’]?t|shall|should(?:n['’]?t)?\s+not)\b(?! have\b| be (?:an?|the|some)\b)",
-    r"\b(?:make sure|be sure to|ensure|avoid|refrain from|stick (?:to|with)|from now on|under no circumstances)\b",
+    r"\b(?:make sure|be sure to|ensure|avoid|refrain from|stick (?:to|with)|from now on)\b",
     r"\b(?:i(?:['’]d)? (?:strongly )?prefer|prefer (?:to|using)|only (?:ever )?use|use only|no longer use)\b",
     r"^(?:please,? |and |also |then )?use\b|\bkeep in mind\b",
     _START + r"(?:use|prefer|keep|leave) (?=.*\b(?:not|instead of|rather than|unchanged|as is|alone)\b)",
-    rf"{_GERMAN}.*\b(?:{_IMMER}|{_NIE})|^(?:bitte )?(?:{_IMMER}|{_NIE})",
-    rf"\b(?:soll(?:st|en|ten?)?|muss|musst|müssen|darf(?:st)?|dürfen|bitte)\b.*\b(?:{_IMMER}|{_NIE})",
-    r"\b(?:auf keinen fall|keinesfalls|ab jetzt|ab sofort)\b",
+    r"\b(?:ab jetzt|ab sofort)\b",
     r"\b(?:darf(?:st)?|sollst|dürfen|bitte)\b.*\b(?:nicht|keine?n?)\b|\b(?:achte darauf|stelle? sicher)\b",
     r"\bnicht (?:verwenden|benutzen|ändern|anfassen|löschen)\b",
     r"\b(?:musst?|müssen|vermeide|bevorzuge|verwende|benutze|nutze|nimm)\b",
-    rf"{_SPANISH}.*\b(?:siempre|nunca|jamás)\b|^(?:por favor,? )?(?:siempre|nunca|jamás)\b",
     r"\b(?:asegúrate|evita|prefiero|de ahora en adelante|a partir de ahora)\b",
     r"\b(?:debe[sn]?|tienes? que|hay que)\b|(?:^|[,;:]\s*|por favor,?\s+)(?:usa|utiliza|mantén)\b",
     r"\bno (?:uses|hagas|toques|cambies|modifiques|borres|crees|olvides|añadas|agregues|pongas|elimines|instales)\b",
-    rf"{_FRENCH}.*\b(?:toujours\b(?! pas)|jamais\b)|^(?:toujours|jamais)\b(?! pas)",
-    r"\b(?:veuillez|merci de|s['’]il (?:te|vous) plaît|dois|devez)\b.*\b(?:toujours|jamais)\b",
     r"\b(?:assure-toi|assurez-vous|évite[rz]?|je préfère|préfère|désormais)\b",
     r"\b(?:il faut|tu dois|vous devez|doit|doivent)\b|(?:^|[,;:]\s*)(?:utilise[rz]?|garde[rz]?)\b",
     r"\bn(?:e |['’])(?:touche|modifie|change|utilise|supprime|fai[st]|crée|ajoute|met|renomme|oublie)\w*\b.*\bpas\b",
-    r"(?:^|[，,；;：:]|请|要|应该?|你|您|必须)(?:总是|始终|永远|从不)|绝不|绝对不|不要|不得|禁止|必须|务必|一定要|请勿|避免|优先|尽量|只能|只用|从现在起|以后都",
+    r"不要|不得|禁止|必须|务必|一定要|请勿|避免|优先|尽量|只能|只用|从现在起|以后都",
 )
 """The user sets a constraint."""
 
@@ -234,6 +242,11 @@ class Constraint:
     settled_by: int | None = None
     """The position of the message that superseded or closed it."""
 
+    @property
+    def is_order(self) -> bool:
+        """Whether it says what to do always or never."""
+        return self.kind == "constraint" and _sentence_traits(self.text.lower()).is_order
+
     def __str__(self) -> str:
         # The user's wording is kept verbatim, unless it contains characters that could break the line.
         text = self.text if self.speaker == "user" and self.text.isprintable() else clip_to_line(self.text)
@@ -270,8 +283,8 @@ class Constraints:
             constraint = replace(constraint, sources=add_source(known.sources, constraint.sources[-1]))
         self._constraints[key] = constraint
         if len(self._constraints) > MAX_CONSTRAINTS:
-            settled = (key for key, constraint in self._constraints.items() if constraint.status != "active")
-            del self._constraints[next(settled, next(iter(self._constraints)))]
+            # The oldest of the least important: what no longer holds, then what is no explicit order.
+            del self._constraints[min(self._constraints, key=lambda key: _importance(self._constraints[key]))]
 
     def _supersede(self, lower: str, speaker: ConstraintSpeaker, position: int) -> None:
         """Mark the statements that a new one replaces as superseded."""
@@ -326,6 +339,12 @@ def decisions_in(text: str) -> list[str]:
     return list(found.values())
 
 
+def _importance(constraint: Constraint) -> int:
+    if constraint.status != "active":
+        return 0
+    return 2 if constraint.is_order else 1
+
+
 def conflicting_constraints(constraints: Iterable[Constraint]) -> Iterator[str]:
     """Yield a description of each active decision of the model that contradicts an active statement of the user."""
     active = [constraint for constraint in constraints if constraint.status == "active"]
@@ -376,6 +395,7 @@ class _Traits(NamedTuple):
     is_negated: bool
     is_adoption: bool
     is_replacement: bool
+    is_order: bool
 
 
 @lru_cache(maxsize=4 * MAX_CONSTRAINTS)
@@ -388,6 +408,7 @@ def _sentence_traits(lower: str) -> _Traits:
         matches_cue(NEGATION_CUE, lower),
         matches_cue(ADOPTION_CUE, lower),
         matches_cue(REPLACEMENT_CUE, lower),
+        matches_cue(ORDER_CUE, lower),
     )
 
 

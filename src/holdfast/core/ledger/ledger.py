@@ -21,6 +21,8 @@ SPEAKERS: Mapping[Trust, ConstraintSpeaker] = {"user": "user", "agent": "user", 
 """Who states the constraints and decisions in a text; other texts state none."""
 TEXT_WEIGHTS: Mapping[Trust, float] = {"model": MODEL_USE_WEIGHT, "tool": OUTPUT_USE_WEIGHT}
 """The weight of a name in a text; `USER_USE_WEIGHT` for any other author."""
+MAX_ROLE_FACTOR = 4.0
+"""The largest weight of a role."""
 MAX_OPEN_LEDGER_CALLS = 200
 """The limit for calls without a result; the oldest are evicted first."""
 
@@ -35,12 +37,17 @@ class Ledger:
     constraints: Constraints = field(default_factory=Constraints)
     open_calls: dict[str, ObservedCall] = field(default_factory=dict[str, ObservedCall])
     """The calls that have no result yet, by id."""
+    spoken_chars: dict[str, int] = field(default_factory=dict[str, int])
+    """How much each role has said, without calls and their results."""
     _length: int = 0
 
     def observe(self, entry: Entry) -> None:
         """Extract the records of a message."""
         position = self._length if entry.position is None else entry.position
         self._length = position + 1
+        if text := entry.message.text:
+            role = entry.message.role
+            self.spoken_chars[role] = self.spoken_chars.get(role, 0) + len(text)
         used: dict[str, float] = {}
         for part in entry.message.parts:
             if isinstance(part, ToolCall):
@@ -57,6 +64,11 @@ class Ledger:
                     self.constraints.observe(part.text, speaker, position)
                 _add_weights(used, part.text, TEXT_WEIGHTS.get(part.trust, USER_USE_WEIGHT))
         self.names.observe(used, position)
+
+    def role_factors(self) -> dict[str, float]:
+        """Return the weight of each role's turns: the less a role has said in total, the more its turns count."""
+        total = sum(self.spoken_chars.values())
+        return {role: min(MAX_ROLE_FACTOR, max(1.0, total / (2 * chars))) for role, chars in self.spoken_chars.items()}
 
     def _observe_call(self, call: ObservedCall) -> None:
         self.files.observe_call(call)

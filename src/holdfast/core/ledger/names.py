@@ -15,12 +15,12 @@ from holdfast.core.conversation.frames import IDENTIFIERS_HEADING
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.ledger.identifiers import IDENTIFIER_MIN_CHARS, distinct_identifiers
 
-FILE_USE_WEIGHT, MODEL_USE_WEIGHT, USER_USE_WEIGHT, OUTPUT_USE_WEIGHT = 6.0, 3.0, 1.0, 0.2
+FILE_USE_WEIGHT, MODEL_USE_WEIGHT, USER_USE_WEIGHT, OUTPUT_USE_WEIGHT = 6.0, 3.0, 1.0, 0.5
 """The weight of a use: as the file of a call; by the model, in text or in a call; by the user, who pastes much and
 whose messages are kept anyway; and in a tool's output."""
 REPEAT_POWER = 1.5
 """With this exponent two uses count for more than one, but not for twice as much."""
-HALF_LIFE = 150
+HALF_LIFE = 100
 """The number of messages after which the weight of a use halves."""
 NUMBER_SHARE = 0.3
 """The weight of numbers relative to other names; they are common and seldom needed again."""

@@ -1,8 +1,9 @@
 """Render the whole ledger as text for a model.
 
-The user's constraints come first, then decisions, files, commands, errors and searches. Each line names the position
-of its source. Each of these sections has a share of the token budget. Identifiers use the rest of the budget, and
-those that already occur in a section are left out. The sections may then use what the identifiers leave.
+The user's constraints come first, those that say always or never before the others, then decisions, files, commands,
+errors and searches. Each line names the position of its source. Each of these sections has a share of the token budget.
+Identifiers use the rest of the budget, and those that already occur in a section are left out. The sections may then
+use what the identifiers leave.
 """
 
 from collections.abc import Iterable
@@ -16,6 +17,8 @@ from holdfast.core.ledger.ledger import Ledger
 LEDGER_FRAME = "[Ledger of earlier messages, made by rule, for reference only; #n is where a line comes from.]"
 CONSTRAINTS_SHARE, MIN_CONSTRAINTS_TOKENS, MAX_CONSTRAINTS_SHARE = 0.15, 160, 0.5
 """The share of the constraints, with a minimum because a constraint is no shorter in a small budget."""
+MAX_ORDERS_TOKENS = 300
+"""If the user said what to do always or never, these constraints have room for as much as this."""
 MAX_SECTION_RECORDS = 60
 """How many records of a section to consider; more never fit."""
 
@@ -28,9 +31,7 @@ def render_ledger(ledger: Ledger, allowance_tokens: int, counter: Counter, *, ex
     room = allowance_tokens - counter.count(LEDGER_FRAME) - 1
     if room < 0:
         return ""
-    sections = _sections(
-        ledger, exclude_text, min(MAX_CONSTRAINTS_SHARE, max(CONSTRAINTS_SHARE, MIN_CONSTRAINTS_TOKENS / max(1, room)))
-    )
+    sections = _sections(ledger, exclude_text, room, counter)
     chosen, _ = choose_within_shares(sections, room, counter)
     shares = "\n".join([LEDGER_FRAME, *section_lines(sections, chosen)])
     names = ledger.names.pack(
@@ -42,9 +43,12 @@ def render_ledger(ledger: Ledger, allowance_tokens: int, counter: Counter, *, ex
     return "\n".join([LEDGER_FRAME, *lines, *([names] if names else [])])
 
 
-def _sections(ledger: Ledger, exclude_text: str, rules_share: float) -> list[Section]:
+def _sections(ledger: Ledger, exclude_text: str, room: int, counter: Counter) -> list[Section]:
     statements = [statement for statement in ledger.constraints if statement.text not in exclude_text][::-1]
-    statements.sort(key=lambda statement: statement.status != "active")
+    statements.sort(key=lambda statement: (statement.status != "active", not statement.is_order))
+    orders = sum(counter.count(str(one)) + 4 for one in statements if one.is_order and one.status == "active")
+    least = MIN_CONSTRAINTS_TOKENS + min(MAX_ORDERS_TOKENS, orders)
+    rules_share = min(MAX_CONSTRAINTS_SHARE, max(CONSTRAINTS_SHARE, least / max(1, room)))
     files = [*ledger.files][::-1]
     files.sort(key=lambda file: (file.last_write is None, file.last_read is None))
     errors = [*ledger.actions.errors.values()][::-1]

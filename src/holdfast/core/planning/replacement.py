@@ -6,8 +6,9 @@ that the model does not read it as a request.
 
 Work with tools leaves names, files and commands, which the ledger holds. A chat leaves only its messages, and any turn
 may hold the one fact that the user asks for later. So the most informative turns of a chat, per token, are quoted
-whole. Facts consist of rare words, names and numbers; a question rarely holds any. If one side writes little, its turns
-count for more. Candidates are the visible turns and those that an earlier compaction quoted.
+whole. Facts consist of rare words, names and numbers; a question rarely holds any. If one side has written little in
+the whole conversation, its turns count for more. Candidates are the visible turns and those that an earlier compaction
+quoted.
 """
 
 import math
@@ -40,7 +41,6 @@ NAME_FACTOR = 3.0
 QUESTION_COST = 6.0
 BASE_TOKENS = 10
 """Added to the size of each turn, because very short turns say little."""
-MAX_ROLE_FACTOR = 4.0
 MIN_CHAT_SHARE = 0.8
 """A conversation with a smaller share of chat is treated as work."""
 MIN_NAME_CHARS = 3
@@ -78,14 +78,20 @@ def is_quotable(entry: Entry) -> bool:
     return bool(message.text.strip()) and neutralize(message.text) == message.text
 
 
-def most_informative(entries: Sequence[Entry], allowance: int, price: Callable[[Entry], int]) -> list[Entry]:
-    """Return the turns with the most information per token, as many as fit, in their original order."""
+def most_informative(
+    entries: Sequence[Entry], allowance: int, price: Callable[[Entry], int], factors: Mapping[str, float]
+) -> list[Entry]:
+    """Return the turns with the most information per token, as many as fit, in their original order.
+
+    `factors` are the weights of roles; other roles have the weight 1.
+    """
     words = [_turn_words(entry.message.text) for entry in entries]
     held = Tally(word for one in words for word in one)
     sizes = [price(entry) for entry in entries]
-    factors = _role_factors(entries, sizes)
     worth = [
-        factors[entry.message.role] * _information(said, held, len(entries), entry.message.text) / (size + BASE_TOKENS)
+        factors.get(entry.message.role, 1.0)
+        * _information(said, held, len(entries), entry.message.text)
+        / (size + BASE_TOKENS)
         for entry, said, size in zip(entries, words, sizes, strict=True)
     ]
     chosen: dict[str, int] = {}
@@ -129,17 +135,12 @@ def _word_stems(token: str) -> list[str]:
     return [token.lower()[:TURN_STEM_CHARS]]
 
 
-def _role_factors(entries: Sequence[Entry], sizes: Sequence[int]) -> Mapping[str, float]:
-    """Return the weight of each role: the less a role says in total, the more its turns count."""
-    said = Tally[str]()
-    for entry, size in zip(entries, sizes, strict=True):
-        said[entry.message.role] += size
-    total = sum(said.values())
-    return {role: min(MAX_ROLE_FACTOR, max(1.0, total / (2 * size))) for role, size in said.items() if size}
+PROMPTS_SHARE, LEDGER_SHARE = 0.2, 0.72
+"""Shares of the allowance for the user's messages and for the ledger; the digest gets the rest.
 
-
-PROMPTS_SHARE, LEDGER_SHARE = 0.2, 0.68
-"""Shares of the allowance for the user's messages and for the ledger; the digest gets the rest."""
+What the user's messages do not use goes to the ledger, and what the ledger does not use goes to them."""
+SHORT_PROMPTS_SHARE = 0.15
+"""A further share that only short messages of the user may take from the ledger."""
 REPLACEMENT_DIGEST_MESSAGES = 64
 """How many of the newest compacted messages a digest is made from."""
 MAX_REPLACEMENT_PROMPTS = 256
@@ -147,8 +148,10 @@ MAX_REPLACEMENT_PROMPTS = 256
 STATE_SHARE = 0.3
 """Largest share of the allowance for plan, todos, skills and agent, which are clipped to fit."""
 MAX_QUOTED_PROMPTS = 16
-MAX_CHARS_PER_TOKEN, MIN_QUOTE_TOKENS = 40, 100
-"""A prompt with more characters for each token of the room cannot fit, so it is not counted."""
+SHORT_PROMPT_TOKENS, PROMPT_CHARS_PER_TOKEN = 80, 4
+"""A prompt up to this size is short."""
+MAX_CHARS_PER_TOKEN = 12
+"""A text with more characters for each token of an allowance does not fit, so its tokens are not counted."""
 MIN_REPLACEMENT_DIGEST_TOKENS, MIN_STATE_CHARS = 60, 80
 
 
@@ -236,13 +239,17 @@ def _replacement_parts(plan_input: PlanInput, step: CompactSpan, budget: Replace
     prompts = _prompts_in(plan_input, step)
     # The first prompt of a chat is always quoted; other turns are chosen by their information.
     whole = _quotable_prompts(
-        prompts[:1] if budget.chat_tokens else prompts, int(allowance * PROMPTS_SHARE), plan_input
+        prompts[:1] if budget.chat_tokens else prompts,
+        int(allowance * PROMPTS_SHARE),
+        plan_input,
+        extra_for_short=int(allowance * SHORT_PROMPTS_SHARE),
     )
     ledger = plan_input.history.ledger(plan_input.situation.scope, step.span.stop)
     near = "\n".join([_quote_text(whole), state, *_tail_texts(plan_input, step)])
-    names = render_ledger(ledger, int(allowance * LEDGER_SHARE), counter, exclude_text=near)
+    shared = int(allowance * (PROMPTS_SHARE + LEDGER_SHARE))
+    names = render_ledger(ledger, shared - counter.count(_quote_text(whole)), counter, exclude_text=near)
     # A conversation without tools has few names: the user's messages get the room that the ledger does not use.
-    spare = max(int(allowance * (PROMPTS_SHARE + LEDGER_SHARE)) - counter.count(names), int(allowance * PROMPTS_SHARE))
+    spare = max(shared - counter.count(names), counter.count(_quote_text(whole)), int(allowance * PROMPTS_SHARE))
     if budget.chat_tokens:
         whole, answers = _quoted_turns(plan_input, step, whole, spare + budget.chat_tokens)
         return _ReplacementParts(
@@ -304,7 +311,8 @@ def _quoted_turns(
     history.entries.require(others)
     turns = [turn for turn in (history.entries[position] for position in others) if is_quotable(turn)]
     room = allowance - sum(counter.count(text) + 1 for text in (_quote_text(whole) or PROMPTS_HEADING, ANSWERS_HEADING))
-    best = most_informative(turns, room, lambda entry: counter.count(_quote_line(entry)) + 1)
+    factors = history.ledger(plan_input.situation.scope, step.span.stop).role_factors()
+    best = most_informative(turns, room, lambda entry: counter.count(_quote_line(entry)) + 1, factors)
     said = sorted([*whole, *(turn for turn in best if turn.message.role == "user")], key=_position_of)
     return said, [turn for turn in best if turn.message.role == "assistant"]
 
@@ -364,18 +372,31 @@ def _prompts_in(plan_input: PlanInput, step: CompactSpan) -> list[Entry]:
     return [plan_input.history.entries[position] for position in dict.fromkeys(chosen)]
 
 
-def _quotable_prompts(prompts: list[Entry], allowance: int, plan_input: PlanInput) -> list[Entry]:
-    """Return the prompts that fit an allowance whole, in their original order."""
+def _quotable_prompts(
+    prompts: list[Entry], allowance: int, plan_input: PlanInput, *, extra_for_short: int = 0
+) -> list[Entry]:
+    """Return the prompts that fit an allowance whole, in their original order.
+
+    The first prompt is tried first, then short prompts, which may use an extra allowance, then the others. Most
+    corrections of the user are short, so few tokens hold nearly all of them.
+    """
     counter = plan_input.situation.counter
-    left, quoted = allowance - counter.count(PROMPTS_HEADING), list[Entry]()
-    for entry in prompts:
-        if entry.message.outline.chat_chars > MAX_CHARS_PER_TOKEN * max(left, MIN_QUOTE_TOKENS):
+    left, quoted = allowance + extra_for_short - counter.count(PROMPTS_HEADING), list[Entry]()
+    short = [entry for entry in prompts[1:] if _is_short(entry)]
+    others = [entry for entry in prompts[1:] if not _is_short(entry)]
+    for entry in [*prompts[:1], *short, *others]:
+        room = left if _is_short(entry) else left - extra_for_short
+        if len(entry.message.text) > room * MAX_CHARS_PER_TOKEN:
             continue
         cost = counter.count(_quote_line(entry)) + 1
-        if cost <= left:
+        if cost <= room:
             left -= cost
             quoted.append(entry)
     return sorted(quoted, key=_position_of)
+
+
+def _is_short(entry: Entry) -> bool:
+    return len(entry.message.text) <= SHORT_PROMPT_TOKENS * PROMPT_CHARS_PER_TOKEN
 
 
 def _position_of(entry: Entry) -> int:

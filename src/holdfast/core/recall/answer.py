@@ -42,8 +42,10 @@ MAX_TOKENS_HINT_TOKENS = 8
 """Reserved for `max_tokens` in that hint, if it differs from the default."""
 HEADING_MARK_TOKENS, MARK_LINE_TOKENS = 6, 40
 """What the heading mark costs: in each heading, and in the lines that explain it and end the excerpts."""
-PASSAGE_SHARE, MIN_PASSAGE_TOKENS = 0.25, 60
-"""How much of the budget one long message may use in a search."""
+WHOLE_SHARE, MIN_WHOLE_TOKENS, MAX_WHOLE_TOKENS = 0.25, 60, 400
+"""How much of the budget one message may use in a search; a longer one contributes a passage."""
+PASSAGE_TOKENS = 120
+"""The size of that passage; half of it often misses the needed words, and more leaves room for fewer messages."""
 MIN_RECALL_EXCERPT_TOKENS = 12
 """The packer adds no excerpt when fewer tokens than this remain."""
 MAX_SKIPPED_EXCERPTS = 6
@@ -249,7 +251,7 @@ def pack_search(found: Sequence[FoundMessage], query: RecallQuery, packer: Excer
     """Add the results of a search, best first; return how many of them the next answer can skip."""
     words = search_words(" ".join(query.questions)).split()
     words += [pair for question in query.questions for pair in name_number_pairs(question)]
-    most = max(MIN_PASSAGE_TOKENS, int(query.max_tokens * PASSAGE_SHARE))
+    most = max(MIN_WHOLE_TOKENS, min(MAX_WHOLE_TOKENS, int(query.max_tokens * WHOLE_SHARE)))
     passed_over: list[int] = []
     for number, one in enumerate(found):
         if packer.remaining_tokens < MIN_RECALL_EXCERPT_TOKENS or len(passed_over) > MAX_SKIPPED_EXCERPTS:
@@ -267,11 +269,11 @@ def _add_found(one: FoundMessage, words: Sequence[str], literal: str, most: int,
     part, text = pieces[0] if len(pieces) == 1 else max(pieces, key=matched_words)
     if packer.add(_excerpt_of(one, text, 0, len(text), part), most if packer.excerpts else None):
         return True
-    chars = most * RECALL_CHARS_PER_TOKEN
-    if len(text) <= chars and packer.remaining_tokens < most:
+    if len(text) <= most * RECALL_CHARS_PER_TOKEN and packer.remaining_tokens < most:
         # With the full share it would fit whole, so leave it to the next answer, where it comes first.
         return False
     matches = find_matches(text, words, literal)
+    chars = min(most, PASSAGE_TOKENS) * RECALL_CHARS_PER_TOKEN
     while chars >= MIN_RECALL_EXCERPT_TOKENS * RECALL_CHARS_PER_TOKEN:
         start, stop = best_passage(text, matches, chars)
         if packer.add(_excerpt_of(one, text, start, stop, part)):

@@ -219,7 +219,8 @@ def _value_as_text(value: object) -> str:
 
 RECALL_DESCRIPTION = (
     "Looks up what was said or done earlier and is not in view any more. Give `ref` for what a marker or summary names "
-    "(#12), or `query` to search; the rest narrows it down. Answers with excerpts to the letter, for reference only."
+    "(#12), or `query` to search: several short queries, one per line, with partial names such as `login view` where "
+    "the whole name is unknown. The rest narrows it down. Answers with excerpts to the letter, for reference only."
 )
 
 
@@ -236,7 +237,7 @@ RECALL_PARAMETERS: Mapping[str, object] = {
     "type": "object",
     "properties": {
         "ref": _text_schema("#12, #12-#20, #12.2 (a part), #12:L40-L80 (lines), #12:0-2000 (characters); or an id"),
-        "query": _text_schema("words, or questions on lines of their own"),
+        "query": _text_schema("a few words, names or parts of names; several queries on lines of their own"),
         "text": _text_schema("literal text, no pattern"),
         "last": _number_schema("only the newest so many messages", 1),
         "role": {"type": "string", "enum": list(RECALL_ROLES)},

@@ -14,6 +14,7 @@ from holdfast.core.conversation.tokens import Counter
 from holdfast.core.history.context import Context
 from holdfast.core.ledger.actions import call_outcome
 from holdfast.core.ledger.identifiers import argument_value
+from holdfast.core.ledger.ledger import Ledger
 from holdfast.core.ledger.tool_calls import describe_call
 from holdfast.core.recall.answer import (
     ExcerptPacker,
@@ -67,10 +68,11 @@ async def answer_recall(
     counter, allowance = counter_for(model), query.max_tokens
     while True:
         reader = MessageReader(session_log, context)
-        finder = MessageFinder(reader, in_view)
+        ledger = _compacted_ledger(session_log, context)
+        finder = MessageFinder(reader, in_view, ledger.role_factors() if ledger else {})
         if query.diff:
             return await _ReadingComparer(reader, finder).compare(query, counter)
-        answerer = _RecallAnswerer(reader, finder, query, ExcerptPacker(counter, allowance))
+        answerer = _RecallAnswerer(reader, finder, query, ExcerptPacker(counter, allowance), ledger)
         answer = await (answerer.answer_references() if query.refs else answerer.answer_search())
         excess = counter.count(str(answer)) - query.max_tokens
         if excess <= 0 or not answer.excerpts:
@@ -79,13 +81,39 @@ async def answer_recall(
         allowance -= excess + 1
 
 
+def _compacted_before(context: Context) -> int:
+    """Return the position before which messages were compacted or shortened; 0 if none were."""
+    compactions, offloaded = context.state.compactions, context.state.offloaded
+    return max(compactions[-1].span.stop if compactions else 0, offloaded.line if offloaded else 0)
+
+
+def _compacted_ledger(session_log: SessionLog, context: Context) -> Ledger | None:
+    """Return a ledger with the messages that are not in view any more; None if there are none, or not in memory."""
+    stop = _compacted_before(context)
+    if not stop:
+        return None
+    try:
+        context.entries.require(range(stop, context.length))
+        return session_log.history.ledger_covering(context.scope, stop)
+    except NotInMemoryError:
+        return None
+
+
 class _RecallAnswerer:
     """Answers one query for one agent by references or by a search."""
 
-    def __init__(self, reader: MessageReader, finder: MessageFinder, query: RecallQuery, packer: ExcerptPacker) -> None:
+    def __init__(
+        self,
+        reader: MessageReader,
+        finder: MessageFinder,
+        query: RecallQuery,
+        packer: ExcerptPacker,
+        ledger: Ledger | None,
+    ) -> None:
         self._reader, self._finder = reader, finder
         self._context = reader.context
         self._query, self._packer = query, packer
+        self._ledger = ledger
 
     # Answers by reference.
 
@@ -182,19 +210,14 @@ class _RecallAnswerer:
 
     def _names(self, allowance: int) -> str:
         """Return ledger names that match the query and are not in view; empty if the ledger is not in memory."""
-        context, history = self._context, self._reader.log.history
-        compactions, offloaded = context.state.compactions, context.state.offloaded
-        stop = max(compactions[-1].span.stop if compactions else 0, offloaded.line if offloaded else 0)
-        if not stop:
+        if self._ledger is None:
             return ""
-        try:
-            context.entries.require(range(stop, context.length))
-            items = history.ledger(context.scope, stop).names.ranked(MAX_RANKED)
-        except NotInMemoryError:
-            return ""
-        tail = (message_body(entry.message).text for entry in context.entries_between(stop, context.length))
-        summaries = (text for compaction in compactions for text in compaction.replacement)
+        context = self._context
+        newest = context.entries_between(_compacted_before(context), context.length)
+        tail = (message_body(entry.message).text for entry in newest)
+        summaries = (text for compaction in context.state.compactions for text in compaction.replacement)
         in_view = "\n".join([*tail, *summaries, *(excerpt.text for excerpt in self._packer.excerpts)])
+        items = self._ledger.names.ranked(MAX_RANKED)
         return relevant_names(self._query.questions, items, allowance, self._packer.counter, exclude_text=in_view)
 
     async def _with_neighbors(self, found: list[FoundMessage]) -> list[FoundMessage]:

@@ -156,8 +156,10 @@ class _QuestionHits(NamedTuple):
 class MessageFinder:
     """Searches one session for one agent."""
 
-    def __init__(self, reader: MessageReader, in_view: frozenset[int]) -> None:
+    def __init__(self, reader: MessageReader, in_view: frozenset[int], role_factors: Mapping[str, float]) -> None:
+        """`role_factors` are the weights of roles in plain conversation; other roles have the weight 1."""
         self._reader = reader
+        self._role_factors = role_factors
         self._context = reader.context
         self._in_view = in_view
         """The positions in view, which are ranked last."""
@@ -196,13 +198,36 @@ class MessageFinder:
         by_tool = bool(query.tool or query.file)
         found = await self._reader.read(list(best), with_tools=by_tool)
         read = {one.position: one for one in found if _matches_filters(one, query)}
-        scores = [_scores(one, read, uses_spread=by_tool, least_share=query.least_share) for one in rankings]
+        scores = [self._scores(one, read, uses_spread=by_tool, least_share=query.least_share) for one in rankings]
         orders = list(map(rank_positions, scores))
         order = orders[0] if len(orders) == 1 else rank_positions(fuse_rankings(orders))
         hits = {position for one in rankings for position in one.scores}
         await self._note_partly_indexed(span, read)
         total = len(read) if query.text or query.role or by_tool else len(hits)
         return MessageHits([read[position] for position in self._unseen_first(order)], total)
+
+    def _scores(
+        self, ranking: _QuestionHits, read: Mapping[int, FoundMessage], *, uses_spread: bool, least_share: float
+    ) -> dict[int, float]:
+        """Return the scores of messages that were read, without those far below the best.
+
+        In plain conversation, neighbors, a speaker that the question names, and the role that says less raise a score.
+        A result seldom contains the words of its call, so with `uses_spread` calls raise the scores of their results
+        too.
+        """
+        scores: dict[int, float] = {}
+        pairs = name_number_pairs(ranking.question)
+        for position, one in read.items():
+            is_talk = not is_tool_message(one)
+            raw_scores = ranking.spread_scores if is_talk or uses_spread else ranking.scores
+            if score := raw_scores.get(position):
+                if is_by_named_speaker(one.message.text, [ranking.question]):
+                    score *= SPEAKER_FACTOR
+                if is_talk:
+                    score *= self._role_factors.get(one.message.role, 1.0)
+                scores[position] = score * (PAIR_FACTOR if pairs and contains_pair(one.body.text, pairs) else 1.0)
+        least = least_share * max(scores.values(), default=0.0)
+        return {position: score for position, score in scores.items() if score >= least}
 
     async def _note_partly_indexed(self, span: range, read: Mapping[int, FoundMessage]) -> None:
         """Add a note about messages that were not found and of which not all words are indexed."""
@@ -291,26 +316,6 @@ def _pages_back(stop: int, last: int) -> Iterator[range]:
 
 def _read_limit(query: RecallQuery) -> int:
     return max(MAX_READ_MESSAGES, query.skip + query.max_tokens // MIN_TOKENS_PER_MESSAGE)
-
-
-def _scores(
-    ranking: _QuestionHits, read: Mapping[int, FoundMessage], *, uses_spread: bool, least_share: float
-) -> dict[int, float]:
-    """Return the scores of messages that were read, without those far below the best.
-
-    In plain conversation, neighbors and a speaker that the question names raise a score. A result seldom contains the
-    words of its call, so with `uses_spread` calls raise the scores of their results too.
-    """
-    scores: dict[int, float] = {}
-    pairs = name_number_pairs(ranking.question)
-    for position, one in read.items():
-        raw_scores = ranking.scores if is_tool_message(one) and not uses_spread else ranking.spread_scores
-        if score := raw_scores.get(position):
-            if is_by_named_speaker(one.message.text, [ranking.question]):
-                score *= SPEAKER_FACTOR
-            scores[position] = score * (PAIR_FACTOR if pairs and contains_pair(one.body.text, pairs) else 1.0)
-    least = least_share * max(scores.values(), default=0.0)
-    return {position: score for position, score in scores.items() if score >= least}
 
 
 def _answers_call(message: Message, call_id: str) -> bool:

@@ -59,10 +59,11 @@ class RequestValidity:
 
 @dataclass(slots=True)
 class BudgetAdherence:
-    """M9: how many requests exceed the budget, and by how much at most, for one way to count tokens.
+    """M9: how many requests exceed the budget, how full they are at most and on average, for one way to count tokens.
 
-    `over` counts as the engine does, with o200k. In a replay for a Claude model, `over_claude` counts a fifth more for
-    each message. In a replay for an unknown model, `over_tekken` counts with Mistral's vocabulary.
+    `over` counts as the engine does, with o200k; `over_most` and `over_mean` are shares of the budget. In a replay for
+    a Claude model, `over_claude` counts a fifth more for each message. In a replay for an unknown model, `over_tekken`
+    counts with Mistral's vocabulary.
     """
 
     name: str = "over"
@@ -71,14 +72,19 @@ class BudgetAdherence:
     """Tokens that the factor does not apply to."""
     over: int = 0
     max_ratio: float = 0.0
+    sent: float = 0.0
+    allowed: int = 0
 
     async def observe(self, observed: ObservedRequest) -> None:
         sent = self.static + (observed.turn.sent_tokens - self.static) * self.factor
         self.over += sent > observed.request.budget
         self.max_ratio = max(self.max_ratio, sent / observed.request.budget)
+        self.sent += sent
+        self.allowed += observed.request.budget
 
     async def figures(self) -> Mapping[str, float]:
-        return {f"M9.{self.name}": self.over, f"M9.{self.name}_most": self.max_ratio}
+        mean = self.sent / max(1, self.allowed)
+        return {f"M9.{self.name}": self.over, f"M9.{self.name}_most": self.max_ratio, f"M9.{self.name}_mean": mean}
 
 
 @dataclass(slots=True)

@@ -51,10 +51,14 @@ from holdfast.core.schema import check_fields, integer_bounds, number_bounds, sh
 from holdfast.errors import SettingsError
 from holdfast.text import pluralize
 
-MIN_SUMMARY_TOKENS, MAX_SUMMARY_SHARE = 256, 0.25
-"""A summary may have the first size even if its share is less, up to the second number as a share of a small window."""
+MIN_REPLACEMENT_TOKENS, MAX_REPLACEMENT_SHARE = 2_000, 0.25
+"""A replacement may have the first size even if its share is less, up to the second number as a share of a window."""
+MODEL_SUMMARY_SHARE = 0.6
+"""The largest size of a model's summary, as a share of the replacement that is made by rule."""
 MAX_QUOTED_SHARE = 0.75
 """The largest share of a span that may be quoted, so that a compaction frees something."""
+MIN_QUOTED_SHARE = 0.75
+"""The least share of the turns that a chat deserves to have quoted, if an early compaction is to happen."""
 TAIL_DIVISOR = 4
 """If there are too many messages, turns or bytes, one message in this many stays."""
 ASSUMED_PRICES = PROVIDER_PRICES["anthropic"]
@@ -92,13 +96,13 @@ class DefaultCompaction(CompactionRule):
     """At this share a compaction happens at once."""
     cold_share: float = field(default=0.6, metadata=share_bounds())
     """From this share on a compaction happens if the prompt cache has expired anyway."""
-    tail_share: float = field(default=0.05, metadata=share_bounds())
+    tail_share: float = field(default=0.02, metadata=share_bounds())
     """The share of the room for the newest messages, which stay."""
-    summary_share: float = field(default=0.06, metadata=share_bounds())
-    summary_max_tokens: int = field(default=3_000, metadata=integer_bounds(1, 10**6))
-    """The largest size of a summary or digest, including the user's messages and the ledger."""
+    summary_share: float = field(default=0.1, metadata=share_bounds())
+    summary_max_tokens: int = field(default=5_000, metadata=integer_bounds(1, 10**6))
+    """The largest size of a digest, including the user's messages and the ledger."""
     chat_share: float = field(default=0.6, metadata=share_bounds())
-    chat_max_tokens: int = field(default=4_600, metadata=integer_bounds(0, 10**6))
+    chat_max_tokens: int = field(default=24_000, metadata=integer_bounds(0, 10**6))
     """The largest size of the informative turns that are quoted too, if nearly all of the span is chat."""
     min_reuse: float = field(default=30.0, metadata=number_bounds(0, 10**6))
     """A compaction pays once the prefix was read this often; fewer reads suffice if cached reads are not free."""
@@ -108,19 +112,18 @@ class DefaultCompaction(CompactionRule):
 
     def __post_init__(self) -> None:
         check_fields(self, "policy.compaction")
-        kept = self.tail_share + self.summary_share
-        if kept + self.min_gain_share >= 1:
+        # Rounded, because 0.3 + 0.1 + 0.2 is a little more than 0.6.
+        least = round(self.tail_share + self.summary_share + self.min_gain_share, 9)
+        if least >= 1:
             largest = max(
                 ("tail_share", "summary_share", "min_gain_share"), key=lambda name: float(getattr(self, name))
             )
             problem = f"is {getattr(self, largest):g}; with it tail_share + summary_share + min_gain_share are"
-            raise SettingsError(
-                f"policy.compaction.{largest}", f"{problem} {kept + self.min_gain_share:g} and must stay below 1"
-            )
+            raise SettingsError(f"policy.compaction.{largest}", f"{problem} {least:g} and must stay below 1")
         for name, above, below in (
             ("hard_share", self.hard_share, self.soft_share),
-            ("soft_share", self.soft_share, kept + self.min_gain_share),
-            ("cold_share", self.cold_share, kept + self.min_gain_share),
+            ("soft_share", self.soft_share, least),
+            ("cold_share", self.cold_share, least),
         ):
             if above < below:
                 limit = "soft_share" if name == "hard_share" else "tail_share + summary_share + min_gain_share"
@@ -184,10 +187,11 @@ class DefaultCompaction(CompactionRule):
         room = max(0, plan_input.situation.message_budget)
         kept = int(self.tail_share * room)
         compacted = max(0, tokens - kept)
-        summary = min(self._summary_tokens(room), compacted // 2)
+        by_model = plan_input.situation.has_summarizer
+        summary = min(int(self._replacement_tokens(room) * (MODEL_SUMMARY_SHARE if by_model else 1)), compacted // 2)
         spare = self._max_quoted_tokens(compacted, room) - summary
         quoted = max(0, int(min(self._chat_tokens(plan_input.projection.entries, room), spare)))
-        return CompactionForecast(kept, summary, quoted, by_model=plan_input.situation.has_summarizer)
+        return CompactionForecast(kept, summary, quoted, by_model=by_model)
 
     def manual_step(self, plan_input: PlanInput) -> CompactSpan | None:
         """Return what the hard threshold would compact, as if the messages filled the room."""
@@ -210,9 +214,10 @@ class DefaultCompaction(CompactionRule):
         return texts_beside_summary(plan_input, step, self._replacement_budget(plan_input, step))
 
     def max_summary_tokens(self, plan_input: PlanInput, step: CompactSpan) -> int:
-        """Return the summary's share of the room, at most half of the span."""
+        """Return the share of a model's summary in the room, at most half of the span."""
         compacted = plan_input.projection.tokens - plan_input.tokens_outside(step.span)
-        return min(self._summary_tokens(plan_input.situation.message_budget), compacted // 2)
+        tokens = self._replacement_tokens(plan_input.situation.message_budget)
+        return min(int(tokens * MODEL_SUMMARY_SHARE), compacted // 2)
 
     def loop_reason(self, plan_input: PlanInput) -> str:
         """Return why another compaction would only repeat a loop; empty if there was progress since the last one."""
@@ -244,16 +249,17 @@ class DefaultCompaction(CompactionRule):
         newest_first |= dict.fromkeys(reversed(before))
         return tuple(reversed([*newest_first][:MAX_PROGRESS_MARKS]))
 
-    def _summary_tokens(self, room: int) -> int:
-        # A share of a small window holds no sentence, so there the summary may take more, up to a share of the window.
-        share = max(int(room * self.summary_share), min(MIN_SUMMARY_TOKENS, int(room * MAX_SUMMARY_SHARE)))
-        return min(self.summary_max_tokens, share)
+    def _replacement_tokens(self, room: int) -> int:
+        # A share of a small window holds few names, so there it may take more, up to a share of the window.
+        least = min(MIN_REPLACEMENT_TOKENS, int(room * MAX_REPLACEMENT_SHARE))
+        return min(self.summary_max_tokens, max(int(room * self.summary_share), least))
 
     def _replacement_budget(self, plan_input: PlanInput, step: CompactSpan) -> ReplacementBudget:
         """Return the room for a replacement: more if the span is chat, of which the ledger keeps nothing."""
-        projection, summary = plan_input.projection, self.max_summary_tokens(plan_input, step)
-        room = min(plan_input.situation.message_budget, projection.tokens)
+        projection, budget = plan_input.projection, plan_input.situation.message_budget
+        room = min(budget, projection.tokens)
         compacted = projection.tokens - plan_input.tokens_outside(step.span)
+        summary = min(self._replacement_tokens(budget), compacted // 2)
         # Each text is quoted once, so it counts once.
         sizes = {
             entry.message.text: size
@@ -261,8 +267,12 @@ class DefaultCompaction(CompactionRule):
             if (entry.position or 0) < step.span.stop
         }
         entries = [entry for entry in projection.entries if (entry.position or 0) < step.span.stop]
-        spare = min(self._max_quoted_tokens(compacted, room) - summary, sum(sizes.values()))
-        return ReplacementBudget(summary, max(0, min(int(self._chat_tokens(entries, room)), spare)))
+        wanted = min(int(self._chat_tokens(entries, room)), sum(sizes.values()))
+        # So that it frees enough, unless it would quote too little: then it is too early for a compaction.
+        quoted = min(wanted, self._max_quoted_tokens(compacted, budget) - summary)
+        if step.trigger == "manual" or quoted < MIN_QUOTED_SHARE * wanted:
+            quoted = min(wanted, self._max_quoted_tokens(compacted, room) - summary)
+        return ReplacementBudget(summary, max(0, quoted))
 
     def _chat_tokens(self, entries: Sequence[Entry], room: int) -> float:
         """Return the room for quoted turns."""

@@ -1,0 +1,140 @@
+"""Writes what each way of keeping a chat shows a model for each question, so that a real model can answer (M15).
+
+    python -m benchmarks.memory.answers CHATS.jsonl … -o PROMPTS.jsonl [--half judging]
+
+The file has one object for each chat (`"kind": "ctx"`) and one for each question (`"kind": "q"`), in a fixed order, and
+the same chats always give the same file. A machine with a GPU needs only the file: for each question and each arm it
+puts the context before the question, lets a model answer in few words, and compares the answer with `a` by token F1.
+The arms and their contexts, all within 8,000 tokens except `full` and `oracle`:
+
+- `default`: `view`, the request of the default policy in 7,000 tokens, then `recall`, one answer of 1,000;
+- `default_grown`: `view`, then `recall_grown`, an answer that fills the room that the view leaves;
+- `view_chrono`: `view`, then `chrono`, the messages of `recall` in order of time under full dates;
+- `bm25`: `bm25`, messages of 1,000 tokens by BM25, then `tail7`, the newest messages in 7,000;
+- `pinned`: `bm25_pinned`, then `pinned`, the user's messages and the newest others in 7,000;
+- `tail`: the newest messages in 8,000; `full`: the whole chat; `oracle`: the messages that the answer needs, alone;
+- `summary`: a model's summary of `dropped` before `tail6.5`, the newest messages in 6,500;
+- `preset NAME`: the request of another preset in 8,000 tokens, which trims where it has no summarizer.
+
+`hit` says whether view and recall hold all that the answer needs.
+"""
+
+import argparse
+import asyncio
+import json
+import tempfile
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.memory.bm25 import GrowingBm25
+from benchmarks.memory.chats import pinned_positions, questions, replay_chat
+from benchmarks.memory.figures import half_of
+from benchmarks.recall import RecordedClock, fitting_positions, newest_positions, read_records
+from benchmarks.reporting import print_progress
+from holdfast import Session
+from holdfast.apps.lab.recordings import read_recording
+from holdfast.core.planning.policy import PRESETS
+from holdfast.core.recall.answer import Excerpt
+from holdfast.recall import RecallQuery
+from holdfast.testing.chat import JsonMessage
+
+BUDGET, ANSWER_TOKENS, SUMMARY_TOKENS = 8_000, 1_000, 1_500
+START_MS = 1_600_000_000_000
+
+
+async def write_chat(record: Mapping[str, Any], folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of one chat: its contexts, then its questions."""
+    natives = read_recording(record).messages
+    texts = [str(native["content"]) for native in natives]
+    tail, tail7 = newest_positions(natives, BUDGET), newest_positions(natives, BUDGET - ANSWER_TOKENS)
+    tail_beside = newest_positions(natives, BUDGET - SUMMARY_TOKENS)
+    pinned = pinned_positions(natives, BUDGET - ANSWER_TOKENS)
+    index = GrowingBm25()
+    for text in texts:
+        index.add(text)
+    rows: list[dict[str, Any]] = []
+
+    def joined(positions: set[int] | Sequence[int]) -> str:
+        return "\n".join(texts[position] for position in sorted(positions))
+
+    clock = RecordedClock(START_MS)
+    url = f"sqlite:///{folder}/{record['id']}.db"
+    async with Session.open(str(record["id"]), store=url, model="gpt-5", clock=clock) as session:
+        view = await replay_chat(session, natives, clock, BUDGET - ANSWER_TOKENS)
+        tool, growing = session.recall_tool(max_tokens=ANSWER_TOKENS), session.recall_tool()
+        for question in questions(record):
+            order, arguments = index.ranked(question.text), {"query": question.text}
+            recall = await tool.call(arguments)
+            found = await session.recall(RecallQuery.from_arguments(arguments, max_tokens=ANSWER_TOKENS))
+            wanted = [texts[position] for position in question.evidence]
+            rows.append(
+                {
+                    "kind": "q",
+                    "chat": record["id"],
+                    "q": question.text,
+                    "a": question.answer,
+                    "cat": question.category,
+                    "recall": recall,
+                    "recall_grown": await growing.call(arguments),
+                    "chrono": in_order_of_time(found.excerpts),
+                    "bm25": joined(fitting_positions(order, natives, tail7, ANSWER_TOKENS)),
+                    "bm25_pinned": joined(fitting_positions(order, natives, pinned, ANSWER_TOKENS)),
+                    "oracle": joined(question.evidence),
+                    "hit": all(text in view or text in recall for text in wanted),
+                }
+            )
+    contexts = {
+        "full": "\n".join(texts),
+        "tail": joined(tail),
+        "tail7": joined(tail7),
+        "tail6.5": joined(tail_beside),
+        "dropped": joined(set(range(len(texts))) - tail_beside),
+        "pinned": joined(pinned),
+        "view": view,
+        **{name: text async for name, text in preset_views(record, natives)},
+    }
+    return [{"kind": "ctx", "chat": record["id"], "ctx": contexts}, *rows]
+
+
+async def preset_views(record: Mapping[str, Any], natives: Sequence[JsonMessage]) -> AsyncGenerator[tuple[str, str]]:
+    """Yield what each other preset sends at the end of a chat."""
+    for name, policy in PRESETS.items():
+        if name != "default":
+            clock = RecordedClock(START_MS)
+            async with Session.open(str(record["id"]), model="gpt-5", policy=policy, clock=clock) as session:
+                yield f"preset {name}", await replay_chat(session, natives, clock, BUDGET)
+
+
+def in_order_of_time(excerpts: Sequence[Excerpt]) -> str:
+    """Return excerpts from the oldest to the newest, each day under its full date."""
+    return "\n".join(_dated_lines(sorted(excerpts, key=lambda one: (one.time_ms, one.position))))
+
+
+def _dated_lines(excerpts: Sequence[Excerpt]) -> Iterator[str]:
+    day = ""
+    for excerpt in excerpts:
+        told = datetime.fromtimestamp(excerpt.time_ms / 1000, UTC)
+        if (today := f"{told.day} {told:%B %Y}") != day:
+            day = today
+            yield f"{day}:"
+        yield excerpt.text
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("chats", nargs="+", type=Path)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--half", choices=("tuning", "judging"), help="only one half")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, options.output.open("w", encoding="utf-8") as output:
+        for record in read_records(options.chats):
+            if options.half in {None, half_of(record)}:
+                for row in await write_chat(record, Path(folder)):
+                    output.write(json.dumps(row) + "\n")
+                print_progress(str(record["id"]))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
