@@ -15,7 +15,7 @@ from holdfast.apps.settings.schema import SETTING_DECLARATIONS
 SOURCE = Path(__file__).parent.parent / "src"
 PACKAGE = SOURCE / "holdfast"
 LAYERS = (
-    {"compaction", "delegation", "lab", "memory", "recall", "settings", "storage"},
+    {"blocking", "compaction", "delegation", "lab", "memory", "recall", "settings", "storage"},
     {"apps.cli"},
     {"apps.chat", "apps.lab"},
     {"apps.settings"},

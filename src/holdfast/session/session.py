@@ -305,11 +305,15 @@ class Session(DelegatingConversation):
         """
         recorded: set[str] = set()
         async for event in stream:
-            for signal in stream_signals(event):
-                if signal not in recorded:
-                    recorded.add(signal)
-                    await self.record_state(log.ProviderSignalled(signal=signal, payload={"source": "stream"}))
+            await self.record_stream_signals(event, recorded)
             yield event
+
+    async def record_stream_signals(self, event: object, recorded: set[str]) -> None:
+        """Record the signals of one event of a stream, except those in `recorded`, to which they are added."""
+        for signal in stream_signals(event):
+            if signal not in recorded:
+                recorded.add(signal)
+                await self.record_state(log.ProviderSignalled(signal=signal, payload={"source": "stream"}))
 
     @locked
     async def transfer(self, agent: str, *, message: str = "") -> None:
@@ -535,6 +539,11 @@ class SessionOpener:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._session.close()
+
+    def __enter__(self) -> Session:
+        raise SettingsError("open", "use `async with Session.open(…)`, or holdfast.blocking.Session without async")
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 class RemoteSession:
