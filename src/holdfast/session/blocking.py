@@ -5,23 +5,25 @@ All of them run on one background loop, so any number of threads may use a sessi
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import wraps
 from types import TracebackType
 from typing import Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
+from holdfast.core.history.events import Event
 from holdfast.core.planning.policy import Policy
 from holdfast.session.background_loop import BACKGROUND_LOOP
 from holdfast.session.conversation import Conversation
 from holdfast.session.delegation import Delegate, DelegateContext, DelegatingConversation
 from holdfast.session.session import EventT, Session, SessionOpener
+from holdfast.session.subscription import EventSubscription
 from holdfast.session.tools import ModelTool
 
 P = ParamSpec("P")
 T = TypeVar("T")
-ResultT = TypeVar("ResultT")
+ConvertedT = TypeVar("ConvertedT")
 AgentT = TypeVar("AgentT", bound=DelegatingConversation)
 ConversationT = TypeVar("ConversationT", bound=Conversation)
 
@@ -60,27 +62,27 @@ def _waiting(method: Callable[Concatenate[ConversationT, P], Coroutine[object, o
 
 
 def _waiting_for(
-    method: Callable[Concatenate[ConversationT, P], Coroutine[object, object, T]], convert: Callable[[T], ResultT]
-) -> _Method[P, ResultT]:
+    method: Callable[Concatenate[ConversationT, P], Coroutine[object, object, T]], convert: Callable[[T], ConvertedT]
+) -> _Method[P, ConvertedT]:
     """Return a method that waits for a coroutine method and converts its result."""
 
     @wraps(method)
-    def call(wrapped: ConversationT, *args: P.args, **kwargs: P.kwargs) -> ResultT:
+    def call(wrapped: ConversationT, *args: P.args, **kwargs: P.kwargs) -> ConvertedT:
         return convert(BACKGROUND_LOOP.run(method(wrapped, *args, **kwargs)))
 
-    return _Method[P, ResultT](call)
+    return _Method[P, ConvertedT](call)
 
 
 def _converting(
-    method: Callable[Concatenate[ConversationT, P], T], convert: Callable[[T], ResultT]
-) -> _Method[P, ResultT]:
+    method: Callable[Concatenate[ConversationT, P], T], convert: Callable[[T], ConvertedT]
+) -> _Method[P, ConvertedT]:
     """Return a method that calls a synchronous method and converts its result."""
 
     @wraps(method)
-    def call(wrapped: ConversationT, *args: P.args, **kwargs: P.kwargs) -> ResultT:
+    def call(wrapped: ConversationT, *args: P.args, **kwargs: P.kwargs) -> ConvertedT:
         return convert(method(wrapped, *args, **kwargs))
 
-    return _Method[P, ResultT](call)
+    return _Method[P, ConvertedT](call)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +273,16 @@ class BlockingSession(_BlockingConversation[Session]):
     def open_sibling(self, session_id: str) -> "BlockingSession":
         """Open another session in the same store, with the same settings."""
         return BlockingSession(BACKGROUND_LOOP.run(_open(lambda: self.wrapped.open_sibling(session_id))))
+
+    on = _converting(Session.on, lambda end: end)
+
+    def subscribe(self, *names: str) -> Iterator[Event]:
+        """Return an iterator over the events from now on; it waits for the next one, until the session is closed."""
+        subscription = BACKGROUND_LOOP.run(self._subscribe(names))
+        return iter(lambda: BACKGROUND_LOOP.run(anext(subscription, None)), None)
+
+    async def _subscribe(self, names: Sequence[str]) -> EventSubscription:
+        return self.wrapped.subscribe(*names)
 
     def watch(self, stream: Iterable[EventT]) -> Iterator[EventT]:
         """Yield the events of a provider's stream unchanged, and record its signals that it compacts by itself."""

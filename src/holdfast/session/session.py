@@ -46,6 +46,7 @@ from holdfast.session.log.event_log import Clock, locked, now_ms, retried
 from holdfast.session.log.records import StoredLog
 from holdfast.session.prepare import RequestOptions
 from holdfast.session.requested_compaction import compact_above_memory_limit, switch_model_and_fit
+from holdfast.session.subscription import EventCallback, EventSubscription, check_event_names
 from holdfast.session.sync import (
     find_client_compaction,
     last_sent_fingerprints,
@@ -426,6 +427,24 @@ class Session(DelegatingConversation):
         """Return all events of the log."""
         self._log.lock.check_open()
         return await self._log.stored.events()
+
+    def subscribe(self, *names: str) -> EventSubscription:
+        """Return an async iterator over the events from now on; names such as `session.compaction_start` select some.
+
+        It ends when the session is closed. `event_record` returns an event as the log stores it.
+        """
+        self._log.lock.check_open()
+        return self._log.publisher.subscribe(check_event_names(names))
+
+    def on(self, callback: EventCallback, *names: str) -> Callable[[], None]:
+        """Call a function with each event from now on, and return a function that ends this.
+
+        Names are as in `subscribe`. The function is called on the session's event loop after the event is durable: it
+        must not block. If it raises, the error goes to the log `holdfast`.
+        """
+        if not callable(callback):
+            raise SettingsError("callback", f"must be a function of an event, not {short_repr(callback)}")
+        return self._log.publisher.add_callback(callback, check_event_names(names))
 
     async def receipts(self) -> list[ChangeReceipt]:
         """Return the receipt of every change of context, the oldest first, including failed compactions."""
