@@ -87,7 +87,11 @@ async def test_events_of_another_writer_arrive_once_and_the_past_does_not(store:
 async def test_a_callback_hears_only_the_names_it_asked_for_until_it_is_ended(store: Store) -> None:
     session = await open_session(store)
     heard: list[str] = []
-    end = session.on(lambda event: heard.append(event_name(event)), "session.rewound", "session.undone")
+
+    def hear(event: log.Event) -> None:
+        heard.append(event_name(event))
+
+    end = session.on(hear, "session.rewound", "session.undone")
 
     await session.record([user_message("one"), user_message("two")])
     await session.rewind(to=1)

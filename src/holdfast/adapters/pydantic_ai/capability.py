@@ -21,11 +21,11 @@ from pydantic_ai.toolsets import AbstractToolset, AgentToolset, CombinedToolset
 from holdfast.adapters.pydantic_ai.conversation import (
     AgentConversation,
     AgentRequestOptions,
-    SessionOptions,
-    SessionPool,
 )
+from holdfast.adapters.pydantic_ai.messages import SESSION_FORMAT
 from holdfast.adapters.pydantic_ai.processors import dangling_calls, patch_dangling_tool_calls
 from holdfast.adapters.pydantic_ai.tools import MIN_RECALL_BUDGET, RecallToolset, compaction_toolset, without_recall
+from holdfast.adapters.session_pool import SessionOptions, SessionPool
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.events import Usage
 from holdfast.core.planning.policy import Policy
@@ -82,7 +82,7 @@ class Holdfast(AbstractCapability[Any]):
         """
         opened = session if isinstance(session, Session) else None
         options = SessionOptions(store=store, policy=policy, summarizer=summarizer, compaction=compaction)
-        self.pool = SessionPool(options, opened)
+        self.pool = SessionPool(options, AgentConversation, format=SESSION_FORMAT, session=opened)
         self._fixed_session_id = session.id if isinstance(session, Session) else session
         self.session = opened
         """The session of the newest run; before any run, the session that was passed in or opened last."""

@@ -3,16 +3,12 @@
 pydantic-ai passes the whole list before every request. Nearly always that is the previous list, the same objects, with
 new messages at the end, and only the new ones are recorded. Otherwise the session compares the lists by content. An
 unchanged message is sent as the same object that pydantic-ai passed in.
-
-An agent serves many conversations. The pool opens the session of each once and closes the least recently used ones.
-The messages of a closed session remain in the store, unless it is a private store in memory, which then deletes them.
 """
 
 import asyncio
 import operator
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic_ai.messages import ModelMessage, ModelRequestPart
@@ -32,18 +28,13 @@ from holdfast.adapters.pydantic_ai.messages import (
 from holdfast.adapters.pydantic_ai.tools import without_recall
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.events import Usage
-from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
-from holdfast.errors import PendingToolCallsError, SettingsError
-from holdfast.models.base import CachedPrefix, Summarizer
+from holdfast.errors import PendingToolCallsError
+from holdfast.models.base import CachedPrefix
 from holdfast.models.pydantic_ai import AgentRequest, PydanticAiSummarizer
-from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.delegation import Delegate
 from holdfast.session.request import Request
 from holdfast.session.session import Session
-from holdfast.stores.base import Store
-from holdfast.stores.memory import MemoryStore
-from holdfast.stores.open import open_store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,89 +259,3 @@ class AgentConversation:
 
 def _part_ids(last: Sequence[ModelMessage]) -> tuple[int, ...]:
     return tuple(id(part) for message in last for part in message.parts)
-
-
-MAX_OPEN_SESSIONS = 256
-"""How many sessions stay open at once."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionOptions:
-    """The options of `Session.open` that all sessions share."""
-
-    store: str | Store | None = None
-    policy: str | Policy | None = None
-    summarizer: str | Summarizer | None = None
-    compaction: CompactionOptions | None = None
-
-
-class SessionPool:
-    """Open conversations by the ids of their sessions."""
-
-    def __init__(self, options: SessionOptions, session: Session | None = None) -> None:
-        for setting in fields(options):
-            if session is not None and getattr(options, setting.name) is not None:
-                raise SettingsError(setting.name, "cannot be combined with an open session; pass it to Session.open")
-        self._options = options
-        self._fixed = AgentConversation(_check_session_format(session)) if session is not None else None
-        self._store: Store | None = None
-        self._conversations: OrderedDict[str, AgentConversation] = OrderedDict()
-        self._open_lock = asyncio.Lock()
-
-    @property
-    def conversations(self) -> list[AgentConversation]:
-        """All conversations whose sessions are open."""
-        return [*([self._fixed] if self._fixed else []), *self._conversations.values()]
-
-    async def conversation(self, session_id: str) -> AgentConversation:
-        """Return a conversation; open its session first if necessary."""
-        if self._fixed is not None and session_id == self._fixed.session.id:
-            return self._fixed
-        async with self._open_lock:
-            known = self._conversations.get(session_id)
-            if known is None:
-                known = self._conversations[session_id] = AgentConversation(
-                    _check_session_format(await self._open_session(session_id))
-                )
-                await self._close_idle()
-            self._conversations.move_to_end(session_id)
-            return known
-
-    async def close(self) -> None:
-        """Close what the pool has opened; a session or a store that was passed in stays open."""
-        async with self._open_lock:
-            while self._conversations:
-                _, conversation = self._conversations.popitem(last=False)
-                await conversation.session.close()
-            if self._store is not None and isinstance(self._options.store, str | None):
-                await self._store.close()
-                self._store = None
-
-    async def _open_session(self, session_id: str) -> Session:
-        if self._fixed is not None:
-            return await self._fixed.session.open_sibling(session_id)
-        options = self._options
-        if self._store is None:
-            self._store = open_store(options.store or "memory://")
-        return await Session.open(
-            session_id,
-            store=self._store,
-            policy=options.policy or "default",
-            summarizer=options.summarizer,
-            compaction=options.compaction,
-        )
-
-    async def _close_idle(self) -> None:
-        idle = [session_id for session_id, one in self._conversations.items() if not one.active_runs]
-        for session_id in idle[: max(0, len(self._conversations) - MAX_OPEN_SESSIONS)]:
-            await self._conversations.pop(session_id).session.close()
-            if isinstance(self._store, MemoryStore) and not isinstance(self._options.store, MemoryStore):
-                await self._store.delete(session_id)
-
-
-def _check_session_format(session: Session) -> Session:
-    known = session.history.format or SESSION_FORMAT
-    if known != SESSION_FORMAT:
-        problem = f"session {session.id!r} has the format {known}; copy it into a new session with convert()"
-        raise SettingsError("format", problem)
-    return session
