@@ -171,6 +171,7 @@ def test_an_agent_without_async_is_governed_too_and_its_state_stays_whole(middle
     model = RepeatingChatModel(requests=[])
     agent = create_agent(model, middleware=[middleware], checkpointer=InMemorySaver())
 
+    state: Any = {}
     for number in range(60):
         state = agent.invoke({"messages": [HumanMessage(f"{number} " + "say it " * 40)]}, configured("t"))
 
@@ -189,7 +190,8 @@ def test_a_message_that_stays_as_it_was_is_sent_as_the_same_object(middleware: H
     thought: Any = [{"type": "thinking", "thinking": "hm", "signature": "s1"}, {"type": "text", "text": "fine"}]
     messages = [HumanMessage("one"), AIMessage(thought), HumanMessage("two")]
 
-    agent.invoke({"messages": messages}, configured("t"))
+    given: Any = {"messages": messages}
+    agent.invoke(given, configured("t"))
 
     assert [message.content for message in model.requests[0]] == ["Be brief.", "one", thought, "two"]
     assert model.requests[0][2] is messages[1]
@@ -248,6 +250,7 @@ def test_langchains_own_summary_counts_as_a_compaction_so_that_recall_still_reac
     agent = create_agent(model, middleware=[summaries, middleware], checkpointer=InMemorySaver())
 
     agent.invoke({"messages": [HumanMessage("the code is KESTREL")]}, configured("t"))
+    state: Any = {}
     for _ in range(5):
         state = agent.invoke({"messages": [HumanMessage("go on")]}, configured("t"))
 

@@ -98,7 +98,7 @@ class FrameworkConversation(Generic[MessageT]):
         """The text of the last response."""
         self._codec = codec
         self._lock = asyncio.Lock()
-        self._known: list[MessageT] = []
+        self.known: list[MessageT] = []
         """The framework's list as it was recorded, with the responses since."""
         self._known_state: object = None
         """The state of the session at that time."""
@@ -123,6 +123,18 @@ class FrameworkConversation(Generic[MessageT]):
                 request = await self._prepare(options, has_recall=needs_recall)
             return self._outgoing(request)
 
+    async def load(self) -> list[MessageT]:
+        """Return the messages of the session, compacted ones included, as the framework's list of them."""
+        async with self._lock:
+            await self.session.refresh()
+            if not self.known or self._known_state != self._session_state():
+                natives = await self.agent.messages()
+                self.known = [self._codec.decode(native) for native in natives]
+                positions = recorded_positions(self.session, self.agent.scope)
+                self._recorded = dict(zip(positions, zip(natives, self.known, strict=True), strict=True))
+                self._known_state = self._session_state()
+            return list(self.known)
+
     async def sync(self, messages: Sequence[MessageT]) -> None:
         """Record the new messages of a list."""
         async with self._lock:
@@ -132,19 +144,26 @@ class FrameworkConversation(Generic[MessageT]):
         """Record the model's response to the last request."""
         async with self._lock:
             await self._record(messages, usage)
-            self._known += messages
+            self.known += messages
             self._known_state = self._session_state()
             self.last_text = "\n".join(text for message in messages if (text := self._codec.text(message)))
+
+    async def answer(self, text: str) -> None:
+        """End a delegate's conversation with its answer."""
+        if isinstance(self.agent, Delegate):
+            await self.agent.answer(text)
+
+    async def rewind_last(self) -> None:
+        """Take the newest message of the session back."""
+        async with self._lock:
+            await self.session.rewind(to=recorded_positions(self.session, self.agent.scope)[-1])
+            self.known.pop()
+            self._known_state = self._session_state()
 
     async def retry(self, error: object) -> list[MessageT]:
         """Return a smaller version of the last request; raises as `Session.retry` does."""
         async with self._lock:
             return self._outgoing(await self.agent.retry(error))
-
-    def new_messages(self, messages: Sequence[MessageT]) -> list[MessageT]:
-        """Return the messages of a list that are not recorded yet, if it continues the recorded list."""
-        known = len(self._known)
-        return list(messages[known:]) if list(messages[:known]) == self._known else list(messages)
 
     async def _prepare(self, options: FrameworkRequest, *, has_recall: bool) -> Request:
         tools = [*options.tools, *([options.recall_tool] if options.recall_tool and has_recall else [])]
@@ -165,18 +184,16 @@ class FrameworkConversation(Generic[MessageT]):
         raise AssertionError  # pragma: no cover - the second attempt returns or raises
 
     async def _sync(self, messages: Sequence[MessageT]) -> None:
-        known = len(self._known)
-        extends = known <= len(messages) and list(messages[:known]) == self._known
+        known = len(self.known)
+        extends = known <= len(messages) and list(messages[:known]) == self.known
         if self.agent is not self.session:
             # The list of a sub-agent only grows, so every message that is not known yet is new.
-            await self._record(
-                [one for one in messages[known if extends else 0 :] if extends or one not in self._known]
-            )
+            await self._record([one for one in messages[known if extends else 0 :] if extends or one not in self.known])
         elif extends and self._known_state == self._session_state():
             await self._record(messages[known:])
         else:
             await self._resync(messages)
-        self._known, self._known_state = list(messages), self._session_state()
+        self.known, self._known_state = list(messages), self._session_state()
 
     async def _record(self, messages: Sequence[MessageT], usage: Usage | None = None) -> None:
         if not messages:
@@ -245,8 +262,8 @@ class SubAgentCall(Generic[MessageT]):
         """End the delegation, if there is one: with the last response as its answer, or with an error."""
         if self._child is None or self._context is None:
             return
-        if error is None and isinstance(self._child.agent, Delegate):
-            await self._child.agent.answer(self._child.last_text)
+        if error is None:
+            await self._child.answer(self._child.last_text)
         kind = type(error) if error is not None else None
         await self._context.__aexit__(kind, error, None)
 

@@ -201,7 +201,7 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _options(self, request: ModelRequest[Any], *, has_recall: bool) -> FrameworkRequest:
         name = self._model or getattr(request.model, "model_name", None) or getattr(request.model, "model", None)
-        budget, profile = self._budget, getattr(request.model, "profile", None) or {}
+        budget, profile = self._budget, cast("Mapping[str, Any]", getattr(request.model, "profile", None) or {})
         if budget is None and (window := profile.get("max_input_tokens")):
             budget = Budget.resolve(provider_window=window)
         others = [tool for tool in request.tools if _tool_name(tool) != RECALL_TOOL]
@@ -358,10 +358,10 @@ def _arguments_text(arguments: object) -> str:
 
 def _arguments(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value: object = json.loads(text)
     except ValueError:
         return {}
-    return value if isinstance(value, dict) else {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _usage(answer: AIMessage) -> Usage | None:
