@@ -17,7 +17,7 @@ PACKAGE = SOURCE / "holdfast"
 LAYERS = (
     {"blocking", "compaction", "delegation", "lab", "memory", "recall", "settings", "storage"},
     {"apps.cli"},
-    {"apps.chat", "apps.lab"},
+    {"apps.chat", "apps.lab", "apps.mcp"},
     {"apps.settings"},
     {"adapters", "testing", "govern"},
     {"session"},

@@ -18,13 +18,14 @@ from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import RunContext, ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, AgentToolset, CombinedToolset
 
+from holdfast.adapters.framework_conversation import MIN_RECALL_BUDGET, has_omissions
 from holdfast.adapters.pydantic_ai.conversation import (
     AgentConversation,
     AgentRequestOptions,
 )
 from holdfast.adapters.pydantic_ai.messages import SESSION_FORMAT
 from holdfast.adapters.pydantic_ai.processors import dangling_calls, patch_dangling_tool_calls
-from holdfast.adapters.pydantic_ai.tools import MIN_RECALL_BUDGET, RecallToolset, compaction_toolset, without_recall
+from holdfast.adapters.pydantic_ai.tools import RecallToolset, compaction_toolset, without_recall
 from holdfast.adapters.session_pool import SessionOptions, SessionPool
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.events import Usage
@@ -264,7 +265,9 @@ class GovernedRun(AbstractCapability[Any]):
         """Return the next request. It offers the recall tool once a request has left something out."""
         request = await conversation.prepare(request_context, options)
         needs_recall = request.receipt.budget.tokens >= MIN_RECALL_BUDGET and (
-            options.has_recall or bool(self._holdfast.recall_from) or conversation.has_omissions(request)
+            options.has_recall
+            or bool(self._holdfast.recall_from)
+            or has_omissions(conversation.session, conversation.agent.scope, request)
         )
         if options.recall_tool is None or options.has_recall == needs_recall:
             return request

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic_ai.messages import ModelMessage, ModelRequestPart
 from pydantic_ai.models import ModelRequestContext
 
+from holdfast.adapters.framework_conversation import recorded_positions
 from holdfast.adapters.pydantic_ai.messages import (
     SESSION_FORMAT,
     carry_state_parts,
@@ -81,14 +82,6 @@ class AgentConversation:
         """Whether the last request offered the recall tool."""
         return self.agent.scope in self.session.history.session_state.recall_scopes
 
-    def has_omissions(self, request: Request) -> bool:
-        """Return whether a request omits or shortens messages: only then is recall of use to a model."""
-        if request.receipt.compacted or request.receipt.clipped or request.receipt.elided:
-            return True
-        sent = set(request.positions)
-        entries = self.session.history.context(self.agent.scope).visible_entries()
-        return any(entry.position not in sent for entry in entries)
-
     async def past_messages(self) -> list[ModelMessage]:
         """Return the messages of the conversation, including compacted ones."""
         async with self._lock:
@@ -101,7 +94,7 @@ class AgentConversation:
                 self._objects[id(native)] = native, message
             messages = [message for native in natives if (message := self._message_of(native)) is not None]
             self._state_parts = {}
-            await self._apply_state_parts(self._recorded_positions(), messages)
+            await self._apply_state_parts(recorded_positions(self.session, self.agent.scope), messages)
             self._remember_messages(join_system_text(messages))
             return list(self._known_messages)
 
@@ -194,18 +187,6 @@ class AgentConversation:
             if loads_capability(message) and position not in self.session.history.session_state.pins:
                 await self.session.pin(position)
 
-    def _recorded_positions(self) -> list[int]:
-        """Return the positions of the messages that the agent's `messages` returns."""
-        scope, entries = self.agent.scope, self.session.history.entries
-        context = self.session.history.context(scope)
-        return [
-            position
-            for position in range(context.state.cleared_at, context.length)
-            if context.message_scopes[position] == scope
-            and context.is_in_view(position)
-            and not entries[position].message.is_from_memory
-        ]
-
     async def _resync(self, messages: Sequence[ModelMessage]) -> None:
         """Compare the list with the session by content, and match recorded messages with objects again."""
         if self.agent is not self.session:
@@ -221,7 +202,9 @@ class AgentConversation:
         if len(natives) == len(pairs):
             self._objects = {id(one): (one, message) for one, (_, message) in zip(natives, pairs, strict=True)}
             self._state_parts = {}
-            await self._apply_state_parts(self._recorded_positions(), [message for _, message in pairs])
+            await self._apply_state_parts(
+                recorded_positions(self.session, self.agent.scope), [message for _, message in pairs]
+            )
             self._changed_system_texts = [
                 text
                 for recorded, (current, _) in zip(natives, pairs, strict=True)
