@@ -140,7 +140,7 @@ class FrameworkConversation(Generic[MessageT]):
         async with self._lock:
             await self._sync(messages)
 
-    async def record_response(self, messages: Sequence[MessageT], usage: Usage | None) -> None:
+    async def record_response(self, messages: Sequence[MessageT], usage: object) -> None:
         """Record the model's response to the last request."""
         async with self._lock:
             await self._record(messages, usage)
@@ -195,7 +195,7 @@ class FrameworkConversation(Generic[MessageT]):
             await self._resync(messages)
         self.known, self._known_state = list(messages), self._session_state()
 
-    async def _record(self, messages: Sequence[MessageT], usage: Usage | None = None) -> None:
+    async def _record(self, messages: Sequence[MessageT], usage: object = None) -> None:
         if not messages:
             return
         natives = [self._codec.encode(message) for message in messages]

@@ -278,6 +278,9 @@ class AgentContract:
         assert len(str(sent.messages)) < len(str(rejected.messages))
         assert agent.texts(sent.messages).count("and now?") == 1
         assert validate(sent.messages, agent.format) == []
+        session = await self.open_session(agent)
+        assert agent.texts(await session.messages())[-2:] == ["and now?", "now it fits"]
+        await session.close()
 
     async def test_a_cancelled_turn_leaves_a_log_that_the_next_turn_continues(self, agent: AgentHarness) -> None:
         agent.script = [call_tools((LOOK_TOOL, {"query": "tide"})), ScriptedSilence()]
