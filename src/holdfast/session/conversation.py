@@ -153,12 +153,13 @@ class Conversation:
     ) -> range:
         """Record messages, and return their positions; they are durable when this returns.
 
+        `format` is that of the session's messages; once one is recorded, None means the same, before that OpenAI chat.
         `usage` is what the provider billed for the last of them: its usage object as it came, from JSON or from its
         library, or an object with `input_tokens` (without cached ones), `output_tokens`, `cache_read_tokens` and
         `cache_write_tokens`. It calibrates the token counts.
         """
         self._check_running()
-        message_format = self._check_format(self._default_format if format is None else format)
+        message_format = self._check_format(format)
         scope = self._resolve_scope(scope)
         natives, decoded = decode_messages(messages, message_format)
         billed, last = None if usage is None else read_usage(usage), len(natives) - 1
@@ -427,15 +428,13 @@ class Conversation:
             with suppress(StoreError, ConcurrentWriteError):
                 await self._log.append(*signals)
 
-    @property
-    def _default_format(self) -> str:
-        """The format of recorded messages if the caller names none."""
-        return "openai-chat"
-
     def _check_running(self) -> None:
         """Raise if the conversation has ended."""
 
-    def _check_format(self, format_name: str) -> MessageFormat:
+    def _check_format(self, format_name: str | None) -> MessageFormat:
+        """Return the format of new messages: that of the session, which a caller may repeat."""
+        if format_name is None:
+            return self.history.message_format
         message_format, known = format_named(format_name), self.history.format
         if known and message_format.name != known:
             problem = (

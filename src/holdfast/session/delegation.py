@@ -172,10 +172,6 @@ class Delegate(DelegatingConversation):
         await self._log.append(*interrupted, finished)
         self._builder.forget_scope(finished.scope)
 
-    @property
-    def _default_format(self) -> str:
-        return self.history.message_format.name
-
     def _check_running(self) -> None:
         if self._finished is not None:
             raise DelegationEndedError(self.scope, self._finished.state)

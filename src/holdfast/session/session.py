@@ -211,7 +211,7 @@ class Session(DelegatingConversation):
 
     # Recording.
 
-    async def add_memory_note(self, text: str, *, format: str = "openai-chat") -> int:  # noqa: A002
+    async def add_memory_note(self, text: str, *, format: str | None = None) -> int:  # noqa: A002
         """Record a note from memory, and return its position; the model sees it as reference, not as user text."""
         message_format = self._check_format(format)
         native = message_format.encode(user(check_text("text", text), trust="memory"))
@@ -220,7 +220,7 @@ class Session(DelegatingConversation):
             return (await self._log.append_messages([event], [message_format.decode(native, 0)])).start
 
     @locked
-    async def attach(self, name: str, text: str, *, format: str = "openai-chat") -> int:  # noqa: A002
+    async def attach(self, name: str, text: str, *, format: str | None = None) -> int:  # noqa: A002
         """Record a text as an attachment, and return its position.
 
         No request carries an attachment. `attachment` and recall read it, and it is forked, exported, deleted and
@@ -238,7 +238,7 @@ class Session(DelegatingConversation):
         self,
         messages: Sequence[Mapping[str, object]],
         *,
-        format: str = "openai-chat",  # noqa: A002 - the word users say
+        format: str | None = None,  # noqa: A002 - the word users say
         compacted: str | None = None,
     ) -> range:
         """Record the new messages of a complete list, and return their positions.
@@ -519,6 +519,7 @@ class Session(DelegatingConversation):
         if await self.store.length(other.id):
             raise SettingsError("session", f"{other.id!r} already exists; choose another id")
         await self._log.copy_to(other._log, stop)  # noqa: SLF001 - one session to another
+        await other.refresh()
         return other
 
     def open_sibling(self, session_id: str) -> "SessionOpener":
