@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 from pydantic_ai import RetryModelRequest, UserPromptNode
-from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.capabilities import AbstractCapability, durable_operation
 from pydantic_ai.messages import InstructionPart, ModelMessage, ModelRequest, ModelResponse
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import RunContext, ToolDefinition
@@ -134,6 +134,16 @@ class Holdfast(AbstractCapability[Any]):
 
     # For pydantic-ai.
 
+    @durable_operation(name="past_messages")
+    async def past_messages(self, ctx: RunContext[Any], session_id: str) -> list[ModelMessage]:
+        """Return the messages of a conversation before a run.
+
+        An engine for durable workflows runs this as one step, so that a run that is executed again begins with the same
+        messages as the first time; what it has recorded since is then recognized, and not recorded twice.
+        """
+        del ctx
+        return await (await self.pool.conversation(session_id)).past_messages()
+
     async def for_run(self, ctx: RunContext[Any]) -> AbstractCapability[Any]:
         """Return the capability of one run."""
         own = ctx.conversation_id or ctx.run_id or "run"
@@ -158,6 +168,8 @@ class GovernedRun(AbstractCapability[Any]):
         self, holdfast: Holdfast, session_id: str, delegation: AgentConversation | None = None, *, is_nested: bool
     ) -> None:
         self._holdfast = holdfast
+        self.pool = holdfast.pool
+        """The conversations: a durable engine calls `Holdfast.past_messages` on the capability of the run."""
         self._session_id = session_id
         self._delegation = delegation
         self._is_nested = is_nested
@@ -224,7 +236,10 @@ class GovernedRun(AbstractCapability[Any]):
         if not isinstance(node, UserPromptNode):
             self._messages = ctx.messages
         elif not ctx.messages and self._conversation is not None:
-            past = await self._conversation.past_messages()
+            if self._delegation is None:
+                past = await self._holdfast.past_messages(ctx, self._session_id)
+            else:
+                past = await self._conversation.past_messages()
             # Deferred calls are answered by the results that come with the prompt.
             is_new = node.user_prompt is not None and node.deferred_tool_results is None
             ctx.messages[:] = patch_dangling_tool_calls(past) if is_new else past
