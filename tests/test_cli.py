@@ -107,7 +107,7 @@ def test_a_conversation_is_shown_as_it_stands_and_as_it_was_sent(
     now = run(capsys, "show", "report-1")[1]
     then = json.loads(run(capsys, "show", "rep", "--at", "1", "--json")[1])
 
-    assert "--- system\nBe brief." in now
+    assert "--- system\n  Be brief." in now
     assert "→ read_file" in now
     assert "Fix it." in now
     assert (then["request"], then["system"], then["messages"]) == (1, "Be brief.", [user_message("Why does it fail?")])

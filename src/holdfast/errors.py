@@ -118,14 +118,15 @@ class UnknownScopeError(SettingsError):
 class PendingToolCallsError(HoldfastError):
     """Raised when the newest tool calls have no results yet.
 
-    Append their results and try again, or pass `interrupted=True` if they will never come.
+    Record their results and try again. If they will never come, call `session.interrupt()`, or pass
+    `interrupted=True` to `govern`.
     """
 
     def __init__(self, call_ids: Sequence[str]) -> None:
         listed = ", ".join(repr(call_id) for call_id in call_ids)
         super().__init__(
-            f"no result yet for the newest tool call(s) {listed}: append the results, "
-            "or pass interrupted=True if they will never come"
+            f"no result yet for the newest tool call(s) {listed}: record the results; "
+            "if they will never come, call session.interrupt(), or pass interrupted=True to govern()"
         )
         self.call_ids = tuple(call_ids)
 

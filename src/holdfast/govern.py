@@ -186,7 +186,6 @@ def _receipt(view: View, transcript: Transcript, situation: Situation, repairs: 
         view,
         situation,
         view.token_count(situation, transcript.tokens_of),
-        messages_before=len(transcript),
         kept=kept,
         clipped=clipped,
         elided=elided,

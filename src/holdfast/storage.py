@@ -1,7 +1,7 @@
 """The public names of storage: the stores of session logs, their events, and proof that a log holds what was sent.
 
-`Session.open` takes a URL or a `Store`. To write another store, implement `Store` and run the tests of
-`holdfast.testing.store_contract` against it.
+`Session.open` takes a URL or a `Store`; sessions with the same URL share one store. To write another store, implement
+`Store` and run the tests of `holdfast.testing.store_contract` against it.
 """
 
 from holdfast.core.history.codec import to_record as event_record

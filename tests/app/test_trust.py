@@ -21,6 +21,7 @@ EXAMPLES = {
     "model": "'openai:gpt-5'",
     "summarization_model": "'openai:gpt-5'",
     "n_ctx": "1_000_000",
+    "idle_seconds": "1",
     "system": "'system.md'",
     "models": "{ embedded = { window = 1_000_000 } }",
     "preset": "'cowagent'",

@@ -17,7 +17,7 @@ def test_a_conversation_from_the_first_line_to_the_last(sit: Sit, served: Served
     served.script.append(text_stream("Tabs are **not** spaces.\n\n", "Split on both."))
     person = sit()
 
-    person.sees("/help lists the commands", "0/")
+    person.sees("/help lists the commands", "tokens (0%)")
     person.says("Why does the parser fail?")
     person.sees("› Why does the parser fail?", "Tabs are not spaces.", "Split on both.", "tokens")
     person.types(CTRL_D)

@@ -170,7 +170,7 @@ def test_at_the_hard_line_everything_but_a_short_tail_is_folded_at_once() -> Non
 def test_the_reason_says_how_full_it_was_and_when_the_fold_pays() -> None:
     plan = decide(history_of(generate_session(300)), DEFAULT, situation(16_000, prices=PROVIDER_PRICES["gpt-4o"]))
 
-    assert "of the budget (threshold 95%); compacting to about" in plan.reasons[0]
+    assert "for messages (threshold 95%); compacting to about" in plan.reasons[0]
     assert "requests (gpt-4o prices)" in plan.reasons[0]
 
 

@@ -85,7 +85,7 @@ def test_tables_inside_tables_are_read() -> None:
         (
             'base = "copilot"\n[compaction.triggers]\nbackground = "a"',
             "policy.compaction.triggers.background",
-            "must lie between",
+            "must be a number, not 'a'",
         ),
         (
             'base = "copilot"\n[compaction.triggers]\nmin_messages = -5',

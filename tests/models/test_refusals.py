@@ -112,6 +112,35 @@ def overflow_of_pydantic_ai() -> pai.ModelHTTPError:
     )
 
 
+class GenaiClientError(Exception):
+    """An error with the attributes of `google.genai.errors.ClientError`."""
+
+    def __init__(self, code: int, details: dict[str, object]) -> None:
+        super().__init__(f"{code} INVALID_ARGUMENT. {details}")
+        self.code = code
+        self.details = details
+
+
+class BotoClientError(Exception):
+    """An error with the attributes of `botocore.exceptions.ClientError`."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(f"An error occurred ({code}) when calling the Converse operation: {message}")
+        self.response = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
+
+
+def httpx_error(status: int, body: object) -> httpx.HTTPStatusError:
+    request = httpx.Request("POST", "http://127.0.0.1/v1")
+    return httpx.HTTPStatusError("it failed", request=request, response=httpx.Response(status, json=body))
+
+
+def unread_httpx_error(status: int) -> httpx.HTTPStatusError:
+    request = httpx.Request("POST", "http://127.0.0.1/v1")
+    response = httpx.Response(status, stream=httpx.ByteStream(b"later"))
+    return httpx.HTTPStatusError("it failed", request=request, response=response)
+
+
+GEMINI_OVERFLOW = "The input token count (1200293) exceeds the maximum number of tokens allowed (1048576)."
 REQUEST = httpx2.Request("POST", "http://127.0.0.1/v1")
 CODED: dict[str, object] = {"message": OVERFLOW, "code": "context_length_exceeded"}
 FALLBACKS = [pai.UserError("x"), pai.ModelConnectionError("m", "y")]
@@ -151,6 +180,17 @@ LIBRARIES: list[tuple[Exception, tuple[object, ...]]] = [
     (ConnectionResetError(104, "reset"), (ModelUnreachableError,)),
     (ImportError("Please install `groq`"), (ModelAccessError,)),
     (ValueError("what a custom model raises"), (ModelRefusedError, None, False)),
+    (RuntimeError("prompt is too long: 208310 tokens > 200000 maximum"), (ModelOverflowError, 200_000, 208_310)),
+    (GenaiClientError(400, {"error": {"message": GEMINI_OVERFLOW}}), (ModelOverflowError, 1_048_576, 1_200_293)),
+    (GenaiClientError(429, {"error": {"message": "slow down"}}), (ModelBusyError, None)),
+    (
+        BotoClientError(400, "ValidationException", "Input is too long for requested model."),
+        (ModelOverflowError, None, None),
+    ),
+    (BotoClientError(429, "ThrottlingException", "Too many tokens, please wait."), (ModelBusyError, None)),
+    (httpx_error(400, {"error": {"message": TOO_LONG}}), (ModelOverflowError, 200_000, 208_310)),
+    (httpx_error(401, {"error": {"message": "no"}}), (ModelAccessError,)),
+    (unread_httpx_error(500), (ModelRefusedError, 500, True)),
 ]
 
 

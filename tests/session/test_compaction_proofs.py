@@ -131,7 +131,7 @@ async def test_why_a_fold_was_made_is_in_the_log() -> None:
     receipts = [receipt for receipt in await session.receipts() if receipt.event.success]
     assert receipts[0].event == returned_event
     assert receipts[0].event.reason.startswith("a digest, because the compaction failed")
-    assert "of the budget" in receipts[-1].event.reason
+    assert "for messages (threshold" in receipts[-1].event.reason
 
 
 @pytest.mark.seed("C-49")

@@ -106,7 +106,7 @@ async def test_the_error_names_what_is_wrong_and_what_would_do(call: Call, value
     [
         ({"store": 5}, "store: must be the URL of a store, or a store, not 5"),
         ({"model": 5}, "model: must be the name of a model, not 5"),
-        ({"summarizer": 5}, "compaction.automatic: must be the name of a model, or a Summarizer, not 5"),
+        ({"summarizer": 5}, "summarizer: must be the name of a model, or a holdfast.compaction.Summarizer, not 5"),
         ({"compaction": "x"}, "compaction: must be a CompactionOptions, not 'x'"),
         ({"clock": 5}, "clock: must be a function that returns milliseconds, not 5"),
     ],

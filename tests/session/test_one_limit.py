@@ -80,6 +80,19 @@ async def test_a_prompt_limit_that_is_no_number_is_refused_by_name() -> None:
         Session.open("s", max_prompt_tokens="many")  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.parametrize("limit", [0, -1, 63])
+async def test_a_prompt_limit_that_holds_no_conversation_is_refused_and_not_kept(limit: int) -> None:
+    session = await Session.open("s", model="gpt-5")
+    await session.record([user_message("hello")])
+
+    with pytest.raises(SettingsError, match=r"max_prompt_tokens: .*at least"):
+        await session.prepare(16_000, max_prompt_tokens=limit)
+    with pytest.raises(SettingsError, match=r"max_prompt_tokens: .*at least"):
+        await session.switch_model("gpt-5", max_prompt_tokens=limit)
+
+    assert (await session.prepare(16_000)).messages == [user_message("hello")]
+
+
 @pytest.mark.seed("D-4", "D-13")
 async def test_cowagent_keeps_its_fifty_thousand_tokens_in_a_running_turn() -> None:
     session = await Session.open("s", policy="cowagent", model="gpt-5")

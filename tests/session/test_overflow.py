@@ -333,3 +333,23 @@ async def test_room_for_the_answer_in_a_refused_size_is_no_sign_of_another_vocab
     smaller = await session.retry(text, status=400)
 
     assert smaller.tokens.total == smaller.tokens.counted
+
+
+async def test_an_exception_that_is_no_overflow_is_raised_itself() -> None:
+    session = await talked(MemoryStore())
+    await session.prepare(100_000)
+    mistake = ValueError("a mistake in the caller's code")
+
+    with pytest.raises(ValueError, match="a mistake") as raised:
+        await session.retry(mistake)
+
+    assert raised.value is mistake
+
+
+async def test_an_exception_that_says_overflow_only_in_its_text_gets_a_smaller_request() -> None:
+    session = await talked(MemoryStore())
+    request = await session.prepare(100_000)
+
+    smaller = await session.retry(RuntimeError("prompt is too long: 208310 tokens > 200000 maximum"))
+
+    assert smaller.tokens.total < request.tokens.total

@@ -88,7 +88,7 @@ async def test_the_reason_is_on_the_receipt_and_so_is_why_nothing_was_done() -> 
 
     (made,), (failed,) = await session.receipts(), await other.receipts()
 
-    assert "% of the budget (threshold 95%); compacting to about" in made.reason
+    assert " for messages (threshold 95%); compacting to about" in made.reason
     assert (made.summary.by_model, made.summary.usage, made.summary.dollars, made.summary.duration_ms) == (
         None,
         None,
@@ -197,3 +197,39 @@ def test_what_a_change_does_is_read_again_and_a_wrong_one_is_named() -> None:
 @pytest.mark.parametrize(("model", "known"), [("gpt-5", True), ("openai:gpt-5-2025-08-07", True), ("nobody", False)])
 def test_a_bill_is_reckoned_where_the_prices_are_known(model: str, *, known: bool) -> None:
     assert (dollars_of(USAGE, model) is not None) == known
+
+
+async def test_the_receipt_of_a_request_that_was_compacted_counts_what_was_there_before_the_compaction() -> None:
+    session = await Session.open("r1", store=MemoryStore(), model="gpt-5")
+    await record_turns(session, 12)
+    await session.record([user_message("so?")])
+    whole = await session.prepare(16_000)
+
+    request = await session.prepare(whole.tokens.total * 2 // 3)
+
+    assert [event.KIND for event in await session.events()].count(log.CompactionCompleted.KIND) == 1
+    assert request.receipt.tokens_before == whole.receipt.tokens_before == whole.tokens
+    assert request.receipt.messages_before == whole.receipt.messages_before == 25
+    assert request.tokens.total < whole.tokens.total
+    assert [reason for reason in request.receipt.reasons if "digest replaces" in reason] == []
+
+
+async def test_an_undone_compaction_is_not_made_again_as_long_as_the_messages_fit() -> None:
+    session = await Session.open("r1", store=MemoryStore(), model="gpt-5")
+    await record_turns(session, 12)
+    await session.record([user_message("so?")])
+    whole = await session.prepare(16_000)
+    budget = int(whole.tokens.total * 1.05)
+
+    compacted = await session.prepare(budget)
+    await session.undo()
+    undone = await session.prepare(budget)
+    can_redo = session.history.can_redo
+    too_small = await session.prepare(whole.tokens.total * 2 // 3)
+
+    assert (compacted.tokens.total < whole.tokens.total, undone.messages == whole.messages, can_redo) == (True,) * 3
+    assert undone.receipt.reasons == (
+        "the last change was undone, so nothing is compacted as long as the messages fit",
+    )
+    assert too_small.tokens.total < whole.tokens.total
+    assert [event.KIND for event in await session.events()].count(log.CompactionCompleted.KIND) == 2

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast import Session
+from holdfast.core.history.events import MessageAppended, ProviderSignalled
 from holdfast.errors import StoreUnavailableError
 from holdfast.session.log import records as log
 from holdfast.session.log.leases import HELD_HERE
@@ -85,3 +86,38 @@ async def test_an_agent_that_could_not_be_told_its_task_is_not_at_work_for_ever(
 
     assert [one.state for one in await session.delegations()] == ["abandoned", "answered"]
     assert [owner for owner in HELD_HERE if owner in session.history.session_state.running_delegates.values()] == []
+
+
+class CancelsOnce(MemoryStore):
+    """Cancels its caller when a value or a record that begins with some text is written or read for the first time."""
+
+    def __init__(self, beginning: str) -> None:
+        super().__init__()
+        self.beginning = beginning
+
+    def _cancel_at(self, name: str) -> None:
+        if self.beginning and name.startswith(self.beginning):
+            self.beginning = ""
+            raise asyncio.CancelledError
+
+    async def get_value(self, key: str) -> Any:
+        self._cancel_at(key)
+        return await super().get_value(key)
+
+    async def append(self, session: str, records: Any, **rest: Any) -> int:
+        self._cancel_at(str(records[0]["type"]))
+        return await super().append(session, records, **rest)
+
+
+@pytest.mark.parametrize("beginning", [MessageAppended.KIND, "retention:", ProviderSignalled.KIND])
+async def test_a_message_recorded_again_after_its_recording_was_cancelled_is_stored_once(beginning: str) -> None:
+    store = CancelsOnce(beginning)
+    said = [user_message("hello"), {"role": "assistant", "content": [{"type": "compaction", "content": "so far"}]}]
+    async with Session.open("s", store=store) as opened:
+        with pytest.raises(asyncio.CancelledError):
+            await opened.record(said, format="anthropic-messages")
+
+        assert await opened.record(said, format="anthropic-messages") == range(2)
+        assert await opened.messages() == said
+        assert await opened.record(said, format="anthropic-messages") == range(2, 4), "later it is said again"
+    assert store.beginning == ""

@@ -2,6 +2,7 @@
 
 import json
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -177,3 +178,54 @@ def test_a_utf16_file_is_read_with_a_note() -> None:
 
     assert found.notes == ["it was written in UTF-16"]
     assert [loss.reason for loss in found.losses] == ["1 of its messages have no role"]
+
+
+TOOL_USE = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+SAID: dict[str, list[Mapping[str, object]]] = {
+    "openai-chat": [{"role": "user", "content": "x"}, {"role": "tool", "tool_call_id": "a", "content": "y"}],
+    "anthropic-messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": [TOOL_USE]}],
+    "gemini": [{"role": "user", "parts": [{"text": "x"}]}],
+    "openai-responses": [{"role": "user", "content": [{"type": "input_text", "text": "x"}]}],
+}
+
+
+def lines(*values: object) -> bytes:
+    return "\n".join(map(json.dumps, values)).encode()
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_plain_messages_are_read_in_the_format_that_they_show(name: str) -> None:
+    of_lines, of_list = load_bytes(lines(*SAID[name])), load_bytes(lines(SAID[name]))
+    of_messages = load_bytes(lines({"messages": SAID[name]}))
+
+    assert {one.conversations[0].format for one in (of_lines, of_list, of_messages)} == {name}
+    assert [message for _, message in of_lines.conversations[0].messages] == SAID[name]
+
+
+def test_messages_of_two_formats_are_refused_with_the_line() -> None:
+    mixed = lines({"role": "user", "content": "x"}, *SAID["gemini"], *SAID["openai-chat"])
+
+    with pytest.raises(MalformedInputError, match=r"input, line 4: its message is of format openai-chat, but that of"):
+        load_bytes(mixed)
+
+
+def test_records_of_two_formats_are_refused_with_the_line() -> None:
+    records = [
+        {"timeMs": 1, "type": "message.appended", "schema": 1, "data": {"format": name, "native": SAID[name][0]}}
+        for name in ("openai-chat", "openai-chat", "gemini")
+    ]
+
+    with pytest.raises(
+        MalformedInputError, match=r"input, line 3: its message is of format gemini, but that of line 1"
+    ):
+        load_bytes(lines(*records))
+
+
+@pytest.mark.parametrize("time_ms", [10**23, -1, "soon", 1.5])
+def test_a_time_that_is_none_is_noted_with_its_line_and_the_record_stays(time_ms: object) -> None:
+    native = {"format": "openai-chat", "native": {"role": "user", "content": "x"}}
+
+    found = load_bytes(lines({"timeMs": time_ms, "type": "message.appended", "schema": 1, "data": native}))
+
+    assert [time for _, time, _ in found.conversations[0].records] == [None]
+    assert found.notes == ["line 1: timeMs is not a time in milliseconds; the time before it was used"]

@@ -109,14 +109,14 @@ async def test_a_connection_lost_during_an_append_leaves_the_log_unchanged(own_s
 
 
 class Between:
-    """A proxy that cuts the connection after a commit has arrived and before it is acknowledged."""
+    """A proxy that cuts the connection after a write has arrived and before it is acknowledged."""
 
     def __init__(self, url: str, folder: Path) -> None:
         server, _, self._behind = url.partition("?host=")
         self.url = f"{server}?host={folder}"
         self._path = folder / ".s.PGSQL.5432"
         self.cuts = 0
-        """How many commits it will still cut off."""
+        """How many writes it will still cut off."""
         self.is_down = False
         """Whether it rejects all connections after that."""
         self._lines: list[asyncio.Future[None]] = []
@@ -157,7 +157,7 @@ class Between:
 
     async def _ordered(self, reader: asyncio.StreamReader, orders: asyncio.StreamWriter, cut: asyncio.Event) -> None:
         while data := await reader.read(65_536):
-            if b"COMMIT" in data and self.cuts:
+            if (b"COMMIT" in data or b"INSERT INTO holdfast.events" in data) and self.cuts:
                 self.cuts -= 1
                 cut.set()
             orders.write(data)

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from holdfast.errors import SequenceConflictError, StoreUnavailableError
-from holdfast.stores import postgres
+from holdfast.stores import postgres_pool
 from holdfast.stores.base import Snapshot
 from holdfast.stores.postgres import PostgresStore
 from holdfast.testing.store_contract import NOW_MS, message_record
@@ -82,7 +82,7 @@ async def test_a_statement_that_waits_too_long_for_a_lock_is_reported(
     new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = new_database()
-    monkeypatch.setattr(postgres, "STATEMENT_TIMEOUT_MS", 200)
+    monkeypatch.setattr(postgres_pool, "STATEMENT_TIMEOUT_MS", 200)
     store = PostgresStore(url)
     await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
     async with await psycopg.AsyncConnection.connect(url) as other:

@@ -5,12 +5,14 @@ import sqlite3
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
-from holdfast.errors import DamagedStoreError, StoreUnavailableError
+from holdfast.errors import DamagedStoreError, SettingsError, StoreUnavailableError
 from holdfast.stores.base import IndexEntry, Store
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.open import open_store
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.store_contract import NOW_MS, StoreContract, message_record
 
@@ -144,3 +146,17 @@ async def test_nothing_of_a_deleted_session_is_left_in_the_file(path: Path) -> N
     await store.close()
 
     assert all(secret.encode() not in file.read_bytes() for file in path.parent.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a#1.db", "a?2.db", "a b%.db"])
+def test_every_character_of_a_sqlite_url_belongs_to_the_file_name(tmp_path: Path, name: str) -> None:
+    relative, absolute = open_store(f"sqlite:///{quote(name, safe='#?')}"), open_store(f"sqlite:///{tmp_path}/{name}")
+
+    assert isinstance(relative, SqliteStore)
+    assert isinstance(absolute, SqliteStore)
+    assert (relative.path, absolute.path) == (Path(name), tmp_path / name)
+
+
+def test_a_sqlite_url_with_a_nul_is_refused() -> None:
+    with pytest.raises(SettingsError, match="store: sqlite:/// needs the path of a file"):
+        open_store("sqlite:///a\0b")

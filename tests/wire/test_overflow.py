@@ -39,6 +39,11 @@ OVERFLOWS = [
         131_072,
         140_000,
     ),
+    (
+        "Prompt contains 65673 tokens and 0 draft tokens, too large for model with 32768 maximum context length",
+        32_768,
+        65_673,
+    ),
     ("Input is too long for requested model.", None, None),
     ("prompt tokens (9000) exceed model maximum (8192)", 8_192, 9_000),
     ("Please reduce the length of the messages or completion.", None, None),

@@ -167,6 +167,9 @@ def turn(role: str, *blocks: Any) -> dict[str, Any]:
 MARKED = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
 HI = {"role": "user", "content": "hi"}
 
+SEARCH = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+FOUND = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
+
 ANTHROPIC = [
     ([], [("not-empty", "messages")]),
     ([turn("assistant", {"type": "text", "text": "x"}), HI], [("first-role", "messages[0]")]),
@@ -197,6 +200,12 @@ ANTHROPIC = [
         [HI, turn("assistant", {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}), HI],
         [("server-result", "messages[1].content[0]")],
     ),
+    ([HI, turn("assistant", SEARCH, MARKED), HI], [("server-use", "messages[1].content[0]")]),
+    ([HI, turn("assistant", SEARCH, FOUND, FOUND), HI], [("server-result", "messages[1].content[2]")]),
+    ([HI, turn("assistant", SEARCH, use("a")), turn("user", result("a")), turn("assistant", FOUND), HI], []),
+    ([HI, turn("assistant", SEARCH, use("a")), turn("user", result("a"))], []),
+    ([HI, turn("assistant", SEARCH)], []),
+    ([HI, turn("assistant", SEARCH, FOUND)], [("last-role", "messages[1]")]),
     ([turn("user", *[MARKED] * 5)], [("cache-marks", "request")]),
     ([turn("user", *[{"type": "image", "source": {}}] * 101)], [("images", "messages")]),
     ([HI, turn("assistant", use("a"), use("b")), turn("user", result("b"), result("a"), MARKED)], []),

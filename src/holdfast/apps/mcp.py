@@ -57,7 +57,7 @@ SESSIONS_DESCRIPTION = (
     "names. Use an id as `conversation` in the other tools."
 )
 MAX_PAGE_CHARS = 20_000
-MAX_LISTED_SESSIONS = 50
+MAX_ANSWERED_SESSIONS = 50
 NO_MEMORY_TEXT = (
     "There is no memory: it is off. The user can choose a folder: holdfast config memory ~/.holdfast/memory"
 )
@@ -92,7 +92,7 @@ TOOL_SCHEMAS: Mapping[str, tuple[str, Mapping[str, object]]] = {
             "type": "object",
             "properties": {
                 "prefix": {"type": "string", "description": "list only ids that begin with this"},
-                "limit": {"type": "integer", "minimum": 1, "maximum": MAX_LISTED_SESSIONS},
+                "limit": {"type": "integer", "minimum": 1, "maximum": MAX_ANSWERED_SESSIONS},
             },
             "additionalProperties": False,
         },
@@ -144,7 +144,7 @@ class ConversationReader:
 
     async def _list_sessions(self, arguments: Mapping[str, object]) -> str:
         prefix, limit = arguments.get("prefix", ""), arguments.get("limit")
-        most = min(MAX_LISTED_SESSIONS, limit) if is_integer(limit) else MAX_LISTED_SESSIONS
+        most = min(MAX_ANSWERED_SESSIONS, limit) if is_integer(limit) else MAX_ANSWERED_SESSIONS
         infos = await self._store.sessions(prefix=str(prefix), limit=max(1, most))
         return "\n".join(map(_session_line, infos)) or "There are no conversations."
 

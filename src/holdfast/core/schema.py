@@ -103,6 +103,10 @@ def _problem(value: object, hint: object, bounds: Bounds | None) -> str | None:
         return "must be a whole number" if is_whole else "must be a number"
     if is_whole:
         return f"must be a whole number from {bounds.minimum:,} to {bounds.maximum:,}"
+    if not is_number(value):
+        return "must be a number"
+    if bounds.is_maximum_excluded and value == bounds.maximum:
+        return f"must be below {bounds.maximum:g}"
     return f"must lie between {bounds.minimum} and {bounds.maximum:g}"
 
 

@@ -16,6 +16,8 @@ from holdfast.core.planning.situation import DEFAULT_WINDOW, MILLION, Budget, Pr
 
 NAME_SIMILARITY = 0.75
 """How alike two names must be for one to be suggested for the other."""
+MAX_NAME_CHARS = 200
+"""A longer name is like none; comparing takes quadratic time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ def nearest_model(name: str) -> str | None:
     """Return the known name that is most like a name, if one is; providers and letter case do not count."""
     from difflib import get_close_matches  # noqa: PLC0415 - only for unknown names
 
+    if len(name) > MAX_NAME_CHARS:
+        return None
     last = _spellings(name.lower())[2]
     return next(iter(get_close_matches(last, _rows_by_name(), n=1, cutoff=NAME_SIMILARITY)), None)
 

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
+from typing import TypeGuard
 
 from holdfast.errors import (
     FIRST_SERVER_STATUS,
@@ -84,7 +85,7 @@ def error_from_response(
 
 
 def as_model_error(model: str, error: Exception) -> HoldfastError:
-    """Return an error of pydantic-ai, openai, anthropic, httpx or the system as one of ours."""
+    """Return an error of a provider's library, of an HTTP client or of the system as one of ours."""
     if isinstance(error, HoldfastError):
         return error
     members: object = getattr(error, "exceptions", None)
@@ -94,17 +95,52 @@ def as_model_error(model: str, error: Exception) -> HoldfastError:
     names = {kind.__name__ for kind in type(error).__mro__}
     if named := _error_by_class_name(model, error, names):
         return named
-    body: object = getattr(error, "body", None)
-    code: object = getattr(error, "status_code", None)
-    known = (known for name, known in ERROR_STATUSES.items() if name in names)
-    status = code if isinstance(code, int) else next(known, None)
+    status, body = _status_and_body(error)
+    if status is None:
+        status = next((known for name, known in ERROR_STATUSES.items() if name in names), None)
     if status is None and body is None:
+        refusal = classify(str(error))
+        if refusal is not None and refusal.kind == "overflow":
+            return _overflow(model, refusal)
         return ModelRefusedError(model, f"{type(error).__name__}: {_shorten(str(error))}")
     if is_mapping(body) and "error" not in body:
         # Some libraries remove the outer object.
         body = {"error": body}
     text_or_body = str(error) if body is None else body
     return error_from_response(model, text_or_body, status=status, retry_after=_requested_wait(error))
+
+
+def _status_and_body(error: Exception) -> tuple[int | None, object]:
+    """Return the status and the body of the response that an exception carries, where there are any.
+
+    openai, anthropic and pydantic-ai have `status_code` and `body`; google-genai has `code` and `details`; botocore has
+    `response` as an object of JSON; httpx and requests have `response` with `status_code` and `text`.
+    """
+    code: object = getattr(error, "status_code", None)
+    body: object = getattr(error, "body", None)
+    response: object = getattr(error, "response", None)
+    if is_mapping(response):
+        metadata, problem = response.get("ResponseMetadata"), response.get("Error")
+        code = metadata.get("HTTPStatusCode") if code is None and is_mapping(metadata) else code
+        if body is None and is_mapping(problem):
+            body = {"message": problem.get("Message"), "code": problem.get("Code")}
+    elif code is None:
+        code = getattr(response, "status_code", None)
+    if code is None and _is_error_status(number := getattr(error, "code", None)):
+        code = number
+    details: object = getattr(error, "details", None)
+    if body is None and is_mapping(details):
+        body = details
+    return (code if isinstance(code, int) else None), _text_of(response) if body is None else body
+
+
+def _text_of(response: object) -> str | None:
+    try:
+        text: object = getattr(response, "text", None)
+    except RuntimeError:
+        # The answer was a stream, and httpx has not read it.
+        return None
+    return text if isinstance(text, str) else None
 
 
 def _error_by_class_name(model: str, error: Exception, names: set[str]) -> ModelError | None:
@@ -181,7 +217,11 @@ def _status_inside(body: object) -> int | None:
             return None
     error = body.get("error") if is_mapping(body) else None
     code: object = error.get("code") if is_mapping(error) else None
-    return code if isinstance(code, int) and FIRST_HTTP_ERROR <= code <= LAST_HTTP_ERROR else None
+    return code if _is_error_status(code) else None
+
+
+def _is_error_status(code: object) -> TypeGuard[int]:
+    return isinstance(code, int) and FIRST_HTTP_ERROR <= code <= LAST_HTTP_ERROR
 
 
 def _text(body: object) -> str:

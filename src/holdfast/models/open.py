@@ -43,6 +43,11 @@ def parse_endpoint(model: str) -> ModelEndpoint | None:
     return ModelEndpoint(url, name)
 
 
+def is_summarizer_name(model: str) -> bool:
+    """Return whether `open_summarizer` can open a model: one with its provider or its endpoint, or a known name."""
+    return ":" in model or model in {EMBEDDED, "test"}  # pydantic-ai's own test model
+
+
 def open_summarizer(model: str) -> Summarizer:
     """Return a summarizer by its name.
 

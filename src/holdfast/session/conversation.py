@@ -5,7 +5,6 @@ own. All conversations of a session share one `SessionEngine`.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from holdfast.core.conversation.messages import Entry
@@ -31,7 +30,6 @@ from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import (
     ArtifactTooLargeError,
     CompactionError,
-    ConcurrentWriteError,
     MalformedInputError,
     ModelError,
     SettingsError,
@@ -41,6 +39,7 @@ from holdfast.errors import (
 from holdfast.session.calibration import UsageCalibrator
 from holdfast.session.compaction.compactor import CompactionOptions, Compactor
 from holdfast.session.inputs import (
+    as_json_messages,
     check_count,
     check_endpoint,
     check_extras,
@@ -63,8 +62,8 @@ from holdfast.session.sync import with_read_notes
 from holdfast.session.thinking import with_prefix_hashes
 from holdfast.session.tools import COMPACT_CONTEXT, COMPACT_DESCRIPTION, COMPACT_PARAMETERS, ModelTool
 from holdfast.stores.base import Store
-from holdfast.wire.formats import format_named
-from holdfast.wire.signals import message_signals
+from holdfast.wire.formats import detect_format, format_named
+from holdfast.wire.json_reader import is_mapping
 from holdfast.wire.usage import read_usage
 
 MAX_ALLOWANCE_FACTOR = 4
@@ -85,10 +84,11 @@ class SessionEngine:
         endpoint: str | None,
         compaction: CompactionOptions,
         processors: RequestProcessors,
+        format_name: str | None = None,
     ) -> None:
         self.model = model
         self.endpoint = endpoint
-        self.log = SessionLog(store, session_id, clock)
+        self.log = SessionLog(store, session_id, clock, format_name)
         self.compactor = Compactor(self.log, policy, compaction)
         self.calibrator = UsageCalibrator(store, clock)
         self.builder = RequestBuilder(self.log, self.compactor, self.calibrator, processors)
@@ -143,7 +143,7 @@ class Conversation:
 
     async def record(
         self,
-        messages: Sequence[Mapping[str, object]],
+        messages: Sequence[Mapping[str, object] | object],
         *,
         format: str | None = None,  # noqa: A002 - the word users say
         usage: object = None,
@@ -153,13 +153,15 @@ class Conversation:
     ) -> range:
         """Record messages, and return their positions; they are durable when this returns.
 
-        `format` is that of the session's messages; once one is recorded, None means the same, before that OpenAI chat.
+        Messages are JSON objects, or the objects of a provider's library. `format` is the session's by default, and
+        the first messages show it if nobody names it.
         `usage` is what the provider billed for the last of them: its usage object as it came, from JSON or from its
         library, or an object with `input_tokens` (without cached ones), `output_tokens`, `cache_read_tokens` and
         `cache_write_tokens`. It calibrates the token counts.
         """
         self._check_running()
-        message_format = self._check_format(format)
+        messages = as_json_messages(messages)
+        message_format = self._check_format(format, messages)
         scope = self._resolve_scope(scope)
         natives, decoded = decode_messages(messages, message_format)
         billed, last = None if usage is None else read_usage(usage), len(natives) - 1
@@ -180,9 +182,7 @@ class Conversation:
                 await self._engine.calibrator.record_usage(billed, scope)
             if any(message.role == "assistant" for message in decoded):
                 self._engine.overflow_retry.reset(scope)
-            places = await self._log.append_messages(events, decoded)
-            await self._record_signals(events, places)
-            return places
+            return await self._log.append_messages(events, decoded)
 
     @retried
     async def prepare(
@@ -198,6 +198,10 @@ class Conversation:
         endpoint: str | None = None,
     ) -> Request:
         """Return the next request: valid for its provider, within its budget, and recorded.
+
+        `system` and `tools` are counted, and the request holds them as they are, beside its messages: pass
+        `request.system` and `request.tools` on as your provider takes them. With OpenAI chat, record the system text as
+        the first message instead.
 
         `model` and `endpoint` apply to this request; None means those of the session. `max_prompt_tokens` is the
         largest prompt that the provider of the model accepts, if it names one; it applies to later requests too.
@@ -267,7 +271,8 @@ class Conversation:
         named = self._resolve_scope(scope)
 
         async def call(arguments: Mapping[str, object]) -> str:
-            focus = arguments.get("focus")
+            # A model wrote the arguments: they may be anything.
+            focus = arguments.get("focus") if is_mapping(arguments) else None
             try:
                 done = await self._compact(focus if isinstance(focus, str) else "", "agent_request", None, named)
             except (CompactionError, ModelError) as error:
@@ -416,26 +421,22 @@ class Conversation:
 
     # For subclasses.
 
-    async def _record_signals(self, events: Sequence[log.MessageAppended], positions: range) -> None:
-        """Record where a response says that its provider has compacted the conversation. Caller must hold the lock."""
-        signals = [
-            log.ProviderSignalled(signal=signal, payload={"position": position})
-            for position, event in zip(positions, events, strict=True)
-            for signal in message_signals(event.native)
-        ]
-        if signals:
-            # The messages are recorded; without the observation nothing is missing.
-            with suppress(StoreError, ConcurrentWriteError):
-                await self._log.append(*signals)
-
     def _check_running(self) -> None:
         """Raise if the conversation has ended."""
 
-    def _check_format(self, format_name: str | None) -> MessageFormat:
-        """Return the format of new messages: that of the session, which a caller may repeat."""
+    def _check_format(self, format_name: str | None, messages: Sequence[Mapping[str, object]] = ()) -> MessageFormat:
+        """Return the format of messages: the one that the caller names, the session's, or the one they show."""
+        known = self.history.format or self._log.format_name
         if format_name is None:
-            return self.history.message_format
-        message_format, known = format_named(format_name), self.history.format
+            seen = detect_format(messages)
+            if known and seen and not known.startswith(seen):
+                problem = (
+                    f"the messages of this session are in {known}, and these are in {seen}; "
+                    f"open a new session with format={seen!r}, or convert them with convert()"
+                )
+                raise SettingsError("format", problem)
+            format_name = known or seen or "openai-chat"
+        message_format = format_named(format_name)
         if known and message_format.name != known:
             problem = (
                 f"the messages of this session are in {known}; convert {message_format.name} messages with convert()"

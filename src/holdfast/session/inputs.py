@@ -1,32 +1,42 @@
 """Checks the arguments of session calls; each error says which values are accepted."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from holdfast.core.conversation.json_values import dump_json, is_sendable_json, replace_surrogates
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.transcript import MessageFormat
-from holdfast.core.schema import is_integer, short_repr
+from holdfast.core.schema import is_integer, is_number, short_repr
 from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.redaction import redact_text
-from holdfast.wire.formats import split_elements
+from holdfast.wire.formats import split_elements, without_response_fields
 from holdfast.wire.json_reader import InputPath
 
 MAX_ENDPOINT_CHARS = 2_000
 LOCAL_HOSTS, FIRST_EPHEMERAL_PORT = {"127.0.0.1", "localhost", "[::1]"}, 32_768
 
 
-def decode_messages(
-    messages: object, message_format: MessageFormat
-) -> tuple[list[Mapping[str, object]], list[Message]]:
-    """Return messages as single elements of their format, and decoded."""
+def as_json_messages(messages: object) -> list[Mapping[str, object]]:
+    """Return messages as JSON objects; messages of the libraries of OpenAI and Anthropic become what is sent back."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise MalformedInputError("messages", f"must be a list of objects, not {messages!r:.60}")
-    elements = list(cast("Sequence[object]", messages))
-    for index, element in enumerate(elements):
-        if not isinstance(element, Mapping):
-            raise MalformedInputError(f"messages[{index}]", "must be an object")
-    natives, indexes = split_elements(message_format, elements)
+    found: list[Mapping[str, object]] = []
+    for index, element in enumerate(cast("Sequence[object]", messages)):
+        dump = getattr(element, "model_dump", None)
+        native: object = dump(mode="json", exclude_none=True, warnings=False) if callable(dump) else element
+        if not isinstance(native, Mapping):
+            problem = f"must be a message as a dict, or an object of the provider's library, not {short_repr(element)}"
+            raise MalformedInputError(f"messages[{index}]", problem)
+        found.append(without_response_fields(cast("Mapping[str, object]", native)))
+    return found
+
+
+def decode_messages(
+    messages: Sequence[Mapping[str, object]], message_format: MessageFormat
+) -> tuple[list[Mapping[str, object]], list[Message]]:
+    """Return messages as single elements of their format, and decoded."""
+    natives, indexes = split_elements(message_format, list[object](messages))
     decoded = [message_format.decode(native, index) for index, native in zip(indexes, natives, strict=True)]
     return cast("list[Mapping[str, object]]", natives), decoded
 
@@ -87,6 +97,28 @@ def check_text(setting: str, value: object) -> str:
     if not isinstance(value, str):
         raise SettingsError(setting, f"must be text, not {short_repr(value)}")
     return value
+
+
+def check_clock(clock: Callable[[], float]) -> Callable[[], int]:
+    """Return a clock that counts whole milliseconds; it raises if the given one returns no number."""
+    if not callable(clock):
+        raise SettingsError("clock", f"must be a function that returns milliseconds, not {short_repr(clock)}")
+
+    def whole_milliseconds() -> int:
+        now: object = clock()
+        if not is_number(now) or not math.isfinite(now):
+            raise SettingsError("clock", f"must return milliseconds as a number, not {short_repr(now)}")
+        return int(now)
+
+    return whole_milliseconds
+
+
+def check_line(setting: str, value: object) -> str:
+    """Check that a value is a string without line breaks and other control characters."""
+    text = check_text(setting, value)
+    if any(char != " " and not char.isprintable() for char in text):
+        raise SettingsError(setting, f"must be one line without control characters, not {short_repr(value)}")
+    return text
 
 
 def check_count(setting: str, value: object) -> int:

@@ -45,11 +45,14 @@ class OverflowRetry:
         self._builder.last_prepared.pop(scope, None)
 
     async def retry(self, error: object, status: int | None = None, scope: str = MAIN) -> Request:
-        """Return a smaller request after a rejection; raises it as an error if it is no overflow, or nothing helps."""
+        """Return a smaller request after a rejection; raises it as an error if it is no overflow, or nothing helps.
+
+        An exception that is no overflow is raised itself, so that callers can catch it by its own type.
+        """
         state = self._state_of(scope)
         problem = _as_error((state.prepared.options.model if state else None) or "model", error, status)
         if state is None or not isinstance(problem, ModelOverflowError):
-            raise problem
+            raise error if isinstance(error, Exception) else problem
         options = state.prepared.options
         await self._calibrator.learn_refusal(
             options.served_model, counted=state.last_request.tokens.counted, size=problem.size, limit=problem.limit
@@ -75,7 +78,7 @@ class OverflowRetry:
             if is_smaller and request.hash not in state.refused_hashes:
                 state.last_request = request
                 return request
-        raise problem
+        raise problem from (error if isinstance(error, Exception) else None)
 
     def _state_of(self, scope: str) -> _RetryState | None:
         """Return the progress of the retries; the first request after a new message starts over."""

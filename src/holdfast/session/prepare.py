@@ -38,12 +38,12 @@ from holdfast.core.planning.steps import (
 )
 from holdfast.counters.models import binds_thinking, budget_for, find_model, prices_of
 from holdfast.counters.vocabularies import counter_for
-from holdfast.errors import ConcurrentWriteError
+from holdfast.errors import ConcurrentWriteError, HoldfastError, NotInMemoryError, StoreError
 from holdfast.models.base import CachedPrefix
 from holdfast.session.calibration import ServedModel, UsageCalibrator
 from holdfast.session.compaction.compactor import Compactor
 from holdfast.session.compaction.summarizer import SentRequest
-from holdfast.session.inputs import check_count, extras_json
+from holdfast.session.inputs import extras_json
 from holdfast.session.log.event_log import SessionLog
 from holdfast.session.request import Request, policy_hash, request_of, request_prepared_event
 from holdfast.session.thinking import bind_thinking
@@ -169,11 +169,7 @@ class RequestBuilder:
             options = _limited_options(options, self._budget(options), limit, reasons)
         waits = 0
         while True:
-            try:
-                async with self._log.locked():
-                    request = await self._attempt(options, reasons, may_wait=waits < MAX_SUMMARY_WAITS)
-            except ConcurrentWriteError:
-                continue
+            request = await self._attempt_until_current(options, reasons, may_wait=waits < MAX_SUMMARY_WAITS)
             if request is not None:
                 if not options.refusals:
                     self.last_prepared[options.scope] = LastPrepared(original, request, len(self._log.history))
@@ -183,6 +179,29 @@ class RequestBuilder:
             if self._log.history.session_state.ready_summary is None:
                 # There is no summary, so plan this request as if no model could write one.
                 options = replace(options, without_summarizer=True)
+
+    async def _attempt_until_current(
+        self, options: RequestOptions, reasons: list[str], *, may_wait: bool
+    ) -> Request | None:
+        """Return the result of an attempt on a history that no other writer has changed meanwhile.
+
+        The first attempt does not ask the store for news, because what it records fails if there are any. If it raises
+        an error, the decision is made again on a refreshed history.
+        """
+        is_refreshed, known_reasons = False, len(reasons)
+        while True:
+            try:
+                async with self._log.lock:
+                    if is_refreshed or not self._log.is_loaded:
+                        await self._log.refresh()
+                    return await self._attempt(options, reasons, may_wait=may_wait)
+            except (StoreError, NotInMemoryError):
+                raise
+            except HoldfastError as error:
+                if is_refreshed and not isinstance(error, ConcurrentWriteError):
+                    raise
+                is_refreshed = True
+                del reasons[known_reasons:]
 
     def forget_scope(self, scope: str) -> None:
         """Forget the last request of an agent that will make no more."""
@@ -231,7 +250,8 @@ class RequestBuilder:
     def set_prompt_limit(self, model: str | None, max_prompt_tokens: int | None) -> None:
         """Keep the requests to a model within the largest prompt that its provider accepts; None changes nothing."""
         if max_prompt_tokens is not None:
-            self.prompt_limits[model] = check_count("max_prompt_tokens", max_prompt_tokens)
+            # A limit that no budget can have is refused before it is kept: it would fail every later request.
+            self.prompt_limits[model] = Budget.resolve(max_prompt_tokens=max_prompt_tokens).tokens
 
     def _budget(self, options: RequestOptions) -> Budget:
         return budget_for(
@@ -265,14 +285,15 @@ class RequestBuilder:
         if policy.apply == "inline" and plan_input.situation.has_ready_summary:
             await self._compactor.commit(plan_input.situation)
             plan_input = self.plan_input(options, calibration)
-        rounds = 0
+        rounds, before = 0, None
         while True:
             plan = make_plan(plan_input, policy)
             # Make a view before the steps too: if none is possible, this raises before anything is recorded.
             view = view_of(plan_input, policy, self.processors)
+            before = before or view
             if plan.now and has_open_round(view, plan_input, policy):
                 plan = after_open_round(plan)
-            reasons += (*plan.reasons, *view.reasons)
+            reasons += plan.reasons
             rounds += 1
             if not plan.now or rounds == MAX_PLAN_ROUNDS:
                 break
@@ -281,7 +302,13 @@ class RequestBuilder:
                 if await self._apply_step(step, plan_input, reason, may_wait=may_wait):
                     return None
                 plan_input = self.plan_input(options, calibration)
-        return await self._finish(plan, view, plan_input, options, tuple(dict.fromkeys(reasons)))
+        view = replace(
+            view,
+            tokens_before=before.tokens_before,
+            messages_before=before.messages_before,
+            is_before_counted=before.is_before_counted,
+        )
+        return await self._finish(plan, view, plan_input, options, tuple(dict.fromkeys((*reasons, *view.reasons))))
 
     async def _apply_step(self, step: Step, plan_input: PlanInput, reason: str, *, may_wait: bool) -> bool:
         """Carry out a step, and return whether the request must first wait for a summary."""
@@ -323,7 +350,7 @@ class RequestBuilder:
         prefix_break = self._prefix_break(self.last_requests.get(scope), request, options)
         if not options.refusals:
             self._budgets[scope, options.model] = situation.budget
-        self.last_requests[scope] = SentRequest(
+        sent = SentRequest(
             prefix=CachedPrefix(
                 format=self._log.history.message_format.name,
                 messages=request.messages,
@@ -342,7 +369,7 @@ class RequestBuilder:
             await self._compactor.shelve_ready_summary(except_scope=scope)
         for step in plan.later:
             if isinstance(step, CompactSpan) and self._compactor.may_start(plan_input):
-                await self._compactor.start(step, plan_input, last_request=self.last_requests.get(scope))
+                await self._compactor.start(step, plan_input, last_request=sent)
         await self._log.append(
             usage_measured_event(view, request.tokens, situation),
             *(() if view.truncated is None else (view.truncated,)),
@@ -350,6 +377,7 @@ class RequestBuilder:
                 request, view, plan_input, policy_hash(self._compactor.policy), prefix_break=prefix_break, **prefix
             ),
         )
+        self.last_requests[scope] = sent
         if view.is_emergency:
             self._compactor.observers.start_memory_update()
         if scope == log.MAIN:

@@ -131,7 +131,6 @@ def request_of(
         view,
         situation,
         view.token_count(situation),
-        messages_before=len(history),
         kept=kept,
         clipped=clipped,
         elided=elided,

@@ -138,8 +138,8 @@ class RequestedCompaction:
         if step is None:
             raise NothingToCompactError(spoken)
         if needs_context and not plan_input.situation.has_summarizer:
-            remedy = "open the session with summariser=…"
-            raise ModelAccessError("summariser", "there is no model to write the summary", remedy)
+            remedy = "open the session with summarizer=…"
+            raise ModelAccessError("summarizer", "there is no model to write the summary", remedy)
         return replace(step, trigger=trigger), plan_input
 
     def _completed_event(

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from secrets import token_hex
 from types import TracebackType
-from typing import TypeAlias, TypeVar, get_args
+from typing import NoReturn, TypeAlias, TypeVar, get_args
 
 from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.messages import Thinking, user
@@ -35,8 +35,11 @@ from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.conversation import SessionEngine
 from holdfast.session.delegation import DelegatingConversation, end_abandoned_delegations
 from holdfast.session.inputs import (
+    as_json_messages,
+    check_clock,
     check_count,
     check_endpoint,
+    check_line,
     check_model,
     check_position,
     check_text,
@@ -57,7 +60,7 @@ from holdfast.session.sync import (
 )
 from holdfast.session.thinking import with_prefix_hashes
 from holdfast.stores.base import Store, check_session_id
-from holdfast.stores.open import open_store
+from holdfast.stores.open import SHARED_STORES, open_store
 from holdfast.stores.retention import delete_expired_sessions
 from holdfast.wire.formats import format_named
 from holdfast.wire.signals import stream_signals
@@ -83,16 +86,15 @@ class Session(DelegatingConversation):
         compaction: CompactionOptions,
         clock: Clock,
         processors: RequestProcessors = NO_PROCESSORS,
+        format_name: str | None = None,
     ) -> None:
         self.id = check_session_id(session_id)
         rules, model, endpoint = policy_named(policy), check_model(model), check_endpoint(endpoint)
-        self.store = open_store(store)
         self.clock = clock
-        self._owns_store = isinstance(store, str)
-        if not callable(clock):
-            raise SettingsError("clock", f"must be a function that returns milliseconds, not {short_repr(clock)}")
         if not isinstance(processors, RequestProcessors):
             raise SettingsError("processors", f"must be a RequestProcessors, not {short_repr(processors)}")
+        self._shares_store = isinstance(store, str)
+        self.store = SHARED_STORES.share(store, self) if isinstance(store, str) else open_store(store)
         engine = SessionEngine(
             self.store,
             session_id,
@@ -102,6 +104,7 @@ class Session(DelegatingConversation):
             endpoint=endpoint,
             compaction=compaction,
             processors=processors,
+            format_name=None if format_name is None else format_named(format_name).name,
         )
         super().__init__(engine, log.MAIN)
         self.expired_sessions: list[str] = []
@@ -120,15 +123,19 @@ class Session(DelegatingConversation):
         compaction: CompactionOptions | None = None,
         max_prompt_tokens: int | None = None,
         processors: RequestProcessors = NO_PROCESSORS,
-        clock: Clock = now_ms,
+        clock: Callable[[], float] = now_ms,
         endpoint: str | None = None,
+        format: str | None = None,  # noqa: A002 - the word users say
     ) -> "SessionOpener":
         """Open a session, or start one; use it with `async with` or `await`.
 
+        `store` is the URL of a store or a `Store`. All sessions of the process with the same URL share one store, which
+        is closed with the last of them; only `memory://` names a new store each time.
         `summarizer` is the name of a pydantic-ai model, or a `Summarizer`; `compaction` has more options. `processors`
         change each request at stages of their own. `endpoint` is the address that serves the model, such as
         `https://api.openai.com/v1`: how a provider counts, and what it accepts, is learned for each endpoint and model.
-        `max_prompt_tokens` is the largest prompt that the provider of the model accepts, if it names one.
+        `max_prompt_tokens` is the largest prompt that the provider of the model accepts, if it names one. `format` is
+        the format of the messages; without it the first messages show it, and plain text counts as OpenAI chat.
         """
         options = CompactionOptions() if compaction is None else compaction
         if not isinstance(options, CompactionOptions):
@@ -142,8 +149,9 @@ class Session(DelegatingConversation):
             model=model,
             endpoint=endpoint,
             compaction=options,
-            clock=clock,
+            clock=check_clock(clock),
             processors=processors,
+            format_name=format,
         )
         session._builder.set_prompt_limit(session.model, max_prompt_tokens)
         return SessionOpener(session, session._start)
@@ -178,8 +186,8 @@ class Session(DelegatingConversation):
         await self._compactor.close()
         async with self._log.lock:
             await self._log.close()
-        if self._owns_store:
-            await self.store.close()
+        if self._shares_store:
+            await SHARED_STORES.release(self.store, self)
 
     @retried
     async def refresh(self) -> int:
@@ -236,7 +244,7 @@ class Session(DelegatingConversation):
     @locked
     async def sync(
         self,
-        messages: Sequence[Mapping[str, object]],
+        messages: Sequence[Mapping[str, object] | object],
         *,
         format: str | None = None,  # noqa: A002 - the word users say
         compacted: str | None = None,
@@ -248,7 +256,8 @@ class Session(DelegatingConversation):
         summary as `compacted` if you know that it has; a summary that `record_side_call` recorded is recognized.
         """
         compacted = None if compacted is None else check_text("compacted", compacted)
-        message_format = self._check_format(format)
+        messages = as_json_messages(messages)
+        message_format = self._check_format(format, messages)
         natives, decoded = decode_messages(messages, message_format)
         name = message_format.name
         fingerprints = [message_fingerprint(native, name) for native in natives]
@@ -264,9 +273,7 @@ class Session(DelegatingConversation):
         events = [log.MessageAppended(format=name, native=native) for native in natives[first_new:]]
         events = with_read_notes(self.history, events, decoded[first_new:])
         events = with_prefix_hashes(self.history, events, decoded[first_new:])
-        places = await self._log.append_messages(events, decoded[first_new:], must_be_current=True)
-        await self._record_signals(events, places)
-        return places
+        return await self._log.append_messages(events, decoded[first_new:], must_be_current=True)
 
     async def record_side_call(
         self,
@@ -419,7 +426,7 @@ class Session(DelegatingConversation):
     async def rename(self, name: str) -> None:
         """Set the session's display name."""
         self._log.lock.check_open()
-        await self.store.rename(self.id, check_text("name", name))
+        await self.store.rename(self.id, check_line("name", name))
 
     # Reading.
 
@@ -537,6 +544,7 @@ class Session(DelegatingConversation):
             compaction=self._compactor.options,
             clock=self.clock,
             processors=self._builder.processors,
+            format_name=self.history.format or self._log.format_name,
         )
         sibling._builder.prompt_limits.update(self._builder.prompt_limits)
         return sibling
@@ -554,6 +562,11 @@ class SessionOpener:
 
     async def __aenter__(self) -> Session:
         return await self._open()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say how to open the session: this is only a promise of one."""
+        hint = "write `async with Session.open(...) as session:`, or `session = await Session.open(...)`"
+        raise AttributeError(f"the session is not open yet, so it has no {name!r}: {hint}")
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

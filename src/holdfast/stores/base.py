@@ -8,7 +8,8 @@ Every method raises a `SettingsError` for any other id.
 *Appending.* A log only grows. `append` takes the length that the caller believes the log to have. If another writer
 was faster, it raises `SequenceConflictError` and writes nothing. It writes all records of a call or none. When it
 returns, they survive a killed process and a power cut (a memory store promises that only for its own lifetime).
-Appending to an unknown session creates it.
+Appending to an unknown session creates it. Appends may be made at the same time, and each has its own result: what is
+wrong with one fails no other. A caller that is cancelled has appended everything or nothing.
 
 *Reading.* `read` returns the records from a position on, in order and unchanged, with their times. An unknown session
 has no records. `read_at` returns single records by their positions, in one call.

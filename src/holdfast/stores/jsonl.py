@@ -12,13 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, cast
 
+from holdfast.core.history.events import MessageAppended
 from holdfast.errors import MalformedInputError, StoreUnavailableError
 from holdfast.stores.base import JsonRecord, StoredRecord
 from holdfast.stores.encoding import encode_record
-from holdfast.wire.pydantic_ai import is_pydantic_ai_message, split_messages
+from holdfast.wire.formats import detect_format
+from holdfast.wire.json_reader import is_mapping
+from holdfast.wire.pydantic_ai import PydanticAI, is_pydantic_ai_message, split_messages
 
 EXPORT_HEADER = "holdfast.export"
 EXPORT_SCHEMA = 1
+_LAST_TIME_MS = 253_402_300_799_999
+"""The end of the year 9999; stores keep times in 64 bits."""
 MAX_JOINED_LINES = 1_000
 """A record may span this many lines; if it is still incomplete, its first line is reported as unreadable."""
 MAX_JOINED_CHARS = 8_000_000
@@ -124,7 +129,28 @@ def load_bytes(content: bytes, name: str = "input") -> LoadedFile:
         else:
             _add_value(found, item, cast("Mapping[str, object]", item.value))
     found.losses.sort(key=lambda loss: loss.line)
+    for conversation in found.conversations:
+        _set_format(conversation, name)
     return found
+
+
+def _set_format(conversation: LoadedConversation, name: str) -> None:
+    """Set the format that messages show; raise where a later line shows another one: no request can hold both."""
+    shown = [(line, detect_format([message])) for line, message in conversation.messages]
+    for line, _, record in conversation.records:
+        data = record.get("data")
+        if record.get("type") == MessageAppended.KIND and is_mapping(data):
+            shown.append((line, cast("str | None", data.get("format"))))
+    known = [(line, one) for line, one in shown if one is not None]
+    for line, one in known:
+        if one != known[0][1]:
+            raise MalformedInputError(
+                f"{name}, line {line}",
+                f"its message is of format {one}, but that of line {known[0][0]} is {known[0][1]}; "
+                "import the messages of each format as a session of their own",
+            )
+    if known and conversation.messages and conversation.format != PydanticAI.name:
+        conversation.format = known[0][1]
 
 
 def _add_value(found: LoadedFile, item: _Item, value: Mapping[str, object]) -> None:
@@ -135,7 +161,10 @@ def _add_value(found: LoadedFile, item: _Item, value: Mapping[str, object]) -> N
     elif found.source == "holdfast":
         record = {key: content for key, content in value.items() if key != "timeMs"}
         time_ms = value.get("timeMs")
-        _first_conversation(found).records.append((item.line, time_ms if isinstance(time_ms, int) else None, record))
+        if time_ms is not None and not (isinstance(time_ms, int) and 0 <= time_ms <= _LAST_TIME_MS):
+            found.notes.append(f"line {item.line}: timeMs is not a time in milliseconds; the time before it was used")
+            time_ms = None
+        _first_conversation(found).records.append((item.line, time_ms, record))
     elif found.source == "pydantic-ai":
         conversation = _first_conversation(found)
         conversation.format = found.source

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from holdfast.errors import MissingBlobError, SequenceConflictError, UnknownSessionError
 from holdfast.stores.base import (
@@ -24,12 +24,26 @@ from holdfast.stores.search_terms import SearchTerm, index_words, rarity_weight,
 
 @dataclass(slots=True)
 class _Log:
-    info: SessionInfo
+    session: str
+    created_ms: int
+    updated_ms: int
+    name: str = ""
     records: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     """The time and the JSON of each record: a caller that changes a value it passed or got changes nothing here."""
+    texts: dict[int, str] = field(default_factory=dict[int, str])
+    """The texts that a search finds, and has not counted yet."""
     words: dict[int, Counter[str]] = field(default_factory=dict[int, Counter[str]])
     blobs: set[str] = field(default_factory=set[str])
     snapshot: Snapshot | None = None
+
+    @property
+    def info(self) -> SessionInfo:
+        return SessionInfo(self.session, self.name, len(self.records), self.created_ms, self.updated_ms)
+
+    def count_words(self) -> None:
+        """Count the words of the texts that were added since the last search."""
+        self.words |= {position: Counter(index_words(text)) for position, text in self.texts.items()}
+        self.texts.clear()
 
 
 class MemoryStore:
@@ -58,11 +72,11 @@ class MemoryStore:
         for missing in (digest for digest in blobs if digest not in self._blobs):
             raise MissingBlobError(missing)
         if log is None:
-            log = self._logs[session] = _Log(SessionInfo(session, "", 0, times.first, times.latest))
+            log = self._logs[session] = _Log(session, times.first, times.latest)
         log.records += lines
-        log.words |= {item.position: Counter(index_words(item.text)) for item in index}
+        log.texts.update((item.position, item.text) for item in index)
         log.blobs.update(blobs)
-        log.info = replace(log.info, length=len(log.records), updated_ms=max(log.info.updated_ms, times.latest))
+        log.updated_ms = max(log.updated_ms, times.latest)
         return len(log.records)
 
     async def rewrite(
@@ -121,6 +135,9 @@ class MemoryStore:
         self, words: str, *, session: str | None = None, limit: int = 20, start: int = 0, stop: int | None = None
     ) -> list[SearchHit]:
         terms = search_terms(words)
+        for name, log in self._logs.items():
+            if session in {None, name}:
+                log.count_words()
         places = [
             (name, position, counts)
             for name, log in self._logs.items()
@@ -149,7 +166,7 @@ class MemoryStore:
         check_storable_text("name", name)
         if log is None:
             raise UnknownSessionError(session)
-        log.info = replace(log.info, name=name)
+        log.name = name
 
     async def delete(self, session: str) -> bool:
         check_session_id(session)

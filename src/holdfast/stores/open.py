@@ -1,7 +1,10 @@
-"""Opens a store by its URL."""
+"""Opens a store by its URL, and shares one store among all sessions of the process that name the same URL."""
 
+import os
+import threading
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from holdfast.errors import SettingsError
 from holdfast.stores.base import Store
@@ -10,22 +13,76 @@ from holdfast.stores.sqlite.store import SqliteStore
 
 
 def open_store(url: str | Store) -> Store:
-    """Return the store that a URL names: `memory://`, `sqlite:///file`, `sqlite:////absolute`, `postgresql://…`."""
+    """Return the store that a URL names: `memory://`, `sqlite:///file`, `sqlite:////absolute`, `postgresql://…`.
+
+    It is a store of the caller's own, who closes it.
+    """
     if not isinstance(url, str):
         if not all(callable(getattr(url, name, None)) for name in ("append", "read", "length")):
             raise SettingsError("store", f"must be the URL of a store, or a store, not {url!r:.60}")
         return url
-    scheme, _, rest = url.partition("://")
+    scheme = url.partition("://")[0]
     if scheme == "memory":
         return MemoryStore()
     if scheme == "sqlite":
-        path = unquote(urlsplit(url).path)[1:] if rest.startswith("/") else unquote(rest)
-        if not path:
-            raise SettingsError("store", "sqlite:/// needs the path of a file, such as sqlite:///chats.db")
-        return SqliteStore(Path(path).expanduser())
+        return SqliteStore(_sqlite_path(url))
     if scheme in {"postgresql", "postgres"}:
         from holdfast.stores.postgres import PostgresStore  # noqa: PLC0415 - an optional extra
 
         return PostgresStore(url)
     known = "memory://, sqlite:///file, postgresql://…"
     raise SettingsError("store", f"{url.partition('@')[2] or url!r} is not the URL of a store; choose one of: {known}")
+
+
+def _sqlite_path(url: str) -> Path:
+    """Return the file of a SQLite URL; it has neither a query nor a fragment, so `?` and `#` belong to its name."""
+    path = unquote(url.partition("://")[2].removeprefix("/"))
+    if not path or "\0" in path:
+        raise SettingsError("store", "sqlite:/// needs the path of a file, such as sqlite:///chats.db")
+    return Path(path).expanduser()
+
+
+class SharedStores:
+    """The stores of this process that sessions share, by URL.
+
+    Whoever shares a store uses it until it releases it or is garbage. The last release closes the store.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Start without any store, as a forked process must: threads and connections stay with its parent."""
+        self._lock = threading.Lock()
+        self._stores: WeakValueDictionary[str, Store] = WeakValueDictionary()
+        self._users: WeakKeyDictionary[Store, WeakSet[object]] = WeakKeyDictionary()
+
+    def share(self, url: str, user: object) -> Store:
+        """Return the store of a URL, opened if there is none; `memory://` names a new store each time."""
+        scheme = url.partition("://")[0]
+        key = str(_sqlite_path(url).absolute()) if scheme == "sqlite" else url
+        with self._lock:
+            store = self._stores.get(key)
+            if store is None or (isinstance(store, SqliteStore) and store.is_file_replaced):
+                store = open_store(url)
+                if scheme != "memory":
+                    self._stores[key] = store
+            self._users.setdefault(store, WeakSet()).add(user)
+        return store
+
+    async def release(self, store: Store, user: object) -> None:
+        """Close a store unless somebody else uses it."""
+        with self._lock:
+            users = self._users.get(store, WeakSet[object]())
+            users.discard(user)
+            if is_last := not users:
+                # Whoever opens the URL from now on opens another store.
+                for key in [key for key, other in self._stores.items() if other is store]:
+                    del self._stores[key]
+        if is_last:
+            await store.close()
+
+
+SHARED_STORES = SharedStores()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=SHARED_STORES.forget)

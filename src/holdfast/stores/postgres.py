@@ -1,22 +1,25 @@
 """A store shared by many machines: PostgreSQL, through psycopg. `Store` documents each method.
 
-The store holds one connection. When it is lost, the call that noticed raises and the next call connects again. An
-append whose connection is lost may have been committed, so it checks that first. A search adds up PostgreSQL's own rank
-of each term, weighted by how rare the term is. Needs the extra `holdfast[postgres]`.
-
-The server's defaults do not weaken the contract. Transactions are READ COMMITTED whatever the database says, because
-the locks below rely on it; a transaction that the server rolls back for a conflict runs again. A commit waits for the
-disk even where `synchronous_commit` is off. No statement, and no lost network, makes a caller wait for ever. Once the
-tables exist, a role without the right to CREATE can use them.
+Each event loop that uses the store has a few connections of its own. Appends that wait at the same time are written in
+one statement, and each has its own result. When a connection is lost, the call that noticed raises and the next call
+connects again. An append whose connection is lost may have been committed, so it checks that first. A search adds up
+PostgreSQL's own rank of each term, weighted by how rare the term is. Needs the extra `holdfast[postgres]`.
 """
 
 import asyncio
+import os
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from random import random
-from typing import TypeAlias, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
-from holdfast.errors import MissingBlobError, SequenceConflictError, StoreUnavailableError, UnknownSessionError
+from holdfast.errors import (
+    MissingBlobError,
+    SequenceConflictError,
+    StoreUnavailableError,
+    UnknownSessionError,
+    WrongEventLoopError,
+)
+from holdfast.stores.appends import MAX_BATCH, Append
 from holdfast.stores.base import (
     AppendTimes,
     IndexEntry,
@@ -38,82 +41,21 @@ from holdfast.stores.encoding import (
     sha256_hex,
     unpack_records,
 )
-from holdfast.stores.event_loop import EventLoopGuard
-from holdfast.stores.search_terms import SearchTerm, index_words, search_terms
+from holdfast.stores.postgres_pool import (
+    POSTGRES_LABEL,
+    Cursor,
+    PostgresPool,
+    TupleRow,
+    as_postgres_store_error,
+    is_rejected_statement,
+    psycopg,
+)
+from holdfast.stores.search_terms import SearchTerm, index_body, search_terms
 
-try:
-    import psycopg
-    from psycopg.conninfo import conninfo_to_dict, make_conninfo
-    from psycopg.rows import TupleRow
-except ImportError as error:  # pragma: no cover - depends on what is installed
-    raise ImportError("PostgreSQL needs a driver: pip install '.[postgres]' in Holdfast's folder") from error
-
-POSTGRES_LABEL = "postgresql"
-POSTGRES_CONNECT_DEFAULTS: Mapping[str, str | int] = {
-    "connect_timeout": 10,
-    "application_name": "holdfast",
-    # Notice within a minute that the other end of the network is gone.
-    "keepalives_idle": 20,
-    "keepalives_interval": 10,
-    "keepalives_count": 4,
-    "tcp_user_timeout": 60_000,
-}
-"""Options of a connection that the URL does not name."""
-STATEMENT_TIMEOUT_MS = 60_000
-"""How long one statement may take, unless the role, the database or the URL has a limit of its own."""
-MAX_ROLLBACKS = 100
-"""How often a transaction is run again that the server rolled back for a conflict."""
-ROLLBACK_PAUSE_SECONDS = 0.02
 MAX_VECTOR_BYTES = 1_000_000
 """A little less than PostgreSQL's limit for the index of one text; it rejects larger ones."""
-MIGRATION_LOCK = 0x686F6C64
-"""The key of the advisory lock that makes the migrations of several machines wait for each other."""
-T = TypeVar("T")
-Cursor: TypeAlias = "psycopg.AsyncCursor[TupleRow]"
 _FIRST_NUMBER = re.compile(r"[0-9]+")
 _EVENTS_OF = "FROM holdfast.events JOIN holdfast.sessions ON number = session WHERE id = %s"
-UNREACHABLE_STATES = ("08", "57P", "53300")
-"""The prefixes of the codes for a server that is unreachable, shutting down, or out of connections."""
-POSTGRES_MIGRATIONS: tuple[str, ...] = (
-    """
-    CREATE TABLE holdfast.sessions (
-        number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-        id TEXT NOT NULL UNIQUE,
-        name TEXT NOT NULL DEFAULT '',
-        length BIGINT NOT NULL DEFAULT 0,
-        created_ms BIGINT NOT NULL,
-        updated_ms BIGINT NOT NULL
-    );
-    CREATE INDEX sessions_by_change ON holdfast.sessions (updated_ms, id);
-    CREATE TABLE holdfast.events (
-        session BIGINT NOT NULL REFERENCES holdfast.sessions ON DELETE CASCADE,
-        position BIGINT NOT NULL,
-        time_ms BIGINT NOT NULL,
-        data BYTEA NOT NULL,
-        PRIMARY KEY (session, position)
-    );
-    CREATE TABLE holdfast.blobs (digest TEXT PRIMARY KEY, data BYTEA NOT NULL);
-    CREATE TABLE holdfast.blob_uses (
-        session BIGINT NOT NULL REFERENCES holdfast.sessions ON DELETE CASCADE,
-        digest TEXT NOT NULL,
-        PRIMARY KEY (session, digest)
-    );
-    CREATE INDEX blob_uses_by_digest ON holdfast.blob_uses (digest);
-    CREATE TABLE holdfast.snapshots (
-        session BIGINT PRIMARY KEY REFERENCES holdfast.sessions ON DELETE CASCADE,
-        length BIGINT NOT NULL,
-        data BYTEA NOT NULL
-    );
-    CREATE TABLE holdfast.facts (key TEXT PRIMARY KEY, value BYTEA NOT NULL);
-    CREATE TABLE holdfast.words (
-        session BIGINT NOT NULL REFERENCES holdfast.sessions ON DELETE CASCADE,
-        position BIGINT NOT NULL,
-        body TSVECTOR NOT NULL,
-        PRIMARY KEY (session, position)
-    );
-    CREATE INDEX words_by_body ON holdfast.words USING GIN (body);
-    """,
-)
 POSTGRES_TABLES = tuple(
     f"holdfast.{name}" for name in ("sessions", "events", "blobs", "blob_uses", "snapshots", "facts", "words")
 )
@@ -139,6 +81,50 @@ POSTGRES_SEARCH = """
     GROUP BY id, position ORDER BY score DESC, position DESC LIMIT %s
 """
 """Parameters: the terms, a session twice, two positions, the session twice again, a limit."""
+APPEND_BATCH = b"""
+    WITH input AS (
+        SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])
+        WITH ORDINALITY AS input (id, after, length, first_ms, latest_ms, item)
+    ), created AS (
+        INSERT INTO holdfast.sessions (id, length, created_ms, updated_ms)
+        SELECT id, length, first_ms, latest_ms FROM input WHERE after = 0 ORDER BY id
+        ON CONFLICT (id) DO NOTHING RETURNING number, id
+    ), current AS (
+        SELECT number, item, input.length, latest_ms FROM holdfast.sessions JOIN input USING (id)
+        WHERE sessions.length = after ORDER BY number FOR NO KEY UPDATE OF sessions SKIP LOCKED
+    ), extended AS (
+        UPDATE holdfast.sessions SET length = current.length, updated_ms = greatest(updated_ms, latest_ms)
+        FROM current WHERE sessions.number = current.number RETURNING sessions.number, item
+    ), written AS (
+        SELECT number, item FROM extended UNION ALL SELECT number, item FROM created JOIN input USING (id)
+    ), inserted AS (
+        INSERT INTO holdfast.events (session, position, time_ms, data)
+        SELECT number, position, time_ms, data
+        FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bytea[]) AS lines (item, position, time_ms, data)
+        JOIN written USING (item)
+    ), indexed AS (
+        INSERT INTO holdfast.words (session, position, body)
+        SELECT number, position, to_tsvector('simple', body)
+        FROM unnest(%s::bigint[], %s::bigint[], %s::text[]) AS texts (item, position, body) JOIN written USING (item)
+        ON CONFLICT (session, position) DO UPDATE SET body = excluded.body
+    )
+    SELECT item FROM written
+"""
+"""Writes the appends of different sessions and returns the numbers of those written, from 1.
+
+It leaves out an append whose log has another length, and one whose session another transaction has locked: it waits for
+nobody, so one append does not delay the others. Parameters: for each append the session, the length before and after,
+the first and the latest time; for each record the append, its position, time and bytes; for each text of the index the
+append, its position and its words.
+"""
+FIND_APPENDED = """
+    SELECT item, time_ms, data
+    FROM unnest(%s::text[], %s::bigint[], %s::bigint[]) WITH ORDINALITY AS input (id, after, stop, item)
+    JOIN holdfast.sessions USING (id)
+    JOIN holdfast.events ON session = number AND position >= after AND position < stop
+    ORDER BY item, position
+"""
+_Waiting: TypeAlias = "tuple[Append, asyncio.Future[bool]]"
 
 
 class PostgresStore:
@@ -146,9 +132,9 @@ class PostgresStore:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._connection: psycopg.AsyncConnection[TupleRow] | None = None
-        self._lock = asyncio.Lock()
-        self._guard = EventLoopGuard("this PostgreSQL store")
+        self._writers: dict[asyncio.AbstractEventLoop, _BatchWriter] = {}
+        """By event loop, its connections and the appends that wait there."""
+        self._process = os.getpid()
 
     async def append(
         self,
@@ -160,22 +146,12 @@ class PostgresStore:
         index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
     ) -> int:
-        check_session_id(session)
-        times = AppendTimes.of(time_ms, len(records))
-        lines = [(time, pack_record(record)) for time, record in zip(times.each, records, strict=True)]
-        length = after + len(lines)
-
-        async def write(cursor: Cursor) -> None:
-            number = await _extend_session(cursor, session, after=after, length=length, times=times)
-            rows = [(number, position, *line) for position, line in enumerate(lines, after)]
-            await _insert_records(cursor, number, rows, index, blobs)
-
-        try:
-            await self._in_transaction(write)
-        except StoreUnavailableError:
-            if not await self._was_appended(session, after, lines):
-                raise
-        return length
+        item = Append.of(session, records, after=after, time_ms=time_ms, index=index, blobs=blobs)
+        writer = self._writer()
+        item.lines()
+        if not item.is_batchable or not await writer.write_in_batch(item):
+            await writer.write_alone(item)
+        return item.length
 
     async def rewrite(
         self,
@@ -203,7 +179,7 @@ class PostgresStore:
             await cursor.execute(uses, (number, list(dropped)))
             await _delete_unused_blobs(cursor, dropped)
 
-        await self._in_transaction(write)
+        await self._pool.in_transaction(write)
         return after + 1
 
     async def purge(self) -> tuple[str, ...]:
@@ -225,19 +201,16 @@ class PostgresStore:
             found = _FIRST_NUMBER.search(notice.message_detail or "")
             visible += int(found[0]) if found else 0
 
-        self._check_loop()
-        async with self._lock:
-            try:
-                connection = await self._connect()
+        try:
+            async with self._pool.connection() as connection:
                 connection.add_notice_handler(count_visible)
                 try:
                     await connection.execute(rewrite.encode())
                 finally:
                     connection.remove_notice_handler(count_visible)
-            except psycopg.Error as error:
-                await self._disconnect()
-                problem = _as_store_error(error).problem
-                return (f"the tables of the server still hold what was replaced: {problem}; then run this again",)
+        except psycopg.Error as error:
+            problem = as_postgres_store_error(error).problem
+            return (f"the tables of the server still hold what was replaced: {problem}; then run this again",)
         after = await self._filenodes()
         kept = [table for table, old, new in zip(POSTGRES_TABLES, before, after, strict=True) if old == new]
         remaining: list[str] = []
@@ -332,7 +305,7 @@ class PostgresStore:
             await cursor.execute("DELETE FROM holdfast.facts WHERE key = ANY(%s)", (about,))
             return True
 
-        return await self._in_transaction(write)
+        return await self._pool.in_transaction(write)
 
     async def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:
         check_session_id(session)
@@ -368,94 +341,187 @@ class PostgresStore:
         return {key: decode_record(value, POSTGRES_LABEL) for key, value in await self._rows(query, (prefix,))}
 
     async def close(self) -> None:
-        """Close the connection; the next call connects again."""
-        self._check_loop()
-        async with self._lock:
-            await self._disconnect()
-
-    async def _was_appended(self, session: str, after: int, sent: list[tuple[int, bytes]]) -> bool:
-        """Return whether the log holds these records at their positions; False if the server cannot be asked."""
-        query = f"SELECT time_ms, data {_EVENTS_OF} AND position >= %s ORDER BY position LIMIT %s"
-        try:
-            rows = await self._rows(query, (session, after, len(sent)))
-        except StoreUnavailableError:
-            return False
-        return bool(sent) and [(time_ms, bytes(data)) for time_ms, data in rows] == sent
+        """Close all connections; the next call connects again."""
+        self._check_process()
+        own = self._writers.get(asyncio.get_running_loop())
+        for writer in [*self._writers.values()]:
+            if writer is own:
+                await writer.pool.close()
+            else:
+                writer.pool.discard()
 
     async def _rows(self, query: str, values: Sequence[object]) -> list[TupleRow]:
         async def read(cursor: Cursor) -> list[TupleRow]:
             await cursor.execute(query.encode(), values, binary=True)
             return await cursor.fetchall()
 
-        return await self._in_transaction(read)
+        return await self._pool.run(read)
 
     async def _execute(self, statement: str, values: Sequence[object]) -> int:
         async def write(cursor: Cursor) -> int:
             await cursor.execute(statement.encode(), values)
             return cursor.rowcount
 
-        return await self._in_transaction(write)
+        return await self._pool.run(write)
 
-    async def _in_transaction(self, action: Callable[[Cursor], Awaitable[T]]) -> T:
-        """Return the result of an action, one at a time; translate the driver's errors.
+    @property
+    def _pool(self) -> PostgresPool:
+        return self._writer().pool
 
-        The action runs again if the server rolled its transaction back because of a concurrent one.
+    def _writer(self) -> "_BatchWriter":
+        """Return the writer of the running event loop; discard the connections of loops that have ended."""
+        self._check_process()
+        loop = asyncio.get_running_loop()
+        if (writer := self._writers.get(loop)) is None:
+            for ended in [one for one in [*self._writers] if one.is_closed()]:
+                if left := self._writers.pop(ended, None):
+                    left.pool.discard()
+            writer = self._writers[loop] = _BatchWriter(self.url)
+        return writer
+
+    def _check_process(self) -> None:
+        """Raise in a forked process: connections cannot be shared with the process that opened them."""
+        if self._process != os.getpid():
+            if self._writers:
+                raise WrongEventLoopError("this PostgreSQL store")
+            self._process = os.getpid()
+
+
+class _BatchWriter:
+    """The connections of one event loop, and its appends: those that wait at the same time share one statement."""
+
+    def __init__(self, url: str) -> None:
+        self.pool = PostgresPool(url)
+        self._waiting: list[_Waiting] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def write_in_batch(self, item: Append) -> bool:
+        """Write an append with others that wait, and return whether it was written; otherwise it must be written alone.
+
+        If the caller is cancelled while the append waits, nothing is written; later, it may be written.
         """
-        self._check_loop()
-        async with self._lock:
-            try:
-                for _ in range(MAX_ROLLBACKS):
-                    try:
-                        return await self._attempt(action)
-                    except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected):
-                        # Wait with jitter so that conflicting writers do not retry in lockstep.
-                        await asyncio.sleep(random() * ROLLBACK_PAUSE_SECONDS)  # noqa: S311 - jitter needs no cryptography
-                return await self._attempt(action)
-            except psycopg.Error as error:
-                if self._connection is None or self._connection.closed or isinstance(error, psycopg.OperationalError):
-                    await self._disconnect()
-                raise _as_store_error(error) from error
-            except (UnicodeError, OverflowError) as error:
-                raise StoreUnavailableError(
-                    POSTGRES_LABEL, f"it cannot store this value: {error}; pass another"
-                ) from error
+        written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, written))
+        if self._task is None:
+            self._task = asyncio.create_task(self._write_waiting())
+        return await written
 
-    async def _attempt(self, action: Callable[[Cursor], Awaitable[T]]) -> T:
-        connection = await self._connect()
-        async with connection.transaction(), connection.cursor() as cursor:
-            return await action(cursor)
+    async def _write_waiting(self) -> None:
+        """Write batch after batch until no append waits."""
+        batch: list[_Waiting] = []
+        try:
+            while batch := self._take_batch():
+                results = await self._write_batch([item for item, _ in batch])
+                for (_, future), result in zip(batch, results, strict=True):
+                    if future.done():
+                        continue
+                    if isinstance(result, bool):
+                        future.set_result(result)
+                    else:
+                        future.set_exception(result)
+        finally:
+            self._task = None
+            # When the loop ends in between, nobody writes what still waits.
+            for _, future in (*batch, *self._waiting):
+                future.cancel()
 
-    def _check_loop(self) -> None:
-        """Raise if the connection belongs to another event loop or process; discard that of a loop that has ended."""
-        if self._guard.has_loop_ended:
-            self._guard, self._lock = EventLoopGuard("this PostgreSQL store"), asyncio.Lock()
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                connection.pgconn.finish()
-        self._guard.check()
+    def _take_batch(self) -> list[_Waiting]:
+        """Take the appends that wait, one for each session; those that were cancelled are dropped."""
+        batch: dict[str, _Waiting] = {}
+        others: list[_Waiting] = []
+        for item, future in self._waiting:
+            if future.done():
+                continue
+            if item.session in batch or len(batch) == MAX_BATCH:
+                others.append((item, future))
+            else:
+                batch[item.session] = item, future
+        self._waiting = others
+        return [*batch.values()]
 
-    async def _connect(self) -> "psycopg.AsyncConnection[TupleRow]":
-        if self._connection is None or self._connection.closed:
-            named = conninfo_to_dict(self.url)
-            others = {option: value for option, value in POSTGRES_CONNECT_DEFAULTS.items() if option not in named}
-            connection = await psycopg.AsyncConnection.connect(make_conninfo(self.url, **others), autocommit=True)
-            try:
-                await _strengthen_settings(connection)
-                await _migrate(connection)
-            except BaseException:
-                await connection.close()
+    async def _write_batch(self, batch: Sequence[Append]) -> list[bool | StoreUnavailableError]:
+        """Return for each append whether it was written; an error if the server cannot be asked."""
+
+        async def write(cursor: Cursor) -> set[int]:
+            await cursor.execute(APPEND_BATCH, _batch_values(batch), binary=True)
+            return {number for (number,) in await cursor.fetchall()}
+
+        try:
+            written = await self.pool.run(write)
+        except StoreUnavailableError as error:
+            if is_rejected_statement(error):
+                return [False] * len(batch)
+            found = await self._find_appended(batch)
+            return [number in found or _copy_of(error) for number in range(1, len(batch) + 1)]
+        return [number in written for number in range(1, len(batch) + 1)]
+
+    async def write_alone(self, item: Append) -> None:
+        """Write an append in a transaction of its own."""
+        lines = item.lines()
+
+        async def write(cursor: Cursor) -> None:
+            number = await _extend_session(cursor, item.session, after=item.after, length=item.length, times=item.times)
+            rows = [
+                (number, position, time_ms, line)
+                for position, (time_ms, line) in enumerate(zip(item.times.each, lines, strict=True), item.after)
+            ]
+            await _insert_records(cursor, number, rows, item.index, item.blobs)
+
+        try:
+            await self.pool.in_transaction(write)
+        except StoreUnavailableError:
+            if not await self._find_appended([item]):
                 raise
-            self._connection = connection
-        return self._connection
 
-    async def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
+    async def _find_appended(self, batch: Sequence[Append]) -> set[int]:
+        """Return the numbers, from 1, of those appends that the logs hold; none if the server cannot be asked."""
+        values = [item.session for item in batch], [item.after for item in batch], [item.length for item in batch]
+
+        async def read(cursor: Cursor) -> list[TupleRow]:
+            await cursor.execute(FIND_APPENDED.encode(), values, binary=True)
+            return await cursor.fetchall()
+
+        try:
+            rows = await self.pool.run(read)
+        except StoreUnavailableError:
+            return set()
+        stored: dict[int, list[tuple[int, bytes]]] = {}
+        for number, time_ms, data in rows:
+            stored.setdefault(number, []).append((time_ms, bytes(data)))
+        return {
+            number
+            for number, item in enumerate(batch, 1)
+            if stored.get(number) == [*zip(item.times.each, item.lines(), strict=True)]
+        }
+
+
+def _batch_values(batch: Sequence[Append]) -> list[list[object]]:
+    """Return the parameters of `APPEND_BATCH`."""
+    appends = [(item.session, item.after, item.length, item.times.first, item.times.latest) for item in batch]
+    lines = [
+        (number, position, time_ms, line)
+        for number, item in enumerate(batch, 1)
+        for position, (time_ms, line) in enumerate(zip(item.times.each, item.lines(), strict=True), item.after)
+    ]
+    texts = [
+        (number, entry.position, _indexable(entry.text)) for number, item in enumerate(batch, 1) for entry in item.index
+    ]
+    return [*_columns(appends, 5), *_columns(lines, 4), *_columns(texts, 3)]
+
+
+def _columns(rows: Sequence[tuple[object, ...]], count: int) -> list[list[object]]:
+    return [[row[column] for row in rows] for column in range(count)]
+
+
+def _copy_of(error: StoreUnavailableError) -> StoreUnavailableError:
+    """Return an error for one of several callers: an exception that is raised twice mixes up its tracebacks."""
+    copy = StoreUnavailableError(error.store, error.problem)
+    copy.__cause__ = error.__cause__
+    return copy
 
 
 async def _insert_records(
-    cursor: "psycopg.AsyncCursor[TupleRow]",
+    cursor: Cursor,
     number: int,
     rows: Sequence[tuple[int, int, int, bytes]],
     index: Sequence[IndexEntry],
@@ -469,7 +535,7 @@ async def _insert_records(
             "INSERT INTO holdfast.words (session, position, body) VALUES (%s, %s, to_tsvector('simple', %s)) "
             "ON CONFLICT (session, position) DO UPDATE SET body = excluded.body"
         )
-        bodies = [(number, item.position, " ".join(_indexable(item.text))) for item in index]
+        bodies = [(number, item.position, _indexable(item.text)) for item in index]
         await cursor.executemany(words, bodies)
     if blobs:
         stored = "SELECT digest FROM holdfast.blobs WHERE digest = ANY (%s) ORDER BY digest FOR KEY SHARE"
@@ -480,7 +546,7 @@ async def _insert_records(
         await cursor.executemany(uses, [(number, digest) for digest in blobs])
 
 
-async def _delete_unused_blobs(cursor: "psycopg.AsyncCursor[TupleRow]", digests: Sequence[str]) -> None:
+async def _delete_unused_blobs(cursor: Cursor, digests: Sequence[str]) -> None:
     """Delete those blobs that no session refers to."""
     # The lock waits for writers that are about to refer to a blob; only the next statement sees their references.
     lock = "SELECT 1 FROM holdfast.blobs WHERE digest = ANY (%s) ORDER BY digest FOR UPDATE"
@@ -491,21 +557,24 @@ async def _delete_unused_blobs(cursor: "psycopg.AsyncCursor[TupleRow]", digests:
     await cursor.execute(unused, (list(digests),))
 
 
-def _indexable(text: str) -> Iterator[str]:
-    """Yield the first words of a text, as many as PostgreSQL can index."""
-    size, known = 0, set[str]()
-    for word in index_words(text):
+def _indexable(text: str) -> str:
+    """Return the words of a text, the first ones if there are more than PostgreSQL can index."""
+    body = index_body(text)
+    if 7 * len(body) <= MAX_VECTOR_BYTES:
+        # A character has at most four bytes, and a word and its space at most five more.
+        return body
+    size, known, words = 0, set[str](), list[str]()
+    for word in body.split():
         # PostgreSQL stores a word once, with two bytes for each occurrence.
         size += 2 if word in known else len(word.encode()) + 5
         if size > MAX_VECTOR_BYTES:
-            return
+            break
         known.add(word)
-        yield word
+        words.append(word)
+    return " ".join(words)
 
 
-async def _extend_session(
-    cursor: "psycopg.AsyncCursor[TupleRow]", session: str, *, after: int, length: int, times: AppendTimes
-) -> int:
+async def _extend_session(cursor: Cursor, session: str, *, after: int, length: int, times: AppendTimes) -> int:
     """Set the length of a session, creating it if it does not exist, and return its number; locks its row."""
     if after == 0:
         insert = (
@@ -529,68 +598,3 @@ async def _extend_session(
 def _to_tsquery(term: SearchTerm) -> str:
     """Return a term in the syntax of `to_tsquery`."""
     return " <-> ".join(f"'{word}'" for word in term.words) + (":*" if term.is_stem else "")
-
-
-async def _strengthen_settings(connection: "psycopg.AsyncConnection[TupleRow]") -> None:
-    """Replace those settings of the server that would break the contract, for this connection only."""
-    statement = (
-        "SELECT set_config(name, value, false) FROM (VALUES ('default_transaction_isolation', 'read committed'), "
-        "('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' END), "
-        "('statement_timeout', CASE current_setting('statement_timeout') WHEN '0' THEN %s END)"
-        ") AS stronger (name, value) WHERE value IS NOT NULL"
-    )
-    await connection.execute(statement, (str(STATEMENT_TIMEOUT_MS),))
-
-
-async def _migrate(connection: "psycopg.AsyncConnection[TupleRow]") -> None:
-    """Bring the tables up to date; of several processes that open a new database at once, one does it."""
-    if await _schema_version(connection) == len(POSTGRES_MIGRATIONS):
-        return
-    async with connection.transaction(), connection.cursor() as cursor:
-        await cursor.execute("SELECT pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
-        await cursor.execute("CREATE SCHEMA IF NOT EXISTS holdfast")
-        await cursor.execute("CREATE TABLE IF NOT EXISTS holdfast.schema (version INTEGER NOT NULL)")
-        version = await _schema_version(connection)
-        if version > len(POSTGRES_MIGRATIONS):
-            raise StoreUnavailableError(POSTGRES_LABEL, "it was written by a newer Holdfast; update Holdfast")
-        for migration in POSTGRES_MIGRATIONS[version:]:
-            await cursor.execute(migration.encode())
-        if version < len(POSTGRES_MIGRATIONS):
-            await cursor.execute("DELETE FROM holdfast.schema")
-            await cursor.execute("INSERT INTO holdfast.schema (version) VALUES (%s)", (len(POSTGRES_MIGRATIONS),))
-
-
-async def _schema_version(connection: "psycopg.AsyncConnection[TupleRow]") -> int:
-    """Return how many migrations the tables have; 0 if there are no tables."""
-    found = await (await connection.execute("SELECT to_regclass('holdfast.schema') IS NOT NULL")).fetchone()
-    if not found or not found[0]:
-        return 0
-    row = await (await connection.execute("SELECT version FROM holdfast.schema")).fetchone()
-    return row[0] if row else 0
-
-
-def _as_store_error(error: "psycopg.Error") -> StoreUnavailableError:
-    """Return a driver's error as a `StoreUnavailableError`, never with the password in it."""
-    state = error.sqlstate or ""
-    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    if state.startswith("28") or "password authentication failed" in first:
-        problem = "user or password is wrong; check the URL"
-    elif state == "57014":
-        problem = (
-            "a statement took longer than the server's statement_timeout, or was cancelled; another program may hold "
-            "a lock on the tables of Holdfast; try again"
-        )
-    elif state == "42501":
-        problem = f"the role may not do this ({first}); let a role that may CREATE open the store once, and grant "
-        problem += "USAGE on the schema holdfast and SELECT, INSERT, UPDATE, DELETE on its tables"
-    elif state in {"40001", "40P01"}:
-        problem = "other writers changed the same rows too often; try again"
-    elif state == "53100":
-        problem = "the disk of the server is full; free some space and try again"
-    elif state == "3D000" or ("FATAL" in first and 'database "' in first and "does not exist" in first):
-        problem = "there is no such database; create it, or check the URL"
-    elif isinstance(error, psycopg.OperationalError) and (not state or state.startswith(UNREACHABLE_STATES)):
-        problem = f"the server cannot be reached ({first}); try again when it is available"
-    else:
-        problem = f"the server says: {first}"
-    return StoreUnavailableError(POSTGRES_LABEL, problem)

@@ -30,8 +30,10 @@ def index_body(text: str) -> str:
     """Return the words under which a text is indexed, separated by spaces."""
     if not text.isascii():
         return " ".join(map(_word_forms, re.findall(_WORD, text)))
-    # Nearly every word is indexed as it is, so that case is the fast one.
+    # Nearly every word is indexed as it is, so that case is the fast one: first a whole text of such words.
     found = text.translate(_BETWEEN).split()
+    if text == text.lower() and max(map(len, found), default=0) <= MAX_WORD_CHARS:
+        return " ".join(found)
     return " ".join([word if word.islower() and len(word) <= MAX_WORD_CHARS else _word_forms(word) for word in found])
 
 

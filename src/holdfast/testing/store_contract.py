@@ -6,10 +6,13 @@ opened a second time, as another process would, if that is possible. Needs `pyte
 
 import asyncio
 import os
+import random
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import pytest
 
-from holdfast.errors import MissingBlobError, SequenceConflictError, SettingsError, UnknownSessionError
+from holdfast.errors import MissingBlobError, SequenceConflictError, SettingsError, StoreError, UnknownSessionError
 from holdfast.stores.base import IndexEntry, JsonRecord, Snapshot, Store, StoredRecord, session_value_key
 
 NOW_MS = 1_700_000_000_000
@@ -18,6 +21,74 @@ NOW_MS = 1_700_000_000_000
 def message_record(text: str) -> JsonRecord:
     """Return a record as sessions write it."""
     return {"type": "message.appended", "schema": 1, "data": {"native": {"role": "user", "content": text}}}
+
+
+AppendKind: TypeAlias = Literal["next", "outdated", "ahead", "missing blob", "not JSON", "rejected"]
+"""What is right or wrong with an append: it continues its log, another one does, it leaves a gap, and so on."""
+
+
+class PlannedAppend(NamedTuple):
+    """An append to one of a few sessions; `cancelled_after` is the number of loop cycles until it is cancelled."""
+
+    session: str
+    kind: AppendKind = "next"
+    cancelled_after: int | None = None
+
+
+def random_append(chance: random.Random) -> PlannedAppend:
+    """Return an append as a busy process makes them: most are right."""
+    kinds: Sequence[AppendKind] = ("next", "next", "next", "next", *get_args(AppendKind))
+    return PlannedAppend(f"s{chance.randrange(12)}", chance.choice(kinds), chance.choice([None] * 6 + [0, 1, 2, 3]))
+
+
+async def check_concurrent_appends(store: Store, plans: Sequence[PlannedAppend]) -> None:
+    """Make appends at the same time, and check that each has its own result and nothing is lost or doubled."""
+    lengths = {session: await store.length(session) for session in {plan.session for plan in plans}}
+
+    async def append(number: int, plan: PlannedAppend) -> int:
+        after = lengths[plan.session] + {"outdated": -1, "ahead": 5}.get(plan.kind, 0)
+        record = {"n": number, **({"bad": object()} if plan.kind == "not JSON" else {})}
+        # No store that has a limit can write such a time.
+        time_ms = 10**30 if plan.kind == "rejected" else NOW_MS
+        blobs = ["0" * 64] if plan.kind == "missing blob" else []
+        index = [IndexEntry(max(0, after), f"word{lengths[plan.session]}x{number}")]
+        return await store.append(plan.session, [record], after=after, time_ms=time_ms, index=index, blobs=blobs)
+
+    tasks = [asyncio.ensure_future(append(number, plan)) for number, plan in enumerate(plans)]
+    for cycle in range(4):
+        for task, plan in zip(tasks, plans, strict=True):
+            if plan.cancelled_after == cycle:
+                task.cancel()
+        await asyncio.sleep(0)
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+
+    acknowledged: dict[str, list[int]] = {}
+    for number, (plan, result) in enumerate(zip(plans, results, strict=True)):
+        if isinstance(result, int):
+            assert plan.kind in {"next", "rejected"}, f"{plan} was written"
+            assert result == lengths[plan.session] + 1
+            acknowledged.setdefault(plan.session, []).append(number)
+            continue
+        allowed: dict[AppendKind, type[BaseException]] = {
+            "missing blob": StoreError,
+            "not JSON": TypeError,
+            "rejected": StoreError,
+        }
+        assert isinstance(result, (allowed.get(plan.kind, SequenceConflictError), asyncio.CancelledError)), result
+        assert not isinstance(result, asyncio.CancelledError) or plan.cancelled_after is not None
+    for session, before in lengths.items():
+        added = [stored.record["n"] for stored in await store.read(session, start=before)]
+        mine = [number for number, plan in enumerate(plans) if plan.session == session]
+        whole = [number for number in mine if plans[number].kind == "next"]
+        sure = [number for number in whole if plans[number].cancelled_after is None]
+        assert len(added) == await store.length(session) - before <= 1
+        # What is acknowledged is stored; a cancelled append may be stored; of those that nobody cancelled, one wins.
+        assert acknowledged.get(session, added) == added
+        assert {*added} <= {number for number in mine if plans[number].kind in {"next", "rejected"}}
+        assert added or not sure
+        for number in mine:
+            hits = await store.search(f"word{before}x{number}", session=session)
+            assert [hit.position for hit in hits] == ([before] if number in added else [])
 
 
 class StoreContract:
@@ -122,6 +193,11 @@ class StoreContract:
         texts = [stored.record["data"] for stored in await store.read("s")]
         assert len(texts) == 20
         assert len({str(text) for text in texts}) == 20
+
+    @pytest.mark.parametrize("seed", range(4))
+    async def test_each_of_many_concurrent_appends_has_its_own_result(self, store: Store, seed: int) -> None:
+        chance = random.Random(seed)  # noqa: S311 - a test that can be repeated
+        await check_concurrent_appends(store, [random_append(chance) for _ in range(60)])
 
     async def test_sessions_are_independent(self, store: Store) -> None:
         await store.append("a", [message_record("1")], after=0, time_ms=NOW_MS)

@@ -1,6 +1,7 @@
 """Anthropic Messages: blocks in user and assistant turns, with system text outside the messages."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ from holdfast.wire.media import data_tokens, image_source, image_tokens
 
 ANTHROPIC_ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant"}
 MAX_CACHE_MARKS = 4
+_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _FIELDS = frozenset({"role", "content"})
 _BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
     "text": frozenset({"type", "text"}),
@@ -117,23 +119,17 @@ def _repair_message(native: Mapping[str, Any], role: Role, place: InputPath) -> 
     content = native.get("content")
     if not is_list(content):
         return native
-    uses = {
-        str(block.get("id")) for block in content if is_mapping(block) and str(block.get("type")).endswith("_tool_use")
-    }
-    blocks = [block for raw in content if (block := _repair_block(raw, role, uses, place)) is not None]
+    blocks = [block for raw in content if (block := _repair_block(raw, role, place)) is not None]
     return replace_items(native, "content", blocks)
 
 
-def _repair_block(block: Any, role: Role, uses: set[str], place: InputPath) -> Any:
+def _repair_block(block: Any, role: Role, place: InputPath) -> Any:
     kind = block.get("type") if is_mapping(block) else None
     if kind == "thinking" and "thinking" in block and not isinstance(block.get("signature"), str):
         place.repair_notes.append("left out reasoning without a signature")
         return None
     if (kind == "tool_use" and role != "assistant") or (kind == "tool_result" and role != "user"):
         place.repair_notes.append(f"left out a {kind} in a message of the {role}")
-        return None
-    if str(kind).endswith("_tool_result") and str(block.get("tool_use_id")) not in uses:
-        place.repair_notes.append(f"left out a {kind} without its tool use")
         return None
     if kind != "tool_use":
         return _without_blank_inside(block, kind, place)
@@ -144,6 +140,7 @@ def _repair_block(block: Any, role: Role, uses: set[str], place: InputPath) -> A
     if not block.get("name"):
         changes["name"] = "tool"
         place.repair_notes.append("added a missing name to a tool_use")
+    changes |= place.repair_name(block.get("name"), _TOOL_NAME)
     return {**block, **changes} if changes else block
 
 
@@ -190,7 +187,10 @@ def _content(block: Mapping[str, Any], kind: str, trust: Trust, place: InputPath
     for key in ("id", "tool_use_id"):
         if key in block:
             place.require_text(block[key], f"{path}.{key}")
-    return Opaque(kind, place.json_text(block, path), trust, block)
+    # The provider's own tools pair by id like others, and a result may come in a later answer than its use.
+    use = str(block.get("id")) if kind.endswith("_tool_use") else ""
+    result = str(block.get("tool_use_id")) if kind.endswith("_tool_result") else ""
+    return Opaque(kind, place.json_text(block, path), trust, block, server_use=use, server_result=result)
 
 
 def _result(block: Mapping[str, Any], place: InputPath, path: str) -> ToolResult:

@@ -6,7 +6,6 @@ result satisfies the target's rules for ids, turns and results. Bedrock Converse
 is encoded here.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,7 +44,7 @@ from holdfast.wire.anthropic import (
 )
 from holdfast.wire.formats import FORMAT_ALIASES, FORMATS, format_named, split_elements
 from holdfast.wire.gemini import Gemini
-from holdfast.wire.json_reader import InputPath, check_list, is_list, is_mapping, json_type_name
+from holdfast.wire.json_reader import InputPath, check_list, is_list, is_mapping, json_type_name, safe_tool_name
 from holdfast.wire.media import image_source
 from holdfast.wire.openai_chat import OpenAIChat
 from holdfast.wire.pydantic_ai import PydanticAI
@@ -121,7 +120,7 @@ class Conversion:
         return part
 
     def _portable_call(self, call: ToolCall) -> ToolCall:
-        name = _safe_name(call.name)
+        name = safe_tool_name(call.name)
         if name != call.name:
             self.note(f"the tool {call.name!r} was renamed to {name!r}")
         return replace(call, name=name, native=None)
@@ -371,11 +370,6 @@ def _converse_block(part: Part) -> Mapping[str, Any] | None:
     return {"image": {"format": source[0].rpartition("/")[2], "source": {"bytes": source[1]}}}
 
 
-def _safe_name(name: str) -> str:
-    """Return a tool name that every provider accepts."""
-    return re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:64] or "tool"
-
-
 def _separate_system(messages: Sequence[Message]) -> tuple[list[str], list[Message]]:
     """Return the system texts, and the messages without them."""
     systems = [message.text for message in messages if message.role == "system" and message.text]
@@ -461,7 +455,7 @@ def _with_unique_ids(messages: Sequence[Message]) -> list[Message]:
     for index, message in enumerate(messages):
         for number, call in enumerate(message.calls):
             if is_id_from_name(call.id):
-                current[call.id] = f"{_safe_name(call.name)[:40]}_{index}_{number}"
+                current[call.id] = f"{safe_tool_name(call.name)[:40]}_{index}_{number}"
         renamed += _with_new_ids([message], lambda call_id: current.get(call_id, call_id))
     return renamed
 

@@ -8,6 +8,7 @@ from holdfast.errors import SettingsError
 from holdfast.wire.anthropic import AnthropicMessages
 from holdfast.wire.equivalence import essential_message
 from holdfast.wire.gemini import Gemini
+from holdfast.wire.json_reader import is_list, is_mapping
 from holdfast.wire.openai_chat import OpenAIChat
 from holdfast.wire.pydantic_ai import PydanticAI, canonical_form, split_messages
 from holdfast.wire.responses import OpenAIResponses
@@ -32,6 +33,8 @@ CANONICAL: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
     "openai-responses-stateless": essential_message,
 }
 """How to reduce a message to what it says, for formats whose clients write the same message differently."""
+ANTHROPIC_BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use"})
+"""Kinds of content that only Anthropic's messages have."""
 FORMAT_ALIASES = {"openai": "openai-chat", "anthropic": "anthropic-messages"}
 
 
@@ -41,6 +44,29 @@ def format_named(name: str, setting: str = "format") -> MessageFormat:
     if known is None:
         raise SettingsError(setting, f"{name!r} is not known; choose one of: {', '.join(FORMATS)}")
     return known
+
+
+def detect_format(messages: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the format that messages show; None where they could be of several, such as plain text."""
+    return next((seen for native in messages if (seen := _format_shown_by(native)) is not None), None)
+
+
+def _format_shown_by(native: Mapping[str, Any]) -> str | None:
+    if is_list(native.get("parts")):
+        return PydanticAI.name if native.get("kind") in {"request", "response"} else "gemini"
+    role, kind, content = native.get("role"), native.get("type"), native.get("content")
+    if role in {"tool", "function"} or "tool_calls" in native:
+        return OpenAIChat.name
+    types = {part.get("type") for part in content if is_mapping(part)} if is_list(content) else set[object]()
+    if (isinstance(kind, str) and kind != "message") or types & {"input_text", "output_text"}:
+        return "openai-responses"
+    return AnthropicMessages.name if types & ANTHROPIC_BLOCKS else None
+
+
+def without_response_fields(native: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the message of an Anthropic response without what the API refuses in a request; others as they are."""
+    is_response = native.get("type") == "message" and "stop_reason" in native and "usage" in native
+    return {name: native[name] for name in ("role", "content") if name in native} if is_response else native
 
 
 def split_elements(message_format: MessageFormat, natives: list[object]) -> tuple[list[object], Sequence[int]]:

@@ -7,6 +7,7 @@ clients give responses a role of their own: decoding repairs both.
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -61,6 +62,8 @@ _FIELDS = frozenset({"role", "parts"})
 _PART_FIELDS = frozenset(
     {"text", "thought", SIGNATURE_FIELD, "functionCall", "functionResponse", "inlineData", "fileData"}
 )
+_TOOL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
+"""What a function may be called when it is declared; the API gives lengths of 64 and, newer, of 128."""
 _CALL_FIELDS = frozenset({"id", "name", "args"})
 _RESPONSE_FIELDS = frozenset({"id", "name", "response", "parts"})
 
@@ -156,7 +159,7 @@ def _function_changes(key: str, function: Mapping[str, Any], place: InputPath) -
     if not function.get("name"):
         changes["name"] = "tool"
         place.repair_notes.append(f"added a missing name to a {'call' if is_call else 'response'}")
-    return changes
+    return changes | place.repair_name(function.get("name"), _TOOL_NAME)
 
 
 def _sign_first_call(parts: list[Any]) -> bool:

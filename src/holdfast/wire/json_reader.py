@@ -5,6 +5,7 @@ without loss, and records that as a note on the message.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
 from typing import Any, NoReturn, TypeGuard, TypeVar, cast
@@ -121,7 +122,19 @@ class InputPath:
         """Return a string as it is, and any other value as JSON text."""
         return value if isinstance(value, str) else self.json_text(value, path)
 
-    def repair_text_call(self, call: Mapping[str, Any], key: str, path: str) -> dict[str, Any]:
+    def repair_name(self, name: object, accepted: re.Pattern[str]) -> dict[str, str]:
+        """Return the change that the name of a tool needs, in a call and in its result alike; {} if it needs none."""
+        if not isinstance(name, str) or not name or accepted.fullmatch(name):
+            return {}
+        safe = safe_tool_name(name)
+        # Gemini's names begin with a letter or an underscore.
+        safe = safe if accepted.fullmatch(safe) else f"_{safe}"[:MAX_SAFE_NAME_CHARS]
+        self.repair_notes.append(f"the tool {name!r} was renamed to {safe!r}")
+        return {"name": safe}
+
+    def repair_text_call(
+        self, call: Mapping[str, Any], key: str, path: str, accepted_name: re.Pattern[str]
+    ) -> dict[str, Any]:
         """Return the changes that a call needs: arguments under `key` that are text, and a name."""
         changes: dict[str, Any] = {}
         if not isinstance(call.get(key), str):
@@ -131,7 +144,15 @@ class InputPath:
         if call.get("name") == "":
             changes["name"] = "tool"
             self.repair_notes.append("added a missing name to a call")
-        return changes
+        return changes | self.repair_name(call.get("name"), accepted_name)
+
+
+MAX_SAFE_NAME_CHARS = 64
+
+
+def safe_tool_name(name: str) -> str:
+    """Return the name of a tool shortened and cleaned so that every provider accepts it."""
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:MAX_SAFE_NAME_CHARS] or "tool"
 
 
 def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:

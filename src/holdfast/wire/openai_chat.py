@@ -1,5 +1,6 @@
 """OpenAI Chat Completions, and compatible endpoints."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -54,6 +55,7 @@ _BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
 _MEDIA_KINDS = frozenset({"image_url", "input_audio", "file"})
 _CALL_FIELDS = frozenset({"id", "type", "function", "custom", "index"})
 _FUNCTION_FIELDS = frozenset({"name", "arguments"})
+_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _PLAIN_FIELD_COUNT = 2
 """The number of fields of a message with only role and content."""
 
@@ -169,6 +171,8 @@ def _repair_message(native: Mapping[str, Any], role: Role, place: InputPath) -> 
     elif native.get("content") == [] and (role == "tool" or native.get("tool_calls")):
         place.repair_notes.append("replaced an empty list of content")
         native = {**native, "content": "" if role == "tool" else None}
+    if role == "tool" and (renamed := place.repair_name(native.get("name"), _TOOL_NAME)):
+        native = {**native, **renamed}
     if "tool_calls" not in native:
         return native
     calls = native["tool_calls"]
@@ -191,7 +195,7 @@ def _repair_call(call: Any, place: InputPath, path: str) -> Any:
     function = call.get("function") if is_mapping(call) else None
     if not is_mapping(function):
         return call
-    changes = place.repair_text_call(function, "arguments", f"{path}.function")
+    changes = place.repair_text_call(function, "arguments", f"{path}.function", _TOOL_NAME)
     return {**call, "function": {**function, **changes}} if changes else call
 
 

@@ -66,7 +66,7 @@ OVERFLOW_PATTERNS = (
     rf"prompt is too long: {_S} tokens > {_L} maximum",
     rf"input token count \({_S}\) exceeds the maximum number of tokens allowed \({_L}\)",
     rf"input token count exceeds the maximum number of tokens allowed \(?{_L}",
-    rf"Prompt contains {_S} tokens[^\d]*too large for model with {_L} maximum context length",
+    rf"Prompt contains {_S} tokens(?: and \d+ draft tokens)?[^\d]*too large for model with {_L} maximum context length",
     rf"prompt tokens \({_S}\) exceed model maximum \({_L}\)",
     rf"maximum prompt length is {_L} but the request contains {_S} tokens",
     rf"request \({_S} tokens\) exceeds the available context size \({_L} tokens\)",

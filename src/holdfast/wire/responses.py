@@ -8,6 +8,7 @@ encrypted; that is another contract, and so another format.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,7 @@ from holdfast.wire.json_reader import (
     is_mapping,
     json_type_name,
     preview_value,
+    replace_items,
 )
 from holdfast.wire.media import IMAGE_TOKENS, SMALL_IMAGE_TOKENS, data_tokens, image_tokens, image_url
 
@@ -64,6 +66,7 @@ ITEM_ID_PREFIXES: Mapping[str, str] = {
     "custom_tool_call": "ctc",
 }
 """The prefixes of item ids that the provider checks; calls and outputs pair by another id."""
+_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _FIELDS = frozenset({"type", "id", "status", "role", "content", "phase"})
 _CALL_FIELDS = frozenset(
     {"type", "id", "status", "call_id", "name", "arguments", "input", "action", "actions", "operation"}
@@ -204,15 +207,26 @@ def _repair_item(native: Mapping[str, Any], kind: str, place: InputPath) -> Mapp
     """Return an item that the provider accepts, with a note for each repair."""
     changes: dict[str, Any] = {}
     if kind in {"function_call", "custom_tool_call"}:
-        changes |= place.repair_text_call(native, TOOL_CALL_KINDS[kind].arguments[0], "")
+        changes |= place.repair_text_call(native, TOOL_CALL_KINDS[kind].arguments[0], "", _TOOL_NAME)
     if kind in TEXT_OUTPUT_TYPES and native.get("output") is None:
         place.repair_notes.append("added an empty output to an item without one")
         changes["output"] = ""
+    if kind == "message" and is_list(native.get("content")):
+        native = replace_items(native, "content", [_repair_block(one, native, place) for one in native["content"]])
     prefix, item_id = ITEM_ID_PREFIXES.get(kind), native.get("id")
     if prefix and item_id is not None and not (isinstance(item_id, str) and item_id.startswith(prefix)):
         place.repair_notes.append(f"left out an item id that does not begin with {prefix!r}")
         native = {key: value for key, value in native.items() if key != "id"}
     return {**native, **changes} if changes else native
+
+
+def _repair_block(block: Any, message: Mapping[str, Any], place: InputPath) -> Any:
+    """Return a text under the type of its author: the model's is `output_text`, everybody else's `input_text`."""
+    kind = "output_text" if message.get("role") == "assistant" else "input_text"
+    if not is_mapping(block) or block.get("type") not in {"output_text", "input_text"} - {kind}:
+        return block
+    place.repair_notes.append(f"wrote a text of the {message.get('role')} as {kind}")
+    return {"type": kind, "text": block.get("text")}
 
 
 def _encrypted_tokens(value: object) -> int:

@@ -76,7 +76,7 @@ def print_json(value: object) -> None:
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under titles, in columns."""
-    cells = [[escape_control_characters(cell) for cell in row] for row in [titles, *rows]]
+    cells = [[escape_control_characters(cell).replace("\n", "\\n") for cell in row] for row in [titles, *rows]]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -84,10 +84,15 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def render_for_terminal(message: Message, number: int, speaker: str = "") -> str:
     """Return a message as text for people; `speaker` replaces its role if it is not empty."""
-    lines = [f"{number} {speaker or message.role}", *([message.text] if message.text else [])]
-    lines += [f"→ {call.name}({call.arguments})" for call in message.calls]
-    lines += [f"← {result.text}" for result in message.results]
-    return escape_control_characters("\n".join(lines))
+    texts = [message.text] if message.text else []
+    texts += [f"→ {call.name}({call.arguments})" for call in message.calls]
+    texts += [f"← {result.text}" for result in message.results]
+    return "\n".join([f"{number} {speaker or message.role}", *map(indent_text, texts)])
+
+
+def indent_text(text: str) -> str:
+    """Return text of others with each line indented, so that none looks like a line of ours."""
+    return "\n".join(f"  {line}" for line in escape_control_characters(text).split("\n"))
 
 
 def escape_control_characters(text: str) -> str:

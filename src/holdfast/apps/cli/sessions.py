@@ -12,6 +12,7 @@ from holdfast.apps.cli.output import (
     ProgressCounter,
     confirm,
     escape_control_characters,
+    indent_text,
     print_json,
     print_result,
     print_table,
@@ -135,7 +136,7 @@ async def show_session(args: argparse.Namespace, store: Store) -> int:
         print_json(result if args.at is None else {**result, "request": args.at})
         return 0
     if isinstance(system, str):
-        print(f"--- system\n{escape_control_characters(system)}\n")
+        print(f"--- system\n{indent_text(system)}\n")
     for number, (native, speaker) in enumerate(zip(messages, speakers, strict=True)):
         print(f"--- {render_for_terminal(message_format.decode(native, number), number, speaker)}\n")
     return 0

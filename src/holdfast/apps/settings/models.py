@@ -74,8 +74,11 @@ def key_variable(model: str) -> str | None:
 
 
 def unknown_model_notice(settings: Settings) -> str | None:
-    """Return what is assumed about a model that neither the table nor the settings know; None if they know it."""
-    if configured_model(settings) is not None:
+    """Return what is assumed about a model that neither the table nor the settings know; None if they know it.
+
+    The names at an endpoint of one's own are not misspelled, so nothing is said about them; `holdfast doctor` does.
+    """
+    if configured_model(settings) is not None or parse_endpoint(settings.model) is not None:
         return None
     said = describe_unknown_model(bare_model_name(settings.model), settings.effective_policy.unknown_window)
     return f"{said}; {window_remedy(settings.model)}"

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 _UNSAFE_ID_CHARS = r"[^a-zA-Z0-9_-]"
 _MAX_ID_CHARS = 64
+_MAX_CHAT_ID_CHARS = 40
 
 
 class Batching(NamedTuple):
@@ -28,6 +29,8 @@ class Batching(NamedTuple):
     """Ids must differ only within a batch, and a result without an id is matched by tool name."""
     accepts_id: Callable[[str], bool] | None = None
     """Returns whether the provider accepts an id; None accepts every id."""
+    max_id_chars: int = _MAX_ID_CHARS
+    """The length of the longest id that is made here."""
 
 
 def is_short_id(call_id: str) -> bool:
@@ -35,14 +38,20 @@ def is_short_id(call_id: str) -> bool:
     return len(call_id) <= _MAX_ID_CHARS
 
 
+def is_chat_id(call_id: str) -> bool:
+    """Return whether an id is within the length limit of OpenAI Chat Completions."""
+    return len(call_id) <= _MAX_CHAT_ID_CHARS
+
+
 def is_plain_id(call_id: str) -> bool:
     """Return whether an id is short and has only characters that Anthropic accepts."""
     return is_short_id(call_id) and not re.search(_UNSAFE_ID_CHARS, call_id)
 
 
-def safe_id_stem(call_id: str) -> str:
-    """Return an id shortened and cleaned so that every provider accepts it."""
-    return re.sub(_UNSAFE_ID_CHARS, "_", call_id)[:40] or "call"
+def made_id(call_id: str, ending: str, max_chars: int) -> str:
+    """Return an id with an ending, shortened and cleaned so that every provider accepts it."""
+    stem = re.sub(_UNSAFE_ID_CHARS, "_", call_id)[:40] or "call"
+    return stem[: max(0, max_chars - len(ending))] + ending
 
 
 def id_from_name(name: str, number: int) -> str:
@@ -56,7 +65,7 @@ def is_id_from_name(call_id: str) -> bool:
     return bool(mark) and number.isdecimal()
 
 
-ONE_RESULT_PER_MESSAGE = Batching()
+ONE_RESULT_PER_MESSAGE = Batching(accepts_id=is_chat_id, max_id_chars=_MAX_CHAT_ID_CHARS)
 """OpenAI Chat Completions."""
 RESULTS_IN_ONE_MESSAGE = Batching(is_grouped=True, accepts_id=is_plain_id)
 """Anthropic Messages."""

@@ -1,8 +1,9 @@
 """Where a conversation may be cut, and how its exchanges and turns are counted.
 
-Providers reject a tool result without its call, a partly answered batch of parallel calls, and reasoning
-without its call. Each of these is a rule that says which neighbors belong together. A cut is legal if no
-rule forbids it. All code that shortens a history asks this module first.
+Providers reject a tool result without its call, a partly answered batch of parallel calls, reasoning without
+its call, and the late result of a provider's own tool without its use. Each of these is a rule that says which
+neighbors belong together. A cut is legal if no rule forbids it. All code that shortens a history asks this
+module first.
 
 An exchange is a request or a response: all messages between two answers of the model are one request, and
 each answer is one response. A turn reaches from one prompt of the user to before the next.
@@ -49,6 +50,10 @@ def _is_reasoning_before(before: Message, _after: Message) -> bool:
     return before.outline.is_reasoning_only
 
 
+def _is_late_server_result(_before: Message, after: Message) -> bool:
+    return bool(after.outline.server_results)
+
+
 def _is_same_turn(_before: Message, after: Message) -> bool:
     return not after.is_prompt
 
@@ -56,9 +61,10 @@ def _is_same_turn(_before: Message, after: Message) -> bool:
 CALL_AND_RESULT = CutRule("call and result", _is_call_and_result)
 PARALLEL_BATCH = CutRule("parallel batch", _is_one_batch)
 REASONING_WITH_CALL = CutRule("reasoning with its call", _is_reasoning_before)
+SERVER_TOOL_AND_RESULT = CutRule("server tool and result", _is_late_server_result)
 SAME_TURN = CutRule("turn", _is_same_turn)
 
-PROVIDER_RULES = (CALL_AND_RESULT, PARALLEL_BATCH, REASONING_WITH_CALL)
+PROVIDER_RULES = (CALL_AND_RESULT, PARALLEL_BATCH, REASONING_WITH_CALL, SERVER_TOOL_AND_RESULT)
 """The rules that providers enforce."""
 WHOLE_TURN_RULES = (*PROVIDER_RULES, SAME_TURN)
 """The provider rules, and a rule that keeps each turn in one piece."""
@@ -72,7 +78,8 @@ def can_cut(before: Message, after: Message, rules: Sequence[CutRule] = PROVIDER
 def cut_points(messages: MessageSequence, rules: Sequence[CutRule] = PROVIDER_RULES) -> list[int]:
     """Return each index at which both sides of the history are valid on their own."""
     inner = [index for index in range(1, len(messages)) if can_cut(messages[index - 1], messages[index], rules)]
-    if not messages or messages[-1].outline.call_ids or messages[-1].outline.is_reasoning_only:
+    last = messages[-1].outline if messages else None
+    if last is None or last.call_ids or last.is_reasoning_only or last.server_uses:
         return [0, *inner]
     return [0, *inner, len(messages)]
 

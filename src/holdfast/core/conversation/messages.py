@@ -80,6 +80,10 @@ class Opaque:
     native: object = field(default=None, compare=False, repr=False)
     tokens: int | None = None
     """The estimated cost if the text does not determine it: encrypted content, nested images."""
+    server_use: str = ""
+    """The id of a tool use that the provider carries out itself, if this is one."""
+    server_result: str = ""
+    """The id of the provider's own tool use that this answers, if it answers one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,10 @@ class MessageOutline(NamedTuple):
     has_results_first: bool
     is_reasoning_only: bool
     """Whether the message holds only reasoning."""
+    server_uses: tuple[str, ...]
+    """Ids of the provider's own tool uses without a result in this message."""
+    server_results: tuple[str, ...]
+    """Ids of results of the provider's own tools without their use in this message; empty for a repeated use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +186,15 @@ class Message:
         if outline is None:
             results = tuple(part.call_id for part in self.parts if isinstance(part, ToolResult))
             is_reasoning = all(isinstance(part, Thinking) for part in self.parts)
+            server_uses, others = unpaired_server_parts(self.parts)
             outline = MessageOutline(
                 tuple(part.id for part in self.parts if isinstance(part, ToolCall)),
                 results,
                 not is_reasoning and not any(map(_is_blank, self.parts)),
                 all(isinstance(part, ToolResult) for part in self.parts[: len(results)]),
                 is_reasoning and bool(self.parts),
+                tuple(part.server_use for part in server_uses),
+                tuple(part.server_result for part in others),
             )
             object.__setattr__(self, "_outline", outline)
         return outline
@@ -267,6 +278,23 @@ class Message:
     def with_parts(self, parts: tuple[Part, ...]) -> "Message":
         """Return the message with other parts; it keeps its JSON for the encoder."""
         return replace(self, parts=parts)
+
+
+def unpaired_server_parts(parts: Sequence[Part]) -> tuple[list[Opaque], list[Opaque]]:
+    """Return the provider's own tool uses that have no result here, and parts that cannot be paired here.
+
+    Those are results without their use before them, and uses that repeat the id of an open one.
+    """
+    uses: dict[str, Opaque] = {}
+    others: list[Opaque] = []
+    for part in parts:
+        if not isinstance(part, Opaque):
+            continue
+        if part.server_use and part.server_use not in uses:
+            uses[part.server_use] = part
+        elif part.server_use or (part.server_result and uses.pop(part.server_result, None) is None):
+            others.append(part)
+    return list(uses.values()), others
 
 
 def _is_blank(part: Part) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from holdfast.core.conversation.batching import Batching, id_from_name, safe_id_stem
+from holdfast.core.conversation.batching import Batching, id_from_name, made_id
 from holdfast.core.conversation.messages import Entry, Message, Part, Text, ToolCall, ToolResult
 
 INTERRUPTED_RESULT = "Interrupted by user."
@@ -158,9 +158,11 @@ class CallPairing:
         accepts = self._batching.accepts_id
         if call.id and call.id not in self._used_ids and (accepts is None or accepts(call.id)):
             return answer
-        fresh = f"{safe_id_stem(call.id)}_{'x' if position is None else position}_{ordinal}"
+        ending = f"_{'x' if position is None else position}_{ordinal}"
+        fresh = made_id(call.id, ending, self._batching.max_id_chars)
         while fresh in self._used_ids or fresh in self._callers:
-            fresh += "x"
+            ending += "x"
+            fresh = made_id(call.id, ending, self._batching.max_id_chars)
         call = call.with_id(fresh)
         self.repairs.append(Repair(position, f"renamed a repeated, empty or unusable call id to {call.id!r}"))
         if found:

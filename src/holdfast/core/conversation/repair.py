@@ -8,16 +8,20 @@ positions, so it always repairs the same history in the same way and a cached pr
 Repair does not touch a call without a result while it may still be running. Only a later message that is not a
 result, or the caller's statement that the turn was interrupted, proves that no result will come.
 
+Providers also run tools of their own. Such a use is open until its result comes, in the same message or in a later
+one, and only results of other tools may come in between. A history that ends while a use is open is a paused turn,
+which the provider continues.
+
 Nearly every history is already valid, so `is_valid_history` checks this first, in one pass over outlines.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
 from holdfast.core.conversation.batching import ONE_RESULT_PER_MESSAGE, Batching
-from holdfast.core.conversation.messages import Entry, Text, ToolResult, user
+from holdfast.core.conversation.messages import Entry, Message, Opaque, Text, ToolResult, unpaired_server_parts, user
 from holdfast.core.conversation.pairing import CallPairing, Repair
 
 
@@ -38,10 +42,14 @@ def is_split_turn(before: Entry, after: Entry) -> bool:
 def _are_messages_valid(entries: Sequence[Entry], batching: Batching) -> bool:
     """Return whether each message with calls is followed by its results in the form that the format requires."""
     open_calls: dict[str, None] = {}
+    open_uses: set[str] = set()
     seen: set[str] = set()
     for entry in entries:
-        call_ids, result_ids, is_filled, has_results_first, _ = entry.message.outline
+        outline = entry.message.outline
+        call_ids, result_ids, is_filled, has_results_first = outline[:4]
         if not is_filled:
+            return False
+        if (open_uses or outline.server_uses or outline.server_results) and not _follow_uses(entry.message, open_uses):
             return False
         if result_ids:
             for call_id in result_ids:
@@ -58,6 +66,29 @@ def _are_messages_valid(entries: Sequence[Entry], batching: Batching) -> bool:
     return not open_calls
 
 
+def _follow_uses(message: Message, open_uses: set[str]) -> bool:
+    """Update the provider's own open tool uses; return whether the message may come while they are open."""
+    if message.role != "assistant":
+        return not (message.outline.server_uses or message.outline.server_results) and _has_only_results(message)
+    results = set(message.outline.server_results)
+    if len(results) < len(message.outline.server_results) or not results <= open_uses:
+        return False
+    if _repeated_uses(message, open_uses):
+        return False
+    open_uses -= results
+    open_uses.update(message.outline.server_uses)
+    return True
+
+
+def _repeated_uses(message: Message, open_uses: Container[str]) -> set[str]:
+    """Return the ids of open uses that a message uses again."""
+    return {part.server_use for part in message.parts if isinstance(part, Opaque) and part.server_use in open_uses}
+
+
+def _has_only_results(message: Message) -> bool:
+    return all(isinstance(part, ToolResult) for part in message.parts)
+
+
 def _are_items_valid(entries: Sequence[Entry], batching: Batching) -> bool:
     """Return whether results follow each batch of the model's items, and an item of the model follows reasoning."""
     open_calls: dict[str, None] = {}
@@ -65,7 +96,7 @@ def _are_items_valid(entries: Sequence[Entry], batching: Batching) -> bool:
     kinds: dict[str, str] = {}
     is_answering = is_leading = False
     for entry in entries:
-        call_ids, result_ids, is_filled, _, is_reasoning = entry.message.outline
+        call_ids, result_ids, is_filled, _, is_reasoning = entry.message.outline[:5]
         is_models = entry.message.role == "assistant"
         if not (is_filled or is_reasoning) or (is_leading and not is_models):
             return False
@@ -117,7 +148,8 @@ def repair_entries(
     pending: list[str] = []
     repaired = list(entries)
     if not is_valid_history(entries, batching):
-        repaired = list(_without_blanks(entries, batching, repairs))
+        paired = _without_unpaired_server_tools(entries, repairs, is_interrupted=is_interrupted)
+        repaired = list(_without_blanks(paired, batching, repairs))
         if batching.is_itemized:
             repaired = _without_orphaned_reasoning(repaired, repairs)
         pairing = CallPairing(repaired, is_interrupted=is_interrupted, batching=batching)
@@ -127,6 +159,59 @@ def repair_entries(
         if batching.calls_follow_user:
             repaired = _with_calls_after_users(repaired, repairs)
     return RepairedEntries(_with_valid_ends(repaired, repairs, pending), repairs, tuple(pending))
+
+
+def _without_unpaired_server_tools(
+    entries: Sequence[Entry], repairs: list[Repair], *, is_interrupted: bool
+) -> Sequence[Entry]:
+    """Return entries in which each use of a provider's own tool has its result, or may still get it."""
+    unpaired: dict[int, list[Opaque]] = {}
+    for index, part in _unpaired_server_tools(entries, is_interrupted=is_interrupted):
+        unpaired.setdefault(index, []).append(part)
+    kept = list(entries)
+    for index, left_out in sorted(unpaired.items()):
+        message, position = entries[index]
+        for part in left_out:
+            lack = "without its tool use" if part.server_result else "that has no result"
+            repairs.append(Repair(position, f"left out a {part.kind} {lack}"))
+        gone = set(map(id, left_out))
+        parts = tuple(part for part in message.parts if id(part) not in gone)
+        kept[index] = Entry(message.with_parts(parts), position)
+    return kept
+
+
+def _unpaired_server_tools(entries: Sequence[Entry], *, is_interrupted: bool) -> Iterator[tuple[int, Opaque]]:
+    """Yield the uses that will get no result, and results without a use, with the index of their entry."""
+    open_uses: dict[str, tuple[int, Opaque]] = {}
+    for index, (message, _) in enumerate(entries):
+        uses, others = unpaired_server_parts(message.parts)
+        if message.role != "assistant":
+            if not _has_only_results(message):
+                yield from open_uses.values()
+                open_uses.clear()
+            yield from ((index, part) for part in (*uses, *others))
+            continue
+        for call_id in _repeated_uses(message, open_uses):
+            yield open_uses.pop(call_id)
+        for part in others:
+            if open_uses.pop(part.server_result, None) is None:
+                yield index, part
+        open_uses.update((part.server_use, (index, part)) for part in uses)
+    if is_interrupted:
+        yield from open_uses.values()
+
+
+def _is_paused(entries: Sequence[Entry]) -> bool:
+    """Return whether the last turn of the model waits for the result of a tool that the provider runs."""
+    answered: set[str] = set()
+    for entry in reversed(entries):
+        if entry.message.role == "assistant":
+            if not answered.issuperset(entry.message.outline.server_uses):
+                return True
+            answered.update(entry.message.outline.server_results)
+        elif not _has_only_results(entry.message):
+            break
+    return False
 
 
 def _with_calls_after_users(entries: Iterable[Entry], repairs: list[Repair]) -> list[Entry]:
@@ -206,7 +291,7 @@ def _with_valid_ends(entries: list[Entry], repairs: list[Repair], pending: Seque
     if first is None:
         return entries
     last = next(entry.message.role for entry in reversed(entries) if entry.message.role != "system")
-    if not pending and last == "assistant":
+    if not pending and last == "assistant" and not _is_paused(entries):
         repairs.append(Repair(None, "put a user message after the last assistant turn"))
         entries = [*entries, Entry(user(NO_NEW_MESSAGE_NOTICE, trust="system"))]
     if entries[first].message.role != "user":

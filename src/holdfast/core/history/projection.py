@@ -93,8 +93,10 @@ class Projection:
             return False
         if not batching.pairs_by_name and any(call_id in seen for call_id in _call_ids(newer)):
             return False
-        # In a valid history no call is open where an exchange begins, so earlier entries need no second check.
-        cut = len(self.entries) - 1
+        # In a valid history no call is open where an exchange begins, so earlier entries need no second check. A tool
+        # that the provider runs can stay open longer: the check then begins with its use.
+        uses = (index for index in range(settled, len(self.entries)) if self[index].outline.server_uses)
+        cut = min(len(self.entries) - 1, next(uses, len(self.entries)))
         while cut > settled and not (self[cut].role == "assistant" and self[cut - 1].role != "assistant"):
             cut -= 1
         if cut > settled:

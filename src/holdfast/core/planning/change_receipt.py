@@ -131,7 +131,8 @@ def _lines(receipt: ChangeReceipt) -> Iterator[str]:
     if done is not None:
         into = f"replaced by {len(done.replacement):,}" if done.replacement else "dropped"
         into = "left out by the client" if done.trigger == "client" else into
-        yield f"messages  {done.span.message_count:,} {into}, {len(done.span.kept):,} kept whole; all stay in the log"
+        count = done.span.message_count if done.replacement else done.messages_removed or done.span.message_count
+        yield f"messages  {count:,} {into}, {len(done.span.kept):,} kept whole; all stay in the log"
     if receipt.dropped:
         yield f"dropped   {format_positions(receipt.dropped)}; all stay in the log"
     if effect.prefix_lost:

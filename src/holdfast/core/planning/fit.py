@@ -219,7 +219,12 @@ class ViewFitter:
             view = self._compose(cut)
             if view is not None:
                 tokens, is_counted = self._total_tokens()
-                return replace(view, tokens_before=tokens, is_before_counted=is_counted and not view.has_media)
+                return replace(
+                    view,
+                    tokens_before=tokens,
+                    messages_before=len(self._transcript),
+                    is_before_counted=is_counted and not view.has_media,
+                )
         self._raise_cannot_fit()
 
     def _total_tokens(self) -> tuple[int, bool]:

@@ -35,7 +35,7 @@ def view_of_list(entries: Sequence[Entry], reader: MessageFormat, policy: Policy
 
     sizes = [price(entry.message) for entry in entries]
     has_media = any(entry.message.media_count for entry in entries)
-    whole = View(list(entries), sum(sizes), sum(sizes), has_media=has_media)
+    whole = View(list(entries), sum(sizes), sum(sizes), len(sizes), has_media=has_media)
     left, reasons = _apply_rules(whole.entries, policy, situation, price)
     trimmed = whole
     if not are_same_messages(left, entries):

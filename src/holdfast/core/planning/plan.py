@@ -136,7 +136,13 @@ def after_open_round(plan: Plan) -> Plan:
 def view_of(plan_input: PlanInput, policy: Policy, processors: RequestProcessors = NO_PROCESSORS) -> View:
     """Return a view that a provider accepts, whether or not the steps of a plan were carried out."""
     projection = plan_input.projection
-    view = View(plan_input.entries, plan_input.message_tokens, projection.tokens, has_media=projection.media_count > 0)
+    view = View(
+        plan_input.entries,
+        plan_input.message_tokens,
+        projection.tokens,
+        len(projection),
+        has_media=projection.media_count > 0,
+    )
     if projection.has_other_scopes:
         _check_own_calls(plan_input)
         view = _without_open_calls_of_others(view, plan_input)

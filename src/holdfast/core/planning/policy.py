@@ -175,7 +175,8 @@ def policy_named(policy: str | Policy) -> Policy:
         return policy
     name = policy
     if not isinstance(name, str) or name not in PRESETS:
-        raise SettingsError("policy", f"{name!r} is not known; choose one of: {', '.join(PRESETS)}, or pass a Policy")
+        remedy = f"choose one of: {', '.join(PRESETS)}, or pass the Policy that read_policy() makes of your TOML"
+        raise SettingsError("policy", f"{name!r} is not known; {remedy}")
     return PRESETS[name]
 
 
@@ -186,7 +187,9 @@ def read_policy(text: str, *, base: str | Policy = DEFAULT) -> Policy:
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise SettingsError("policy", f"is not TOML that can be read: {error}") from error
+        is_path = text.endswith(".toml") and "\n" not in text
+        hint = "; pass the text of the file, not its path" if is_path else ""
+        raise SettingsError("policy", f"is not TOML that can be read: {error}{hint}") from error
     return with_policy_changes(policy_named(table.pop("base", base)), {"name": "custom", **table})
 
 

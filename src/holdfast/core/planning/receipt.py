@@ -21,6 +21,8 @@ class View:
     """The tokens of the messages, as our counter counts them."""
     tokens_before: int = 0
     """The tokens of all messages, unshortened."""
+    messages_before: int = 0
+    """How many messages these are; a summary counts as one."""
     has_media: bool = False
     """Whether there may be images, sounds or documents, whose tokens are estimates."""
     is_before_counted: bool = True
@@ -152,7 +154,6 @@ def receipt_of(
     situation: Situation,
     tokens: TokenCount,
     *,
-    messages_before: int,
     kept: Iterable[int],
     clipped: Iterable[int],
     elided: Iterable[int],
@@ -170,7 +171,7 @@ def receipt_of(
             is_counted=view.is_before_counted,
         ),
         tokens=tokens,
-        messages_before=messages_before,
+        messages_before=view.messages_before,
         messages=len(view.entries),
         kept=tuple(kept),
         clipped=tuple(clipped),

@@ -119,10 +119,7 @@ class Budget:
     def __post_init__(self) -> None:
         for name in ("tokens", "messages", "turns", "bytes"):
             _check_limit(f"budget.{name}" if name != "tokens" else "budget", getattr(self, name))
-        if self.tokens < MIN_BUDGET_TOKENS:
-            raise SettingsError(
-                "budget", f"{self.tokens} tokens cannot hold a conversation; give at least {MIN_BUDGET_TOKENS}"
-            )
+        _check_room("budget", self.tokens)
 
     @classmethod
     def resolve(
@@ -143,6 +140,7 @@ class Budget:
         """
         if max_prompt_tokens is not None:
             _check_limit("max_prompt_tokens", max_prompt_tokens)
+            _check_room("max_prompt_tokens", max_prompt_tokens)
         if user is not None:
             budget = user if isinstance(user, Budget) else cls(user)
             if max_prompt_tokens is None or budget.tokens <= max_prompt_tokens:
@@ -170,6 +168,11 @@ def _check_limit(setting: str, value: object) -> None:
         raise SettingsError(setting, f"must be at least 1, not {value}")
     if value > MAX_LIMIT:
         raise SettingsError(setting, f"must be at most {MAX_LIMIT:,}")
+
+
+def _check_room(setting: str, tokens: int) -> None:
+    if tokens < MIN_BUDGET_TOKENS:
+        raise SettingsError(setting, f"{tokens} tokens cannot hold a conversation; give at least {MIN_BUDGET_TOKENS}")
 
 
 def _input_tokens(setting: str, window: int, max_output: int | None) -> int:

@@ -37,7 +37,7 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.models.base import Closable, Summarizer, supports_prefix
-from holdfast.models.open import open_summarizer
+from holdfast.models.open import is_summarizer_name, open_summarizer
 from holdfast.models.retry import RetryLimits
 from holdfast.redaction import redact_text
 from holdfast.session.compaction.memory_writer import MemoryWriter
@@ -93,8 +93,13 @@ class CompactionOptions(CompactionObservers):
         for name in ("automatic", "manual"):
             value: object = getattr(self, name)
             if not (value is None or isinstance(value, str) or callable(getattr(value, "write", None))):
-                problem = f"must be the name of a model, or a Summarizer, not {value!r:.60}"
-                raise SettingsError(f"compaction.{name}", problem)
+                problem = f"must be the name of a model, or a holdfast.compaction.Summarizer, not {value!r:.60}"
+                raise SettingsError("summarizer" if name == "automatic" else f"compaction.{name}", problem)
+            if isinstance(value, str) and not is_summarizer_name(value):
+                problem = (
+                    f"{value!r:.60} does not name a provider; write it as provider:model, such as openai:gpt-5-mini"
+                )
+                raise SettingsError("summarizer" if name == "automatic" else f"compaction.{name}", problem)
         limit: object = self.memory_limit_bytes
         if limit is not None and (not is_integer(limit) or limit < 1):
             problem = f"must be a number of bytes above 0, not {limit!r:.60}"
@@ -232,7 +237,7 @@ class Compactor:
         """Return the summarizer that the policy chooses: often a cheap model, but the primary one on request."""
         named = self._configured_summarizer(trigger)
         if named is None:
-            raise ModelAccessError("summariser", "there is no model to write the summary", "name one: summariser=…")
+            raise ModelAccessError("summarizer", "there is no model to write the summary", "name one: summarizer=…")
         return self._open_summarizer(named) if isinstance(named, str) else named
 
     def _configured_summarizer(self, trigger: log.CompactionTrigger) -> str | Summarizer | None:

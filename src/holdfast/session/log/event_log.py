@@ -40,6 +40,7 @@ from holdfast.stores.base import IndexEntry, Snapshot, Store, StoredRecord
 from holdfast.stores.event_loop import EventLoopGuard
 from holdfast.stores.retention import record_retention
 from holdfast.wire.formats import format_named
+from holdfast.wire.signals import message_signals
 
 T = TypeVar("T")
 Clock: TypeAlias = Callable[[], int]
@@ -99,13 +100,16 @@ class SessionLock:
 class SessionLog:
     """Holds one history and writes its log. Callers of the methods after `find_scope` must hold the lock."""
 
-    def __init__(self, store: Store, session: str, clock: Clock) -> None:
+    def __init__(self, store: Store, session: str, clock: Clock, format_name: str | None = None) -> None:
         self.store = store
+        self.format_name = format_name
+        """The format of a session without messages, if its caller has named one."""
         self.session = session
         self.clock = clock
         self.lock = SessionLock(session)
         self.publisher = EventPublisher()
-        self._is_loaded = False
+        self.is_loaded = False
+        """Whether the log was read before; the history may still lack what other writers have appended since."""
         self._retention_days: int | None = None
         self._is_retention_recorded = False
         self.reset()
@@ -127,6 +131,8 @@ class SessionLog:
     def reset(self) -> None:
         """Discard everything that is in memory."""
         self.history = History(format_named)
+        if self.format_name is not None:
+            self.history.message_format = format_named(self.format_name)
         self.stored = StoredLog(self.store, self.session)
         self.damage: list[str] = []
         """Which records could not be applied, and why."""
@@ -156,7 +162,7 @@ class SessionLog:
     # Reading.
 
     async def _load_snapshot(self) -> None:
-        self._is_loaded = True
+        self.is_loaded = True
         stored = None
         with suppress(StoreError):
             stored = await self.store.get_snapshot(self.session)
@@ -176,7 +182,7 @@ class SessionLog:
 
     async def refresh(self) -> int:
         """Apply what other writers have appended since, and return the number of events."""
-        was_loaded = self._is_loaded
+        was_loaded = self.is_loaded
         if not was_loaded:
             await self._load_snapshot()
         start = self.stored.length
@@ -265,7 +271,7 @@ class SessionLog:
     ) -> range:
         """Record messages, and return their positions.
 
-        A failed append may have reached the store; the same messages are then not recorded a second time.
+        A failed or cancelled append may have reached the store; the same messages are then not recorded a second time.
         """
         if (known := await self._already_appended(events)) is not None:
             return known
@@ -285,16 +291,32 @@ class SessionLog:
                 self._unconfirmed = _UnconfirmedAppend(self.stored.length, tuple(events))
                 raise
             if is_appended:
-                await self._record_retention()
-                if self.stored.length - self._snapshot_length >= max(
-                    SNAPSHOT_EVERY, self.stored.length // SNAPSHOT_SHARE
-                ):
-                    await self.save_snapshot()
-                return range(start, start + len(events))
+                places, log_position = range(start, start + len(events)), self.stored.length - len(events)
+                try:
+                    await self._after_append(events, places)
+                except asyncio.CancelledError:
+                    self._unconfirmed = _UnconfirmedAppend(log_position, tuple(events))
+                    raise
+                return places
             if must_be_current:
                 raise ConcurrentWriteError(self.session)
         actual = await self.store.length(self.session)
         raise SequenceConflictError(self.session, expected=self.stored.length, actual=actual)
+
+    async def _after_append(self, events: Sequence[log.MessageAppended], places: range) -> None:
+        """Record what recorded messages say about their provider, and what is kept beside the log."""
+        signals = [
+            log.ProviderSignalled(signal=signal, payload={"position": position})
+            for position, event in zip(places, events, strict=True)
+            for signal in message_signals(event.native)
+        ]
+        if signals:
+            # The messages are recorded; without the observation nothing is missing.
+            with suppress(StoreError):
+                await self._try_append(signals)
+        await self._record_retention()
+        if self.stored.length - self._snapshot_length >= max(SNAPSHOT_EVERY, self.stored.length // SNAPSHOT_SHARE):
+            await self.save_snapshot()
 
     async def _record_retention(self) -> None:
         """Record the retention once. If that fails, the next append tries again; until then nothing expires."""

@@ -6,7 +6,7 @@ In a very long message, words beyond the limit are indexed only once each.
 import re
 from collections.abc import Iterable
 
-from holdfast.core.conversation.messages import Media, Message
+from holdfast.core.conversation.messages import Media, Message, Text
 from holdfast.core.ledger.identifiers import argument_text
 from holdfast.core.recall.passages import describe_media
 from holdfast.stores.base import IndexEntry
@@ -26,12 +26,18 @@ def index_entries(messages: Iterable[tuple[int, Message]]) -> list[IndexEntry]:
 
 def index_text_of(message: Message) -> str:
     """Return the indexed text of a message; recall answers are left out, because their source is indexed already."""
+    if len(message.parts) == 1 and isinstance(message.parts[0], Text):
+        # Most messages are one text.
+        return _limited(message.parts[0].text)
     results = [result for result in message.results if not result.is_recall_answer]
     parts = (*message.parts, *(inner for result in results for inner in result.content))
     pieces = [message.text, *(result.text for result in results)]
     pieces += [f"{call.name} {argument_text(call.arguments)}" for call in message.calls]
     pieces += [describe_media(part) for part in parts if isinstance(part, Media)]
-    text = "\n".join(piece for piece in pieces if piece)
+    return _limited("\n".join(piece for piece in pieces if piece))
+
+
+def _limited(text: str) -> str:
     return text if len(text) <= MAX_INDEXED_CHARS else text[:MAX_INDEXED_CHARS] + _remaining_words(text)
 
 

@@ -18,6 +18,8 @@ from holdfast.wire.formats import FORMATS, format_named
 
 MIN_BLOB_BYTES = 16_384
 """A message of at least this size becomes a blob."""
+MAX_CHAR_BYTES = 12
+"""A character beyond the basic plane is written as two escapes."""
 LOST_MESSAGE_TEXT = "[this message could not be read]"
 """Replaces a message whose content is lost."""
 
@@ -37,12 +39,27 @@ async def extract_blob(store: Store, record: JsonRecord, blobs: list[str]) -> Js
     if record.get("type") != log.MessageAppended.KIND or not isinstance(data, dict) or "native" not in data:
         return record
     values = cast("dict[str, object]", data)
+    if _is_certainly_small(values["native"]):
+        return record
     content = json.dumps(values["native"], ensure_ascii=True).encode()
     if len(content) < MIN_BLOB_BYTES:
         return record
     digest = await store.put_blob(content)
     blobs.append(digest)
     return {**record, "data": {**{key: value for key, value in values.items() if key != "native"}, "blob": digest}}
+
+
+def _is_certainly_small(native: object) -> bool:
+    """Return whether a message consists of short texts only, so that it need not be encoded to know its size."""
+    if not isinstance(native, dict):
+        return False
+    chars = 0
+    for key, value in cast("dict[object, object]", native).items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            return False
+        # With its quotes and what separates it, a text is as large as one more character.
+        chars += len(key) + len(value) + 2
+    return chars * MAX_CHAR_BYTES < MIN_BLOB_BYTES
 
 
 async def inline_blob(store: Store, record: JsonRecord) -> JsonRecord:
@@ -183,10 +200,15 @@ class StoredLog:
 def encode_event(event: log.Event) -> JsonRecord:
     """Return an event as a record; raises `MalformedInputError` if the record could not be read back."""
     record = to_record(event)
-    if not isinstance(event, log.UsageMeasured | log.RequestPrepared | log.UnknownEvent):
+    if not isinstance(event, log.UsageMeasured | log.RequestPrepared | log.UnknownEvent) and not _is_decoded(event):
         # Callers may have passed some of its values; those of a request are all made here.
         from_record(record)
     return record
+
+
+def _is_decoded(event: log.Event) -> bool:
+    """Return whether an event has nothing but a message, which was decoded, and values that are made here."""
+    return isinstance(event, log.MessageAppended) and event.agent is None and event.duration_ms is None
 
 
 def _damaged_event(record: JsonRecord) -> log.UnknownEvent:

@@ -112,7 +112,8 @@ async def import_session(
     times = [time_ms for time_ms, _ in readable]
     result.records = await store.append(session, packed, after=0, time_ms=times, index=index, blobs=blobs)
     if name:
-        await store.rename(session, name)
+        # Other programs may have written the file: a name stays in its line.
+        await store.rename(session, "".join(char if char.isprintable() else " " for char in name))
     return result
 
 

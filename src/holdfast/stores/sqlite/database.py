@@ -17,6 +17,7 @@ from holdfast.errors import (
     StoreUnavailableError,
     UnknownSessionError,
 )
+from holdfast.stores.appends import Append
 from holdfast.stores.base import (
     AppendTimes,
     IndexEntry,
@@ -57,6 +58,25 @@ PRAGMAS = (
     "PRAGMA foreign_keys = ON",
     "PRAGMA secure_delete = ON",
 )
+FIND_SESSIONS = """
+    SELECT json_group_array(json_array(names.key, sessions.id, sessions.length))
+    FROM json_each(?) AS names JOIN sessions ON name_id = names.value
+"""
+UPDATE_SESSIONS = """
+    UPDATE sessions SET length = new.length, updated_ms = max(sessions.updated_ms, new.updated_ms)
+    FROM (
+        SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS length,
+            json_extract(value, '$[2]') AS updated_ms
+        FROM json_each(?)
+    ) AS new WHERE sessions.id = new.id
+"""
+INSERT_EVENTS = """
+    INSERT INTO events (id, time_ms, data)
+    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),
+        substr(?1, json_extract(value, '$[2]'), json_extract(value, '$[3]'))
+    FROM json_each(?2)
+"""
+"""Parameters: the bytes of all records, and for each its row, its time, where its bytes start (from 1) and how many."""
 
 
 class SqliteDatabase:
@@ -110,9 +130,14 @@ class SqliteDatabase:
             self._wal_bytes() > 0 or file_identity(self._path, with_content=True) != self._identity
         )
 
+    @property
+    def is_file_replaced(self) -> bool:
+        """Whether the open file is no longer at its path: whatever is written to it would be lost."""
+        return not self.is_immutable and file_identity(self._path) != self._identity
+
     def check_file(self) -> None:
-        """Raise if the open file is no longer at its path: whatever is written to it would be lost."""
-        if not self.is_immutable and file_identity(self._path) != self._identity:
+        """Raise if the file was removed or replaced."""
+        if self.is_file_replaced:
             problem = "the file was removed or replaced while it was open; put it back, or close it and open it again"
             raise StoreUnavailableError(self._name, problem)
 
@@ -140,25 +165,65 @@ class SqliteDatabase:
         finally:
             self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
 
-    def append(
-        self,
-        session: str,
-        records: Sequence[JsonRecord],
-        *,
-        after: int,
-        time_ms: int | Sequence[int],
-        index: Sequence[IndexEntry] = (),
-        blobs: Sequence[str] = (),
-    ) -> int:
-        check_session_id(session)
-        times, lines = AppendTimes.of(time_ms, len(records)), [pack_record(record) for record in records]
+    def append(self, item: Append) -> int:
+        """Write one append in a transaction of its own, and return the new length of its log."""
+        lines = item.lines()
         with transaction(self._connection):
-            number = self._extend_session(session, after, len(lines), times)
-            self._insert(number, lines, after=after, times=times, index=index, blobs=blobs)
+            number = self._extend_session(item.session, item.after, len(lines), item.times)
+            self._insert(number, lines, after=item.after, times=item.times, index=item.index, blobs=item.blobs)
+        self._index_later()
+        return item.length
+
+    def append_batch(self, batch: Sequence[Append]) -> list[int | None]:
+        """Write the appends of several sessions in one transaction, and return the new length of each log.
+
+        None stands for an append that was not written, because of a conflict, or because another append to the same
+        session comes before it. The number of statements does not depend on the number of appends: between two
+        statements this thread may wait for the interpreter, which a busy event loop holds for milliseconds.
+        """
+        packed = [item.lines() for item in batch]
+        with transaction(self._connection) as write:
+            numbers = self._numbers_of_current(batch)
+            written = [number is not None for number in numbers]
+            rows, datas, texts = list[tuple[int, int, int, int]](), list[bytes](), list[tuple[int, str]]()
+            extended = list[tuple[int, int, int]]()
+            offset = 1
+            for item, lines, number in zip(batch, packed, numbers, strict=True):
+                if number is None:
+                    continue
+                extended.append((number, item.length, item.times.latest))
+                for position, (line, time_ms) in enumerate(zip(lines, item.times.each, strict=True), item.after):
+                    rows.append((_row_id(number, position), time_ms, offset, len(line)))
+                    datas.append(line)
+                    offset += len(line)
+                texts += [(_row_id(number, entry.position), entry.text) for entry in item.index]
+            write(UPDATE_SESSIONS, (json.dumps(extended),))
+            write(INSERT_EVENTS, (b"".join(datas), json.dumps(rows)))
+            self._index.add_pending(texts)
+        self._index_later()
+        return [item.length if is_written else None for item, is_written in zip(batch, written, strict=True)]
+
+    def _numbers_of_current(self, batch: Sequence[Append]) -> list[int | None]:
+        """Return the number of each session, creating those that are new; None where an append cannot be written."""
+        write = self._connection.execute
+        names = json.dumps([item.session for item in batch], ensure_ascii=False)
+        known = {number: row for number, *row in json.loads(write(FIND_SESSIONS, (names,)).fetchone()[0])}
+        numbers, seen = list[int | None](), set[str]()
+        for place, item in enumerate(batch):
+            number, length = known.get(place, (None, 0))
+            is_current = length == item.after and item.session not in seen
+            seen.add(item.session)
+            if is_current and number is None:
+                insert = "INSERT INTO sessions (name_id, created_ms, updated_ms) VALUES (?, ?, ?) RETURNING id"
+                number = write(insert, (item.session, item.times.first, item.times.latest)).fetchone()[0]
+            numbers.append(number if is_current else None)
+        return numbers
+
+    def _index_later(self) -> None:
+        """Index pending texts after the current action if there are enough; no caller waits for that."""
         if self._index.needs_indexing:
-            # No caller waits for that. If it fails, the texts stay pending.
+            # If it fails, the texts stay pending.
             self._run_later(lambda: self._index.needs_indexing and self._index_pending())
-        return after + len(lines)
 
     def rewrite(
         self,

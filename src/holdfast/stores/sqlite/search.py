@@ -15,7 +15,7 @@ import sqlite3
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from itertools import combinations
+from itertools import accumulate, combinations
 from typing import NamedTuple, TypeAlias
 
 from holdfast.stores.encoding import COMPRESSION_LEVEL, DEFLATED, decompress
@@ -141,6 +141,16 @@ def _best_first(scores: Iterable[RowScore], limit: int) -> list[RowScore]:
 
 MAX_PENDING_TEXTS, MAX_PENDING_CHARS = 64, 65_536
 """With this many pending texts or characters, indexing is worthwhile. A search indexes fewer in milliseconds."""
+_SLICES = """
+    SELECT json_extract(value, '$[0]'), substr(?1, json_extract(value, '$[1]'), json_extract(value, '$[2]'))
+    FROM json_each(?2)
+"""
+"""Parameters: all contents as bytes, and for each its row, where it starts (from 1) and its size."""
+INSERT_PENDING = f"INSERT OR REPLACE INTO noted (id, text) {_SLICES}"
+INSERT_INDEXED = f"INSERT INTO indexed (id, body) {_SLICES}"
+INSERT_WORDS = (
+    "INSERT INTO words (rowid, body) SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?)"
+)
 
 
 class FullTextIndex:
@@ -163,11 +173,15 @@ class FullTextIndex:
         if len(texts) >= MAX_PENDING_TEXTS or chars >= MAX_PENDING_CHARS:
             self._index_texts(texts)
             return
-        insert = "INSERT OR REPLACE INTO noted (id, text) VALUES (?, ?)"
+        self.add_pending(texts)
+
+    def add_pending(self, texts: Sequence[tuple[int, str]]) -> None:
+        """Store texts as pending, in one statement."""
         # A lone surrogate is not part of any word.
-        self._connection.executemany(insert, [(row_id, text.encode("utf-8", "replace")) for row_id, text in texts])
+        contents = [(row_id, text.encode("utf-8", "replace")) for row_id, text in texts]
+        self._connection.execute(INSERT_PENDING, slices(contents))
         self._pending_count += len(texts)
-        self._pending_chars += chars
+        self._pending_chars += sum(len(text) for _, text in texts)
 
     def index_pending(self) -> None:
         """Index every pending text."""
@@ -181,9 +195,11 @@ class FullTextIndex:
         return [(row_id, text.decode()) for row_id, text in rows]
 
     def _index_texts(self, texts: Iterable[tuple[int, str]]) -> None:
-        for row_id, text in texts:
+        by_row = dict(texts)
+        known = "SELECT json_group_array(id) FROM indexed WHERE id IN (SELECT value FROM json_each(?))"
+        for row_id in json.loads(self._connection.execute(known, (json.dumps([*by_row]),)).fetchone()[0]):
             self.remove(row_id, row_id + 1)
-            _index_text(self._connection, row_id, text)
+        _index_texts(self._connection, by_row)
 
     def remove(self, first: int, last: int) -> None:
         """Remove messages from the index; no text may be pending."""
@@ -217,14 +233,21 @@ class FullTextIndex:
         with closing(sqlite3.connect(":memory:")) as memory:
             for statement in INDEX_TABLES:
                 memory.execute(statement)
-            for row_id, text in self._pending_texts():
-                _index_text(memory, row_id, text)
+            _index_texts(memory, dict(self._pending_texts()))
             return _IndexSearch(memory, rows).best_rows(terms, limit)
 
 
-def _index_text(connection: sqlite3.Connection, row_id: int, text: str) -> None:
-    body = index_body(text)
-    connection.execute("INSERT INTO words (rowid, body) VALUES (?, ?)", (row_id, body))
+def _index_texts(connection: sqlite3.Connection, texts: Mapping[int, str]) -> None:
+    """Index texts by their rows, in two statements."""
+    bodies = [(row_id, index_body(text)) for row_id, text in texts.items()]
+    connection.execute(INSERT_WORDS, (json.dumps(bodies, ensure_ascii=False),))
     # The index holds no text, and FTS5 deletes a row only if it is given the indexed text.
-    packed = DEFLATED + zlib.compress(body.encode(), COMPRESSION_LEVEL)
-    connection.execute("INSERT INTO indexed (id, body) VALUES (?, ?)", (row_id, packed))
+    packed = [(row_id, DEFLATED + zlib.compress(body.encode(), COMPRESSION_LEVEL)) for row_id, body in bodies]
+    connection.execute(INSERT_INDEXED, slices(packed))
+
+
+def slices(contents: Sequence[tuple[int, bytes]]) -> tuple[bytes, str]:
+    """Return the parameters of a statement that inserts many rows: all bytes, and which of them belong to each row."""
+    starts = accumulate((len(content) for _, content in contents), initial=1)
+    rows = [(row_id, start, len(content)) for (row_id, content), start in zip(contents, starts, strict=False)]
+    return b"".join(content for _, content in contents), json.dumps(rows)

@@ -10,17 +10,20 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial, wraps
 from pathlib import Path
 from queue import SimpleQueue
 from types import CoroutineType
-from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from holdfast.errors import StoreUnavailableError, WrongEventLoopError
+from holdfast.stores.appends import MAX_BATCH, Append
+from holdfast.stores.base import IndexEntry, JsonRecord
 from holdfast.stores.sqlite.database import SqliteDatabase
-from holdfast.stores.sqlite.schema import READ_ONLY_FOLDER, as_sqlite_store_error
+from holdfast.stores.sqlite.schema import FILE_LOCKED, READ_ONLY_FOLDER, as_sqlite_store_error
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,9 +53,13 @@ class WorkerThread:
             # A daemon, so that the program may exit at once: only unacknowledged writes can be missing, none is torn.
             threading.Thread(target=_work, args=(self._queue,), name=self._name, daemon=True).start()
             weakref.finalize(self, self._queue.put, None)
-        if self._process != os.getpid():
-            raise WrongEventLoopError("this SQLite store")
+        self.check_process()
         self._queue.put(action)
+
+    def check_process(self) -> None:
+        """Raise in a forked process."""
+        if self._queue is not None and self._process != os.getpid():
+            raise WrongEventLoopError("this SQLite store")
 
 
 def _work(queue: _Queue) -> None:
@@ -71,6 +78,22 @@ def _run_and_settle(action: Callable[[], T], future: "asyncio.Future[T]", loop: 
     # The loop may have been closed meanwhile.
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(lambda: future.done() or settle())
+
+
+class _WaitingAppend(NamedTuple):
+    item: Append
+    loop: asyncio.AbstractEventLoop
+    future: "asyncio.Future[int]"
+
+
+def _settle(results: Iterable[tuple["asyncio.Future[int]", int | BaseException]]) -> None:
+    for future, result in results:
+        if future.done():
+            continue
+        if isinstance(result, BaseException):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
 
 
 def _in_thread(
@@ -94,8 +117,72 @@ class SqliteStore:
         self._max_bytes = max_bytes
         self._thread = WorkerThread("holdfast-sqlite")
         self._database: SqliteDatabase | None = None
+        self._waiting = deque[_WaitingAppend]()
+        self._is_write_queued = False
 
-    append = _in_thread(SqliteDatabase.append)
+    async def append(
+        self,
+        session: str,
+        records: Sequence[JsonRecord],
+        *,
+        after: int,
+        time_ms: int | Sequence[int],
+        index: Sequence[IndexEntry] = (),
+        blobs: Sequence[str] = (),
+    ) -> int:
+        """Append records; all appends that wait at the same time are written in one transaction."""
+        item = Append.of(session, records, after=after, time_ms=time_ms, index=index, blobs=blobs)
+        if not item.is_batchable:
+            return await self.run_in_thread(lambda database: database.append(item))
+        # Here and not in the thread: each call of zlib would let go of the interpreter, and wait for the loop.
+        item.lines()
+        self._thread.check_process()
+        loop = asyncio.get_running_loop()
+        waiting = _WaitingAppend(item, loop, loop.create_future())
+        self._waiting.append(waiting)
+        if not self._is_write_queued:
+            self._is_write_queued = True
+            self._thread.submit(self._write_waiting)
+        return await waiting.future
+
+    def _write_waiting(self) -> None:
+        """Write every append that waits, and settle each with its own result."""
+        # First the flag, then the appends: one that comes between the two finds no write queued, and queues one.
+        self._is_write_queued = False
+        taken = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
+        if self._waiting:
+            self._thread.submit(self._write_waiting)
+        batch = [waiting for waiting in taken if not waiting.future.cancelled()]
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[int], int | BaseException]]] = {}
+        for waiting, result in zip(batch, self._write([waiting.item for waiting in batch]), strict=True):
+            by_loop.setdefault(waiting.loop, []).append((waiting.future, result))
+        for loop, results in by_loop.items():
+            # The loop may have been closed meanwhile.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(_settle, results)
+
+    def _write(self, batch: Sequence[Append]) -> list[int | BaseException]:
+        """Return the new length of each log, or the error of its append."""
+        written: Sequence[int | None] = [None] * len(batch)
+        if len(batch) > 1:
+            try:
+                written = self._run(lambda database: database.append_batch(batch))
+            except StoreUnavailableError as error:
+                if error.problem == FILE_LOCKED:
+                    # Each of them would wait as long again.
+                    return [StoreUnavailableError(error.store, error.problem) for _ in batch]
+            except Exception:  # noqa: BLE001, S110 - whatever is wrong with the batch, each is written alone
+                pass
+        return [
+            self._append_alone(item) if length is None else length for item, length in zip(batch, written, strict=True)
+        ]
+
+    def _append_alone(self, item: Append) -> int | BaseException:
+        try:
+            return self._run(lambda database: database.append(item))
+        except BaseException as error:  # noqa: BLE001 - raised where the append is awaited
+            return error
+
     rewrite = _in_thread(SqliteDatabase.rewrite)
     purge = _in_thread(SqliteDatabase.purge)
     read = _in_thread(SqliteDatabase.read)
@@ -112,6 +199,12 @@ class SqliteStore:
     put_value = _in_thread(SqliteDatabase.put_value)
     get_value = _in_thread(SqliteDatabase.get_value)
     values = _in_thread(SqliteDatabase.values)
+
+    @property
+    def is_file_replaced(self) -> bool:
+        """Whether the file was removed or replaced while it was open: this store cannot be used until it is closed."""
+        database = self._database
+        return database is not None and database.is_file_replaced
 
     async def close(self) -> None:
         """Close the file; the next call opens it again."""

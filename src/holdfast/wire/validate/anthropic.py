@@ -1,7 +1,7 @@
 """The rules of Anthropic Messages, and of Bedrock Converse."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +16,7 @@ from holdfast.wire.validate.rules import (
     image_limit_rule,
     is_blank,
     is_not_empty,
+    tool_name_violations,
 )
 
 ANTHROPIC_MAX_IMAGES = 100
@@ -23,14 +24,26 @@ _ANTHROPIC_ID = r"[a-zA-Z0-9_-]+"
 
 
 def begins_and_ends_with_user(payload: Payload) -> Iterator[Violation]:
-    """The first and the last message are the user's, and there are only two roles."""
+    """The first and the last message are the user's, unless a turn is paused, and there are only two roles."""
     for index, message in enumerate(payload.messages):
         if message.get("role") not in {"user", "assistant"}:
             yield Violation("role", at(index, ".role"), f"{message.get('role')!r} is not a role here")
     if payload.messages and payload.messages[0].get("role") != "user":
         yield Violation("first-role", at(0), "the first message must be a user message")
-    if payload.messages and payload.messages[-1].get("role") != "user":
+    if payload.messages and payload.messages[-1].get("role") != "user" and not _open_server_uses(payload.messages):
         yield Violation("last-role", at(payload.last), "the conversation must end with a user message")
+
+
+def _open_server_uses(messages: Sequence[Mapping[str, Any]]) -> set[object]:
+    """Return the ids of server tools without a result: the API continues a paused turn that ends with them."""
+    uses: set[object] = set()
+    for message in messages:
+        for block in content_blocks(message):
+            if str(block.get("type")).endswith("_tool_use"):
+                uses.add(block.get("id"))
+            elif str(block.get("type")).endswith("_tool_result"):
+                uses.discard(block.get("tool_use_id"))
+    return uses
 
 
 def uses_are_answered(payload: Payload) -> Iterator[Violation]:
@@ -70,6 +83,17 @@ def ids_are_unique(payload: Payload) -> Iterator[Violation]:
             seen.add(use)
 
 
+def use_names_are_plain(payload: Payload) -> Iterator[Violation]:
+    """The name of a tool has at most 128 letters, digits, underscores and dashes."""
+    names = [
+        (at(index, f".content[{number}].name"), block.get("name"))
+        for index, message in enumerate(payload.messages)
+        for number, block in enumerate(content_blocks(message))
+        if block.get("type") == "tool_use"
+    ]
+    yield from tool_name_violations(names, r"[a-zA-Z0-9_-]{1,128}")
+
+
 def nothing_is_empty(payload: Payload) -> Iterator[Violation]:
     """Messages and text blocks are not empty."""
     for index, message in enumerate(payload.messages):
@@ -104,18 +128,21 @@ def thinking_follows_its_prefix(payload: Payload) -> Iterator[Violation]:
         prefix = extend_prefix(prefix, [prefix_message_hash(message)])
 
 
-def server_results_have_uses(payload: Payload) -> Iterator[Violation]:
-    """The result of a server tool comes after its use, in the same message."""
+def server_uses_are_answered(payload: Payload) -> Iterator[Violation]:
+    """A server tool has one result after its use, before the user says something else than tool results."""
+    waiting: dict[object, str] = {}
     for index, message in enumerate(payload.messages):
-        uses: set[object] = set()
-        for number, block in enumerate(content_blocks(message)):
-            kind = str(block.get("type"))
+        blocks = content_blocks(message)
+        if message.get("role") == "user" and any(one.get("type") != "tool_result" for one in blocks or [message]):
+            for use, place in waiting.items():
+                yield Violation("server-use", place, f"server tool use {use!r} has no result")
+            waiting.clear()
+        for number, block in enumerate(blocks):
+            kind, place = str(block.get("type")), at(index, f".content[{number}]")
             if kind.endswith("_tool_use"):
-                uses.add(block.get("id"))
-            elif kind.endswith("_tool_result") and block.get("tool_use_id") not in uses:
-                yield Violation(
-                    "server-result", at(index, f".content[{number}]"), f"{kind} without its server_tool_use"
-                )
+                waiting[block.get("id")] = place
+            elif kind.endswith("_tool_result") and waiting.pop(block.get("tool_use_id"), None) is None:
+                yield Violation("server-result", place, f"{kind} without its server_tool_use")
 
 
 def cache_marks_are_few_enough(payload: Payload) -> Iterator[Violation]:
@@ -130,10 +157,11 @@ ANTHROPIC_RULES: tuple[ValidationRule, ...] = (
     begins_and_ends_with_user,
     uses_are_answered,
     ids_are_unique,
+    use_names_are_plain,
     nothing_is_empty,
     thinking_is_signed,
     thinking_follows_its_prefix,
-    server_results_have_uses,
+    server_uses_are_answered,
     cache_marks_are_few_enough,
     image_limit_rule("image", ANTHROPIC_MAX_IMAGES),
 )

@@ -4,7 +4,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.wire.json_reader import is_mapping
-from holdfast.wire.validate.rules import Payload, ValidationRule, Violation, at, content_blocks, is_not_empty
+from holdfast.wire.validate.rules import (
+    Payload,
+    ValidationRule,
+    Violation,
+    at,
+    content_blocks,
+    is_not_empty,
+    tool_name_violations,
+)
 
 
 def _part_count(content: Mapping[str, Any], key: str) -> int:
@@ -75,6 +83,18 @@ def calls_and_responses_are_where_they_belong(payload: Payload) -> Iterator[Viol
                 yield Violation("response-object", where, "a function response needs an object")
 
 
+def function_names_are_valid(payload: Payload) -> Iterator[Violation]:
+    """The name of a function begins with a letter or an underscore; digits, dots, colons and dashes may follow."""
+    names = [
+        (at(index, f".parts[{number}].{key}.name"), part[key].get("name"))
+        for index, content in enumerate(payload.messages)
+        for number, part in enumerate(content_blocks(content, "parts"))
+        for key in ("functionCall", "functionResponse")
+        if is_mapping(part.get(key))
+    ]
+    yield from tool_name_violations(names, r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
+
+
 GEMINI_UNSIGNED_RULES: tuple[ValidationRule, ...] = (
     is_not_empty,
     turns_are_whole,
@@ -82,5 +102,6 @@ GEMINI_UNSIGNED_RULES: tuple[ValidationRule, ...] = (
     calls_are_answered,
     parts_say_something,
     calls_and_responses_are_where_they_belong,
+    function_names_are_valid,
 )
 GEMINI_RULES: tuple[ValidationRule, ...] = (*GEMINI_UNSIGNED_RULES, calls_are_signed)

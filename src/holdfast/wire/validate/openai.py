@@ -15,10 +15,13 @@ from holdfast.wire.validate.rules import (
     content_blocks,
     image_limit_rule,
     is_not_empty,
+    tool_name_violations,
 )
 
 OPENAI_MAX_STRING_CHARS = 1_048_576
 OPENAI_MAX_IMAGES = 500
+OPENAI_MAX_ID_CHARS = 40
+_NAME = r"[a-zA-Z0-9_-]{1,64}"
 
 
 def roles_are_known(payload: Payload) -> Iterator[Violation]:
@@ -68,6 +71,26 @@ def ids_are_unique(payload: Payload) -> Iterator[Violation]:
             seen.add(call_id)
 
 
+def ids_are_short_enough(payload: Payload) -> Iterator[Violation]:
+    """A call id has at most 40 characters."""
+    for index, message in enumerate(payload.messages):
+        for call_id in call_ids(message):
+            if len(str(call_id)) > OPENAI_MAX_ID_CHARS:
+                problem = f"a call id has at most {OPENAI_MAX_ID_CHARS} characters"
+                yield Violation("id-length", at(index, ".tool_calls"), problem)
+
+
+def function_names_are_plain(payload: Payload) -> Iterator[Violation]:
+    """The name of a function has at most 64 letters, digits, underscores and dashes."""
+    names = [
+        (at(index, f".tool_calls[{number}].function.name"), call["function"].get("name"))
+        for index, message in enumerate(payload.messages)
+        for number, call in enumerate(message.get("tool_calls") or ())
+        if is_mapping(call) and is_mapping(call.get("function"))
+    ]
+    yield from tool_name_violations(names, _NAME)
+
+
 def content_is_there(payload: Payload) -> Iterator[Violation]:
     """Content is null only in a message with calls, and a list of parts is never empty."""
     for index, message in enumerate(payload.messages):
@@ -92,6 +115,8 @@ OPENAI_RULES: tuple[ValidationRule, ...] = (
     roles_are_known,
     calls_are_answered,
     ids_are_unique,
+    ids_are_short_enough,
+    function_names_are_plain,
     content_is_there,
     strings_are_short_enough,
     image_limit_rule("image_url", OPENAI_MAX_IMAGES),
@@ -106,7 +131,6 @@ ALLOWED_NEXT_ROLES = {
     "tool": {"assistant", "tool", "user"},
 }
 _MISTRAL_ID = r"[a-zA-Z0-9]{9}"
-_NAME = r"[a-zA-Z0-9_-]{1,64}"
 
 
 def roles_follow_in_order(payload: Payload) -> Iterator[Violation]:

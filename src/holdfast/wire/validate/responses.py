@@ -13,7 +13,15 @@ from holdfast.wire.responses import (
     call_kind_of,
     output_kind_of,
 )
-from holdfast.wire.validate.rules import Payload, ValidationRule, Violation, at, content_blocks, is_not_empty
+from holdfast.wire.validate.rules import (
+    Payload,
+    ValidationRule,
+    Violation,
+    at,
+    content_blocks,
+    is_not_empty,
+    tool_name_violations,
+)
 
 RESPONSES_MAX_STRING_CHARS = 10_485_760
 RESPONSES_MAX_IMAGES = 500
@@ -90,6 +98,24 @@ def call_ids_are_unique(payload: Payload) -> Iterator[Violation]:
         seen.add(call_id)
 
 
+def call_names_are_plain(payload: Payload) -> Iterator[Violation]:
+    """The name of a tool has only letters, digits, underscores and dashes."""
+    calls = {"function_call", "custom_tool_call"}
+    names = [
+        (at(index, ".name"), item.get("name")) for index, item in enumerate(payload.messages) if _kind(item) in calls
+    ]
+    yield from tool_name_violations(names, r"[a-zA-Z0-9_-]+")
+
+
+def texts_are_of_their_author(payload: Payload) -> Iterator[Violation]:
+    """The model's texts are `output_text`, and those of everybody else `input_text`."""
+    for index, item in enumerate(payload.messages):
+        wrong = "input_text" if item.get("role") == "assistant" else "output_text"
+        for number, block in enumerate(content_blocks(item) if _kind(item) == "message" else ()):
+            if block.get("type") == wrong:
+                yield Violation("text-type", at(index, f".content[{number}].type"), f"invalid value {wrong!r}")
+
+
 def item_ids_have_their_prefix(payload: Payload) -> Iterator[Violation]:
     """The id of an item begins with the prefix of its kind."""
     for index, item in enumerate(payload.messages):
@@ -156,6 +182,8 @@ RESPONSES_RULES: tuple[ValidationRule, ...] = (
     calls_are_answered,
     outputs_are_of_their_kind,
     call_ids_are_unique,
+    call_names_are_plain,
+    texts_are_of_their_author,
     item_ids_have_their_prefix,
     reasoning_is_followed,
     compactions_are_whole,

@@ -3,7 +3,8 @@
 The validators share nothing with the decoders on purpose: they would share their bugs.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -67,6 +68,13 @@ def image_limit_rule(kind: str, max_images: int) -> ValidationRule:
             yield Violation("images", "messages", f"{count} images are more than {max_images}")
 
     return images_are_few_enough
+
+
+def tool_name_violations(names: Iterable[tuple[str, object]], pattern: str) -> Iterator[Violation]:
+    """Yield a violation for each name of a tool that does not match, by its place."""
+    for place, name in names:
+        if not isinstance(name, str) or not re.fullmatch(pattern, name):
+            yield Violation("tool-name", place, f"{name!r:.80} does not match the pattern {pattern}")
 
 
 def is_not_empty(payload: Payload) -> Iterator[Violation]:

@@ -65,6 +65,7 @@ MAX_PROGRESS_MARKS = 200
 PROGRESS_MARK_CHARS = 8
 MIN_CALLS = 3
 """With fewer calls since the last compaction, an agent does not count as looping."""
+UNDONE_REASON = "the last change was undone, so nothing is compacted as long as the messages fit"
 _UNIT = re.compile(r"\d\s?(?:ms|s|secs?|seconds?)\b")
 """What every duration ends with. Most texts have none; searching for it takes a tenth of the time."""
 # A changed duration is not progress. The second alternative consumes numbers that are not a duration all at once, so
@@ -108,6 +109,14 @@ class DefaultCompaction(CompactionRule):
     def __post_init__(self) -> None:
         check_fields(self, "policy.compaction")
         kept = self.tail_share + self.summary_share
+        if kept + self.min_gain_share >= 1:
+            largest = max(
+                ("tail_share", "summary_share", "min_gain_share"), key=lambda name: float(getattr(self, name))
+            )
+            problem = f"is {getattr(self, largest):g}; with it tail_share + summary_share + min_gain_share are"
+            raise SettingsError(
+                f"policy.compaction.{largest}", f"{problem} {kept + self.min_gain_share:g} and must stay below 1"
+            )
         for name, above, below in (
             ("hard_share", self.hard_share, self.soft_share),
             ("soft_share", self.soft_share, kept + self.min_gain_share),
@@ -139,7 +148,9 @@ class DefaultCompaction(CompactionRule):
         if tokens - after < self._min_gain(plan_input):
             reason = f"a compaction would free only {max(0, tokens - after):,} of {tokens:,} tokens, so there was none"
             return Plan(reasons=(reason,)) if cause else NO_STEPS
-        if not situation.refusals and (reason := self.loop_reason(plan_input)):
+        # If the user has undone the last change, compacting at once would take the undo back.
+        is_undone = plan_input.history.can_redo and plan_input.fill <= 1
+        if not situation.refusals and (reason := UNDONE_REASON if is_undone else self.loop_reason(plan_input)):
             return Plan(reasons=(reason,))
         if cause is not None:
             prices = situation.prices or ASSUMED_PRICES
@@ -325,10 +336,13 @@ def _visible_count(plan_input: PlanInput, start: int, stop: int) -> int:
 
 
 def _describe_fill(plan_input: PlanInput, threshold: float) -> str:
-    tokens, count = plan_input.projection.tokens, len(plan_input.projection)
-    return (
-        f"{tokens:,} tokens in {count:,} messages fill {plan_input.fill:.0%} of the budget (threshold {threshold:.0%})"
-    )
+    situation, count = plan_input.situation, len(plan_input.projection)
+    tokens = f"{situation.billed_tokens(plan_input.projection.tokens):,} tokens in {count:,} messages"
+    # A budget may also limit messages, turns or bytes; then the share is one of these.
+    is_about_tokens = plan_input.fill == plan_input.token_fill
+    room = situation.billed_tokens(situation.message_budget)
+    whole = f"the {room:,} for messages" if is_about_tokens else "the budget"
+    return f"{tokens} fill {plan_input.fill:.0%} of {whole} (threshold {threshold:.0%})"
 
 
 def without_durations(text: str) -> str:

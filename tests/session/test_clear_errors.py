@@ -1,0 +1,48 @@
+"""Wrong settings and odd arguments give an error that says what to change, and never a traceback."""
+
+import pytest
+
+from holdfast import Session
+from holdfast.core.planning.policy import read_policy
+from holdfast.core.planning.rules.default import DefaultCompaction
+from holdfast.errors import SettingsError
+from holdfast.testing.chat import user_message
+
+
+async def test_a_clock_may_count_fractions_of_milliseconds() -> None:
+    async with Session.open("s", clock=lambda: 1_700_000_000_000.75) as session:
+        await session.record([user_message("hello")])
+
+        assert session.clock() == 1_700_000_000_000
+
+
+@pytest.mark.parametrize("now", ["soon", None, float("nan"), True])
+async def test_a_clock_that_returns_no_number_is_refused_by_name(now: object) -> None:
+    with pytest.raises(SettingsError, match="clock: must return milliseconds as a number, not"):
+        async with Session.open("s", clock=lambda: now) as session:  # type: ignore[arg-type, return-value] # pyright: ignore[reportArgumentType]
+            await session.record([user_message("hello")])
+
+
+@pytest.mark.parametrize("arguments", [None, [], "focus", {"focus": 5}])
+async def test_a_model_may_call_the_compaction_tool_with_anything(arguments: object) -> None:
+    async with Session.open("s") as session:
+        await session.record([user_message("hello")])
+
+        answer = await session.compact_tool().call(arguments)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+    assert answer.startswith("[compact_context: nothing was changed:")
+
+
+def test_a_share_of_one_is_said_to_be_excluded() -> None:
+    with pytest.raises(SettingsError, match=r"policy\.fit\.digest_share: must be below 1, not 1"):
+        read_policy("fit.digest_share=1")
+
+
+def test_a_number_as_text_is_said_to_be_no_number() -> None:
+    with pytest.raises(SettingsError, match=r"policy\.compaction\.soft_share: must be a number, not '0\.7'"):
+        DefaultCompaction(soft_share="0.7")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+
+def test_the_share_that_leaves_no_room_is_named() -> None:
+    with pytest.raises(SettingsError, match=r"policy\.compaction\.tail_share: is 0\.9; .* must stay below 1"):
+        DefaultCompaction(tail_share=0.9)

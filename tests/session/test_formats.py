@@ -1,0 +1,90 @@
+"""The format of a session: said once, or shown by its first messages."""
+
+from typing import Any
+
+import anthropic
+import pytest
+from openai.types.chat import ChatCompletionMessage
+
+from holdfast import Session, validate
+from holdfast.errors import SettingsError
+from holdfast.stores.memory import MemoryStore
+
+HELLO = {"role": "user", "content": "Hello"}
+TOOL_USE = {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "read", "input": {}}]}
+TOOL_RESULT = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "text"}]}
+FIRST_MESSAGES: dict[str, list[dict[str, Any]]] = {
+    "openai-chat": [{"role": "assistant", "content": None, "tool_calls": []}],
+    "anthropic-messages": [HELLO, TOOL_USE, TOOL_RESULT],
+    "openai-responses": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello"}]}],
+    "gemini": [{"role": "user", "parts": [{"text": "Hello"}]}],
+    "pydantic-ai": [{"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "Hello"}]}],
+}
+
+
+@pytest.mark.parametrize("name", FIRST_MESSAGES)
+async def test_the_first_messages_show_the_format(name: str) -> None:
+    async with Session.open("s", store=MemoryStore()) as session:
+        await session.record(FIRST_MESSAGES[name])
+
+        assert session.history.format == name
+
+
+async def test_a_session_that_was_opened_with_a_format_needs_it_nowhere_else() -> None:
+    async with Session.open("s", store=MemoryStore(), format="anthropic", model="claude-sonnet-5-5") as session:
+        await session.record([HELLO])
+        await session.record([TOOL_USE])
+        await session.record([TOOL_RESULT])
+        await session.attach("notes", "some text")
+        request = await session.prepare(16_000)
+
+    assert session.history.format == "anthropic-messages"
+    assert request.messages == [HELLO, TOOL_USE, TOOL_RESULT]
+    assert validate(request.messages, "anthropic-messages") == []
+
+
+async def test_messages_of_another_format_are_refused_with_the_way_out() -> None:
+    async with Session.open("s", store=MemoryStore()) as session:
+        await session.record([HELLO])
+
+        with pytest.raises(SettingsError) as refused:
+            await session.record([TOOL_USE])
+
+        assert len(session) == 1
+    assert str(refused.value) == (
+        "format: the messages of this session are in openai-chat, and these are in anthropic-messages; "
+        "open a new session with format='anthropic-messages', or convert them with convert()"
+    )
+
+
+async def test_messages_of_the_providers_libraries_are_recorded_as_they_are_sent_back() -> None:
+    reply = ChatCompletionMessage(role="assistant", content="Hi")
+    answer = anthropic.types.Message(
+        id="msg_1",
+        content=[anthropic.types.TextBlock(type="text", text="Hi")],
+        model="claude-sonnet-5-5",
+        role="assistant",
+        stop_reason="end_turn",
+        type="message",
+        usage=anthropic.types.Usage(input_tokens=3, output_tokens=1),
+    )
+    async with (
+        Session.open("chat", store=MemoryStore()) as chat,
+        Session.open("messages", store=MemoryStore()) as claude,
+    ):
+        await chat.record([HELLO, reply], usage={"prompt_tokens": 8, "completion_tokens": 1})
+        await claude.record([HELLO, answer], format="anthropic", usage=answer.usage)
+
+        assert await chat.messages() == [HELLO, {"role": "assistant", "content": "Hi"}]
+        assert await claude.messages() == [
+            HELLO,
+            {"role": "assistant", "content": [{"type": "text", "text": "Hi"}]},
+        ]
+
+
+async def test_a_session_that_is_not_open_yet_says_how_to_open_it() -> None:
+    opener: Any = Session.open("s", store=MemoryStore())
+
+    with pytest.raises(AttributeError, match="the session is not open yet, so it has no 'record': write `async with"):
+        await opener.record([])
+    await (await opener).close()

@@ -1,0 +1,211 @@
+"""Appends of many sessions are written together, and each has its own result."""
+
+import asyncio
+import sqlite3
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import get_args
+
+import psycopg
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.errors import StoreUnavailableError
+from holdfast.stores import postgres
+from holdfast.stores.appends import MAX_BATCH, Append
+from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.sqlite import database
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.testing.store_contract import (
+    NOW_MS,
+    AppendKind,
+    PlannedAppend,
+    check_concurrent_appends,
+    message_record,
+)
+
+PLANS = st.lists(
+    st.builds(
+        PlannedAppend,
+        session=st.sampled_from(["a", "b", "c", "d"]),
+        kind=st.sampled_from(get_args(AppendKind)),
+        cancelled_after=st.none() | st.integers(0, 3),
+    ),
+    max_size=12,
+)
+
+
+@settings(deadline=None, max_examples=25)
+@given(rounds=st.lists(PLANS, min_size=1, max_size=3))
+def test_each_append_of_any_batch_has_its_own_result(rounds: list[list[PlannedAppend]]) -> None:
+    async def run(folder: str) -> None:
+        store = SqliteStore(Path(folder) / "a.db")
+        for plans in rounds:
+            await check_concurrent_appends(store, plans)
+        await store.close()
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(run(folder))
+
+
+@pytest.fixture
+async def sqlite_store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "a.db")
+    yield store
+    await store.close()
+
+
+async def append_to(count: int, store: SqliteStore | PostgresStore, after: int) -> list[int]:
+    appends = (
+        store.append(f"s{number}", [message_record(str(number))], after=after, time_ms=NOW_MS)
+        for number in range(count)
+    )
+    return await asyncio.gather(*appends)
+
+
+async def append_to_fifty(store: SqliteStore | PostgresStore, after: int) -> list[int]:
+    return await append_to(50, store, after)
+
+
+async def test_more_appends_than_one_batch_holds_are_all_written(
+    sqlite_store: SqliteStore, new_database: Callable[[], str]
+) -> None:
+    count, shared = MAX_BATCH + 20, PostgresStore(new_database())
+    for store in (sqlite_store, shared):
+        assert await append_to(count, store, 0) == [1] * count
+        assert len(await store.sessions(limit=2 * count)) == count
+    await shared.close()
+
+
+async def test_sqlite_writes_appends_that_wait_together_in_one_transaction(sqlite_store: SqliteStore) -> None:
+    statements: list[str] = []
+    await sqlite_store.run_in_thread(lambda opened: opened._connection.set_trace_callback(statements.append))
+    gate = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    holding = asyncio.ensure_future(
+        sqlite_store.run_in_thread(lambda _: asyncio.run_coroutine_threadsafe(gate.wait(), loop).result())
+    )
+    appending = asyncio.ensure_future(append_to_fifty(sqlite_store, 0))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    gate.set()
+
+    assert await appending == [1] * 50
+    assert await holding
+    assert statements.count("BEGIN IMMEDIATE") == 1
+    assert [len(await sqlite_store.read(f"s{number}")) for number in range(50)] == [1] * 50
+
+
+async def test_postgres_writes_appends_that_wait_together_in_one_statement(
+    new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, sizes = PostgresStore(new_database()), list[int]()
+    write_batch = postgres._BatchWriter._write_batch
+
+    async def counted(writer: postgres._BatchWriter, batch: list[Append]) -> list[bool | StoreUnavailableError]:
+        sizes.append(len(batch))
+        results = await write_batch(writer, batch)
+        assert results == [True] * len(batch)
+        return results
+
+    monkeypatch.setattr(postgres._BatchWriter, "_write_batch", counted)
+
+    assert await append_to_fifty(store, 0) == [1] * 50
+    assert await append_to_fifty(store, 1) == [2] * 50
+    assert sizes == [50, 50]
+    await store.close()
+
+
+async def test_an_append_that_the_database_rejects_fails_alone_on_sqlite(sqlite_store: SqliteStore) -> None:
+    await append_to_fifty(sqlite_store, 0)
+    with closing(sqlite3.connect(sqlite_store.path)) as owner:
+        owner.execute(
+            "CREATE TRIGGER rejects BEFORE INSERT ON events WHEN NEW.id >> 32 = (SELECT id FROM sessions WHERE "
+            "name_id = 's7') BEGIN SELECT RAISE(ABORT, 'rejected'); END"
+        )
+        owner.commit()
+
+    results = await asyncio.gather(
+        *(sqlite_store.append(f"s{n}", [message_record("x")], after=1, time_ms=NOW_MS) for n in range(50)),
+        return_exceptions=True,
+    )
+
+    assert [n for n, result in enumerate(results) if result != 2] == [7]
+    assert str(results[7]) == f"{sqlite_store.path}: SQLite says: rejected"
+    assert [await sqlite_store.length(f"s{n}") for n in (6, 7, 8)] == [2, 1, 2]
+
+
+REJECTS = """
+    CREATE FUNCTION holdfast.rejects() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF NEW.session = (SELECT number FROM holdfast.sessions WHERE id = 's7') THEN
+            RAISE EXCEPTION 'rejected';
+        END IF;
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER rejects BEFORE INSERT ON holdfast.events FOR EACH ROW EXECUTE FUNCTION holdfast.rejects();
+"""
+
+
+async def test_an_append_that_the_database_rejects_fails_alone_on_postgres(new_database: Callable[[], str]) -> None:
+    url = new_database()
+    store = PostgresStore(url)
+    await append_to_fifty(store, 0)
+    with psycopg.connect(url, autocommit=True) as owner:
+        owner.execute(REJECTS.encode())
+
+    results = await asyncio.gather(
+        *(store.append(f"s{n}", [message_record("x")], after=1, time_ms=NOW_MS) for n in range(50)),
+        return_exceptions=True,
+    )
+
+    assert [n for n, result in enumerate(results) if result != 2] == [7]
+    assert str(results[7]) == "postgresql: the server says: rejected"
+    assert [await store.length(f"s{n}") for n in (6, 7, 8)] == [2, 1, 2]
+    await store.close()
+
+
+async def test_a_session_that_another_program_has_locked_does_not_delay_the_others(
+    new_database: Callable[[], str],
+) -> None:
+    url = new_database()
+    store = PostgresStore(url)
+    await append_to_fifty(store, 0)
+    async with await psycopg.AsyncConnection.connect(url) as other:
+        await other.execute("SELECT 1 FROM holdfast.sessions WHERE id = 's7' FOR UPDATE")
+        tasks = [
+            asyncio.ensure_future(store.append(f"s{n}", [message_record("x")], after=1, time_ms=NOW_MS))
+            for n in range(50)
+        ]
+        async with asyncio.timeout(30):
+            done = await asyncio.gather(*(task for n, task in enumerate(tasks) if n != 7))
+        assert (done, tasks[7].done()) == ([2] * 49, False)
+
+    assert await tasks[7] == 2
+    await store.close()
+
+
+async def test_appends_to_a_locked_file_fail_together_and_not_one_after_another(
+    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BUSY_MS", 50)
+    await append_to_fifty(sqlite_store, 0)
+    statements: list[str] = []
+    await sqlite_store.run_in_thread(lambda opened: opened._connection.set_trace_callback(statements.append))
+    with closing(sqlite3.connect(sqlite_store.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        results = await asyncio.gather(
+            *(sqlite_store.append(f"s{n}", [message_record("x")], after=1, time_ms=NOW_MS) for n in range(50)),
+            return_exceptions=True,
+        )
+        other.execute("ROLLBACK")
+
+    assert {str(result) for result in results} == {
+        f"{sqlite_store.path}: another process has locked the file; try again later"
+    }
+    assert len({id(result) for result in results}) == 50
+    assert statements.count("BEGIN IMMEDIATE") <= 3
+    assert await append_to_fifty(sqlite_store, 1) == [2] * 50
