@@ -225,10 +225,13 @@ class HoldfastPlugin(BasePlugin):
         """Return a smaller version of the last request; None if the error is no overflow, or nothing helps."""
         try:
             return await (await self._conversation(session_id, agent)).retry(error)
-        except HoldfastError as problem:
-            if isinstance(problem, CannotFitError | ModelOverflowError):
-                error.add_note(f"Holdfast could not make the request small enough: {problem}")
-            return None
+        except (CannotFitError, ModelOverflowError) as problem:
+            error.add_note(f"Holdfast could not make the request small enough: {problem}")
+        except Exception as problem:
+            # An error that is no overflow is raised as it came, or as ours.
+            if problem is not error and not isinstance(problem, HoldfastError):
+                raise
+        return None
 
     async def _begin_call(self, session_id: str, agent: str, name: str) -> SubAgentCall[types.Content]:
         return SubAgentCall(await self._conversation(session_id, agent), CONTENTS, name)
