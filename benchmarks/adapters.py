@@ -159,7 +159,7 @@ def openai_agents_turn(length: int, *, governed: bool) -> RunTurn:
     async def turn(prompt: str) -> None:
         steps["left"] = STEPS
         config = kept.run_config() if governed else RunConfig()
-        given = [*items, {"role": "user", "content": prompt}]
+        given: Any = [*items, {"role": "user", "content": prompt}]
         result = await Runner.run(agent, given, run_config=config, max_turns=2 * STEPS)
         items[:] = result.to_input_list()
 

@@ -20,7 +20,6 @@ def engine(tmp_path: Path) -> Iterator[None]:
         config={
             "name": "durable-tests",
             "system_database_url": f"sqlite:///{tmp_path / 'engine.db'}",
-            "run_admin_server": False,
             "log_level": "ERROR",
         }
     )
