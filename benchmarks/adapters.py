@@ -14,6 +14,7 @@ import logging
 import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from itertools import count
 from typing import Any
 
 from benchmarks.tables import markdown_table
@@ -21,6 +22,8 @@ from benchmarks.tables import markdown_table
 LENGTHS = (10, 1_000, 10_000)
 STEPS = 20
 BUDGET = 400_000
+CALL_NUMBERS = count()
+"""Each call has an id of its own: a request in which one is repeated is repaired, which takes longer."""
 RunTurn = Callable[[str], Awaitable[object]]
 
 
@@ -62,7 +65,7 @@ def pydantic_ai_turn(length: int, *, governed: bool) -> RunTurn:
 
     def reply(_: object) -> Any:
         steps["left"] -= 1
-        return tool_call_response("look", f"call_{steps['left']}") if steps["left"] >= 0 else "done"
+        return tool_call_response("look", f"call_{next(CALL_NUMBERS)}") if steps["left"] >= 0 else "done"
 
     agent = Agent(ScriptedAgentModel(reply), capabilities=[Holdfast(budget=BUDGET)] if governed else [])
 
@@ -106,7 +109,7 @@ def langchain_turn(length: int, *, governed: bool) -> RunTurn:
 
         def _generate(self, *_: Any, **__: Any) -> ChatResult:
             steps["left"] -= 1
-            call: Any = {"name": "look", "args": {}, "id": f"call_{steps['left']}"}
+            call: Any = {"name": "look", "args": {}, "id": f"call_{next(CALL_NUMBERS)}"}
             answer = AIMessage("", tool_calls=[call]) if steps["left"] >= 0 else AIMessage("done")
             return ChatResult(generations=[ChatGeneration(message=answer)])
 
@@ -182,7 +185,7 @@ def google_adk_turn(length: int, *, governed: bool) -> RunTurn:
     class Script(BaseLlm):
         async def generate_content_async(self, *_: Any, **__: Any) -> AsyncGenerator[LlmResponse, None]:
             steps["left"] -= 1
-            call = types.FunctionCall(name="look", args={})
+            call = types.FunctionCall(name="look", args={}, id=f"call_{next(CALL_NUMBERS)}")
             part = types.Part(function_call=call) if steps["left"] >= 0 else types.Part(text="done")
             yield LlmResponse(content=types.Content(role="model", parts=[part]))
 
