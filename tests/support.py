@@ -1,9 +1,12 @@
 """What tests of several folders share: how to build a conversation, and how to open one."""
 
 import asyncio
+import re
+import runpy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import repeat
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast import Session
@@ -112,3 +115,18 @@ async def wait_until(condition: Callable[[], bool]) -> None:
             return
         await asyncio.sleep(0)
     raise AssertionError
+
+
+ROOT = Path(__file__).parent.parent
+
+
+def run_page(name: str) -> None:
+    """Run the code of an adapter's page from top to bottom."""
+    page, names = ROOT / "docs" / "adapters" / f"{name}.md", dict[str, object]()
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+        exec(compile(block, str(page), "exec"), names)  # noqa: S102
+
+
+def run_example(name: str) -> None:
+    """Run the example of an adapter."""
+    runpy.run_path(str(ROOT / "examples" / "adapters" / f"{name}.py"), run_name="__main__")

@@ -1,9 +1,11 @@
 """The public names of compaction: its options, its results, and the rules that make up a `Policy`.
 
-Pass `CompactionOptions` to `Session.open` to choose the summarizers, the approval and the observers of a session.
+A rule of your own is a `CompactionRule`: it gets a `PlanInput` and returns a `Plan` with a `CompactSpan`. Pass
+`CompactionOptions` to `Session.open` to choose the summarizers, the approval and the observers of a session.
 """
 
-from holdfast.core.history.events import CompactionCompleted, CompactionStarted, CompactionTrigger
+from holdfast.core.conversation.spans import Span
+from holdfast.core.history.events import CompactionCompleted, CompactionStarted, CompactionTrigger, Summary
 from holdfast.core.planning.change_receipt import ChangeReceipt
 from holdfast.core.planning.context_report import ContextReport, CostForecast
 from holdfast.core.planning.policy import PRESETS
@@ -13,7 +15,9 @@ from holdfast.core.planning.rules.copilot import CopilotCompaction
 from holdfast.core.planning.rules.cowagent import CowAgentCompaction
 from holdfast.core.planning.rules.default import DefaultCompaction
 from holdfast.core.planning.rules.inkeep import InkeepCompaction
-from holdfast.core.planning.situation import Prices
+from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold
+from holdfast.core.planning.situation import Prices, Situation
+from holdfast.core.planning.steps import CompactSpan, Plan, PlanInput, compact_all_step, without_open_exchange
 from holdfast.models.base import ModelReply, Summarizer, SummaryPrompt
 from holdfast.models.retry import RetryLimits
 from holdfast.session.compaction.checkpoints import Checkpoint, Checkpoints
@@ -28,8 +32,10 @@ __all__ = [
     "Checkpoint",
     "Checkpoints",
     "CoCliCompaction",
+    "CompactSpan",
     "CompactionCompleted",
     "CompactionOptions",
+    "CompactionRule",
     "CompactionStarted",
     "CompactionTrigger",
     "ContextReport",
@@ -43,12 +49,20 @@ __all__ = [
     "Hooks",
     "InkeepCompaction",
     "ModelReply",
+    "Plan",
+    "PlanInput",
+    "PolicyThreshold",
     "Prices",
     "RequestProcessor",
     "RequestProcessors",
     "RetryLimits",
+    "Situation",
+    "Span",
     "Summarizer",
+    "Summary",
     "SummaryDraft",
     "SummaryPrompt",
     "Telemetry",
+    "compact_all_step",
+    "without_open_exchange",
 ]

@@ -320,7 +320,7 @@ async def test_without_a_conversation_there_is_none_to_open() -> None:
 
 
 async def test_only_so_many_conversations_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.adapters.pydantic_ai.conversation.MAX_OPEN_SESSIONS", 2)
+    monkeypatch.setattr("holdfast.adapters.session_pool.MAX_OPEN_SESSIONS", 2)
     governed = Holdfast()
     agent = Agent(ScriptedAgentModel(lambda _: "fine"), capabilities=[governed])
 

@@ -72,9 +72,11 @@ async def test_a_compaction_goes_through_its_stations_in_order(tmp_path: Path) -
         1,
         str(tmp_path / "checkpoints" / "001-greek-letters.md"),
     )
-    kinds = [one.KIND for one in await session.events()][-3:]
-    assert kinds == [log.CompactionStarted.KIND, log.SummaryWritten.KIND, log.CompactionCompleted.KIND]
-    started = (await session.events())[-3]
+    *_, started, written_event, completed, measured = await session.events()
+    kinds = [one.KIND for one in (started, written_event, completed, measured)]
+    assert kinds == [
+        log.CompactionStarted.KIND, log.SummaryWritten.KIND, log.CompactionCompleted.KIND, log.UsageMeasured.KIND,
+    ]  # fmt: skip
     assert isinstance(started, log.CompactionStarted)
     assert started.custom_instructions == "letters"
     assert "greek-letters" in (tmp_path / "checkpoints" / "index.md").read_text()
@@ -147,7 +149,9 @@ async def test_a_compaction_begins_with_the_parts_of_the_last_request_and_usage_
     await session.prepare(16_000, system="Count in Greek.", tools=tools)
 
     events = await session.events()
-    before, after = (event for event in events if isinstance(event, log.UsageMeasured))
+    before, at_once, after = (event for event in events if isinstance(event, log.UsageMeasured))
+    assert events[events.index(at_once) - 1].KIND == log.CompactionCompleted.KIND
+    assert at_once.current_tokens < before.current_tokens
     (begun,) = (event for event in events if isinstance(event, log.CompactionStarted))
     assert begun.tokens == log.TokenBreakdown(
         system_tokens=before.tokens.system_tokens,
@@ -171,7 +175,7 @@ async def test_a_system_message_in_the_list_is_system_context_of_the_summary_and
     await session.compact()
 
     events = await session.events()
-    (usage,) = (event for event in events if isinstance(event, log.UsageMeasured))
+    usage, _ = (event for event in events if isinstance(event, log.UsageMeasured))
     (begun,) = (event for event in events if isinstance(event, log.CompactionStarted))
     (prompt,) = model.prompts
     assert begun.tokens == replace(usage.tokens, conversation_tokens=usage.tokens.conversation_tokens - REPLY_OVERHEAD)

@@ -293,6 +293,12 @@ class RequestBuilder:
         """Return the input of the planning rules."""
         return plan_input_of(self._log.history, self._compactor.policy, self.situation(options, calibration))
 
+    def measure_usage(self, options: RequestOptions) -> log.UsageMeasured:
+        """Return how full the context is with the request that would be sent next."""
+        plan_input = self.plan_input(options)
+        view = view_of(plan_input, self._compactor.policy, self.processors)
+        return usage_measured_event(view, view.token_count(plan_input.situation), plan_input.situation)
+
     async def _attempt(self, options: RequestOptions, reasons: list[str], *, may_wait: bool) -> Request | None:
         """Return the request, or None if it must first wait for a summary. Caller must hold the lock."""
         policy = self._compactor.policy

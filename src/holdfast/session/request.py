@@ -29,8 +29,8 @@ from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks
 class Request:
     """A request to send, with its receipt."""
 
-    messages: list[Mapping[str, Any]]
-    """The same JSON types as the input; unchanged messages are the same objects."""
+    messages: list[Any]
+    """The same JSON types as the input; unchanged messages are the same objects. Providers' own types accept them."""
     tokens: TokenCount
     receipt: Receipt
     system: object = None

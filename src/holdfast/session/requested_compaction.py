@@ -62,7 +62,7 @@ class RequestedCompaction:
                 raise CompactionRunningError(self._log.session)
             step, plan_input = self._plan(options, trigger)
             if step.by != "summary" or not plan_input.situation.has_summarizer:
-                return await self._compact_by_rule(step, plan_input)
+                return await self._compact_by_rule(step, plan_input, options)
             sent = self._builder.last_requests.get(options.scope)
             await self._compactor.start(step, plan_input, focus, last_request=sent)
         try:
@@ -80,6 +80,7 @@ class RequestedCompaction:
         """Commit the finished summary, unless a request has committed it meanwhile."""
         event = await self._compactor.commit(self._builder.situation(options))
         if event is not None:
+            await self._record_usage(event, options)
             return event
         compactions = self._log.history.version.state_of(options.scope).compactions
         made = [one for one in compactions if one.span.positions == step.span.positions and one.summary.by_model]
@@ -164,14 +165,21 @@ class RequestedCompaction:
         return replace(event, summary=replace(event.summary, left_out=lost))
 
     async def _compact_by_rule(
-        self, step: CompactSpan, plan_input: PlanInput, reason: str = ""
+        self, step: CompactSpan, plan_input: PlanInput, options: RequestOptions, reason: str = ""
     ) -> log.CompactionCompleted:
         event = replace(self._completed_event(step, plan_input), reason=reason)
         event = await self._compactor.observers.add_checkpoint(event)
         await self._compactor.record_completed(event)
         if not event.success:
             raise CompactionFailedError(event.error or "it did not help")
+        await self._record_usage(event, options)
         return event
+
+    async def _record_usage(self, event: log.CompactionCompleted, options: RequestOptions) -> None:
+        """Record how full the context is after a compaction; without it, the next request records the same."""
+        if event.success:
+            with suppress(HoldfastError):
+                await self._log.append(await self._log.load_and_retry(lambda: self._builder.measure_usage(options)))
 
     async def _compact_without_summary(self, step: CompactSpan, options: RequestOptions) -> log.CompactionCompleted:
         """Compact by rule if the policy allows it and the model was reachable; otherwise raise the summary's error."""
@@ -181,7 +189,8 @@ class RequestedCompaction:
         if self._policy.on_failure != "digest" or isinstance(problem, ModelAccessError | ModelUnreachableError):
             raise problem
         reason = f"a digest, because {problem}"
-        return await self._compact_by_rule(replace(step, by="digest"), self._builder.plan_input(options), reason)
+        by_rule = replace(step, by="digest")
+        return await self._compact_by_rule(by_rule, self._builder.plan_input(options), options, reason)
 
 
 STATM_PATH = Path("/proc/self/statm")

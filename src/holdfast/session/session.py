@@ -49,6 +49,7 @@ from holdfast.session.log.event_log import Clock, locked, now_ms, retried
 from holdfast.session.log.records import StoredLog
 from holdfast.session.prepare import RequestOptions
 from holdfast.session.requested_compaction import compact_above_memory_limit, switch_model_and_fit
+from holdfast.session.subscription import EventCallback, EventSubscription, check_event_names
 from holdfast.session.sync import (
     find_client_compaction,
     last_sent_fingerprints,
@@ -312,11 +313,15 @@ class Session(DelegatingConversation):
         """
         recorded: set[str] = set()
         async for event in stream:
-            for signal in stream_signals(event):
-                if signal not in recorded:
-                    recorded.add(signal)
-                    await self.record_state(log.ProviderSignalled(signal=signal, payload={"source": "stream"}))
+            await self.record_stream_signals(event, recorded)
             yield event
+
+    async def record_stream_signals(self, event: object, recorded: set[str]) -> None:
+        """Record the signals of one event of a stream, except those in `recorded`, to which they are added."""
+        for signal in stream_signals(event):
+            if signal not in recorded:
+                recorded.add(signal)
+                await self.record_state(log.ProviderSignalled(signal=signal, payload={"source": "stream"}))
 
     @locked
     async def transfer(self, agent: str, *, message: str = "") -> None:
@@ -430,6 +435,24 @@ class Session(DelegatingConversation):
         self._log.lock.check_open()
         return await self._log.stored.events()
 
+    def subscribe(self, *names: str) -> EventSubscription:
+        """Return an async iterator over the events from now on; names such as `session.compaction_start` select some.
+
+        It ends when the session is closed. `event_record` returns an event as the log stores it.
+        """
+        self._log.lock.check_open()
+        return self._log.publisher.subscribe(check_event_names(names))
+
+    def on(self, callback: EventCallback, *names: str) -> Callable[[], None]:
+        """Call a function with each event from now on, and return a function that ends this.
+
+        Names are as in `subscribe`. The function is called on the session's event loop after the event is durable: it
+        must not block. If it raises, the error goes to the log `holdfast`.
+        """
+        if not callable(callback):
+            raise SettingsError("callback", f"must be a function of an event, not {short_repr(callback)}")
+        return self._log.publisher.add_callback(callback, check_event_names(names))
+
     async def receipts(self) -> list[ChangeReceipt]:
         """Return the receipt of every change of context, the oldest first, including failed compactions."""
         self._log.lock.check_open()
@@ -503,6 +526,7 @@ class Session(DelegatingConversation):
         if await self.store.length(other.id):
             raise SettingsError("session", f"{other.id!r} already exists; choose another id")
         await self._log.copy_to(other._log, stop)  # noqa: SLF001 - one session to another
+        await other.refresh()
         return other
 
     def open_sibling(self, session_id: str) -> "SessionOpener":
@@ -548,6 +572,11 @@ class SessionOpener:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._session.close()
+
+    def __enter__(self) -> Session:
+        raise SettingsError("open", "use `async with Session.open(…)`, or holdfast.blocking.Session without async")
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 class RemoteSession:

@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 from pydantic_ai import RetryModelRequest, UserPromptNode
-from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.capabilities import AbstractCapability, durable_operation
 from pydantic_ai.messages import InstructionPart, ModelMessage, ModelRequest, ModelResponse
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import RunContext, ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, AgentToolset, CombinedToolset
 
+from holdfast.adapters.framework_conversation import MIN_RECALL_BUDGET, has_omissions
 from holdfast.adapters.pydantic_ai.conversation import (
     AgentConversation,
     AgentRequestOptions,
-    SessionOptions,
-    SessionPool,
 )
+from holdfast.adapters.pydantic_ai.messages import SESSION_FORMAT
 from holdfast.adapters.pydantic_ai.processors import dangling_calls, patch_dangling_tool_calls
-from holdfast.adapters.pydantic_ai.tools import MIN_RECALL_BUDGET, RecallToolset, compaction_toolset, without_recall
+from holdfast.adapters.pydantic_ai.tools import RecallToolset, compaction_toolset, without_recall
+from holdfast.adapters.session_pool import SessionOptions, SessionPool
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.events import Usage
 from holdfast.core.planning.policy import Policy
@@ -82,7 +83,7 @@ class Holdfast(AbstractCapability[Any]):
         """
         opened = session if isinstance(session, Session) else None
         options = SessionOptions(store=store, policy=policy, summarizer=summarizer, compaction=compaction)
-        self.pool = SessionPool(options, opened)
+        self.pool = SessionPool(options, AgentConversation, format=SESSION_FORMAT, session=opened)
         self._fixed_session_id = session.id if isinstance(session, Session) else session
         self.session = opened
         """The session of the newest run; before any run, the session that was passed in or opened last."""
@@ -133,6 +134,16 @@ class Holdfast(AbstractCapability[Any]):
 
     # For pydantic-ai.
 
+    @durable_operation(name="past_messages")
+    async def past_messages(self, ctx: RunContext[Any], session_id: str) -> list[ModelMessage]:
+        """Return the messages of a conversation before a run.
+
+        An engine for durable workflows runs this as one step, so that a run that is executed again begins with the same
+        messages as the first time; what it has recorded since is then recognized, and not recorded twice.
+        """
+        del ctx
+        return await (await self.pool.conversation(session_id)).past_messages()
+
     async def for_run(self, ctx: RunContext[Any]) -> AbstractCapability[Any]:
         """Return the capability of one run."""
         own = ctx.conversation_id or ctx.run_id or "run"
@@ -157,6 +168,8 @@ class GovernedRun(AbstractCapability[Any]):
         self, holdfast: Holdfast, session_id: str, delegation: AgentConversation | None = None, *, is_nested: bool
     ) -> None:
         self._holdfast = holdfast
+        self.pool = holdfast.pool
+        """The conversations: a durable engine calls `Holdfast.past_messages` on the capability of the run."""
         self._session_id = session_id
         self._delegation = delegation
         self._is_nested = is_nested
@@ -223,7 +236,10 @@ class GovernedRun(AbstractCapability[Any]):
         if not isinstance(node, UserPromptNode):
             self._messages = ctx.messages
         elif not ctx.messages and self._conversation is not None:
-            past = await self._conversation.past_messages()
+            if self._delegation is None:
+                past = await self._holdfast.past_messages(ctx, self._session_id)
+            else:
+                past = await self._conversation.past_messages()
             # Deferred calls are answered by the results that come with the prompt.
             is_new = node.user_prompt is not None and node.deferred_tool_results is None
             ctx.messages[:] = patch_dangling_tool_calls(past) if is_new else past
@@ -264,7 +280,9 @@ class GovernedRun(AbstractCapability[Any]):
         """Return the next request. It offers the recall tool once a request has left something out."""
         request = await conversation.prepare(request_context, options)
         needs_recall = request.receipt.budget.tokens >= MIN_RECALL_BUDGET and (
-            options.has_recall or bool(self._holdfast.recall_from) or conversation.has_omissions(request)
+            options.has_recall
+            or bool(self._holdfast.recall_from)
+            or has_omissions(conversation.session, conversation.agent.scope, request)
         )
         if options.recall_tool is None or options.has_recall == needs_recall:
             return request

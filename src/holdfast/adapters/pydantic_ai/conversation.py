@@ -3,21 +3,18 @@
 pydantic-ai passes the whole list before every request. Nearly always that is the previous list, the same objects, with
 new messages at the end, and only the new ones are recorded. Otherwise the session compares the lists by content. An
 unchanged message is sent as the same object that pydantic-ai passed in.
-
-An agent serves many conversations. The pool opens the session of each once and closes the least recently used ones.
-The messages of a closed session remain in the store, unless it is a private store in memory, which then deletes them.
 """
 
 import asyncio
 import operator
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic_ai.messages import ModelMessage, ModelRequestPart
 from pydantic_ai.models import ModelRequestContext
 
+from holdfast.adapters.framework_conversation import recorded_positions
 from holdfast.adapters.pydantic_ai.messages import (
     SESSION_FORMAT,
     carry_state_parts,
@@ -32,18 +29,13 @@ from holdfast.adapters.pydantic_ai.messages import (
 from holdfast.adapters.pydantic_ai.tools import without_recall
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.events import Usage
-from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
-from holdfast.errors import PendingToolCallsError, SettingsError
-from holdfast.models.base import CachedPrefix, Summarizer
+from holdfast.errors import PendingToolCallsError
+from holdfast.models.base import CachedPrefix
 from holdfast.models.pydantic_ai import AgentRequest, PydanticAiSummarizer
-from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.delegation import Delegate
 from holdfast.session.request import Request
 from holdfast.session.session import Session
-from holdfast.stores.base import Store
-from holdfast.stores.memory import MemoryStore
-from holdfast.stores.open import SHARED_STORES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,14 +82,6 @@ class AgentConversation:
         """Whether the last request offered the recall tool."""
         return self.agent.scope in self.session.history.session_state.recall_scopes
 
-    def has_omissions(self, request: Request) -> bool:
-        """Return whether a request omits or shortens messages: only then is recall of use to a model."""
-        if request.receipt.compacted or request.receipt.clipped or request.receipt.elided:
-            return True
-        sent = set(request.positions)
-        entries = self.session.history.context(self.agent.scope).visible_entries()
-        return any(entry.position not in sent for entry in entries)
-
     async def past_messages(self) -> list[ModelMessage]:
         """Return the messages of the conversation, including compacted ones."""
         async with self._lock:
@@ -110,7 +94,7 @@ class AgentConversation:
                 self._objects[id(native)] = native, message
             messages = [message for native in natives if (message := self._message_of(native)) is not None]
             self._state_parts = {}
-            await self._apply_state_parts(self._recorded_positions(), messages)
+            await self._apply_state_parts(recorded_positions(self.session, self.agent.scope), messages)
             self._remember_messages(join_system_text(messages))
             return list(self._known_messages)
 
@@ -203,18 +187,6 @@ class AgentConversation:
             if loads_capability(message) and position not in self.session.history.session_state.pins:
                 await self.session.pin(position)
 
-    def _recorded_positions(self) -> list[int]:
-        """Return the positions of the messages that the agent's `messages` returns."""
-        scope, entries = self.agent.scope, self.session.history.entries
-        context = self.session.history.context(scope)
-        return [
-            position
-            for position in range(context.state.cleared_at, context.length)
-            if context.message_scopes[position] == scope
-            and context.is_in_view(position)
-            and not entries[position].message.is_from_memory
-        ]
-
     async def _resync(self, messages: Sequence[ModelMessage]) -> None:
         """Compare the list with the session by content, and match recorded messages with objects again."""
         if self.agent is not self.session:
@@ -230,7 +202,9 @@ class AgentConversation:
         if len(natives) == len(pairs):
             self._objects = {id(one): (one, message) for one, (_, message) in zip(natives, pairs, strict=True)}
             self._state_parts = {}
-            await self._apply_state_parts(self._recorded_positions(), [message for _, message in pairs])
+            await self._apply_state_parts(
+                recorded_positions(self.session, self.agent.scope), [message for _, message in pairs]
+            )
             self._changed_system_texts = [
                 text
                 for recorded, (current, _) in zip(natives, pairs, strict=True)
@@ -268,90 +242,3 @@ class AgentConversation:
 
 def _part_ids(last: Sequence[ModelMessage]) -> tuple[int, ...]:
     return tuple(id(part) for message in last for part in message.parts)
-
-
-MAX_OPEN_SESSIONS = 256
-"""How many sessions stay open at once."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionOptions:
-    """The options of `Session.open` that all sessions share."""
-
-    store: str | Store | None = None
-    policy: str | Policy | None = None
-    summarizer: str | Summarizer | None = None
-    compaction: CompactionOptions | None = None
-
-
-class SessionPool:
-    """Open conversations by the ids of their sessions."""
-
-    def __init__(self, options: SessionOptions, session: Session | None = None) -> None:
-        for setting in fields(options):
-            if session is not None and getattr(options, setting.name) is not None:
-                raise SettingsError(setting.name, "cannot be combined with an open session; pass it to Session.open")
-        self._options = options
-        self._fixed = AgentConversation(_check_session_format(session)) if session is not None else None
-        self._store: Store | None = None
-        self._conversations: OrderedDict[str, AgentConversation] = OrderedDict()
-        self._open_lock = asyncio.Lock()
-
-    @property
-    def conversations(self) -> list[AgentConversation]:
-        """All conversations whose sessions are open."""
-        return [*([self._fixed] if self._fixed else []), *self._conversations.values()]
-
-    async def conversation(self, session_id: str) -> AgentConversation:
-        """Return a conversation; open its session first if necessary."""
-        if self._fixed is not None and session_id == self._fixed.session.id:
-            return self._fixed
-        async with self._open_lock:
-            known = self._conversations.get(session_id)
-            if known is None:
-                known = self._conversations[session_id] = AgentConversation(
-                    _check_session_format(await self._open_session(session_id))
-                )
-                await self._close_idle()
-            self._conversations.move_to_end(session_id)
-            return known
-
-    async def close(self) -> None:
-        """Close what the pool has opened; a session or a store that was passed in stays open."""
-        async with self._open_lock:
-            while self._conversations:
-                _, conversation = self._conversations.popitem(last=False)
-                await conversation.session.close()
-            if self._store is not None and isinstance(self._options.store, str | None):
-                await SHARED_STORES.release(self._store, self)
-                self._store = None
-
-    async def _open_session(self, session_id: str) -> Session:
-        if self._fixed is not None:
-            return await self._fixed.session.open_sibling(session_id)
-        options = self._options
-        if self._store is None:
-            named = options.store or "memory://"
-            self._store = SHARED_STORES.share(named, self) if isinstance(named, str) else named
-        return await Session.open(
-            session_id,
-            store=self._store,
-            policy=options.policy or "default",
-            summarizer=options.summarizer,
-            compaction=options.compaction,
-        )
-
-    async def _close_idle(self) -> None:
-        idle = [session_id for session_id, one in self._conversations.items() if not one.active_runs]
-        for session_id in idle[: max(0, len(self._conversations) - MAX_OPEN_SESSIONS)]:
-            await self._conversations.pop(session_id).session.close()
-            if isinstance(self._store, MemoryStore) and not isinstance(self._options.store, MemoryStore):
-                await self._store.delete(session_id)
-
-
-def _check_session_format(session: Session) -> Session:
-    known = session.history.format or SESSION_FORMAT
-    if known != SESSION_FORMAT:
-        problem = f"session {session.id!r} has the format {known}; copy it into a new session with convert()"
-        raise SettingsError("format", problem)
-    return session

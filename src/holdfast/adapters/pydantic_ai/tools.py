@@ -11,8 +11,6 @@ from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
 from holdfast.session.tools import COMPACT_CONTEXT, COMPACT_DESCRIPTION, COMPACT_PARAMETERS, ModelTool
 
-MIN_RECALL_BUDGET = 4_000
-"""The smallest budget with a recall tool: its definition would take more than a twentieth of a smaller one."""
 ANY_OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
 """Accepts any arguments: recall itself answers invalid ones with a text that says what would be valid."""
 

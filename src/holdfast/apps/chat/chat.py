@@ -51,6 +51,7 @@ from holdfast.session.log.timestamps import local_day
 from holdfast.session.memory.board_file import MAX_OFFERED_TOKENS, board_key
 from holdfast.session.memory.consolidation import RemAgent
 from holdfast.session.session import Session
+from holdfast.session.subscription import EventCallback
 from holdfast.stores.base import Store, resolve_session_id
 from holdfast.stores.open import open_store
 from holdfast.wire.convert import convert
@@ -100,6 +101,8 @@ class Chat:
     def __init__(self, settings: Settings, screen: Screen, *, folder: Path, store: Store | None = None) -> None:
         self.failure_hint: Callable[[Chat], str] = lambda _: "; /retry sends the prompt again"
         """Returns advice after a failure, in addition to that of the error message."""
+        self.session_callback: EventCallback | None = None
+        """Called with the events of each session that is open."""
         self.settings = settings
         self.screen = screen
         self.file_tools = FileTools(folder)
@@ -154,6 +157,8 @@ class Chat:
             opened = await self._open_converted(opened)
         # The status line is drawn at any time, so there is always an open session to describe.
         former, self._session = self._session, opened
+        if self.session_callback is not None:
+            opened.on(self.session_callback)
         self._delete_files_of_expired_sessions(opened)
         self._context = self._sent = None
         self._announced = self._compactions

@@ -168,6 +168,8 @@ def end_on_signals(end: Callable[[], object]) -> Generator[list[int]]:
 async def _open_chat(settings: Settings, screen: Screen, options: ChatOptions) -> AsyncGenerator[Chat]:
     """Yield a chat in the conversation that the options name."""
     chat = Chat(settings, screen, folder=Path.cwd())
+    if isinstance(screen, JsonScreen):
+        chat.session_callback = screen.show_session_event
     try:
         if options.session or options.is_resumed:
             await chat.open_conversation(options.session, is_newest=options.is_resumed)

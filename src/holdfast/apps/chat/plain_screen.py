@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from dataclasses import asdict
+from typing import cast
 
 from holdfast.apps.chat.events import (
     ChatEvent,
@@ -22,7 +23,10 @@ from holdfast.apps.chat.events import (
     ToolCallStarted,
     TurnEnded,
 )
+from holdfast.core.history.codec import EventRecord, to_record
+from holdfast.core.history.events import Event
 from holdfast.redaction import redact_text
+from holdfast.session.subscription import event_name
 
 MAX_LINE_PREVIEW_CHARS = 160
 _CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -128,12 +132,22 @@ CHAT_EVENT_NAMES = {
 }
 
 
+SHOWN_SESSION_EVENTS = ("session.", "delegation.", "context.", "provider.")
+"""How the names of the log's events begin that a program gets; messages are shown while they are written."""
+
+
 class JsonScreen(PlainScreen):
     """Writes one JSON object per line; its key `event` names the event."""
 
     def show(self, event: ChatEvent) -> None:
         """Write an event."""
         self._write_json({"event": CHAT_EVENT_NAMES[type(event)], **asdict(event)})
+
+    def show_session_event(self, event: Event) -> None:
+        """Write an event of the session's log under the name that it has there."""
+        name = event_name(event)
+        if name.startswith(SHOWN_SESSION_EVENTS):
+            self._write_json({"event": name, **cast("EventRecord", to_record(event)["data"])})
 
     def show_busy(self, what: str) -> None:
         """Write what the program is waiting for."""

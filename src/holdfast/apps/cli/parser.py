@@ -177,10 +177,20 @@ def _add_lab(commands: Subparsers) -> None:
     add_tuning_arguments(_add_command(inner, "tune", lab_tune))
 
 
+def _add_mcp(commands: Subparsers) -> None:
+    from holdfast.apps.cli.mcp import serve_mcp  # noqa: PLC0415 - as above
+
+    mcp = _add_command(commands, "mcp", serve_mcp)
+    mcp.set_defaults(is_data=True)
+    session = "the conversation of calls that name none, by the beginning of its id (default: $CLAUDE_CODE_SESSION_ID)"
+    mcp.add_argument("--session", default="", metavar="ID", help=session)
+
+
 COMMAND_GROUPS: Mapping[str, AddCommands] = {
     "chat": _add_chat,
     "gateway": _add_gateway,
     "wrap": _add_wrap,
+    "mcp": _add_mcp,
     **dict.fromkeys(("sessions", "show", "replay", "scrub"), _add_sessions),
     **dict.fromkeys(("export", "import", "recover"), _add_files),
     **dict.fromkeys(("consolidate", "memory"), _add_memory),

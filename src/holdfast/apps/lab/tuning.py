@@ -6,7 +6,7 @@ are the ones to choose from.
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import product
 from math import prod
 from statistics import mean
@@ -85,7 +85,8 @@ def parse_variations(text: Sequence[str], policy: Policy, *, has_summary: bool =
 def _default_variations(policy: Policy, *, has_summary: bool) -> dict[str, list[object]]:
     """Return values around the numbers of the compaction rule."""
     rule = policy.compaction
-    numbers = [item.name for item in fields(rule) if is_number(getattr(rule, item.name))] if rule else []
+    settings = [item.name for item in fields(rule)] if is_dataclass(rule) else []
+    numbers = [name for name in settings if is_number(getattr(rule, name))]
     if rule is None or not numbers:
         raise SettingsError(
             "--vary",

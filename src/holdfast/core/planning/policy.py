@@ -17,6 +17,7 @@ from holdfast.core.planning.rules.copilot import CopilotCompaction
 from holdfast.core.planning.rules.cowagent import CowAgentCompaction, Emergency
 from holdfast.core.planning.rules.default import DefaultCompaction, Offload
 from holdfast.core.planning.rules.inkeep import FixedLimits, InkeepCompaction
+from holdfast.core.planning.rules.rule import CompactionRule
 from holdfast.core.planning.rules.truncator import BasicTruncator
 from holdfast.core.schema import check_fields, integer_bounds, share_bounds, suggest_similar, typed_fields, types_in
 from holdfast.errors import SettingsError
@@ -59,8 +60,8 @@ class Policy:
     """How a conversation is kept inside the context window. A rule that is None is not applied."""
 
     name: str = "default"
-    compaction: AnyCompaction | None = field(default_factory=DefaultCompaction)
-    """When older messages are compacted, which ones, and into what."""
+    compaction: AnyCompaction | CompactionRule | None = field(default_factory=DefaultCompaction)
+    """When older messages are compacted, which ones, and into what; a rule of your own is a `CompactionRule`."""
     offload: Offload | None = None
     """When large settled tool outputs are replaced by a preview, for good."""
     outputs: KeepHeads | KeepEnds | None = None
@@ -100,6 +101,10 @@ class Policy:
 
     def __post_init__(self) -> None:
         check_fields(self, "policy")
+        if self.compaction is not None and not is_dataclass(self.compaction):
+            # Its settings are part of the policy's hash, which every request records.
+            rule = type(self.compaction).__name__
+            raise SettingsError("policy.compaction", f"{rule} must be a dataclass: @dataclass(frozen=True)")
 
 
 DEFAULT = Policy(

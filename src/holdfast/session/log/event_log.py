@@ -36,6 +36,7 @@ from holdfast.session.heavy_work import MAX_INLINE_CHARS, plan_in_thread
 from holdfast.session.log.index_text import index_entries
 from holdfast.session.log.records import StoredLog, encode_event
 from holdfast.session.log.session_snapshot import SessionSnapshot, decode_snapshot, encode_snapshot
+from holdfast.session.subscription import EventPublisher
 from holdfast.stores.base import IndexEntry, Snapshot, Store, StoredRecord
 from holdfast.stores.event_loop import EventLoopGuard
 from holdfast.stores.retention import record_retention
@@ -107,6 +108,7 @@ class SessionLog:
         self.session = session
         self.clock = clock
         self.lock = SessionLock(session)
+        self.publisher = EventPublisher()
         self.is_loaded = False
         """Whether the log was read before; the history may still lack what other writers have appended since."""
         self._retention_days: int | None = None
@@ -181,15 +183,20 @@ class SessionLog:
 
     async def refresh(self) -> int:
         """Apply what other writers have appended since, and return the number of events."""
-        if not self.is_loaded:
+        was_loaded = self.is_loaded
+        if not was_loaded:
             await self._load_snapshot()
         start = self.stored.length
         news = await self.stored.read_new()
         if start and any(isinstance(event, log.SessionScrubbed) for _, event in news):
             # A scrubbed secret must not stay in memory. If this is cancelled, the next refresh sees the event again.
             self.stored.length = start
-            return await self._reload()
-        return self._apply_all(news, start)
+            count = await self._reload()
+        else:
+            count = self._apply_all(news, start)
+        if was_loaded:
+            self.publisher.publish([event for _, event in news])
+        return count
 
     async def _reload(self) -> int:
         """Read the log from its beginning, and only then replace what is in memory."""
@@ -370,6 +377,7 @@ class SessionLog:
         for number, (event, message) in enumerate(zip_longest(events, messages), place):
             self._apply(event, time_ms, number, message)
         self._evict()
+        self.publisher.publish(events)
         return True
 
     def _evict(self) -> None:
@@ -401,6 +409,7 @@ class SessionLog:
         if self.stored.length - self._snapshot_length >= SNAPSHOT_AT_CLOSE:
             await self.save_snapshot()
         self.lock.is_closed = True
+        self.publisher.close()
 
     async def save_snapshot(self) -> None:
         """Save a snapshot. It is a cache, so a store that cannot keep it loses nothing."""

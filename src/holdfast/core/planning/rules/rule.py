@@ -1,7 +1,8 @@
-"""The interface of a compaction rule.
+"""The interface of a compaction rule, of ours and of users.
 
 A rule decides when to compact, which span, and what replaces it. The rest of the package uses this interface and never
-checks which rule it has. The defaults here suit most rules.
+checks which rule it has. A rule of your own is a frozen dataclass with a name, `RULE`, and two methods: `propose` and
+`replacement_texts`. The defaults here suit most rules. Rules are pure: the same input gives the same result.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,9 +15,11 @@ from holdfast.core.history.events import Event, Summary
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
+    CompactionForecast,
     CompactSpan,
     Plan,
     PlanInput,
+    Threshold,
     compact_all_step,
     without_open_exchange,
 )
@@ -76,8 +79,17 @@ class CompactionRule:
         return None
 
     def thresholds(self, situation: Situation, window: int) -> Iterator[PolicyThreshold]:
-        """Yield where the rule acts, earliest first; tokens are those of the whole request, as our counter counts."""
-        raise NotImplementedError
+        """Return where the rule acts, earliest first; tokens are those of the whole request, as our counter counts."""
+        del situation, window
+        return iter(())
+
+    def threshold(self, plan_input: PlanInput) -> Threshold | None:
+        """Return how close the next compaction is; None if the rule cannot say."""
+        del plan_input
+
+    def forecast(self, plan_input: PlanInput, tokens: int) -> CompactionForecast | None:
+        """Return the expected size after a compaction of so many tokens; None if the rule cannot say."""
+        del plan_input, tokens
 
     def trim(self, entries: Sequence[Entry], situation: Situation) -> TrimmedList:
         """Return what the rule leaves of a list of messages if there is neither a session nor a summarizer."""

@@ -1,0 +1,256 @@
+"""Processor time that Holdfast adds to each model call of an agent, over the bare framework.
+
+    python -m benchmarks.adapters [LENGTH …]
+
+Each framework has a conversation of so many messages (by default 10, 1,000 and 10,000) and runs one more turn: twenty
+tool calls, one after the other, and an answer, with a model that is a script. The turn before it is not measured: it
+records the conversation. The time is that of all threads, divided by the number of model calls; the framework's own
+share is that of the same turn without Holdfast. Messages have about 15 tokens, and the budget holds all of them. The
+first row is a session in a loop of one's own: what is above it is the adapter's.
+"""
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from itertools import count
+from typing import Any
+
+from benchmarks.tables import markdown_table
+
+LENGTHS = (10, 1_000, 10_000)
+STEPS = 20
+BUDGET = 400_000
+CALL_NUMBERS = count()
+"""Each call has an id of its own: a request in which one is repeated is repaired, which takes longer."""
+RunTurn = Callable[[str], Awaitable[object]]
+
+
+def past_texts(length: int) -> list[str]:
+    return [f"Message {number} of a conversation about the tides and the boats in it." for number in range(length)]
+
+
+def session_turn(length: int, *, governed: bool) -> RunTurn:
+    from holdfast import Session
+    from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
+
+    opened: list[Session] = []
+
+    async def turn(prompt: str) -> None:
+        if not governed:
+            return
+        if not opened:
+            opened.append(await Session.open("c"))
+            texts = enumerate(past_texts(length))
+            await opened[0].record([user_message(one) if at % 2 == 0 else assistant_message(one) for at, one in texts])
+        await opened[0].record([user_message(prompt)])
+        for step in range(STEPS):
+            await opened[0].prepare(BUDGET)
+            await opened[0].record([tool_call_message(f"{prompt}{step}", name="look", arguments={})])
+            await opened[0].record([tool_result_message(f"{prompt}{step}", "nothing")])
+        await opened[0].prepare(BUDGET)
+        await opened[0].record([assistant_message("done")])
+
+    return turn
+
+
+def pydantic_ai_turn(length: int, *, governed: bool) -> RunTurn:
+    from pydantic_ai import Agent, ModelRequest, ModelResponse, TextPart, UserPromptPart
+
+    from holdfast.adapters.pydantic_ai import Holdfast
+    from holdfast.testing.agents import ScriptedAgentModel, tool_call_response
+
+    steps = {"left": STEPS}
+
+    def reply(_: object) -> Any:
+        steps["left"] -= 1
+        return tool_call_response("look", f"call_{next(CALL_NUMBERS)}") if steps["left"] >= 0 else "done"
+
+    agent = Agent(ScriptedAgentModel(reply), capabilities=[Holdfast(budget=BUDGET)] if governed else [])
+
+    @agent.tool_plain
+    def look() -> str:
+        """Look."""
+        return "nothing"
+
+    history: list[Any] = [
+        ModelRequest(parts=[UserPromptPart(text)]) if number % 2 == 0 else ModelResponse(parts=[TextPart(text)])
+        for number, text in enumerate(past_texts(length))
+    ]
+
+    async def turn(prompt: str) -> None:
+        steps["left"] = STEPS
+        result = await agent.run(prompt, message_history=history, conversation_id="c")
+        history[:] = result.all_messages()
+
+    return turn
+
+
+def langchain_turn(length: int, *, governed: bool) -> RunTurn:
+    from langchain.agents import create_agent
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import AIMessage, HumanMessage
+    from langchain_core.outputs import ChatGeneration, ChatResult
+    from langchain_core.tools import tool
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    from holdfast.adapters.langchain import HoldfastMiddleware
+
+    steps = {"left": STEPS}
+
+    class Script(BaseChatModel):
+        @property
+        def _llm_type(self) -> str:
+            return "script"
+
+        def bind_tools(self, *_: Any, **__: Any) -> Any:
+            return self
+
+        def _generate(self, *_: Any, **__: Any) -> ChatResult:
+            steps["left"] -= 1
+            call: Any = {"name": "look", "args": {}, "id": f"call_{next(CALL_NUMBERS)}"}
+            answer = AIMessage("", tool_calls=[call]) if steps["left"] >= 0 else AIMessage("done")
+            return ChatResult(generations=[ChatGeneration(message=answer)])
+
+    @tool
+    def look() -> str:
+        """Look."""
+        return "nothing"
+
+    middleware = [HoldfastMiddleware(budget=BUDGET)] if governed else []
+    agent = create_agent(Script(), [look], middleware=middleware, checkpointer=InMemorySaver())
+    past = [HumanMessage(text) if at % 2 == 0 else AIMessage(text) for at, text in enumerate(past_texts(length))]
+    config: Any = {"configurable": {"thread_id": "c"}, "recursion_limit": 10 * STEPS}
+
+    async def turn(prompt: str) -> None:
+        steps["left"] = STEPS
+        given: Any = {"messages": [*past, HumanMessage(prompt)]}
+        past.clear()
+        await agent.ainvoke(given, config)
+
+    return turn
+
+
+def openai_agents_turn(length: int, *, governed: bool) -> RunTurn:
+    from agents import Agent, RunConfig, Runner, function_tool, set_tracing_disabled
+    from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
+
+    from holdfast.adapters.openai_agents import HoldfastSession
+
+    set_tracing_disabled(disabled=True)
+    kept, steps = HoldfastSession("c", budget=BUDGET), {"left": STEPS, "number": 0}
+
+    def respond(_: object) -> ModelStep:
+        steps["left"] -= 1
+        steps["number"] += 1
+        call = function_call("look", "{}", call_id=f"call_{steps['number']}")
+        answer = assistant_message("done", item_id=f"msg_{steps['number']}")
+        return ModelStep(output=[call if steps["left"] >= 0 else answer])
+
+    @function_tool
+    def look() -> str:
+        """Look."""
+        return "nothing"
+
+    agent = Agent(name="a", model=ScriptedModel([ModelStep.respond(respond) for _ in range(3 * STEPS)]), tools=[look])
+    items: list[Any] = [
+        {"role": "user" if number % 2 == 0 else "assistant", "content": text}
+        for number, text in enumerate(past_texts(length))
+    ]
+
+    async def turn(prompt: str) -> None:
+        steps["left"] = STEPS
+        config = kept.run_config() if governed else RunConfig()
+        given: Any = [*items, {"role": "user", "content": prompt}]
+        result = await Runner.run(agent, given, run_config=config, max_turns=2 * STEPS)
+        items[:] = result.to_input_list()
+
+    return turn
+
+
+def google_adk_turn(length: int, *, governed: bool) -> RunTurn:
+    from google.adk.agents import LlmAgent
+    from google.adk.apps import App
+    from google.adk.events import Event
+    from google.adk.models import BaseLlm
+    from google.adk.models.llm_response import LlmResponse
+    from google.adk.runners import InMemoryRunner
+    from google.genai import types
+
+    from holdfast.adapters.google_adk import HoldfastPlugin
+
+    steps = {"left": STEPS}
+
+    class Script(BaseLlm):
+        async def generate_content_async(self, *_: Any, **__: Any) -> AsyncGenerator[LlmResponse, None]:
+            steps["left"] -= 1
+            call = types.FunctionCall(name="look", args={}, id=f"call_{next(CALL_NUMBERS)}")
+            part = types.Part(function_call=call) if steps["left"] >= 0 else types.Part(text="done")
+            yield LlmResponse(content=types.Content(role="model", parts=[part]))
+
+    def look() -> str:
+        """Look."""
+        return "nothing"
+
+    agent = LlmAgent(name="a", model=Script(model="gemini-3-pro"), tools=[look])
+    plugins: list[Any] = [HoldfastPlugin(budget=BUDGET)] if governed else []
+    runner = InMemoryRunner(app=App(name="app", root_agent=agent, plugins=plugins))
+    texts = past_texts(length)
+
+    async def turn(prompt: str) -> None:
+        steps["left"] = STEPS
+        if texts:
+            session = await runner.session_service.create_session(app_name="app", user_id="u", session_id="c")
+            for number, text in enumerate(texts):
+                role, author = ("user", "user") if number % 2 == 0 else ("model", "a")
+                content = types.Content(role=role, parts=[types.Part(text=text)])
+                await runner.session_service.append_event(session, Event(author=author, content=content))
+            texts.clear()
+        message = types.Content(role="user", parts=[types.Part(text=prompt)])
+        async for _ in runner.run_async(user_id="u", session_id="c", new_message=message):
+            pass
+
+    return turn
+
+
+FRAMEWORKS: dict[str, Callable[..., RunTurn]] = {
+    "a session alone": session_turn,
+    "pydantic-ai": pydantic_ai_turn,
+    "LangChain": langchain_turn,
+    "OpenAI Agents SDK": openai_agents_turn,
+    "Google ADK": google_adk_turn,
+}
+
+
+async def call_milliseconds(make: Callable[..., RunTurn], length: int, *, governed: bool) -> float:
+    """Return the processor time of one model call, in milliseconds."""
+    turn = make(length, governed=governed)
+    await turn("And now?")
+    began = time.process_time()
+    await turn("And then?")
+    return 1_000 * (time.process_time() - began) / (STEPS + 1)
+
+
+def adapter_rows(lengths: Sequence[int]) -> list[list[str]]:
+    rows: list[list[str]] = []
+    for name, make in FRAMEWORKS.items():
+        cells: list[str] = []
+        for length in lengths:
+            own = asyncio.run(call_milliseconds(make, length, governed=False))
+            both = asyncio.run(call_milliseconds(make, length, governed=True))
+            cells.append(f"{both - own:.1f} (own {own:.1f})")
+        rows.append([name, *cells])
+        print(markdown_table(["", *map(str, lengths)], rows[-1:]).splitlines()[-1], file=sys.stderr)
+    return rows
+
+
+def main() -> None:
+    logging.disable(logging.WARNING)
+    lengths = [int(text) for text in sys.argv[1:]] or list(LENGTHS)
+    print("Milliseconds of processor time that Holdfast adds to a model call, and the framework's own share:\n")
+    print(markdown_table(["framework", *(f"{length:,} messages" for length in lengths)], adapter_rows(lengths)))
+
+
+if __name__ == "__main__":
+    main()

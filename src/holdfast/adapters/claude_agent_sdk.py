@@ -1,0 +1,164 @@
+"""Holdfast for the Claude Agent SDK: hooks that record, and the recall tool. Needs the extra `claude-agent-sdk`.
+
+`ClaudeSDKClient(kept.options(ClaudeAgentOptions(…)))`, with `kept = HoldfastHooks(store="sqlite:///chats.db")`. The SDK
+runs Claude Code, which calls the model by itself: hooks see prompts, tool calls and answers, and can record them; they
+cannot change a request. The id of Claude's session names ours. A gateway changes requests: pass its address.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, create_sdk_mcp_server, tool
+from claude_agent_sdk.types import HookContext, HookEvent, HookInput, McpServerConfig, SyncHookJSONOutput
+
+from holdfast.core.conversation.json_values import dump_json
+from holdfast.core.conversation.shorten import RECALL_TOOL
+from holdfast.core.history.visibility import SEES_NOTHING
+from holdfast.core.planning.policy import Policy
+from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
+from holdfast.errors import HoldfastError, SettingsError
+from holdfast.session.background_loop import BACKGROUND_LOOP
+from holdfast.session.blocking import BlockingSession
+from holdfast.session.delegation import Delegate, DelegateContext
+from holdfast.session.session import Session
+from holdfast.stores.base import Store
+from holdfast.stores.open import open_store
+
+SDK_FORMAT = "anthropic-messages"
+RECORDED_HOOKS: tuple[HookEvent, ...] = (
+    "UserPromptSubmit",
+    "PostToolUse",
+    "PostToolUseFailure",
+    "Stop",
+    "SubagentStart",
+    "SubagentStop",
+)
+"""The hooks at which something is said that belongs in the log."""
+MCP_SERVER_NAME = "holdfast"
+
+
+class HoldfastHooks:
+    """Records the conversations of an agent in sessions, and gives its model the recall tool."""
+
+    def __init__(
+        self, *, store: str | Store = "memory://", policy: str | Policy = "default", gateway: str | None = None
+    ) -> None:
+        """`store` and `policy` are those of `Session.open`.
+
+        `gateway` is the address of a gateway that governs the requests, such as `http://127.0.0.1:8080`: Claude Code
+        then calls the model through it.
+        """
+        self._store = open_store(store)
+        self._owns_store = isinstance(store, str)
+        self._policy = policy
+        self._gateway = gateway
+        self._sessions: dict[str, Session] = {}
+        self._sub_agents: dict[str, tuple[DelegateContext, Delegate]] = {}
+        """The sub-agents that are running, by Claude's ids."""
+        self._newest = ""
+        """The id of the session of the newest hook."""
+
+    # For programs.
+
+    def options(self, options: ClaudeAgentOptions | None = None) -> ClaudeAgentOptions:
+        """Return the SDK's options with the hooks, the recall tool, and the gateway if there is one."""
+        options = options or ClaudeAgentOptions()
+        if not isinstance(options.mcp_servers, dict):
+            raise SettingsError("mcp_servers", "must be a dictionary, so that the recall tool can be added to it")
+        own = {name: [HookMatcher(hooks=[self._on_hook])] for name in RECORDED_HOOKS}
+        hooks = {**own, **{name: [*matchers, *own.get(name, [])] for name, matchers in (options.hooks or {}).items()}}
+        servers: dict[str, McpServerConfig] = {**options.mcp_servers, MCP_SERVER_NAME: self._mcp_server()}
+        environment = {**options.env, **({"ANTHROPIC_BASE_URL": self._gateway} if self._gateway else {})}
+        allowed = [*options.allowed_tools, f"mcp__{MCP_SERVER_NAME}__{RECALL_TOOL}"]
+        return replace(options, hooks=hooks, mcp_servers=servers, env=environment, allowed_tools=allowed)
+
+    def session(self, session_id: str) -> BlockingSession:
+        """Return the session of a conversation, by Claude's session id, for synchronous code."""
+        return BlockingSession(BACKGROUND_LOOP.run(self._session(session_id)))
+
+    async def close(self) -> None:
+        """Close the sessions, and the store if it was named by a URL. All messages are already durable."""
+        await BACKGROUND_LOOP.await_result(self._close())
+
+    # For the SDK.
+
+    async def _on_hook(self, given: HookInput, tool_use_id: str | None, context: HookContext) -> SyncHookJSONOutput:
+        """Record what a hook tells. A problem is reported to the user, and the agent goes on."""
+        del tool_use_id, context
+        try:
+            await BACKGROUND_LOOP.await_result(self._record(cast("Mapping[str, Any]", given)))
+        except HoldfastError as error:
+            return {"systemMessage": f"Holdfast could not record this: {error}"}
+        return {}
+
+    def _mcp_server(self) -> McpServerConfig:
+        @tool(RECALL_TOOL, RECALL_DESCRIPTION, dict(RECALL_PARAMETERS))
+        async def recall(arguments: dict[str, Any]) -> dict[str, Any]:
+            text = await BACKGROUND_LOOP.await_result(self._recall(arguments))
+            return {"content": [{"type": "text", "text": text}]}
+
+        return create_sdk_mcp_server(MCP_SERVER_NAME, tools=[recall])
+
+    # On the background loop.
+
+    async def _session(self, session_id: str) -> Session:
+        known = self._sessions.get(session_id)
+        if known is None:
+            opened = await Session.open(session_id, store=self._store, policy=self._policy)
+            known = self._sessions.setdefault(session_id, opened)
+        return known
+
+    async def _close(self) -> None:
+        while self._sessions:
+            _, session = self._sessions.popitem()
+            await session.close()
+        if self._owns_store:
+            await self._store.close()
+
+    async def _recall(self, arguments: Mapping[str, object]) -> str:
+        if not self._newest:
+            return "[Recall: nothing was said yet.]"
+        return await (await self._session(self._newest)).recall_tool().call(arguments)
+
+    async def _record(self, given: Mapping[str, Any]) -> None:
+        session, event = await self._session(given["session_id"]), given["hook_event_name"]
+        self._newest = session.id
+        if event == "SubagentStart":
+            context = session.delegate(given["agent_type"], sees=SEES_NOTHING, adds_task_message=False)
+            self._sub_agents[given["agent_id"]] = context, await context.__aenter__()
+            return
+        if event == "SubagentStop":
+            await self._end_sub_agent(given)
+            return
+        messages = _messages_of(given)
+        if messages:
+            _, delegate = self._sub_agents.get(given.get("agent_id", ""), (None, None))
+            await (delegate or session).record(messages, format=SDK_FORMAT)
+
+    async def _end_sub_agent(self, given: Mapping[str, Any]) -> None:
+        context, delegate = self._sub_agents.pop(given["agent_id"], (None, None))
+        if context is not None and delegate is not None:
+            if answer := given.get("last_assistant_message"):
+                await delegate.answer(answer)
+            await context.__aexit__(None, None, None)
+
+
+def _messages_of(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what a hook tells, as messages."""
+    event = given["hook_event_name"]
+    if event == "UserPromptSubmit":
+        return [{"role": "user", "content": given["prompt"]}] if given["prompt"] else []
+    if event == "Stop":
+        answer = given.get("last_assistant_message")
+        return [{"role": "assistant", "content": answer}] if answer else []
+    call = {"type": "tool_use", "id": given["tool_use_id"], "name": given["tool_name"], "input": given["tool_input"]}
+    is_error = event == "PostToolUseFailure"
+    output: object = given["error"] if is_error else given["tool_response"]
+    result: dict[str, Any] = {
+        "type": "tool_result",
+        "tool_use_id": given["tool_use_id"],
+        "content": output if isinstance(output, str) else dump_json(output),
+        **({"is_error": True} if is_error else {}),
+    }
+    return [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]

@@ -1,0 +1,279 @@
+"""Holdfast for Google's Agent Development Kit: a plugin. Needs the extra `google-adk`.
+
+`App(name=…, root_agent=agent, plugins=[HoldfastPlugin(store="sqlite:///chats.db")])`. The id of ADK's session names the
+session of Holdfast. The plugin changes requests only: ADK's own events stay whole. Sessions run on Holdfast's
+background loop, so a runner may be used with and without async, from any thread.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextvars import Token
+from typing import Any, cast
+
+from google.adk.agents import LlmAgent
+from google.adk.agents.callback_context import CallbackContext
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.adk.plugins import BasePlugin
+from google.adk.tools import BaseTool, ToolContext
+from google.genai import types
+
+from holdfast.adapters.framework_conversation import (
+    CURRENT_CALL,
+    FrameworkConversation,
+    FrameworkRequest,
+    SubAgentCall,
+    recall_definition,
+)
+from holdfast.adapters.session_pool import SessionOptions, SessionPool
+from holdfast.core.conversation.shorten import RECALL_TOOL
+from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.situation import Budget
+from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
+from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError
+from holdfast.models.base import Summarizer
+from holdfast.session.background_loop import BACKGROUND_LOOP
+from holdfast.session.blocking import BlockingSession
+from holdfast.session.compaction.compactor import CompactionOptions
+from holdfast.session.request import Request
+from holdfast.session.session import Session
+from holdfast.stores.base import Store
+
+
+class GeminiContents:
+    """ADK's contents as Gemini's JSON."""
+
+    format = "gemini"
+
+    def encode(self, message: types.Content) -> Mapping[str, Any]:
+        """Return a content as JSON."""
+        return message.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    def decode(self, native: Mapping[str, Any]) -> types.Content:
+        """Return JSON as a content."""
+        return types.Content.model_validate(native)
+
+    def text(self, message: types.Content) -> str:
+        """Return the text of a content."""
+        return "".join(part.text for part in message.parts or () if part.text and not part.thought)
+
+    def own_summary(self, messages: Sequence[types.Content]) -> str | None:
+        """Return None: ADK does not mark the summaries of its own compaction."""
+        del messages
+
+
+CONTENTS = GeminiContents()
+
+
+class HoldfastPlugin(BasePlugin):
+    """Keeps the conversations of a runner in sessions and every model call within its budget."""
+
+    def __init__(
+        self,
+        *,
+        name: str = "holdfast",
+        store: str | Store | None = None,
+        policy: str | Policy | None = None,
+        budget: int | Budget | None = None,
+        model: str | None = None,
+        summarizer: str | Summarizer | None = None,
+        compaction: CompactionOptions | None = None,
+        recall: bool = True,
+    ) -> None:
+        """`store`, `policy`, `summarizer` and `compaction` are those of `Session.open`; the store is in memory if None.
+
+        `budget` is the largest input in tokens; by default it is that of the table of models. `model` is the name in
+        that table if it differs from the request's. `recall` adds a tool with which the model reads contents that have
+        left its view, to the requests that need it.
+        """
+        super().__init__(name)
+        options = SessionOptions(store=store, policy=policy, summarizer=summarizer, compaction=compaction)
+        self._pool = SessionPool(options, _conversation_of, format=CONTENTS.format)
+        self._budget = budget
+        self._model = model
+        self._recall_tool = _RecallTool() if recall else None
+        self._root_agents: dict[str, str] = {}
+        """By session, the agent that asked first."""
+        self._calls: dict[str, tuple[SubAgentCall[types.Content], Token[Any]]] = {}
+        """The tool calls that are running, by their ids."""
+
+    # For programs.
+
+    def session(self, session_id: str) -> BlockingSession:
+        """Return the session of a conversation, for synchronous code."""
+        return BlockingSession(BACKGROUND_LOOP.run(self._session(session_id)))
+
+    def last_request(self, session_id: str) -> Request | None:
+        """Return the newest request of a conversation, with its receipt; None if there is none in this process."""
+        return next((one.last_request for one in self._pool.conversations if one.session.id == session_id), None)
+
+    async def close(self) -> None:
+        """Close the store and the sessions that this plugin has opened. All contents are already durable."""
+        await BACKGROUND_LOOP.await_result(self._pool.close())
+
+    # For ADK: model calls.
+
+    async def before_model_callback(self, *, callback_context: CallbackContext, llm_request: LlmRequest) -> None:
+        """Replace the contents of a request by those that the session prepares."""
+        name, agent = callback_context.session.id, callback_context.agent_name
+        contents, tools = llm_request.contents, _declarations(llm_request)
+        if not contents:
+            return
+        fitted, has_recall = await BACKGROUND_LOOP.await_result(self._prepare(name, agent, llm_request, tools))
+        if has_recall and self._recall_tool is not None and RECALL_TOOL not in llm_request.tools_dict:
+            llm_request.append_tools([self._recall_tool])
+        llm_request.contents = fitted
+
+    async def after_model_callback(self, *, callback_context: CallbackContext, llm_response: LlmResponse) -> None:
+        """Record a whole response."""
+        content = llm_response.content
+        if llm_response.partial or content is None or not content.parts:
+            return
+        # ADK adds ids to the calls of this object, and removes them from the next request.
+        said = content.model_copy(deep=True, update={"role": content.role or "model"})
+        billed = llm_response.usage_metadata
+        usage = billed.model_dump(mode="json", by_alias=True, exclude_none=True) if billed is not None else None
+        name, agent = callback_context.session.id, callback_context.agent_name
+        await BACKGROUND_LOOP.await_result(self._record(name, agent, said, usage))
+
+    async def on_model_error_callback(
+        self, *, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception
+    ) -> LlmResponse | None:
+        """Ask again with less if the provider rejected the request as too long; any other error stays as it is."""
+        name, agent = callback_context.session.id, callback_context.agent_name
+        running = getattr(callback_context, "_invocation_context").agent  # noqa: B009 - ADK passes the model on nowhere else
+        while isinstance(running, LlmAgent):
+            smaller = await BACKGROUND_LOOP.await_result(self._shrink(name, agent, error))
+            if smaller is None:
+                return None
+            llm_request.contents = smaller
+            try:
+                responses = [one async for one in running.canonical_model.generate_content_async(llm_request)]
+            except Exception as again:  # noqa: BLE001 - if it is no overflow, the first error is raised
+                error = again
+                continue
+            return responses[-1]  # which ADK passes on to `after_model_callback`
+        return None
+
+    # For ADK: tool calls, inside which other agents run.
+
+    async def before_tool_callback(
+        self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
+    ) -> None:
+        """Let an agent that runs inside the tool work in a delegation of the same session."""
+        del tool_args
+        call = await BACKGROUND_LOOP.await_result(
+            self._begin_call(tool_context.session.id, tool_context.agent_name, tool.name)
+        )
+        self._calls[tool_context.function_call_id or ""] = call, CURRENT_CALL.set(call)
+
+    async def after_tool_callback(
+        self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, result: dict[str, Any]
+    ) -> None:
+        """End the delegation with the answer of its agent."""
+        del tool, tool_args, result
+        await self._end_call(tool_context, None)
+
+    async def on_tool_error_callback(
+        self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, error: Exception
+    ) -> None:
+        """End the delegation with the error of its agent."""
+        del tool, tool_args
+        await self._end_call(tool_context, error)
+
+    async def _end_call(self, tool_context: ToolContext, error: Exception | None) -> None:
+        call, token = self._calls.pop(tool_context.function_call_id or "", (None, None))
+        if call is not None and token is not None:
+            CURRENT_CALL.reset(token)
+            await BACKGROUND_LOOP.await_result(call.end(error))
+
+    # On the background loop.
+
+    async def _session(self, session_id: str) -> Session:
+        return (await self._pool.conversation(session_id)).session
+
+    async def _conversation(self, session_id: str, agent: str, task: str = "") -> FrameworkConversation[types.Content]:
+        """Return the conversation of an agent.
+
+        Each agent of a session has its own list, in which ADK rewrites what other agents said: an agent to which the
+        conversation was transferred has a session of its own, named after both.
+        """
+        outer = CURRENT_CALL.get()
+        if outer is not None:
+            return await outer.conversation(task)
+        root = self._root_agents.setdefault(session_id, agent)
+        return await self._pool.conversation(session_id if agent == root else f"{session_id}.{agent}")
+
+    async def _prepare(
+        self, session_id: str, agent: str, request: LlmRequest, tools: list[Mapping[str, object]]
+    ) -> tuple[list[types.Content], bool]:
+        prompts = [CONTENTS.text(content) for content in request.contents if content.role == "user"]
+        conversation = await self._conversation(session_id, agent, next((text for text in prompts if text), ""))
+        options = FrameworkRequest(
+            budget=self._budget,
+            model=self._model or request.model,
+            system=_system_text(request),
+            tools=tools,
+            recall_tool=recall_definition(RECALL_DESCRIPTION, RECALL_PARAMETERS) if self._recall_tool else None,
+        )
+        fitted = await conversation.prepare(request.contents, options)
+        return fitted, conversation.has_recall
+
+    async def _record(self, session_id: str, agent: str, said: types.Content, usage: object) -> None:
+        await (await self._conversation(session_id, agent)).record_response([said], usage)
+
+    async def _shrink(self, session_id: str, agent: str, error: Exception) -> list[types.Content] | None:
+        """Return a smaller version of the last request; None if the error is no overflow, or nothing helps."""
+        try:
+            return await (await self._conversation(session_id, agent)).retry(error)
+        except (CannotFitError, ModelOverflowError) as problem:
+            error.add_note(f"Holdfast could not make the request small enough: {problem}")
+        except Exception as problem:
+            # An error that is no overflow is raised as it came, or as ours.
+            if problem is not error and not isinstance(problem, HoldfastError):
+                raise
+        return None
+
+    async def _begin_call(self, session_id: str, agent: str, name: str) -> SubAgentCall[types.Content]:
+        return SubAgentCall(await self._conversation(session_id, agent), CONTENTS, name)
+
+
+class _RecallTool(BaseTool):
+    """The tool with which a model reads contents that have left its view."""
+
+    def __init__(self) -> None:
+        super().__init__(name=RECALL_TOOL, description=RECALL_DESCRIPTION)
+
+    def _get_declaration(self) -> types.FunctionDeclaration:
+        return types.FunctionDeclaration(
+            name=self.name, description=self.description, parameters_json_schema=dict(RECALL_PARAMETERS)
+        )
+
+    async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> dict[str, str]:
+        """Return the answer of recall."""
+        del tool_context
+        call = CURRENT_CALL.get()
+        if call is None:
+            return {"result": "[Recall: this tool works only in an app with HoldfastPlugin.]"}
+        return {"result": await BACKGROUND_LOOP.await_result(call.recall(args))}
+
+
+def _conversation_of(session: Session) -> FrameworkConversation[types.Content]:
+    return FrameworkConversation(session, CONTENTS)
+
+
+def _declarations(request: LlmRequest) -> list[Mapping[str, object]]:
+    """Return the definitions of a request's functions, without recall."""
+    tools = cast("list[Any]", request.config.tools or ())
+    declared = [one for tool in tools for one in getattr(tool, "function_declarations", None) or ()]
+    return [
+        one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in declared if one.name != RECALL_TOOL
+    ]
+
+
+def _system_text(request: LlmRequest) -> str | None:
+    given: Any = request.config.system_instruction
+    if given is None or isinstance(given, str):
+        return given
+    if isinstance(given, types.Content):
+        return CONTENTS.text(given)
+    return str(given)

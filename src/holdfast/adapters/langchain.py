@@ -1,0 +1,380 @@
+"""Holdfast for LangChain 1.x, LangGraph and deepagents: a middleware. Needs the extra `langchain`.
+
+`create_agent(model, tools, middleware=[HoldfastMiddleware(store="sqlite:///chats.db")], checkpointer=…)`. The thread id
+names the session. The middleware changes requests only: the graph's state stays whole. Sessions run on Holdfast's
+background loop, so an agent may be invoked with and without async, from any thread.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, cast
+
+from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
+from langchain.agents.middleware.types import ToolCallRequest
+from langchain_core.exceptions import ContextOverflowError
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolCall, ToolMessage
+from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.config import get_config
+from langgraph.types import Command
+
+from holdfast.adapters.framework_conversation import (
+    CURRENT_CALL,
+    FrameworkConversation,
+    FrameworkRequest,
+    SubAgentCall,
+    recall_definition,
+    without_cached,
+)
+from holdfast.adapters.session_pool import SessionOptions, SessionPool
+from holdfast.core.conversation.shorten import RECALL_TOOL
+from holdfast.core.history.events import Usage
+from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.situation import Budget
+from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
+from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError, SettingsError
+from holdfast.models.base import Summarizer
+from holdfast.session.background_loop import BACKGROUND_LOOP
+from holdfast.session.blocking import BlockingSession
+from holdfast.session.compaction.compactor import CompactionOptions
+from holdfast.session.request import Request
+from holdfast.session.session import Session
+from holdfast.stores.base import Store
+
+TOOL_CALL_BLOCKS = frozenset({"tool_use", "tool_call", "function_call"})
+"""Content blocks that repeat the calls of `AIMessage.tool_calls`."""
+OWN_SUMMARY_SOURCE = "summarization"
+"""How LangChain and deepagents mark the summaries that they write themselves."""
+OVERFLOW_BODY = {"error": {"code": "context_length_exceeded", "message": "context length exceeded"}}
+
+
+class LangChainMessages:
+    """LangChain's messages as OpenAI chat messages."""
+
+    format = "openai-chat"
+
+    def encode(self, message: BaseMessage) -> Mapping[str, Any]:
+        """Return a message as JSON."""
+        content = _content_json(message.content)
+        if isinstance(message, ToolMessage):
+            return {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
+        if isinstance(message, SystemMessage):
+            return {"role": "system", "content": content}
+        if not isinstance(message, AIMessage):
+            return {"role": "user", "content": content}
+        calls = [
+            {
+                "id": call["id"] or "",
+                "type": "function",
+                "function": {"name": call["name"] or "", "arguments": _arguments_text(call["args"])},
+            }
+            for call in (*message.tool_calls, *message.invalid_tool_calls)
+        ]
+        return {"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {})}
+
+    def decode(self, native: Mapping[str, Any]) -> BaseMessage:
+        """Return an OpenAI chat message as an object."""
+        role, content = native["role"], native.get("content") or ""
+        if role == "tool":
+            return ToolMessage(content=content, tool_call_id=native["tool_call_id"])
+        if role in {"system", "developer"}:
+            return SystemMessage(content=content)
+        if role != "assistant":
+            return HumanMessage(content=content)
+        calls = [
+            ToolCall(id=call["id"], name=call["function"]["name"], args=_arguments(call["function"]["arguments"]))
+            for call in native.get("tool_calls") or ()
+        ]
+        return AIMessage(content=content, tool_calls=calls)
+
+    def text(self, message: BaseMessage) -> str:
+        """Return the text of a message."""
+        return str(message.text)
+
+    def own_summary(self, messages: Sequence[BaseMessage]) -> str | None:
+        """Return the summary of LangChain's or deepagents' own summarizer at the beginning of a list."""
+        first = next((one for one in messages if not isinstance(one, SystemMessage)), None)
+        is_summary = first is not None and first.additional_kwargs.get("lc_source") == OWN_SUMMARY_SOURCE
+        return str(first.text) if first is not None and is_summary else None
+
+
+MESSAGES = LangChainMessages()
+
+
+class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Keeps the conversations of an agent in sessions and every model call within its budget.
+
+    Put it last, next to the model, so that it sees what the other middleware has changed.
+    """
+
+    def __init__(
+        self,
+        *,
+        session: str | None = None,
+        store: str | Store | None = None,
+        policy: str | Policy | None = None,
+        budget: int | Budget | None = None,
+        model: str | None = None,
+        summarizer: str | Summarizer | None = None,
+        compaction: CompactionOptions | None = None,
+        recall: bool = True,
+    ) -> None:
+        """`session` is the id of the one conversation of all runs; by default the thread id names it.
+
+        `store`, `policy`, `summarizer` and `compaction` are those of `Session.open`; by default the store is in memory.
+        `budget` is the largest input in tokens; by default it is that of the model's profile, or of the table of
+        models. `model` is the name in that table if it differs from the model's own. `recall` adds a tool with which
+        the model reads messages that have left its view.
+        """
+        super().__init__()
+        options = SessionOptions(store=store, policy=policy, summarizer=summarizer, compaction=compaction)
+        self._pool = SessionPool(options, _conversation_of, format=MESSAGES.format)
+        self._session_id = session
+        self._budget = budget
+        self._model = model
+        self._tool_json: dict[int, tuple[object, Mapping[str, object]]] = {}
+        self.tools: Sequence[BaseTool] = [_recall_tool()] if recall else []
+
+    # For programs.
+
+    async def open_session(self, thread_id: str | None = None) -> Session:
+        """Return the session of a thread. Call this on Holdfast's background loop, to which the session belongs."""
+        return (await self._pool.conversation(self._session(thread_id))).session
+
+    def session(self, thread_id: str | None = None) -> BlockingSession:
+        """Return the session of a thread, for synchronous code."""
+        return BlockingSession(BACKGROUND_LOOP.run(self.open_session(thread_id)))
+
+    def last_request(self, thread_id: str | None = None) -> Request | None:
+        """Return the newest request of a thread, with its receipt; None if there is none in this process."""
+        named = thread_id or self._session_id
+        return next((one.last_request for one in self._pool.conversations if one.session.id == named), None)
+
+    def close(self) -> None:
+        """Close the store and the sessions that this middleware has opened. All messages are already durable."""
+        BACKGROUND_LOOP.run(self._pool.close())
+
+    async def aclose(self) -> None:
+        """Close as `close` does, in async code."""
+        await BACKGROUND_LOOP.await_result(self._pool.close())
+
+    # For LangChain: model calls.
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ModelResponse[Any]:
+        """Send the request that the session prepares, record the response, and send less after an overflow."""
+        call = BACKGROUND_LOOP.run(self._begin(request, self._thread_id()))
+        while True:
+            try:
+                response = handler(call.request)
+            except Exception as error:  # noqa: BLE001 - raised again unless it is an overflow
+                BACKGROUND_LOOP.run(call.shrink(error))
+                continue
+            BACKGROUND_LOOP.run(call.record(response))
+            return response
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> ModelResponse[Any]:
+        """Do as `wrap_model_call`, in async code."""
+        call = await BACKGROUND_LOOP.await_result(self._begin(request, self._thread_id()))
+        while True:
+            try:
+                response = await handler(call.request)
+            except Exception as error:  # noqa: BLE001 - raised again unless it is an overflow
+                await BACKGROUND_LOOP.await_result(call.shrink(error))
+                continue
+            await BACKGROUND_LOOP.await_result(call.record(response))
+            return response
+
+    async def _begin(self, request: ModelRequest[Any], thread_id: str | None) -> "_ModelCall":
+        outer = CURRENT_CALL.get()
+        if outer is None:
+            conversation = await self._pool.conversation(self._session(thread_id))
+        else:
+            prompts = [MESSAGES.text(message) for message in request.messages if isinstance(message, HumanMessage)]
+            conversation = await outer.conversation(prompts[-1] if prompts else "")
+        call = _ModelCall(conversation, request)
+        await call.prepare(self._options(request, has_recall=bool(self.tools)))
+        return call
+
+    def _options(self, request: ModelRequest[Any], *, has_recall: bool) -> FrameworkRequest:
+        name = self._model or getattr(request.model, "model_name", None) or getattr(request.model, "model", None)
+        budget, profile = self._budget, cast("Mapping[str, Any]", getattr(request.model, "profile", None) or {})
+        if budget is None and (window := profile.get("max_input_tokens")):
+            budget = Budget.resolve(provider_window=window)
+        others = [tool for tool in request.tools if _tool_name(tool) != RECALL_TOOL]
+        offered = has_recall and len(others) < len(request.tools)
+        system = request.system_message
+        return FrameworkRequest(
+            budget=budget,
+            model=name if isinstance(name, str) else None,
+            system=str(system.text) if system is not None else None,
+            tools=[self._definition(tool) for tool in others],
+            recall_tool=recall_definition(RECALL_DESCRIPTION, RECALL_PARAMETERS) if offered else None,
+        )
+
+    def _definition(self, tool: BaseTool | dict[str, Any]) -> Mapping[str, object]:
+        known = self._tool_json.get(id(tool))
+        if known is None or known[0] is not tool:
+            known = self._tool_json[id(tool)] = tool, tool if isinstance(tool, dict) else convert_to_openai_tool(tool)
+        return known[1]
+
+    # For LangChain: tool calls, inside which sub-agents run.
+
+    def wrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
+    ) -> ToolMessage | Command[Any]:
+        """Run a tool; an agent that runs inside it works in a delegation of the same session."""
+        call = BACKGROUND_LOOP.run(self._begin_tool_call(request, self._thread_id()))
+        token = CURRENT_CALL.set(call)
+        try:
+            result = handler(request)
+        except BaseException as error:
+            BACKGROUND_LOOP.run(call.end(error))
+            raise
+        finally:
+            CURRENT_CALL.reset(token)
+        BACKGROUND_LOOP.run(call.end())
+        return result
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
+    ) -> ToolMessage | Command[Any]:
+        """Do as `wrap_tool_call`, in async code."""
+        call = await BACKGROUND_LOOP.await_result(self._begin_tool_call(request, self._thread_id()))
+        token = CURRENT_CALL.set(call)
+        try:
+            result = await handler(request)
+        except BaseException as error:
+            # Waits without an await, which a cancellation would end.
+            BACKGROUND_LOOP.run(call.end(error))
+            raise
+        finally:
+            CURRENT_CALL.reset(token)
+        await BACKGROUND_LOOP.await_result(call.end())
+        return result
+
+    async def _begin_tool_call(self, request: ToolCallRequest, thread_id: str | None) -> SubAgentCall[BaseMessage]:
+        outer, arguments = CURRENT_CALL.get(), request.tool_call["args"]
+        if outer is None:
+            conversation = await self._pool.conversation(self._session(thread_id))
+        else:
+            conversation = await outer.conversation("")
+        name = arguments.get("subagent_type") or request.tool_call["name"]
+        return SubAgentCall(conversation, MESSAGES, str(name))
+
+    # Sessions.
+
+    def _session(self, thread_id: str | None) -> str:
+        if self._session_id or thread_id:
+            return self._session_id or str(thread_id)
+        problem = 'pass config={"configurable": {"thread_id": "…"}} to the agent, or session= to HoldfastMiddleware'
+        raise SettingsError("thread_id", problem)
+
+    def _thread_id(self) -> str | None:
+        try:
+            return cast("Mapping[str, Any]", get_config().get("configurable") or {}).get("thread_id")
+        except RuntimeError:  # outside of a graph
+            return None
+
+
+class _ModelCall:
+    """One model call: the request to send, and its response."""
+
+    def __init__(self, conversation: FrameworkConversation[BaseMessage], request: ModelRequest[Any]) -> None:
+        self._conversation = conversation
+        self._original = request
+        self.request = request
+
+    async def prepare(self, options: FrameworkRequest) -> None:
+        """Prepare the request."""
+        messages = await self._conversation.prepare(self._original.messages, options)
+        tools = self._original.tools
+        if options.recall_tool is not None and not self._conversation.has_recall:
+            tools = [tool for tool in tools if _tool_name(tool) != RECALL_TOOL]
+        self.request = self._original.override(messages=cast("Any", messages), tools=tools)
+
+    async def shrink(self, error: Exception) -> None:
+        """Prepare a smaller request if the provider rejected this one as too long; else raise the error."""
+        refusal: object = OVERFLOW_BODY if isinstance(error, ContextOverflowError) else error
+        try:
+            messages = await self._conversation.retry(refusal)
+        except HoldfastError as problem:
+            if isinstance(problem, CannotFitError | ModelOverflowError):
+                error.add_note(f"Holdfast could not make the request small enough: {problem}")
+            raise error from None
+        self.request = self.request.override(messages=cast("Any", messages))
+
+    async def record(self, response: ModelResponse[Any]) -> None:
+        """Record the response."""
+        answer = next((one for one in reversed(response.result) if isinstance(one, AIMessage)), None)
+        await self._conversation.record_response(response.result, _usage(answer) if answer else None)
+
+
+def _conversation_of(session: Session) -> FrameworkConversation[BaseMessage]:
+    return FrameworkConversation(session, MESSAGES)
+
+
+def _recall_tool() -> BaseTool:
+    async def recall(**arguments: object) -> str:
+        call = CURRENT_CALL.get()
+        if call is None:
+            return "[Recall: this tool works only in an agent with HoldfastMiddleware.]"
+        return await BACKGROUND_LOOP.await_result(call.recall(arguments))
+
+    def recall_blocking(**arguments: object) -> str:
+        call = CURRENT_CALL.get()
+        if call is None:
+            return "[Recall: this tool works only in an agent with HoldfastMiddleware.]"
+        return BACKGROUND_LOOP.run(call.recall(arguments))
+
+    return StructuredTool.from_function(
+        recall_blocking,
+        recall,
+        name=RECALL_TOOL,
+        description=RECALL_DESCRIPTION,
+        args_schema=dict(RECALL_PARAMETERS),
+    )
+
+
+def _tool_name(tool: BaseTool | dict[str, Any]) -> str | None:
+    if isinstance(tool, dict):
+        return tool.get("name") or tool.get("function", {}).get("name")
+    return tool.name
+
+
+def _content_json(content: str | list[str | dict[Any, Any]]) -> str | list[Mapping[str, Any]]:
+    if isinstance(content, str):
+        return content
+    blocks = [{"type": "text", "text": block} if isinstance(block, str) else block for block in content]
+    return [block for block in blocks if block.get("type") not in TOOL_CALL_BLOCKS] or ""
+
+
+def _arguments_text(arguments: object) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        value: object = json.loads(text)
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _usage(answer: AIMessage) -> Usage | None:
+    """Return what the provider billed; LangChain counts cached tokens as input too."""
+    billed = answer.usage_metadata
+    if billed is None:
+        return None
+    details = billed.get("input_token_details") or {}
+    return without_cached(
+        Usage(
+            input_tokens=billed["input_tokens"],
+            output_tokens=billed["output_tokens"],
+            cache_read_tokens=details.get("cache_read") or 0,
+            cache_write_tokens=details.get("cache_creation") or 0,
+        )
+    )

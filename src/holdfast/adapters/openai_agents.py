@@ -1,0 +1,371 @@
+"""Holdfast for the OpenAI Agents SDK: a session and a filter of model inputs. Needs the extra `openai-agents`.
+
+`Runner.run(agent, prompt, session=kept, run_config=kept.run_config())`, with `kept = HoldfastSession("chat")`. The
+session keeps every item; the filter shortens what each model call gets. Both run on Holdfast's background loop, so
+`run`, `run_sync` and `run_streamed` share a session, from any thread.
+"""
+
+import inspect
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from agents import (
+    Agent,
+    FunctionTool,
+    Model,
+    ModelProvider,
+    ModelResponse,
+    RunConfig,
+    SessionSettings,
+    TResponseInputItem,
+)
+from agents.items import TResponseStreamEvent
+from agents.run_config import CallModelData, CallModelInputFilter, ModelInputData
+from agents.tool_context import ToolContext
+
+from holdfast.adapters.framework_conversation import FrameworkConversation, FrameworkRequest, recall_definition
+from holdfast.adapters.session_pool import SessionOptions, SessionPool
+from holdfast.core.conversation.shorten import RECALL_TOOL
+from holdfast.core.history.visibility import SEES_NOTHING
+from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.situation import Budget
+from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
+from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError
+from holdfast.models.base import Summarizer
+from holdfast.session.background_loop import BACKGROUND_LOOP
+from holdfast.session.compaction.compactor import CompactionOptions
+from holdfast.session.delegation import DelegateContext
+from holdfast.session.request import Request
+from holdfast.session.session import Session
+from holdfast.stores.base import Store
+from holdfast.wire.formats import canonical_message, format_named
+
+Item = dict[str, Any]
+"""One item of the Responses API."""
+
+
+class ResponsesItems:
+    """Items of the Responses API, which the SDK passes as JSON."""
+
+    format = "openai-responses"
+
+    def encode(self, message: Item) -> Mapping[str, Any]:
+        """Return the item itself."""
+        return message
+
+    def decode(self, native: Mapping[str, Any]) -> Item:
+        """Return the item itself."""
+        return dict(native)
+
+    def text(self, message: Item) -> str:
+        """Return the text of an item."""
+        decoded = format_named(self.format).decode(message, 0)
+        return decoded.text or "\n".join(result.text for result in decoded.results)
+
+    def own_summary(self, messages: Sequence[Item]) -> str | None:
+        """Return None: the SDK's own compaction is encrypted."""
+        del messages
+
+
+ITEMS = ResponsesItems()
+
+
+class HoldfastSession:
+    """A session of the Agents SDK over a Holdfast session, and the filter that keeps requests within the budget."""
+
+    session_settings: SessionSettings | None = None
+
+    def __init__(
+        self,
+        session_id: str,
+        *,
+        store: str | Store | None = None,
+        policy: str | Policy | None = None,
+        budget: int | Budget | None = None,
+        model: str | None = None,
+        summarizer: str | Summarizer | None = None,
+        compaction: CompactionOptions | None = None,
+    ) -> None:
+        """`store`, `policy`, `summarizer` and `compaction` are those of `Session.open`; the store is in memory if None.
+
+        `budget` is the largest input in tokens; by default it is that of the table of models for `model`, or for the
+        agent's model if that is a name.
+        """
+        self.session_id = session_id
+        options = SessionOptions(store=store, policy=policy, summarizer=summarizer, compaction=compaction)
+        self._pool = SessionPool(options, _conversation_of, format=ITEMS.format)
+        self._budget = budget
+        self._model = model
+        self._sub_agents: list[_SubAgentRun] = []
+        self._run_start = 0
+        """How many items the conversation had when the current run began."""
+        self.recall_tool = FunctionTool(
+            name=RECALL_TOOL,
+            description=RECALL_DESCRIPTION,
+            params_json_schema=dict(RECALL_PARAMETERS),
+            on_invoke_tool=self._recall,
+            strict_json_schema=False,
+        )
+        """The tool with which the model reads items that have left its view: `Agent(tools=[kept.recall_tool])`."""
+
+    # For programs.
+
+    def run_config(self, config: RunConfig | None = None) -> RunConfig:
+        """Return a run configuration with the filter; a filter that the given one has runs first.
+
+        Models that are named, not passed as objects, also send a smaller request after an overflow.
+        """
+        config = config or RunConfig()
+        provider = _RecoveringProvider(self, config.model_provider)
+        model = config.model if isinstance(config.model, str | None) else self.recovering(config.model)
+        inner = config.call_model_input_filter
+        return replace(config, call_model_input_filter=self._filter_after(inner), model_provider=provider, model=model)
+
+    def recovering(self, model: Model) -> Model:
+        """Return a model that sends a smaller request after an overflow: `Agent(model=kept.recovering(model))`."""
+        return _RecoveringModel(self, model)
+
+    async def open_session(self) -> Session:
+        """Return the Holdfast session. Call this on Holdfast's background loop, to which the session belongs."""
+        return (await self._conversation()).session
+
+    @property
+    def last_request(self) -> Request | None:
+        """The newest request, with its receipt."""
+        return next((one.last_request for one in self._pool.conversations), None)
+
+    async def close(self) -> None:
+        """Close the store and the session. All items are already durable."""
+        await BACKGROUND_LOOP.await_result(self._pool.close())
+
+    # The SDK's session protocol.
+
+    async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
+        """Return the items of the conversation, compacted ones included; with a limit, the latest."""
+        items = await BACKGROUND_LOOP.await_result(self._items())
+        if limit is None and self.session_settings is not None:
+            limit = self.session_settings.limit
+        return cast("list[TResponseInputItem]", items if limit is None else items[max(0, len(items) - limit) :])
+
+    async def add_items(self, items: list[TResponseInputItem]) -> None:
+        """Record items, except those that the filter has recorded before their model call."""
+        await BACKGROUND_LOOP.await_result(self._add(cast("list[Item]", items)))
+
+    async def pop_item(self) -> TResponseInputItem | None:
+        """Take the newest item back; the log keeps it, and `undo` restores it."""
+        return cast("TResponseInputItem | None", await BACKGROUND_LOOP.await_result(self._pop()))
+
+    async def clear_session(self) -> None:
+        """Start the conversation over; the log keeps the items."""
+        await BACKGROUND_LOOP.await_result(self._clear())
+
+    # On the background loop.
+
+    async def _conversation(self) -> "FrameworkConversation[Item]":
+        return await self._pool.conversation(self.session_id)
+
+    async def _items(self) -> list[Item]:
+        items = await (await self._conversation()).load()
+        self._run_start = len(items)
+        return items
+
+    async def _add(self, items: list[Item]) -> None:
+        conversation = await self._conversation()
+        if not conversation.known:
+            await conversation.load()
+        known = [_said(item) for item in conversation.known[self._run_start :]]
+        new = list[Item]()
+        for item in items:
+            said = _said(item)
+            if said in known:
+                known.remove(said)
+            else:
+                new.append(item)
+        if new:
+            await self._end_sub_agents(new)
+            await conversation.sync([*conversation.known, *new])
+
+    async def _pop(self) -> Item | None:
+        conversation = await self._conversation()
+        items = await conversation.session.messages()
+        if not items:
+            return None
+        await conversation.rewind_last()
+        return dict(items[-1])
+
+    async def _clear(self) -> None:
+        await (await self._conversation()).session.clear()
+
+    async def _recall(self, context: ToolContext[Any], arguments: str) -> str:
+        del context
+        return await BACKGROUND_LOOP.await_result(self._answer_recall(arguments))
+
+    async def _answer_recall(self, arguments: str) -> str:
+        try:
+            values: Any = json.loads(arguments or "{}")
+        except ValueError:
+            values = {}
+        given = cast("dict[str, object]", values) if isinstance(values, dict) else {}
+        return await (await self._conversation()).agent.recall_tool().call(given)
+
+    # Model calls.
+
+    def _filter_after(self, inner: CallModelInputFilter | None) -> CallModelInputFilter:
+        async def fit(data: CallModelData[Any]) -> ModelInputData:
+            if inner is not None:
+                found = inner(data)
+                data = replace(data, model_data=await found if inspect.isawaitable(found) else found)
+            given = data.model_data
+            items = cast("list[Item]", given.input)
+            fitted = await BACKGROUND_LOOP.await_result(self._fit(items, given.instructions, data.agent))
+            return ModelInputData(cast("list[TResponseInputItem]", fitted), given.instructions)
+
+        return fit
+
+    async def _fit(self, items: list[Item], instructions: str | None, agent: Agent[Any]) -> list[Item]:
+        conversation = await self._conversation()
+        name = self._model or (agent.model if isinstance(agent.model, str) else getattr(agent.model, "model", None))
+        tools = [tool for tool in agent.tools if isinstance(tool, FunctionTool)]
+        others = [_definition(tool) for tool in tools if tool.name != RECALL_TOOL]
+        has_recall = len(others) < len(tools)
+        options = FrameworkRequest(
+            budget=self._budget,
+            model=name if isinstance(name, str) else None,
+            system=instructions,
+            tools=others,
+            recall_tool=recall_definition(RECALL_DESCRIPTION, RECALL_PARAMETERS) if has_recall else None,
+            always_has_recall=has_recall,
+        )
+        return await (await self._agent_of(items, conversation, agent)).prepare(items, options)
+
+    async def _agent_of(
+        self, items: list[Item], main: "FrameworkConversation[Item]", agent: Agent[Any]
+    ) -> "FrameworkConversation[Item]":
+        """Return whose model call this is: the SDK passes the filter on to agents that run as tools.
+
+        Such an agent has a list of its own, which does not begin as that of the conversation.
+        """
+        if not main.known or _said(items[0]) == _said(main.known[0]):
+            await self._end_sub_agents(items)
+            return main
+        for run in self._sub_agents:
+            if run.conversation.known and _said(items[0]) == _said(run.conversation.known[0]):
+                return run.conversation
+        task = ITEMS.text(items[0])
+        context = main.agent.delegate(agent.name, task=task, sees=SEES_NOTHING, adds_task_message=False)
+        run = _SubAgentRun(task, context, FrameworkConversation(main.session, ITEMS, await context.__aenter__()))
+        self._sub_agents.append(run)
+        return run.conversation
+
+    async def _end_sub_agents(self, items: Sequence[Item]) -> None:
+        """End the runs of agents whose answers are in a list of the conversation."""
+        outputs = {item.get("call_id"): item for item in items if item.get("type") == "function_call_output"}
+        calls = [item for item in items if item.get("type") == "function_call" and item.get("call_id") in outputs]
+        for run in list(self._sub_agents):
+            answered = [one for one in calls if json.dumps(run.task)[1:-1] in str(one.get("arguments"))]
+            if answered:
+                self._sub_agents.remove(run)
+                await run.end(ITEMS.text(outputs[answered[-1]["call_id"]]))
+
+    async def shrink(self, error: Exception) -> list[Item]:
+        """Return a smaller version of the last request; raise the error if it is no overflow, or nothing helps."""
+        try:
+            return await (await self._conversation()).retry(error)
+        except HoldfastError as problem:
+            if isinstance(problem, CannotFitError | ModelOverflowError):
+                error.add_note(f"Holdfast could not make the request small enough: {problem}")
+            raise error from None
+
+
+class _SubAgentRun:
+    """The run of an agent that another one calls as a tool."""
+
+    def __init__(self, task: str, context: DelegateContext, conversation: "FrameworkConversation[Item]") -> None:
+        self.task = task
+        self.conversation = conversation
+        self._context = context
+
+    async def end(self, answer: str) -> None:
+        """End the delegation with its answer."""
+        await self.conversation.answer(answer)
+        await self._context.__aexit__(None, None, None)
+
+
+class _RecoveringModel(Model):
+    """Sends a smaller request after the provider has rejected one as too long."""
+
+    def __init__(self, kept: HoldfastSession, model: Model) -> None:
+        self._kept = kept
+        self._inner = model
+        self.model = getattr(model, "model", None)
+
+    async def get_response(
+        self,
+        system_instructions: str | None,
+        input: str | list[TResponseInputItem],  # noqa: A002 - as the SDK says
+        *args: Any,
+        **kwargs: Any,
+    ) -> ModelResponse:
+        while True:
+            try:
+                return await self._inner.get_response(system_instructions, input, *args, **kwargs)
+            except Exception as error:  # noqa: BLE001 - raised again unless it is an overflow
+                input = await self._smaller(error)  # noqa: A001 - as the SDK says
+
+    async def stream_response(
+        self,
+        system_instructions: str | None,
+        input: str | list[TResponseInputItem],  # noqa: A002 - as the SDK says
+        *args: Any,
+        **kwargs: Any,
+    ) -> AsyncIterator[TResponseStreamEvent]:
+        while True:
+            has_begun = False
+            try:
+                async for event in self._inner.stream_response(system_instructions, input, *args, **kwargs):
+                    has_begun = True
+                    yield event
+            except Exception as error:
+                if has_begun:
+                    raise
+                input = await self._smaller(error)  # noqa: A001 - as the SDK says
+            else:
+                return
+
+    async def _smaller(self, error: Exception) -> list[TResponseInputItem]:
+        return cast("list[TResponseInputItem]", await BACKGROUND_LOOP.await_result(self._kept.shrink(error)))
+
+    def get_retry_advice(self, request: Any) -> Any:
+        return self._inner.get_retry_advice(request)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class _RecoveringProvider(ModelProvider):
+    """Looks models up by name, and makes them recover from overflows."""
+
+    def __init__(self, kept: HoldfastSession, inner: ModelProvider) -> None:
+        self._kept = kept
+        self._inner = inner
+
+    def get_model(self, model_name: str | None) -> Model:
+        return self._kept.recovering(self._inner.get_model(model_name))
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _conversation_of(session: Session) -> "FrameworkConversation[Item]":
+    return FrameworkConversation(session, ITEMS)
+
+
+def _definition(tool: FunctionTool) -> Mapping[str, object]:
+    return {"name": tool.name, "description": tool.description, "parameters": tool.params_json_schema}
+
+
+def _said(item: Item) -> Mapping[str, Any]:
+    """Return what an item says, without the ids that the SDK adds or removes."""
+    return canonical_message(ITEMS.format, item)

@@ -1,0 +1,242 @@
+"""A server of the Model Context Protocol: other programs' agents read stored conversations. Needs the extra `mcp`.
+
+Its tools only read: `recall`, `show`, `sessions` and `memory_search`. A conversation is named by its id, or by the
+beginning of it, in each call, because the protocol has no sessions; a server on standard input and output may have a
+default, which is the session that Claude Code names in `CLAUDE_CODE_SESSION_ID`. The list of tools never varies.
+"""
+
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, cast
+
+from mcp import types
+from mcp.server import Server
+from mcp.server.stdio import stdio_server
+
+from holdfast.core.conversation.frames import neutralize
+from holdfast.core.conversation.shorten import RECALL_TOOL
+from holdfast.core.recall.query import RECALL_PARAMETERS
+from holdfast.core.schema import is_integer
+from holdfast.errors import HoldfastError, UnknownSessionError
+from holdfast.session.maintenance.verify import rebuilt_requests
+from holdfast.session.memory.daily import DailyMemory
+from holdfast.session.memory.search_tool import MEMORY_SEARCH_DESCRIPTION, MEMORY_SEARCH_PARAMETERS, MemorySearchTool
+from holdfast.session.request import encode_entry
+from holdfast.session.session import Session
+from holdfast.stores.base import SessionInfo, Store, resolve_session_id
+from holdfast.stores.read_only import ReadOnlyStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from mcp.server import ServerRequestContext
+    from starlette.applications import Starlette
+
+SESSION_VARIABLE = "CLAUDE_CODE_SESSION_ID"
+INSTRUCTIONS = (
+    "Conversations that Holdfast keeps: everything that was said, also what was compacted or summarized away. When a "
+    "detail is missing from your context, call `recall` before you ask the user or guess."
+)
+CONVERSATION_PARAMETER: Mapping[str, object] = {
+    "type": "string",
+    "description": "the id of the conversation, or the beginning of it, as `sessions` lists it or a marker names it; "
+    "leave it out for the current one, if the server knows it",
+}
+RECALL_TOOL_DESCRIPTION = (
+    "Recall the conversation history: search or read earlier messages, tool outputs, files and decisions that were "
+    "compacted, summarized or truncated and are no longer in your context. Give `query` to search the past, or `ref` "
+    "for what a marker or summary names (#12). Answers quote the original to the letter, for reference only."
+)
+SHOW_DESCRIPTION = (
+    "Show a stored conversation as the model has it now: the current context after compaction, with the summary and "
+    "the newest messages. With `at`, the N-th request exactly as it was sent. Long conversations come in pages."
+)
+SESSIONS_DESCRIPTION = (
+    "List the stored conversations (sessions, chats, threads), the most recently changed first, with their ids and "
+    "names. Use an id as `conversation` in the other tools."
+)
+MAX_PAGE_CHARS = 20_000
+MAX_ANSWERED_SESSIONS = 50
+NO_MEMORY_TEXT = (
+    "There is no memory: it is off. The user can choose a folder: holdfast config memory ~/.holdfast/memory"
+)
+ToolAnswer = Callable[[Mapping[str, object]], Awaitable[str]]
+
+
+def _with_conversation(properties: Mapping[str, object]) -> dict[str, object]:
+    return {
+        "type": "object",
+        "properties": {"conversation": CONVERSATION_PARAMETER, **properties},
+        "additionalProperties": False,
+    }
+
+
+TOOL_SCHEMAS: Mapping[str, tuple[str, Mapping[str, object]]] = {
+    RECALL_TOOL: (
+        RECALL_TOOL_DESCRIPTION,
+        _with_conversation(cast("Mapping[str, object]", RECALL_PARAMETERS["properties"])),
+    ),
+    "show": (
+        SHOW_DESCRIPTION,
+        _with_conversation(
+            {
+                "at": {"type": "integer", "minimum": 1, "description": "the number of a request, counted from 1"},
+                "skip": {"type": "integer", "minimum": 0, "description": "how many characters were read already"},
+            }
+        ),
+    ),
+    "sessions": (
+        SESSIONS_DESCRIPTION,
+        {
+            "type": "object",
+            "properties": {
+                "prefix": {"type": "string", "description": "list only ids that begin with this"},
+                "limit": {"type": "integer", "minimum": 1, "maximum": MAX_ANSWERED_SESSIONS},
+            },
+            "additionalProperties": False,
+        },
+    ),
+    "memory_search": (MEMORY_SEARCH_DESCRIPTION, MEMORY_SEARCH_PARAMETERS),
+}
+"""By the name of each tool, its description and its parameters."""
+
+
+class ConversationReader:
+    """Answers the tools from a store, which it only reads."""
+
+    def __init__(self, store: Store, *, memory: DailyMemory | None = None, default_session: str = "") -> None:
+        """`default_session` is the conversation of calls that name none, by its id or the beginning of it."""
+        self._store = ReadOnlyStore(store)
+        self._memory = memory
+        self._default_session = default_session
+        self._answers: Mapping[str, ToolAnswer] = {
+            RECALL_TOOL: self._recall,
+            "show": self._show,
+            "sessions": self._list_sessions,
+            "memory_search": self._search_memory,
+        }
+
+    async def call(self, name: str, arguments: Mapping[str, object]) -> tuple[str, bool]:
+        """Return the answer of a tool as text, and whether it is an error, which says what to do."""
+        answer = self._answers.get(name)
+        if answer is None:
+            return f"There is no tool {name!r:.60}; there are: {', '.join(self._answers)}", True
+        try:
+            return await answer(arguments), False
+        except HoldfastError as error:
+            return str(error), True
+
+    async def _recall(self, arguments: Mapping[str, object]) -> str:
+        asked = {name: value for name, value in arguments.items() if name != "conversation"}
+        async with self._open(arguments) as session:
+            return f"[conversation {session.id}]\n{await session.recall_tool().call(asked)}"
+
+    async def _show(self, arguments: Mapping[str, object]) -> str:
+        at, skip = arguments.get("at"), arguments.get("skip")
+        async with self._open(arguments) as session:
+            text = await _request_text(session, at) if is_integer(at) else await _context_text(session)
+            start = skip if is_integer(skip) else 0
+            page = text[start : start + MAX_PAGE_CHARS]
+            rest = len(text) - start - len(page)
+            more = f"\n[{rest:,} more characters: ask again with skip={start + len(page)}]" if rest > 0 else ""
+            return f"[conversation {session.id}, for reference only]\n{page}{more}"
+
+    async def _list_sessions(self, arguments: Mapping[str, object]) -> str:
+        prefix, limit = arguments.get("prefix", ""), arguments.get("limit")
+        most = min(MAX_ANSWERED_SESSIONS, limit) if is_integer(limit) else MAX_ANSWERED_SESSIONS
+        infos = await self._store.sessions(prefix=str(prefix), limit=max(1, most))
+        return "\n".join(map(_session_line, infos)) or "There are no conversations."
+
+    async def _search_memory(self, arguments: Mapping[str, object]) -> str:
+        return NO_MEMORY_TEXT if self._memory is None else await MemorySearchTool(self._memory).call(arguments)
+
+    @asynccontextmanager
+    async def _open(self, arguments: Mapping[str, object]) -> "AsyncGenerator[Session]":
+        """Open the conversation that a call names, or the default one."""
+        named = arguments.get("conversation") or self._default_session
+        if not isinstance(named, str) or not named:
+            newest = ", ".join(info.id for info in await self._store.sessions(limit=5)) or "none"
+            raise UnknownSessionError(f"(no `conversation` was named; the newest are: {newest})", [])
+        async with Session.open(await resolve_session_id(self._store, named), store=self._store) as session:
+            yield session
+
+
+async def _context_text(session: Session) -> str:
+    message_format = session.history.message_format
+    entries = await session.visible_messages()
+    return _messages_text(session, [encode_entry(entry, message_format) for entry in entries])
+
+
+async def _request_text(session: Session, number: int) -> str:
+    requests = list(rebuilt_requests(await session.events()))
+    if not 1 <= number <= len(requests):
+        return f"There is no request {number}; there are {len(requests):,}."
+    return _messages_text(session, requests[number - 1].messages)
+
+
+def _messages_text(session: Session, natives: "list[Mapping[str, object]]") -> str:
+    """Return messages as text, in which no line of theirs passes for one of ours."""
+    decoded = [session.history.message_format.decode(native, at) for at, native in enumerate(natives)]
+    blocks = [
+        (message.speaker or message.role, [message.text, *(result.text for result in message.results)], message.calls)
+        for message in decoded
+    ]
+    return "\n\n".join(
+        "\n".join(
+            [
+                f"--- {speaker}",
+                *(neutralize(text) for text in texts if text),
+                *(neutralize(f"calls {call.name} {call.arguments}") for call in calls),
+            ]
+        )
+        for speaker, texts, calls in blocks
+    )
+
+
+def _session_line(info: SessionInfo) -> str:
+    name = f" · {neutralize(info.name, 'item')}" if info.name else ""
+    return f"{info.id} · {info.length:,} events{name}"
+
+
+def mcp_server(reader: ConversationReader) -> Server[dict[str, object]]:
+    """Return the server, for any transport."""
+
+    async def list_tools(
+        context: "ServerRequestContext[dict[str, object]]", params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        del context, params
+        hints = types.ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True)
+        return types.ListToolsResult(
+            tools=[
+                types.Tool(name=name, description=about, input_schema=dict(schema), annotations=hints)
+                for name, (about, schema) in TOOL_SCHEMAS.items()
+            ]
+        )
+
+    async def call_tool(
+        context: "ServerRequestContext[dict[str, object]]", params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        del context
+        text, is_error = await reader.call(params.name, params.arguments or {})
+        return types.CallToolResult(content=[types.TextContent(text=text)], is_error=is_error)
+
+    return Server("holdfast", instructions=INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+async def serve_stdio(store: Store, *, memory: DailyMemory | None = None, session: str = "") -> None:
+    """Serve one client on standard input and output, until it closes them."""
+    named = session or os.environ.get(SESSION_VARIABLE, "")
+    server = mcp_server(ConversationReader(store, memory=memory, default_session=named))
+    async with stdio_server() as (read_stream, write_stream):
+        await server.run(read_stream, write_stream, server.create_initialization_options())
+
+
+def mcp_app(store: Store, *, memory: DailyMemory | None = None) -> "Starlette":
+    """Return the server as an app for streamable HTTP at `/mcp`, for a server on this machine that mounts it.
+
+    It keeps no state between requests, and accepts only requests that name this machine as their host. Whoever mounts
+    it runs its lifespan and checks its keys.
+    """
+    server = mcp_server(ConversationReader(store, memory=memory))
+    return server.streamable_http_app(stateless_http=True, json_response=True)

@@ -1,0 +1,205 @@
+"""Agents of Google's ADK keep the promises of the contract, and more that only ADK has."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from google.adk.agents import LlmAgent, RunConfig
+from google.adk.agents.run_config import StreamingMode  # pyright: ignore[reportPrivateImportUsage] - as its docs say
+from google.adk.apps import App
+from google.adk.models import BaseLlm
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.adk.runners import Runner
+from google.adk.sessions import InMemorySessionService
+from google.adk.tools import AgentTool
+from google.genai import types
+from pydantic import Field
+
+from holdfast.adapters.google_adk import CONTENTS, HoldfastPlugin
+from holdfast.core.history import events as log
+from holdfast.testing.agent_contract import (
+    CONTRACT_BUDGET,
+    CONTRACT_SESSION,
+    DELEGATE_TASK_TOOL,
+    AgentContract,
+    AgentHarness,
+    ScriptedCalls,
+    ScriptedProviderError,
+    look_result,
+)
+from tests.support import run_example, run_page
+
+
+class ScriptedLlm(BaseLlm):
+    """Replies as the harness says."""
+
+    model: str = "gemini-3-pro"
+    harness: Any
+
+    async def generate_content_async(
+        self,
+        llm_request: LlmRequest,
+        stream: bool = False,  # noqa: FBT001, FBT002 - as in ADK
+    ) -> AsyncGenerator[LlmResponse, None]:
+        natives = [dict(CONTENTS.encode(content)) for content in llm_request.contents]
+        try:
+            reply = await self.harness.next_reply(natives, list(llm_request.tools_dict))
+        except ScriptedProviderError as error:
+            if error.status_code != 503:
+                raise
+            # Google's client retries by itself.
+            reply = await self.harness.next_reply(natives, list(llm_request.tools_dict))
+        if not isinstance(reply, ScriptedCalls):
+            if stream:
+                yield LlmResponse(content=types.Content(role="model", parts=[types.Part(text=reply[:2])]), partial=True)
+            yield LlmResponse(content=types.Content(role="model", parts=[types.Part(text=reply)]))
+            return
+        number = len(self.harness.calls)
+        parts = [
+            types.Part(
+                function_call=types.FunctionCall(name=name, args=dict(given), id=f"call_{number}_{index}"),
+                thought_signature=b"signed" if index == 0 else None,
+            )
+            for index, (name, given) in enumerate(reply.calls)
+        ]
+        yield LlmResponse(content=types.Content(role="model", parts=parts))
+
+
+def look(query: str) -> str:
+    """Look something up."""
+    return look_result(query)
+
+
+class AdkHarness(AgentHarness):
+    format: ClassVar[str] = "gemini"
+
+    def __init__(self, store_url: str) -> None:
+        super().__init__(store_url)
+        self.events = InMemorySessionService()
+        self.build()
+
+    def build(self) -> None:
+        self.plugin = HoldfastPlugin(store=self.store_url, budget=CONTRACT_BUDGET)
+        model = ScriptedLlm(harness=self)
+        helper = LlmAgent(name=DELEGATE_TASK_TOOL, model=model, tools=[look], input_schema=None)
+        agent = LlmAgent(name="main", model=model, instruction="Be brief.", tools=[look, TaskTool(agent=helper)])
+        app = App(name="app", root_agent=agent, plugins=[self.plugin])
+        self.runner = Runner(app=app, session_service=self.events, auto_create_session=True)
+
+    async def turn(self, prompt: str, *, is_streamed: bool = False) -> str:
+        config = RunConfig(streaming_mode=StreamingMode.SSE if is_streamed else StreamingMode.NONE)
+        message = types.Content(role="user", parts=[types.Part(text=prompt)])
+        answer = ""
+        async for event in self.runner.run_async(
+            user_id="u", session_id=CONTRACT_SESSION, new_message=message, run_config=config
+        ):
+            if event.is_final_response() and event.content and not event.partial:
+                answer = CONTENTS.text(event.content)
+        return answer
+
+    async def restart(self) -> None:
+        await self.close()
+        self.build()
+
+    async def close(self) -> None:
+        await self.plugin.close()
+
+
+class TaskTool(AgentTool):
+    """ADK's tool for agents, with the name of the argument that the contract uses."""
+
+    async def run_async(self, *, args: dict[str, Any], tool_context: Any) -> Any:
+        return await super().run_async(args={"request": args["task"]}, tool_context=tool_context)
+
+
+# AgentTool makes its runner in a way that ADK itself calls deprecated.
+@pytest.mark.filterwarnings("ignore:The `plugins` argument is deprecated:DeprecationWarning")
+class TestGoogleAdk(AgentContract):
+    @pytest.fixture
+    async def agent(self, tmp_path: Path) -> AsyncIterator[AgentHarness]:
+        harness = AdkHarness(f"sqlite:///{tmp_path / 'chats.db'}")
+        yield harness
+        await harness.close()
+
+
+class TalkingLlm(BaseLlm):
+    """Answers from a list."""
+
+    model: str = "gemini-3-pro"
+    replies: list[Any]
+    requests: list[list[types.Content]] = Field(default_factory=list[list[types.Content]])
+
+    async def generate_content_async(
+        self,
+        llm_request: LlmRequest,
+        stream: bool = False,  # noqa: FBT001, FBT002 - as in ADK
+    ) -> AsyncGenerator[LlmResponse, None]:
+        del stream
+        self.requests.append(list(llm_request.contents))
+        reply = self.replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        parts = [types.Part(text=reply) if isinstance(reply, str) else types.Part(function_call=reply)]
+        usage = types.GenerateContentResponseUsageMetadata(
+            prompt_token_count=90, cached_content_token_count=60, candidates_token_count=5, total_token_count=95
+        )
+        yield LlmResponse(content=types.Content(role="model", parts=parts), usage_metadata=usage)
+
+
+async def said(runner: Runner, prompt: str) -> str:
+    message = types.Content(role="user", parts=[types.Part(text=prompt)])
+    events = [one async for one in runner.run_async(user_id="u", session_id="s", new_message=message)]
+    return CONTENTS.text(events[-1].content or types.Content())
+
+
+def runner_of(agent: LlmAgent, plugin: HoldfastPlugin) -> Runner:
+    app = App(name="app", root_agent=agent, plugins=[plugin])
+    return Runner(app=app, session_service=InMemorySessionService(), auto_create_session=True)
+
+
+async def test_an_agent_that_takes_the_conversation_over_has_a_session_of_its_own() -> None:
+    plugin = HoldfastPlugin(budget=16_000)
+    moved = types.FunctionCall(name="transfer_to_agent", args={"agent_name": "harbour"})
+    expert = LlmAgent(name="harbour", model=TalkingLlm(replies=["at four", "at ten"]), description="knows the tides")
+    root = LlmAgent(name="front", model=TalkingLlm(replies=[moved]), sub_agents=[expert])
+    runner = runner_of(root, plugin)
+
+    assert await said(runner, "when is high water?") == "at four"
+    assert await said(runner, "and low water?") == "at ten"
+
+    first, own = plugin.last_request("s"), plugin.last_request("s.harbour")
+    assert first is not None
+    assert own is not None
+    assert (len(first.messages), len(own.messages)) == (1, 5)
+    await plugin.close()
+
+
+async def test_what_was_billed_is_recorded_without_cached_tokens() -> None:
+    plugin = HoldfastPlugin(budget=16_000)
+
+    await said(runner_of(LlmAgent(name="a", model=TalkingLlm(replies=["two"])), plugin), "one")
+
+    events = await asyncio.to_thread(lambda: plugin.session("s").events())
+    [_, answer] = [event for event in events if isinstance(event, log.MessageAppended)]
+    assert answer.usage == log.Usage(input_tokens=30, output_tokens=5, cache_read_tokens=60)
+    await plugin.close()
+
+
+async def test_an_error_that_is_no_overflow_arrives_unchanged() -> None:
+    plugin = HoldfastPlugin(budget=16_000)
+    runner = runner_of(LlmAgent(name="a", model=TalkingLlm(replies=[ValueError("no such model")])), plugin)
+
+    with pytest.raises(ValueError, match="no such model"):
+        await said(runner, "one")
+
+    await plugin.close()
+
+
+def test_the_page_and_the_example_run_as_they_stand(capsys: pytest.CaptureFixture[str]) -> None:
+    run_page("google-adk")
+    run_example("google_adk")
+
+    assert capsys.readouterr().out

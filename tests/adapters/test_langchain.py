@@ -1,0 +1,318 @@
+"""LangChain agents keep the promises of the contract, and more that only LangChain has."""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from deepagents import create_deep_agent
+from langchain.agents import create_agent
+from langchain.agents.middleware import ModelRetryMiddleware, SummarizationMiddleware
+from langchain_core.exceptions import ContextOverflowError
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from pydantic import Field
+
+from holdfast import SettingsError
+from holdfast.adapters.langchain import MESSAGES, HoldfastMiddleware
+from holdfast.core.history import events as log
+from holdfast.session.background_loop import BACKGROUND_LOOP
+from holdfast.testing.agent_contract import (
+    CONTRACT_BUDGET,
+    CONTRACT_SESSION,
+    AgentContract,
+    AgentHarness,
+    ScriptedCalls,
+    look_result,
+)
+from tests.support import run_example, run_page
+
+
+class ScriptedChatModel(BaseChatModel):
+    """Replies as the harness says."""
+
+    harness: Any
+    names: tuple[str, ...] = ()
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def bind_tools(self, tools: Sequence[Any], **_: Any) -> Any:
+        return ScriptedChatModel(harness=self.harness, names=tuple(one.name for one in tools))
+
+    async def _reply(self, messages: list[BaseMessage]) -> AIMessage:
+        natives = [dict(MESSAGES.encode(one)) for one in messages if not isinstance(one, SystemMessage)]
+        reply = await self.harness.next_reply(natives, self.names)
+        if not isinstance(reply, ScriptedCalls):
+            return AIMessage(content=reply)
+        number = len(self.harness.calls)
+        calls = [
+            {"name": name, "args": dict(given), "id": f"call_{number}_{index}", "type": "tool_call"}
+            for index, (name, given) in enumerate(reply.calls)
+        ]
+        return AIMessage(content="", tool_calls=calls)
+
+    async def _agenerate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=await self._reply(messages))])
+
+    async def _astream(self, messages: list[BaseMessage], *_: Any, **__: Any) -> AsyncIterator[ChatGenerationChunk]:
+        whole = await self._reply(messages)
+        chunk = AIMessageChunk(content=whole.content, tool_calls=whole.tool_calls, chunk_position="last")
+        yield ChatGenerationChunk(message=chunk)
+
+    def _generate(self, *_: Any, **__: Any) -> ChatResult:
+        raise NotImplementedError
+
+
+class LangChainHarness(AgentHarness):
+    format: ClassVar[str] = "openai-chat"
+
+    def __init__(self, store_url: str) -> None:
+        super().__init__(store_url)
+        self.checkpoints = InMemorySaver()
+        self.build()
+
+    def build(self) -> None:
+        self.middleware = HoldfastMiddleware(store=self.store_url, budget=CONTRACT_BUDGET)
+        model = ScriptedChatModel(harness=self)
+
+        @tool
+        def look(query: str) -> str:
+            """Look something up."""
+            return look_result(query)
+
+        helper = create_agent(model, [look], middleware=[self.middleware], system_prompt="You help.")
+
+        @tool
+        async def delegate_task(task: str) -> str:
+            """Give a task to the helper."""
+            state = await helper.ainvoke({"messages": [HumanMessage(task)]})
+            return state["messages"][-1].text
+
+        retry = ModelRetryMiddleware(
+            max_retries=2,
+            initial_delay=0.0,
+            jitter=False,
+            retry_on=lambda error: getattr(error, "status_code", 0) == 503,
+        )
+        self.agent = create_agent(
+            model,
+            [look, delegate_task],
+            middleware=[retry, self.middleware],
+            checkpointer=self.checkpoints,
+            system_prompt="Be brief.",
+        )
+
+    async def turn(self, prompt: str, *, is_streamed: bool = False) -> str:
+        config: Any = {"configurable": {"thread_id": CONTRACT_SESSION}}
+        given: Any = {"messages": [HumanMessage(prompt)]}
+        if not is_streamed:
+            return (await self.agent.ainvoke(given, config))["messages"][-1].text
+        pieces = [piece async for piece, _ in self.agent.astream(given, config, stream_mode="messages")]
+        return "".join(piece.text for piece in pieces if isinstance(piece, AIMessageChunk))
+
+    async def restart(self) -> None:
+        await self.close()
+        self.build()
+
+    async def close(self) -> None:
+        await self.middleware.aclose()
+
+
+class TestLangChain(AgentContract):
+    @pytest.fixture
+    async def agent(self, tmp_path: Path) -> AsyncIterator[AgentHarness]:
+        harness = LangChainHarness(f"sqlite:///{tmp_path / 'chats.db'}")
+        yield harness
+        await harness.close()
+
+
+class RepeatingChatModel(BaseChatModel):
+    """Answers every request with a long text, with and without async, and keeps the requests."""
+
+    requests: list[list[BaseMessage]]
+    errors: list[Exception] = Field(default_factory=list[Exception])
+    answer: str = "word " * 60
+
+    @property
+    def _llm_type(self) -> str:
+        return "repeating"
+
+    def bind_tools(self, *_: Any, **__: Any) -> Any:
+        return self
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        self.requests.append(list(messages))
+        if self.errors:
+            raise self.errors.pop()
+        usage: Any = {
+            "input_tokens": 100, "output_tokens": 5, "total_tokens": 105, "input_token_details": {"cache_read": 60},
+        }  # fmt: skip
+        message = AIMessage(self.answer, usage_metadata=usage)
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+def configured(thread: str) -> Any:
+    return {"configurable": {"thread_id": thread}}
+
+
+@pytest.fixture
+def middleware() -> Iterator[HoldfastMiddleware]:
+    made = HoldfastMiddleware(budget=CONTRACT_BUDGET)
+    yield made
+    made.close()
+
+
+def test_an_agent_without_async_is_governed_too_and_its_state_stays_whole(middleware: HoldfastMiddleware) -> None:
+    model = RepeatingChatModel(requests=[])
+    agent = create_agent(model, middleware=[middleware], checkpointer=InMemorySaver())
+
+    state: Any = {}
+    for number in range(60):
+        state = agent.invoke({"messages": [HumanMessage(f"{number} " + "say it " * 40)]}, configured("t"))
+
+    assert len(state["messages"]) == 120
+    assert len(model.requests[-1]) < 60
+    request = middleware.last_request("t")
+    assert request is not None
+    assert request.tokens.total <= CONTRACT_BUDGET
+    assert request.receipt.compacted
+    assert middleware.last_request("other") is None
+
+
+def test_a_message_that_stays_as_it_was_is_sent_as_the_same_object(middleware: HoldfastMiddleware) -> None:
+    model = RepeatingChatModel(requests=[])
+    agent = create_agent(model, middleware=[middleware], system_prompt="Be brief.")
+    thought: Any = [{"type": "thinking", "thinking": "hm", "signature": "s1"}, {"type": "text", "text": "fine"}]
+    messages = [HumanMessage("one"), AIMessage(thought), HumanMessage("two")]
+
+    given: Any = {"messages": messages}
+    agent.invoke(given, configured("t"))
+
+    assert [message.content for message in model.requests[0]] == ["Be brief.", "one", thought, "two"]
+    assert model.requests[0][2] is messages[1]
+
+
+def test_what_the_provider_billed_is_recorded_without_cached_tokens(middleware: HoldfastMiddleware) -> None:
+    agent = create_agent(RepeatingChatModel(requests=[]), middleware=[middleware])
+
+    agent.invoke({"messages": [HumanMessage("one")]}, configured("t"))
+
+    session = BACKGROUND_LOOP.run(middleware.open_session("t"))
+    [_, answer, *_] = [
+        event for event in BACKGROUND_LOOP.run(session.events()) if isinstance(event, log.MessageAppended)
+    ]
+    assert answer.usage == log.Usage(input_tokens=40, output_tokens=5, cache_read_tokens=60)
+
+
+def test_an_overflow_that_langchain_recognized_is_answered_with_a_smaller_request(
+    middleware: HoldfastMiddleware,
+) -> None:
+    model = RepeatingChatModel(requests=[])
+    agent = create_agent(model, middleware=[middleware], checkpointer=InMemorySaver())
+    for _ in range(6):
+        agent.invoke({"messages": [HumanMessage("say it " * 100)]}, configured("t"))
+    model.errors.append(ContextOverflowError("too long"))
+
+    agent.invoke({"messages": [HumanMessage("and now?")]}, configured("t"))
+
+    assert len(str(model.requests[-1])) < len(str(model.requests[-2]))
+    assert model.requests[-1][-1].content == "and now?"
+
+
+def test_an_error_that_is_no_overflow_arrives_unchanged(middleware: HoldfastMiddleware) -> None:
+    model = RepeatingChatModel(requests=[], errors=[ValueError("no such model")])
+    agent = create_agent(model, middleware=[middleware])
+
+    with pytest.raises(ValueError, match="no such model"):
+        agent.invoke({"messages": [HumanMessage("one")]}, configured("t"))
+
+    assert len(model.requests) == 1
+
+
+def test_without_a_thread_id_the_error_says_what_to_pass(middleware: HoldfastMiddleware) -> None:
+    agent = create_agent(RepeatingChatModel(requests=[]), middleware=[middleware])
+
+    with pytest.raises(SettingsError, match="thread_id: pass config="):
+        agent.invoke({"messages": [HumanMessage("one")]})
+
+
+def test_langchains_own_summary_counts_as_a_compaction_so_that_recall_still_reaches_the_messages_before_it() -> None:
+    middleware = HoldfastMiddleware(budget=CONTRACT_BUDGET)
+    model = RepeatingChatModel(requests=[])
+    summaries = SummarizationMiddleware(
+        RepeatingChatModel(requests=[], answer="they spoke"), trigger=("messages", 7), keep=("messages", 2)
+    )
+    agent = create_agent(model, middleware=[summaries, middleware], checkpointer=InMemorySaver())
+
+    agent.invoke({"messages": [HumanMessage("the code is KESTREL")]}, configured("t"))
+    state: Any = {}
+    for _ in range(5):
+        state = agent.invoke({"messages": [HumanMessage("go on")]}, configured("t"))
+
+    assert len(state["messages"]) < 12
+    session = BACKGROUND_LOOP.run(middleware.open_session("t"))
+    done = [one for one in BACKGROUND_LOOP.run(session.events()) if isinstance(one, log.CompactionCompleted)]
+    assert {event.trigger for event in done} == {"client"}
+    assert "the code is KESTREL" in str(BACKGROUND_LOOP.run(session.recall("KESTREL")))
+    middleware.close()
+
+
+def test_a_deep_agent_and_its_sub_agent_share_one_session() -> None:
+    middleware = HoldfastMiddleware(budget=60_000)
+    calls: Any = [{"name": "task", "args": {"description": "count", "subagent_type": "counter"}, "id": "c1"}]
+    replies = iter([AIMessage("", tool_calls=calls), AIMessage("seven"), AIMessage("there are seven")])
+    model = ScriptedReplies(replies=replies)
+    helper: Any = {
+        "name": "counter", "description": "counts", "system_prompt": "Count.", "model": model, "tools": [],
+        "middleware": [middleware],
+    }  # fmt: skip
+    agent = create_deep_agent(model, subagents=[helper], middleware=[middleware])
+
+    state = agent.invoke({"messages": [HumanMessage("how many?")]}, configured("t"))
+
+    session = BACKGROUND_LOOP.run(middleware.open_session("t"))
+    [delegation] = BACKGROUND_LOOP.run(session.delegations())
+    assert state["messages"][-1].text == "there are seven"
+    assert (delegation.started.agent, delegation.started.task, delegation.answer) == ("counter", "count", "seven")
+    middleware.close()
+
+
+class ScriptedReplies(BaseChatModel):
+    """Returns one message after the other."""
+
+    replies: Any
+
+    @property
+    def _llm_type(self) -> str:
+        return "replies"
+
+    def bind_tools(self, *_: Any, **__: Any) -> Any:
+        return self
+
+    def _generate(self, *_: Any, **__: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=next(self.replies))])
+
+
+def test_a_shortened_or_made_message_becomes_an_object_again() -> None:
+    natives: list[dict[str, Any]] = [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "u"},
+        {"role": "tool", "tool_call_id": "c", "content": "t"},
+        {"role": "assistant", "content": "a", "tool_calls": [
+            {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"query": "x"}'}},
+        ]},
+    ]  # fmt: skip
+
+    assert [MESSAGES.encode(MESSAGES.decode(native)) for native in natives] == natives
+
+
+def test_the_page_and_the_example_run_as_they_stand(capsys: pytest.CaptureFixture[str]) -> None:
+    run_page("langchain")
+    run_example("langchain")
+
+    assert capsys.readouterr().out

@@ -1,0 +1,213 @@
+"""Agents of the OpenAI Agents SDK keep the promises of the contract, and those of the SDK's own sessions."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from agents import Agent, ModelProvider, ModelSettings, RunConfig, Runner, function_tool, set_tracing_disabled
+from agents.memory import Session as SdkSession
+from agents.retry import ModelRetryBackoffSettings, ModelRetrySettings
+from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
+from pydantic import BaseModel
+
+from holdfast.adapters.openai_agents import HoldfastSession
+from holdfast.session.background_loop import BACKGROUND_LOOP
+from holdfast.testing.agent_contract import (
+    CONTRACT_BUDGET,
+    CONTRACT_SESSION,
+    DELEGATE_TASK_TOOL,
+    OVERFLOW_TEXT,
+    AgentContract,
+    AgentHarness,
+    ScriptedCalls,
+    ScriptedProviderError,
+    look_result,
+)
+from tests.support import run_example, run_page
+
+
+@pytest.fixture(autouse=True)
+def no_tracing() -> Iterator[None]:
+    """Traces would be sent to a server."""
+    set_tracing_disabled(True)
+    yield
+    set_tracing_disabled(False)
+
+
+class DelegatedTask(BaseModel):
+    task: str
+
+
+def task_of(given: Any) -> str:
+    """Return what the helper is asked."""
+    return given["params"]["task"]
+
+
+def is_outage(context: Any) -> bool:
+    """Return whether the SDK is to ask again."""
+    return context.error.status_code == 503
+
+
+class OpenAIAgentsHarness(AgentHarness):
+    format: ClassVar[str] = "openai-responses"
+
+    def __init__(self, store_url: str) -> None:
+        super().__init__(store_url)
+        self.build()
+
+    def build(self) -> None:
+        self.kept = HoldfastSession(CONTRACT_SESSION, store=self.store_url, budget=CONTRACT_BUDGET)
+        model = self.kept.recovering(ScriptedModel([ModelStep.respond(self.respond) for _ in range(60)]))
+
+        @function_tool
+        def look(query: str) -> str:
+            """Look something up."""
+            return look_result(query)
+
+        helper = Agent(name="counter", model=model, tools=[look])
+        delegate_task = helper.as_tool(
+            tool_name=DELEGATE_TASK_TOOL,
+            tool_description="Counts.",
+            parameters=DelegatedTask,
+            input_builder=task_of,
+        )
+        retry = ModelRetrySettings(
+            max_retries=2,
+            backoff=ModelRetryBackoffSettings(initial_delay=0.0, max_delay=0.0),
+            policy=is_outage,
+        )
+        self.config = self.kept.run_config()
+        self.agent = Agent(
+            name="main",
+            instructions="Be brief.",
+            model=model,
+            model_settings=ModelSettings(retry=retry),
+            tools=[look, delegate_task, self.kept.recall_tool],
+        )
+
+    async def respond(self, call: Any) -> ModelStep:
+        items = [dict(item) for item in call.input]
+        reply = await self.next_reply(items, [tool.name for tool in call.tools])
+        number = len(self.calls)
+        if not isinstance(reply, ScriptedCalls):
+            return ModelStep(output=[assistant_message(reply, item_id=f"msg_{number}")])
+        calls = [
+            function_call(name, json.dumps(given), call_id=f"call_{number}_{index}", item_id=f"fc_{number}_{index}")
+            for index, (name, given) in enumerate(reply.calls)
+        ]
+        return ModelStep(output=calls)
+
+    async def turn(self, prompt: str, *, is_streamed: bool = False) -> str:
+        if not is_streamed:
+            return (await Runner.run(self.agent, prompt, session=self.kept, run_config=self.config)).final_output
+        result = Runner.run_streamed(self.agent, prompt, session=self.kept, run_config=self.config)
+        async for _ in result.stream_events():
+            pass
+        return result.final_output
+
+    async def restart(self) -> None:
+        await self.close()
+        self.build()
+
+    async def close(self) -> None:
+        await self.kept.close()
+
+
+class TestOpenAIAgents(AgentContract):
+    @pytest.fixture
+    async def agent(self, tmp_path: Path) -> AsyncIterator[AgentHarness]:
+        harness = OpenAIAgentsHarness(f"sqlite:///{tmp_path / 'chats.db'}")
+        yield harness
+        await harness.close()
+
+
+async def test_it_is_a_session_of_the_sdk_and_nothing_that_is_taken_back_is_lost() -> None:
+    kept = HoldfastSession("s")
+    one: Any = {"role": "user", "content": "one"}
+    two: Any = {"role": "assistant", "content": "two"}
+
+    await kept.add_items([one, two])
+
+    assert isinstance(kept, SdkSession)
+    assert await kept.get_items() == [one, two]
+    assert await kept.get_items(limit=1) == [two]
+    assert await kept.pop_item() == two
+    assert await kept.get_items() == [one]
+    await kept.clear_session()
+    assert await kept.get_items() == []
+    assert await kept.pop_item() is None
+    session = await BACKGROUND_LOOP.await_result(kept.open_session())
+    assert await BACKGROUND_LOOP.await_result(session.undo())
+    assert await kept.get_items() == [one]
+    await kept.close()
+
+
+@pytest.fixture
+def own_loop() -> Iterator[None]:
+    """`run_sync` leaves the event loop of its thread open."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+@pytest.mark.usefixtures("own_loop")
+def test_a_filter_of_ones_own_runs_first_and_runs_without_async_share_the_session() -> None:
+    kept = HoldfastSession("s")
+    seen: list[int] = []
+
+    def own(data: Any) -> Any:
+        seen.append(len(data.model_data.input))
+        return data.model_data
+
+    config = kept.run_config(RunConfig(call_model_input_filter=own))
+    agent = Agent(name="a", model=ScriptedModel([[assistant_message("two")], [assistant_message("four")]]))
+
+    assert Runner.run_sync(agent, "one", session=kept, run_config=config).final_output == "two"
+    assert Runner.run_sync(agent, "three", session=kept, run_config=config).final_output == "four"
+
+    assert seen == [1, 3]
+    assert kept.last_request is not None
+    assert len(kept.last_request.messages) == 3
+    BACKGROUND_LOOP.run(kept._pool.close())
+
+
+async def test_a_named_model_recovers_from_an_overflow_too() -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    inner = ScriptedModel([ScriptedProviderError(OVERFLOW_TEXT, 400), [assistant_message("ok")]])
+
+    class OneModel(ModelProvider):
+        def get_model(self, model_name: str | None) -> Any:
+            del model_name
+            return inner
+
+    config = kept.run_config(RunConfig(model_provider=OneModel()))
+    past: Any = [{"role": role, "content": "word " * 150} for _ in range(10) for role in ("user", "assistant")]
+
+    given: Any = [*past, {"role": "user", "content": "go"}]
+    result = await Runner.run(Agent(name="a", model="gpt-5"), given, run_config=config)
+
+    assert result.final_output == "ok"
+    assert len(str(inner.calls[1].input)) < len(str(inner.calls[0].input))
+    await kept.close()
+
+
+async def test_an_error_that_is_no_overflow_arrives_unchanged() -> None:
+    kept = HoldfastSession("s")
+    agent = Agent(name="a", model=kept.recovering(ScriptedModel([ValueError("no such model")])))
+
+    with pytest.raises(ValueError, match="no such model"):
+        await Runner.run(agent, "one", session=kept, run_config=kept.run_config())
+
+    await kept.close()
+
+
+def test_the_page_and_the_example_run_as_they_stand(capsys: pytest.CaptureFixture[str]) -> None:
+    run_page("openai-agents")
+    run_example("openai_agents")
+
+    assert capsys.readouterr().out

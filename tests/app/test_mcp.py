@@ -1,0 +1,163 @@
+"""Agents of other programs read stored conversations over the Model Context Protocol, and change nothing."""
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.types import CallToolResult, TextContent
+
+from holdfast import Session
+from holdfast.apps.mcp import ConversationReader, mcp_app, mcp_server
+from holdfast.errors import StoreUnavailableError
+from holdfast.memory import DailyMemory
+from holdfast.stores.base import Store
+from holdfast.stores.read_only import ReadOnlyStore
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.testing.chat import assistant_message, user_message
+
+TALK = [user_message("the harbour code is KESTREL"), assistant_message("noted"), user_message("and now?")]
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    made = SqliteStore(tmp_path / "chats.db")
+    async with Session.open("8f3a-boats", store=made) as session:
+        await session.record(TALK)
+        await session.prepare(16_000)
+        await session.rename("Boats")
+    async with Session.open("another", store=made) as session:
+        await session.record([user_message("hello")])
+    yield made
+    await made.close()
+
+
+def said(result: CallToolResult) -> tuple[str, bool]:
+    [content] = result.content
+    assert isinstance(content, TextContent)
+    return content.text, bool(result.is_error)
+
+
+async def test_the_tools_are_found_by_what_they_are_for_and_only_read(store: Store) -> None:
+    async with Client(mcp_server(ConversationReader(store))) as client:
+        tools = (await client.list_tools()).tools
+
+    assert [tool.name for tool in tools] == ["recall", "show", "sessions", "memory_search"]
+    assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools)
+    assert all("conversation" in tool.input_schema["properties"] for tool in tools[:2])
+    for word in ("history", "compacted", "earlier", "context", "decisions"):
+        assert word in str(tools[0].description)
+
+
+async def test_recall_and_show_answer_from_the_conversation_that_a_call_names(store: Store) -> None:
+    async with Client(mcp_server(ConversationReader(store))) as client:
+        found = said(await client.call_tool("recall", {"conversation": "8f3a", "query": "harbour code"}))
+        shown = said(await client.call_tool("show", {"conversation": "8f3a-boats"}))
+        sent = said(await client.call_tool("show", {"conversation": "8f3a-boats", "at": 1}))
+        beyond = said(await client.call_tool("show", {"conversation": "8f3a-boats", "at": 2}))
+
+    assert found[0].startswith("[conversation 8f3a-boats]\n")
+    assert "the harbour code is KESTREL" in found[0]
+    page = "--- user\nthe harbour code is KESTREL\n\n--- assistant\nnoted\n\n--- user\nand now?"
+    assert shown == (f"[conversation 8f3a-boats, for reference only]\n{page}", False)
+    assert sent == shown
+    assert beyond == ("[conversation 8f3a-boats, for reference only]\nThere is no request 2; there are 1.", False)
+
+
+async def test_sessions_are_listed_with_the_handles_that_the_other_tools_take(store: Store) -> None:
+    reader = ConversationReader(store)
+
+    assert await reader.call("sessions", {}) == ("another · 1 events\n8f3a-boats · 5 events · Boats", False)
+    assert await reader.call("sessions", {"prefix": "8f", "limit": 1}) == ("8f3a-boats · 5 events · Boats", False)
+    assert await reader.call("sessions", {"prefix": "zz"}) == ("There are no conversations.", False)
+
+
+async def test_a_call_without_a_conversation_means_the_default_or_says_which_there_are(store: Store) -> None:
+    text, is_error = await ConversationReader(store).call("recall", {"query": "x"})
+    assert is_error
+    assert "the newest are: another, 8f3a-boats" in text
+
+    text, is_error = await ConversationReader(store, default_session="8f3a").call("recall", {"query": "KESTREL"})
+    assert not is_error
+    assert "KESTREL" in text
+
+    text, is_error = await ConversationReader(store).call("show", {"conversation": "nobody"})
+    assert is_error
+    assert "nobody" in text
+    assert (await ConversationReader(store).call("drop", {}))[1]
+
+
+async def test_a_long_conversation_is_shown_in_pages(store: Store) -> None:
+    async with Session.open("long", store=store) as session:
+        await session.record([user_message("word " * 5_000)])
+    reader = ConversationReader(store, default_session="long")
+
+    first, _ = await reader.call("show", {})
+    second, _ = await reader.call("show", {"skip": 20_000})
+
+    assert first.endswith("more characters: ask again with skip=20000]")
+    assert first.count("word") + second.count("word") >= 4_999
+    assert "more characters" not in second
+
+
+async def test_memory_is_searched_where_there_is_one(store: Store, tmp_path: Path) -> None:
+    off, _ = await ConversationReader(store).call("memory_search", {"query": "boats"})
+    on, _ = await ConversationReader(store, memory=DailyMemory(tmp_path / "memory")).call(
+        "memory_search", {"query": "boats"}
+    )
+
+    assert "holdfast config memory" in off
+    assert on.startswith("Nothing was found.")
+
+
+async def test_nothing_is_written_by_reading_and_the_store_refuses_every_write(store: Store) -> None:
+    before = await store.read("8f3a-boats")
+    reader = ConversationReader(store, default_session="8f3a")
+    for name in ("recall", "show", "sessions", "memory_search"):
+        await reader.call(name, {"query": "KESTREL"})
+    only = ReadOnlyStore(store)
+
+    assert await store.read("8f3a-boats") == before
+    for write in (
+        only.append("s", [], after=0, time_ms=0), only.rewrite("s", {}, tombstone={}, after=0, time_ms=0),
+        only.purge(), only.put_blob(b""), only.rename("s", "t"), only.delete("8f3a-boats"),
+        only.put_snapshot("s", None), only.put_value("k", {}),  # pyright: ignore[reportArgumentType]
+    ):  # fmt: skip
+        with pytest.raises(StoreUnavailableError, match="opened to be read only"):
+            await write
+
+
+async def test_a_client_starts_the_program_and_its_session_is_the_default(store: Store, tmp_path: Path) -> None:
+    del store
+    environment = {"HOLDFAST_HOME": str(tmp_path), "CLAUDE_CODE_SESSION_ID": "8f3a-boats"}
+    url = f"sqlite:///{tmp_path / 'chats.db'}"
+    program = StdioServerParameters(
+        command=str(Path(sys.executable).with_name("holdfast")), args=["mcp", "--store", url], env=environment
+    )
+
+    async with Client(program) as client:
+        text, is_error = said(await client.call_tool("recall", {"query": "harbour code"}))
+
+    assert not is_error
+    assert "the harbour code is KESTREL" in text
+
+
+async def test_the_same_tools_are_served_over_http_to_this_machine_only(store: Store) -> None:
+    app = mcp_app(store)
+    call = {
+        "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": "sessions", "arguments": {"prefix": "8f"}},
+    }  # fmt: skip
+    headers = {"Accept": "application/json, text/event-stream"}
+
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
+            answer = await client.post("/mcp", json=call, headers=headers)
+        async with httpx.AsyncClient(transport=transport, base_url="http://evil.example") as client:
+            refused = await client.post("/mcp", json=call, headers=headers)
+
+    assert answer.json()["result"]["content"][0]["text"] == "8f3a-boats · 5 events · Boats"
+    assert refused.status_code == 421
