@@ -15,9 +15,9 @@ from holdfast.apps.settings.schema import SETTING_DECLARATIONS
 SOURCE = Path(__file__).parent.parent / "src"
 PACKAGE = SOURCE / "holdfast"
 LAYERS = (
-    {"compaction", "delegation", "lab", "memory", "recall", "settings", "storage"},
+    {"compaction", "delegation", "gateway", "lab", "memory", "recall", "settings", "storage"},
     {"apps.cli"},
-    {"apps.chat", "apps.lab"},
+    {"apps.chat", "apps.gateway", "apps.lab"},
     {"apps.settings"},
     {"adapters", "testing", "govern"},
     {"session"},

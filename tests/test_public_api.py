@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 
-FACADES = ("compaction", "delegation", "lab", "memory", "recall", "settings", "storage")
+FACADES = ("compaction", "delegation", "gateway", "lab", "memory", "recall", "settings", "storage")
 STANDARD = (
     "import sys; before = set(sys.modules); from holdfast import *; "
     "loaded = {name.partition('.')[0] for name in set(sys.modules) - before}; "

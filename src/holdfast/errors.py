@@ -28,6 +28,7 @@ HoldfastError
 │   ├── ModelBusyError         a rate limit or an overloaded server; wait and retry
 │   ├── ModelOverflowError     the request is too long for the model
 │   └── ModelRefusedError      the provider rejected the request for another reason
+├── RecordingError             the gateway could not record an exchange; it can be forwarded nevertheless
 ├── WorkspaceUnavailableError  a session's memory or board files cannot be read or written; the session continues
 └── StoreError                 a store operation failed; the log is unchanged
     ├── SequenceConflictError  another writer appended first
@@ -333,6 +334,10 @@ class ModelRefusedError(ModelError):
         self.status = status
         self.is_transient = is_transient
         """Whether the server itself failed, so that a retry of the same request may succeed."""
+
+
+class RecordingError(HoldfastError):
+    """Raised when the gateway could not record an exchange. It can be forwarded nevertheless; mend the store."""
 
 
 class WorkspaceUnavailableError(HoldfastError):

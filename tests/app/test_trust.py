@@ -18,6 +18,14 @@ from holdfast.apps.settings.values import SettingType, WholeNumber
 Setup = Callable[..., Settings]
 
 EXAMPLES = {
+    "gateway_upstreams": "['openai=http://elsewhere.example/v1']",
+    "gateway_hosts": "['elsewhere.example']",
+    "gateway_body_mb": "4_000",
+    "gateway_connect_seconds": "1",
+    "gateway_first_byte_seconds": "1",
+    "gateway_silence_seconds": "1",
+    "gateway_ping_seconds": "1",
+    "gateway_drain_seconds": "1",
     "model": "'openai:gpt-5'",
     "summarization_model": "'openai:gpt-5'",
     "n_ctx": "1_000_000",

@@ -10,7 +10,7 @@ from holdfast import Session, SettingsError
 from holdfast.core.history import events as log
 from holdfast.stores.base import Store
 from holdfast.testing.chat import assistant_message, system_message, user_message
-from holdfast.wire.equivalence import essential_message
+from holdfast.wire.equivalence import essential_gemini_content, essential_message
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "view", "arguments": '{"path":"a.txt"}'}}
 SUMMARY = "The user had a.txt read.  It says hello,\nand the harbor light is green."
@@ -232,3 +232,42 @@ async def test_a_side_call_of_an_unknown_purpose_is_refused_by_name(store: Store
     async with Session.open("s", store=store) as session:
         with pytest.raises(SettingsError, match=r"purpose: 'joke' is not known; choose one of: summary, title, memory"):
             await session.record_side_call("ha", purpose="joke")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (
+            {"type": "function_call", "call_id": "c", "name": "run", "arguments": '{"a": 1}'},
+            {"type": "function_call", "call_id": "c", "name": "run", "arguments": '{"a":1}'},
+        ),
+        (
+            {"role": "assistant", "content": "yes", "reasoning_content": "let me see"},
+            {"role": "assistant", "content": "yes"},
+        ),
+        (
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "yes"}]},
+            {"role": "assistant", "content": [{"type": "text", "text": "yes"}]},
+        ),
+    ],
+)
+def test_spacing_of_arguments_and_left_out_thinking_make_no_other_message(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    assert essential_message(one) == essential_message(other)
+
+
+def test_ids_signatures_thoughts_and_repeated_results_make_no_other_content_of_gemini() -> None:
+    call = {"functionCall": {"name": "run", "args": {"a": 1}}}
+    result = {"functionResponse": {"name": "run", "response": {"output": "x"}}}
+    signed = {"functionCall": {"id": "c", "name": "run", "args": {"a": 1}}, "thoughtSignature": "c2ln"}
+    thought = {"text": "hm", "thought": True}
+
+    for one, other in (
+        ([call], [thought, signed]),
+        ([result], [result, result]),
+        ([{"text": "All done."}], [{"text": "All "}, {"text": "done."}]),
+    ):
+        assert essential_gemini_content({"role": "model", "parts": one}) == essential_gemini_content(
+            {"role": "model", "parts": other}
+        )

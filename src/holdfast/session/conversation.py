@@ -6,6 +6,7 @@ own. All conversations of a session share one `SessionEngine`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.shorten import RECALL_TOOL
@@ -38,6 +39,7 @@ from holdfast.errors import (
 )
 from holdfast.session.calibration import UsageCalibrator
 from holdfast.session.compaction.compactor import CompactionOptions, Compactor
+from holdfast.session.heavy_work import MAX_INLINE_MESSAGES, count_messages, plan_in_thread
 from holdfast.session.inputs import (
     as_json_messages,
     check_count,
@@ -167,7 +169,11 @@ class Conversation:
         messages = as_json_messages(messages)
         message_format = self._check_format(format, messages)
         scope = self._resolve_scope(scope)
-        natives, decoded = decode_messages(messages, message_format)
+        if len(messages) <= MAX_INLINE_MESSAGES:
+            natives, decoded = decode_messages(messages, message_format)
+        else:
+            natives, decoded = await plan_in_thread(partial(decode_messages, messages, message_format))
+        await count_messages(decoded, counter_for(self.model))
         billed, last = None if usage is None else read_usage(usage), len(natives) - 1
         events = [
             log.MessageAppended(
@@ -186,7 +192,9 @@ class Conversation:
                 await self._engine.calibrator.record_usage(billed, scope)
             if any(message.role == "assistant" for message in decoded):
                 self._engine.overflow_retry.reset(scope)
-            return await self._log.append_messages(events, decoded)
+            places = await self._log.append_messages(events, decoded)
+            await self._builder.extend_ledger(scope)
+            return places
 
     @retried
     async def prepare(
@@ -307,13 +315,17 @@ class Conversation:
         """Return the context of an agent, before it is shortened to fit."""
         return self.history.context(self._log.require_scope(self._resolve_scope(scope))).visible_entries()
 
-    @locked
     async def messages(self, *, scope: str | OwnScope = OWN_SCOPE) -> list[Mapping[str, object]]:
         """Return an agent's own messages as they were recorded, compacted ones included, as a client's list holds them.
 
         Leaves out messages from before a clear, rewound messages, messages that a client compacted by itself, messages
         of other agents in their own scopes, notes from memory, and attachments.
         """
+        return [native for _, native in await self.numbered_messages(scope=scope)]
+
+    @locked
+    async def numbered_messages(self, *, scope: str | OwnScope = OWN_SCOPE) -> list[tuple[int, Mapping[str, object]]]:
+        """Return the messages of `messages`, each with its position."""
         named = self._resolve_scope(scope)
         context, entries = self.history.context(named), self.history.entries
         own = [
@@ -322,7 +334,7 @@ class Conversation:
             if context.message_scopes[position] == named and context.is_in_view(position)
         ]
         entries.require(own)
-        return [entries.native(position) for position in own if not entries[position].message.is_from_memory]
+        return [(at, entries.native(at)) for at in own if not entries[at].message.is_from_memory]
 
     async def recall(
         self, query: RecallQuery | str, *, scope: str | OwnScope = OWN_SCOPE, earlier: Sequence[str] = ()

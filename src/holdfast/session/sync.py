@@ -71,7 +71,7 @@ def recorded_fingerprints(history: History, session_log: SessionLog) -> list[Rec
 def last_sent_fingerprints(session_log: SessionLog, format_name: str) -> list[tuple[str, int | None]]:
     """Return the fingerprints of the last request's messages, with their recorded positions."""
     if format_name not in CANONICAL:
-        return [(digest, position) for _, digest, position in session_log.last_sent]
+        return list(zip(*session_log.last_sent[1:], strict=True))
     known, unchanged = session_log.fingerprints.get(format_name, {}), session_log.message_hashes
     return [
         (
@@ -79,7 +79,7 @@ def last_sent_fingerprints(session_log: SessionLog, format_name: str) -> list[tu
             or message_fingerprint(native, format_name),
             position,
         )
-        for native, digest, position in session_log.last_sent
+        for native, digest, position in zip(*session_log.last_sent, strict=True)
     ]
 
 
@@ -154,9 +154,8 @@ def find_client_compaction(
     if diff.rewind_to is None:
         return None
     if text is None:
-        summaries = reversed(history.session_state.client_summaries)
-        new = _without_spaces("".join(message.text for message in messages[diff.first_new :]))
-        text = next((one for one in summaries if any(words in new for words in _summary_words(one))), None)
+        new = "".join(message.text for message in messages[diff.first_new :])
+        text = client_summary_in(new, history.session_state.client_summaries)
         if text is None:
             return None
     compactions = history.version.state_of(MAIN).compactions
@@ -172,6 +171,12 @@ def find_client_compaction(
         ends_run=False,
     )
     return ClientCompaction(event, min(diff.first_new, len(recorded) - len(replaced)))
+
+
+def client_summary_in(text: str, summaries: Sequence[str]) -> str | None:
+    """Return the newest of a client's summaries that a text contains, whatever its white space, or None."""
+    words = _without_spaces(text)
+    return next((one for one in reversed(summaries) if any(own in words for own in _summary_words(one))), None)
 
 
 def _summary_words(answer: str) -> list[str]:

@@ -246,9 +246,9 @@ class Store(Protocol):
         ...
 
 
-SessionValueKind: TypeAlias = Literal["memory", "board", "retention", "consolidated"]
-_PLAIN_KINDS = ("memory", "board", "retention")
-_QUALIFIED_KINDS = ("consolidated",)
+SessionValueKind: TypeAlias = Literal["memory", "board", "retention", "consolidated", "client", "answer"]
+_PLAIN_KINDS = ("memory", "board", "retention", "client")
+_QUALIFIED_KINDS = ("consolidated", "answer")
 """Kinds whose key also names something else, without a colon in it."""
 
 

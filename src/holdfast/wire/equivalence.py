@@ -6,13 +6,16 @@ leaves out everything that makes no difference to what was said, so that equal f
 compare messages only, never to send them.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from holdfast.wire.json_reader import is_list, is_mapping
 
-_BESIDE_CONTENT = frozenset({"refusal", "audio"})
+_BESIDE_CONTENT = frozenset({"refusal", "audio", "reasoning", "reasoning_content", "reasoning_details"})
 """Members that clients leave out later, if there is other content."""
+_THINKING_TYPES = frozenset({"thinking", "redacted_thinking"})
+"""Blocks that clients leave out of earlier turns, if there is other content."""
 _WITH_ITEM_ID = frozenset({"item_reference"})
 """Items that their id alone identifies."""
 _TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
@@ -29,7 +32,9 @@ def essential_message(native: Mapping[str, Any]) -> Mapping[str, Any]:
         del message["type"]
     for key in ("content", "output"):
         if key in message:
-            message[key] = _essential_content(message[key], is_prompt=message.get("role") == "user")
+            message[key] = _essential_content(message[key], role=message.get("role"))
+    if "arguments" in message:
+        message["arguments"] = _essential_arguments(message["arguments"])
     if is_list(calls := message.get("tool_calls")):
         message["tool_calls"] = [_essential_call(call) for call in calls]
     if not message.get("content") and message.get("tool_calls"):
@@ -51,25 +56,56 @@ def _essential_members(value: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _essential_content(content: Any, *, is_prompt: bool) -> Any:
-    """Return content as a list of blocks; the white space at the end of a prompt's texts does not count."""
+def essential_gemini_content(native: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a content of Gemini says, without thoughts, signatures and the ids that clients give to calls.
+
+    Clients join the texts of a stream, and may repeat a result when they resume.
+    """
+    parts = native.get("parts")
+    if not is_list(parts):
+        return native
+    essential: list[Any] = []
+    for part in parts:
+        if not is_mapping(part):
+            essential.append(part)
+        elif not part.get("thought"):
+            members = {key: _without_id(value) for key, value in part.items() if key != "thoughtSignature"}
+            last = essential[-1] if essential else None
+            if is_mapping(last) and isinstance(last.get("text"), str) and isinstance(members.get("text"), str):
+                essential[-1] = {**last, "text": last["text"] + members["text"]}
+            elif members and not (members == last and "functionResponse" in members):
+                essential.append(members)
+    trimmed = [
+        {**one, "text": one["text"].strip()} if is_mapping(one) and isinstance(one.get("text"), str) else one
+        for one in essential
+    ]
+    return {**native, "parts": [one for one in trimmed if one != {"text": ""}]}
+
+
+def _without_id(value: Any) -> Any:
+    return {key: item for key, item in value.items() if key != "id"} if is_mapping(value) else value
+
+
+def _essential_content(content: Any, *, role: object) -> Any:
+    """Return content as a list of blocks, without white space around what somebody said and without old thinking."""
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not is_list(blocks):
         return blocks
-    essential = (_essential_block(block, is_prompt=is_prompt) for block in blocks)
-    return [block for block in essential if block != {"type": "text", "text": ""}]
+    essential = [_essential_block(block, role=role) for block in blocks]
+    said = [block for block in essential if not (is_mapping(block) and block.get("type") in _THINKING_TYPES)]
+    return [block for block in said or essential if block != {"type": "text", "text": ""}]
 
 
-def _essential_block(block: Any, *, is_prompt: bool) -> Any:
+def _essential_block(block: Any, *, role: object) -> Any:
     if not is_mapping(block):
         return block
     members = _essential_members(block)
     if members.get("type") in _TEXT_TYPES:
         members["type"] = "text"
-        if is_prompt and isinstance(text := members.get("text"), str):
-            members["text"] = text.rstrip()
+        if isinstance(text := members.get("text"), str):
+            members["text"] = text.rstrip() if role == "user" else text
     if members.get("type") == "tool_result" and "content" in members:
-        members["content"] = _essential_content(members["content"], is_prompt=False)
+        members["content"] = _essential_content(members["content"], role=None)
     return members
 
 
@@ -78,4 +114,14 @@ def _essential_call(call: Any) -> Any:
         return call
     members = _essential_members(call)
     members.pop("index", None)
+    if is_mapping(function := members.get("function")):
+        members["function"] = {**function, "arguments": _essential_arguments(function.get("arguments"))}
     return members
+
+
+def _essential_arguments(arguments: Any) -> Any:
+    """Return the value of a call's arguments: clients that parse them write them again with other white space."""
+    try:
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        return arguments

@@ -6,7 +6,7 @@ from typing import Any
 from holdfast.core.conversation.transcript import MessageFormat
 from holdfast.errors import SettingsError
 from holdfast.wire.anthropic import AnthropicMessages
-from holdfast.wire.equivalence import essential_message
+from holdfast.wire.equivalence import essential_gemini_content, essential_message
 from holdfast.wire.gemini import Gemini
 from holdfast.wire.json_reader import is_list, is_mapping
 from holdfast.wire.openai_chat import OpenAIChat
@@ -31,6 +31,8 @@ CANONICAL: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
     OpenAIChat.name: essential_message,
     "openai-responses": essential_message,
     "openai-responses-stateless": essential_message,
+    "gemini": essential_gemini_content,
+    "gemini-2": essential_gemini_content,
 }
 """How to reduce a message to what it says, for formats whose clients write the same message differently."""
 ANTHROPIC_BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use"})

@@ -19,6 +19,8 @@ PROGRAM_DESCRIPTION = """\
 Keep long conversations with a language model inside its context window; inspect, verify, move and clean what is stored.
 
   holdfast chat                            talk to a model in a session that is stored
+  holdfast gateway                         serve any client that can change its base URL
+  holdfast wrap claude                     start a coding agent behind it
   holdfast doctor                          check the model, the store and the settings
   holdfast sessions                        list the stored sessions
   holdfast show report --json              show one of them, by the beginning of its id
@@ -37,7 +39,7 @@ def build_parser(argv: Sequence[str] | None = None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="holdfast", description=PROGRAM_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.set_defaults(json=False, command=None, needs_store=True, makes_store=False, is_data=False)
+    parser.set_defaults(json=False, command=None, needs_store=True, makes_store=False, is_data=False, loop_factory=None)
     parser.add_argument("--version", action=_VersionAction, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND")
     group = COMMAND_GROUPS.get(argv[0]) if argv else None
@@ -62,6 +64,26 @@ def _add_chat(commands: Subparsers) -> None:
     chat = _add_command(commands, "chat", run_chat_command)
     chat.set_defaults(needs_store=False)
     add_chat_arguments(chat)
+
+
+def _add_gateway(commands: Subparsers) -> None:
+    from holdfast.apps.cli import gateway as do  # noqa: PLC0415 - loaded when the command runs
+
+    gateway = _add_command(commands, "gateway", do.run_gateway)
+    gateway.set_defaults(needs_store=False, loop_factory=do.new_server_loop)
+    do.add_gateway_arguments(gateway)
+    inner = gateway.add_subparsers(metavar="[key]")
+    key = _add_command(inner, "key", do.add_key)
+    key.set_defaults(needs_store=False, loop_factory=None)
+    do.add_key_arguments(key)
+
+
+def _add_wrap(commands: Subparsers) -> None:
+    from holdfast.apps.cli import wrap as do  # noqa: PLC0415 - loaded when the command runs
+
+    wrap = _add_command(commands, "wrap", do.run_wrapped)
+    wrap.set_defaults(needs_store=False)
+    do.add_wrap_arguments(wrap)
 
 
 def _add_sessions(commands: Subparsers) -> None:
@@ -157,6 +179,8 @@ def _add_lab(commands: Subparsers) -> None:
 
 COMMAND_GROUPS: Mapping[str, AddCommands] = {
     "chat": _add_chat,
+    "gateway": _add_gateway,
+    "wrap": _add_wrap,
     **dict.fromkeys(("sessions", "show", "replay", "scrub"), _add_sessions),
     **dict.fromkeys(("export", "import", "recover"), _add_files),
     **dict.fromkeys(("consolidate", "memory"), _add_memory),

@@ -90,11 +90,12 @@ def _setting(
     return field(default=cast("ValueT", default), metadata=metadata)
 
 
-MODEL_GROUP, COMPACTION_GROUP, STORAGE_GROUP, TOOLS_GROUP, PROGRAM_GROUP = (
+MODEL_GROUP, COMPACTION_GROUP, STORAGE_GROUP, TOOLS_GROUP, GATEWAY_GROUP, PROGRAM_GROUP = (
     "Models",
     "Compaction",
     "Storage",
     "Tools and agents",
+    "The gateway",
     "The program",
 )
 
@@ -271,6 +272,37 @@ class DeclaredSettings:
         FolderList(),
         "Projects whose settings all apply: they may run programs and send conversations elsewhere",
         default=(),
+    )
+
+    gateway_upstreams: tuple[str, ...] = _setting(
+        GATEWAY_GROUP,
+        TextList(),
+        "Providers of the gateway, NAME=URL with the base URL that the provider's own client would be given",
+        default=(),
+    )
+    gateway_hosts: tuple[str, ...] = _setting(
+        GATEWAY_GROUP,
+        TextList(),
+        "Names, besides loopback addresses, by which clients may reach the gateway",
+        default=(),
+    )
+    gateway_body_mb: int = _setting(
+        GATEWAY_GROUP, WholeNumber(1, 4_096), "The largest request that the gateway reads, in megabytes", default=64
+    )
+    gateway_connect_seconds: int = _setting(
+        GATEWAY_GROUP, WholeNumber(1, 3_600), "How long a connection to a provider may take", default=10
+    )
+    gateway_first_byte_seconds: int = _setting(
+        GATEWAY_GROUP, WholeNumber(1, 86_400), "How long a provider may take to begin its answer", default=1_800
+    )
+    gateway_silence_seconds: int = _setting(
+        GATEWAY_GROUP, WholeNumber(1, 86_400), "How long a provider may be silent within an answer", default=1_800
+    )
+    gateway_ping_seconds: int = _setting(
+        GATEWAY_GROUP, WholeNumber(1, 86_400), "After how much silence a stream gets a ping", default=15
+    )
+    gateway_drain_seconds: int = _setting(
+        GATEWAY_GROUP, WholeNumber(1, 86_400), "How long running answers may take after a stop", default=300
     )
 
     colour: str = _setting(

@@ -52,14 +52,9 @@ _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
 def chat_share(entries: Sequence[Entry]) -> float:
     """Return the share of the text of messages that is chat, not tool calls or results."""
-    chat = work = 0
-    for entry in entries:
-        message = entry.message
-        chat += len(message.text)
-        if uses_tools(message):
-            work += sum(len(result.text) for result in message.results)
-            work += sum(len(call.name) + len(call.arguments) for call in message.calls)
-    return chat / max(1, chat + work)
+    outlines = [entry.message.outline for entry in entries]
+    chat = sum([outline.chat_chars for outline in outlines])
+    return chat / max(1, chat + sum([outline.work_chars for outline in outlines]))
 
 
 def uses_tools(message: Message) -> bool:

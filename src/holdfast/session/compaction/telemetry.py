@@ -215,8 +215,7 @@ class CompactionSpan:
             with suppress(Exception):
                 span.set_attribute("error.type", failure)
                 span.set_status(_error_status())
-        now = time.time_ns()
-        _SPAN_ENDER.end_later(lambda: span.end(now))
+        end_span_later(span)
 
 
 class _SpanEnder:
@@ -260,6 +259,12 @@ class _SpanEnder:
 
 
 _SPAN_ENDER = _SpanEnder()
+
+
+def end_span_later(span: "Span") -> None:
+    """End a span with the time of this call, without waiting for its exporter."""
+    now = time.time_ns()
+    _SPAN_ENDER.end_later(lambda: span.end(now))
 
 
 def flush_spans(timeout_seconds: float = 1.0) -> bool:

@@ -51,6 +51,8 @@ from holdfast.stores.sqlite.schema import (
 from holdfast.stores.sqlite.search import FullTextIndex
 
 BUSY_MS = 10_000
+LAST_CHARACTER = chr(0x10FFFF)
+"""After every other character, so that a prefix is a range of keys."""
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
     # Each commit is flushed: acknowledged records survive a power cut.
@@ -437,8 +439,8 @@ class SqliteDatabase:
         return decode_record(row[0], self._name) if row else None
 
     def values(self, prefix: str) -> dict[str, JsonRecord]:
-        query = "SELECT key, value FROM facts WHERE substr(key, 1, ?) = ? ORDER BY key"
-        rows = self._connection.execute(query, (len(prefix), prefix))
+        query = "SELECT key, value FROM facts WHERE key >= ? AND key < ? ORDER BY key"
+        rows = self._connection.execute(query, (prefix, f"{prefix}{LAST_CHARACTER}"))
         return {key: decode_record(value, self._name) for key, value in rows}
 
 

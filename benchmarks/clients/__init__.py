@@ -1,0 +1,1 @@
+"""Real coding agents through the gateway, to an upstream double."""

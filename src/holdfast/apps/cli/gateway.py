@@ -1,0 +1,142 @@
+"""`holdfast gateway`: the server, and the keys of its clients."""
+
+import argparse
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from holdfast.apps.cli.config import settings_for
+from holdfast.apps.cli.output import print_result, warn
+from holdfast.apps.settings.settings import Settings
+from holdfast.core.planning.policy import PRESETS
+from holdfast.errors import SettingsError
+from holdfast.stores.base import Store
+from holdfast.stores.open import open_store
+from holdfast.stores.sqlite.store import SqliteStore
+
+INSTALL_HINT = "the gateway needs more packages: pip install 'holdfast[gateway]'"
+MEGABYTE_BYTES = 1 << 20
+
+
+async def run_gateway(args: argparse.Namespace, store: Store) -> int:
+    """Serve clients of OpenAI, Anthropic and Gemini at one address, and record their conversations.
+
+    A client changes its base URL to http://HOST:PORT/v1 (OpenAI) or http://HOST:PORT (Anthropic, Gemini) and nothing
+    else. The providers' keys come from the clients or from the environment, and are never stored.
+
+    holdfast gateway --port 8787
+    holdfast gateway --upstream openai=http://127.0.0.1:8000/v1 --store sqlite:///chats.db
+    """
+    del store
+    settings = settings_for(args)
+    try:
+        from holdfast.apps.gateway.access import Access, control_token, load_keys  # noqa: PLC0415 - an extra
+        from holdfast.apps.gateway.app import gateway_app  # noqa: PLC0415 - as above
+        from holdfast.apps.gateway.exchange import RelaySettings  # noqa: PLC0415 - as above
+        from holdfast.apps.gateway.server import serve_gateway  # noqa: PLC0415 - as above
+        from holdfast.apps.gateway.upstream import PhaseTimeouts  # noqa: PLC0415 - as above
+    except ImportError as error:
+        raise ImportError(f"{INSTALL_HINT} ({error})") from error
+
+    keys = load_keys(args.keys) if args.keys else None
+    access = Access(host=args.host, hosts=frozenset(settings.gateway_hosts), keys=keys)
+    token, token_file = control_token(await asyncio.to_thread(_token_file, settings))
+    app = gateway_app(
+        store=settings.store,
+        policy=settings.effective_policy,
+        budget=settings.max_context_tokens,
+        summarizer=_summarizer(settings),
+        upstreams=_upstreams([*settings.gateway_upstreams, *args.upstream]),
+        access=replace(access, control_token=token),
+        timeouts=PhaseTimeouts(
+            connect_seconds=settings.gateway_connect_seconds,
+            first_byte_seconds=settings.gateway_first_byte_seconds,
+            silence_seconds=settings.gateway_silence_seconds,
+        ),
+        settings=RelaySettings(
+            max_body_bytes=settings.gateway_body_mb * MEGABYTE_BYTES,
+            is_strict=args.strict,
+            ping_seconds=settings.gateway_ping_seconds,
+        ),
+    )
+    if token_file is not None:
+        warn(f"the token of the control API is in {token_file}")
+    return await serve_gateway(app, host=args.host, port=args.port, drain_seconds=settings.gateway_drain_seconds)
+
+
+def _summarizer(settings: Settings) -> str | None:
+    """Return the model that writes summaries, if somebody has set one; it has a key of its own."""
+    is_set = settings.source("summarization_model").kind != "default"
+    return settings.summarization_model or None if is_set else None
+
+
+def new_server_loop() -> asyncio.AbstractEventLoop:
+    """Return an event loop for the server: uvloop where it is installed."""
+    try:
+        import uvloop  # noqa: PLC0415 - for this command only
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def add_gateway_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `holdfast gateway`."""
+    host = "the address to listen on; beyond loopback --keys is required (default: 127.0.0.1)"
+    parser.add_argument("--host", default="127.0.0.1", help=host)
+    parser.add_argument("--port", type=_port, default=8787, help="the port; 0 takes a free one (default: 8787)")
+    upstream = "a provider's base URL by name: openai, anthropic, gemini, or any name for /u/NAME/…; may be repeated"
+    parser.add_argument("--upstream", action="append", default=[], metavar="NAME=URL", help=upstream)
+    policy = f"{', '.join(PRESETS)} (default: the setting `preset`)"
+    parser.add_argument("--policy", dest="preset", metavar="NAME", help=policy)
+    budget = "the largest request in tokens (default: what the model accepts)"
+    parser.add_argument("--budget", metavar="TOKENS", help=budget)
+    parser.add_argument("--keys", type=Path, metavar="FILE", help="the keys of clients; then each client needs one")
+    strict = "refuse a request that cannot be recorded (default: forward it, and say so in a header)"
+    parser.add_argument("--strict", action="store_true", help=strict)
+
+
+async def add_key(args: argparse.Namespace, store: Store) -> int:
+    """Make a key for a client, print it once, and add its hash to the keys file.
+
+    The client sends it as its API key. Limits are set in the file: requests_per_minute, tokens_per_day, namespace.
+
+    holdfast gateway key alice --keys keys.toml
+    """
+    del store
+    from holdfast.apps.gateway.access import create_key  # noqa: PLC0415 - for this command only
+
+    key = create_key(args.keys, args.name, control=args.control)
+    print_result(args, key, {"name": args.name, "key": key})
+    return 0
+
+
+def add_key_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `holdfast gateway key`."""
+    parser.add_argument("name", metavar="NAME", help="the name of the key, which is also its namespace")
+    parser.add_argument("--keys", type=Path, required=True, metavar="FILE", help="the keys file")
+    parser.add_argument("--control", action="store_true", help="the key may also use the control API")
+
+
+def _upstreams(texts: list[str]) -> dict[str, str]:
+    """Return base URLs by name."""
+    named: dict[str, str] = {}
+    for text in texts:
+        name, separator, url = text.partition("=")
+        if not separator or not name.strip():
+            raise SettingsError("--upstream", f"{text!r:.80} must be NAME=URL, such as openai=http://127.0.0.1:8000/v1")
+        named[name.strip()] = url.strip()
+    return named
+
+
+def _token_file(settings: Settings) -> Path:
+    """Return the file with the token of the control API, beside the store."""
+    store = open_store(settings.store)
+    if isinstance(store, SqliteStore):
+        return store.path.with_name(f"{store.path.name}.token")
+    return settings.paths.data_folder / "gateway.token"
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65_535:  # noqa: PLR2004 - the largest port
+        raise argparse.ArgumentTypeError(f"must be a port from 0 to 65535, not {text!r}")
+    return int(text)

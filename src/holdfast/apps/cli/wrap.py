@@ -1,0 +1,176 @@
+"""`holdfast wrap`: start a coding agent behind the gateway, for this one process.
+
+No file of the agent is changed: its address is set in the environment, or by arguments. A gateway that runs already is
+used; otherwise one runs as long as the agent does.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import shlex
+import shutil
+import signal
+import sys
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from urllib.request import urlopen
+
+from holdfast.apps.cli.output import warn
+from holdfast.errors import SettingsError
+from holdfast.stores.base import Store
+
+DEFAULT_PORT = 8787
+HEALTH_SECONDS = 1.0
+START_SECONDS = 30.0
+LISTENING = "listening on "
+RUN_HOLDFAST = "import sys; from holdfast.apps.cli.main import main; sys.exit(main())"
+"""Runs this installation, wherever its command is."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrappedProgram:
+    """How an agent is told the address of its provider."""
+
+    command: str
+    install: str
+    environment: Callable[[str], Mapping[str, str]]
+    arguments: Callable[[str], Sequence[str]] = lambda _: ()
+
+
+def _codex_arguments(url: str) -> list[str]:
+    provider = f'{{name="holdfast",base_url="{url}/v1",env_key="OPENAI_API_KEY",wire_api="responses"}}'
+    return ["-c", "model_provider=holdfast", "-c", f"model_providers.holdfast={provider}"]
+
+
+def _copilot_environment(url: str) -> dict[str, str]:
+    key = os.environ.get("COPILOT_PROVIDER_API_KEY") or os.environ.get("OPENAI_API_KEY")
+    return {"COPILOT_PROVIDER_BASE_URL": f"{url}/v1", **({"COPILOT_PROVIDER_API_KEY": key} if key else {})}
+
+
+def _opencode_environment(url: str) -> dict[str, str]:
+    options = {"options": {"baseURL": f"{url}/v1"}}
+    known = json.loads(os.environ.get("OPENCODE_CONFIG_CONTENT") or "{}")
+    providers = {"openai": options, "anthropic": options, **known.get("provider", {})}
+    return {"OPENCODE_CONFIG_CONTENT": json.dumps({**known, "provider": providers})}
+
+
+PROGRAMS = {
+    "claude": WrappedProgram(
+        "claude",
+        "npm install -g @anthropic-ai/claude-code",
+        lambda url: {"ANTHROPIC_BASE_URL": url, "CLAUDE_CODE_GATEWAY_HINT_HEADERS": "1"},
+    ),
+    "codex": WrappedProgram("codex", "npm install -g @openai/codex", lambda _: {}, _codex_arguments),
+    "copilot": WrappedProgram("copilot", "npm install -g @github/copilot", _copilot_environment),
+    "gemini": WrappedProgram(
+        "gemini", "npm install -g @google/gemini-cli", lambda url: {"GOOGLE_GEMINI_BASE_URL": url}
+    ),
+    "opencode": WrappedProgram("opencode", "npm install -g opencode-ai", _opencode_environment),
+    "aider": WrappedProgram(
+        "aider",
+        "pip install aider-chat",
+        lambda url: {"OPENAI_API_BASE": f"{url}/v1", "ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_BASE": url},
+    ),
+}
+
+
+async def run_wrapped(args: argparse.Namespace, store: Store) -> int:
+    """Start a coding agent behind the gateway; its conversations are recorded and never outgrow the window.
+
+    Only this one process is told the address; no file is changed. Its own arguments follow after `--`. A gateway on
+    port 8787 is used if one runs there, otherwise one is started and ends with the agent.
+
+    holdfast wrap claude -- -p "What does this project do?"
+    holdfast wrap codex --budget 100000 -- exec "Run the tests"
+    """
+    del store
+    program = PROGRAMS[args.program]
+    found = shutil.which(program.command)
+    if found is None:
+        raise SettingsError("wrap", f"there is no program {program.command!r} on the path; {program.install}")
+    async with _gateway(args) as url:
+        environment, arguments = program.environment(url), [*program.arguments(url), *args.wrapped]
+        shown = [f"{name}={shlex.quote(_hidden(name, value))}" for name, value in environment.items()]
+        by_hand = " ".join([*shown, program.command, *map(shlex.quote, arguments)])
+        warn(f"gateway: {url}; by hand: {by_hand}")
+        return await _run_program([found, *arguments], environment)
+
+
+async def _run_program(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a program on this terminal, and return its exit code; what the user interrupts is the program."""
+    loop = asyncio.get_running_loop()
+    process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **environment})
+    with suppress(NotImplementedError):
+        loop.add_signal_handler(signal.SIGINT, lambda: None)
+        loop.add_signal_handler(signal.SIGTERM, process.terminate)
+    code = await process.wait()
+    return 128 - code if code < 0 else code
+
+
+@asynccontextmanager
+async def _gateway(args: argparse.Namespace) -> AsyncGenerator[str]:
+    """Yield the address of a gateway: the one that runs, or one that runs as long as it is needed."""
+    port = args.port or DEFAULT_PORT
+    url = f"http://127.0.0.1:{port}"
+    is_running = await asyncio.to_thread(_is_gateway, url)
+    options = [f"--{name}={value}" for name in ("store", "policy", "budget") if (value := getattr(args, name, None))]
+    if is_running and not options:
+        yield url
+        return
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-c", RUN_HOLDFAST, "gateway", f"--port={args.port or 0}", *options),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,  # an interrupt is for the agent alone
+    )
+    try:
+        yield await _started_url(process)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+
+
+async def _started_url(process: asyncio.subprocess.Process) -> str:
+    """Return the address that a starting gateway prints; pass on what it says if it does not start."""
+    said: list[str] = []
+    with suppress(TimeoutError):
+        async with asyncio.timeout(START_SECONDS):
+            while process.stderr is not None and (line := await process.stderr.readline()):
+                text = line.decode(errors="replace").strip()
+                if text.startswith(LISTENING):
+                    drain = asyncio.ensure_future(process.stderr.read())  # so that its pipe never fills
+                    drain.add_done_callback(lambda task: None if task.cancelled() else task.exception())
+                    return text.removeprefix(LISTENING)
+                said.append(text)
+    raise SettingsError("gateway", "; ".join(said) or f"did not start within {START_SECONDS:.0f} seconds")
+
+
+def _is_gateway(url: str) -> bool:
+    """Return whether one of our gateways answers at an address."""
+    try:
+        with urlopen(f"{url}/health", timeout=HEALTH_SECONDS) as answer:  # noqa: S310 - an address on loopback
+            return b"status" in answer.read(1_000)
+    except (OSError, ValueError):
+        return False
+
+
+def _hidden(name: str, value: str) -> str:
+    return f"${name}" if name.endswith(("KEY", "TOKEN")) else value
+
+
+def add_wrap_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `holdfast wrap`."""
+    parser.add_argument("program", choices=sorted(PROGRAMS), help="the agent; its own arguments follow after --")
+    port = f"the port of the gateway (default: {DEFAULT_PORT} if one runs there, else a free one)"
+    parser.add_argument("--port", type=int, metavar="N", help=port)
+    parser.add_argument("--policy", metavar="NAME", help="the policy of a new gateway (default: the setting `preset`)")
+    budget = "the largest request of a new gateway in tokens (default: what the model accepts)"
+    parser.add_argument("--budget", metavar="TOKENS", help=budget)
+    parser.usage = (
+        "holdfast wrap [-h] [--port N] [--policy NAME] [--budget TOKENS] [--store URL] PROGRAM [-- ARGUMENT ...]"
+    )

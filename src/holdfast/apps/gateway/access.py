@@ -1,0 +1,270 @@
+"""Who may speak to the gateway.
+
+Any web page can send requests to a port of this machine, so every route checks `Host` and `Origin`, and the control API
+needs a token on the loopback interface too. Beyond it every client needs a key. The keys file holds their hashes only;
+each key has a namespace of its own, whose conversations no other key reaches, and may have limits.
+"""
+
+import hmac
+import ipaddress
+import math
+import os
+import secrets
+import socket
+import time
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import cast
+from urllib.parse import parse_qsl, urlsplit
+
+from holdfast.core.schema import check_fields, integer_bounds
+from holdfast.errors import SettingsError
+from holdfast.stores.files import create_private_file, write_private_lines
+
+CONTROL_TOKEN_VARIABLE = "HOLDFAST_CONTROL_TOKEN"  # noqa: S105 - the name of a variable
+OWN_KEY_HEADER = "x-holdfast-key"
+KEY_PREFIX = "hf-"
+SECONDS_PER_DAY = 86_400
+SAFE_FETCH_SITES = frozenset({"same-origin", "none"})
+
+
+class AccessDeniedError(Exception):
+    """Raised when a request may not be served. The client gets the status and the text."""
+
+    def __init__(self, status: int, text: str, *, retry_after_seconds: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+        self.retry_after_seconds = retry_after_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyEntry:
+    """One key of the keys file, by its hash."""
+
+    name: str
+    sha256: str
+    namespace: str
+    requests_per_minute: int | None = field(default=None, metadata=integer_bounds(1, 10**9))
+    tokens_per_day: int | None = field(default=None, metadata=integer_bounds(1, 10**15))
+    """How many tokens its requests may cost, input and output together, from midnight to midnight (UTC)."""
+    control: bool = False
+    """Whether it may use the control API."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a request."""
+
+    namespace: str = ""
+    key: KeyEntry | None = None
+    credential: str = ""
+    """The header, or `?key`, that had our own key instead of the provider's."""
+
+
+class Keys:
+    """The keys of a file, with what each has used of its limits."""
+
+    def __init__(self, entries: Sequence[KeyEntry], *, clock: Callable[[], float] = time.time) -> None:
+        self._entries = {entry.sha256: entry for entry in entries}
+        self._clock = clock
+        self._used = {entry.sha256: _Used(room=float(entry.requests_per_minute or 0)) for entry in entries}
+
+    def find(self, key: str) -> KeyEntry | None:
+        """Return the entry of a key."""
+        return self._entries.get(key_hash(key))
+
+    def admit(self, entry: KeyEntry) -> None:
+        """Count a request; raises `AccessDeniedError` if a limit of the key is reached."""
+        used, now = self._used[entry.sha256], self._clock()
+        if entry.tokens_per_day is not None and used.tokens_on(now) >= entry.tokens_per_day:
+            wait = SECONDS_PER_DAY - int(now) % SECONDS_PER_DAY
+            text = f"key {entry.name!r} has used its {entry.tokens_per_day:,} tokens of today; ask for a larger limit"
+            raise AccessDeniedError(429, text, retry_after_seconds=wait)
+        if entry.requests_per_minute is not None:
+            rate = entry.requests_per_minute / 60
+            used.room = min(float(entry.requests_per_minute), used.room + max(0.0, now - used.at) * rate)
+            used.at = now
+            if used.room < 1:
+                wait = math.ceil((1 - used.room) / rate)
+                text = f"key {entry.name!r} may send {entry.requests_per_minute:,} requests a minute; wait {wait} s"
+                raise AccessDeniedError(429, text, retry_after_seconds=wait)
+            used.room -= 1
+
+    def spend(self, entry: KeyEntry, tokens: int) -> None:
+        """Count the tokens of an answered request."""
+        now = self._clock()
+        self._used[entry.sha256].spend(now, tokens)
+
+
+@dataclass(slots=True)
+class _Used:
+    room: float
+    """How many requests may come now."""
+    at: float = 0.0
+    day: int = 0
+    tokens: int = 0
+
+    def tokens_on(self, now: float) -> int:
+        return self.tokens if self.day == int(now) // SECONDS_PER_DAY else 0
+
+    def spend(self, now: float, tokens: int) -> None:
+        self.tokens = self.tokens_on(now) + tokens
+        self.day = int(now) // SECONDS_PER_DAY
+
+
+def key_hash(key: str) -> str:
+    """Return the hash of a key. Keys are random and long, so one round of SHA-256 keeps them secret."""
+    return sha256(key.encode(errors="replace")).hexdigest()
+
+
+def load_keys(path: Path) -> Keys:
+    """Return the keys of a file; raises a `SettingsError` that names the wrong place."""
+    return Keys(list(_read_entries(path).values()))
+
+
+def _read_entries(path: Path) -> dict[str, KeyEntry]:
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        problem = f"{error.strerror or error}; make one with: holdfast gateway key NAME --keys {path}"
+        raise SettingsError("keys", problem, where=str(path)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError("keys", str(error), where=str(path)) from error
+    return {name: _entry(name, table, str(path)) for name, table in tables.items()}
+
+
+def _entry(name: str, table: object, where: str) -> KeyEntry:
+    known = [item.name for item in fields(KeyEntry) if item.name != "name"]
+    if not isinstance(table, dict) or "sha256" not in table:
+        raise SettingsError(name, "must be a table with the sha256 of a key", where=where)
+    given = cast("dict[str, object]", table)
+    for key in given:
+        if key not in known:
+            raise SettingsError(f"{name}.{key}", f"is not known; there are {', '.join(known)}", where=where)
+    # `check_fields` refuses values of another type.
+    entry = replace(KeyEntry(name=name, sha256="", namespace=name), **cast("dict[str, str]", given))
+    check_fields(entry, f"{where}: {name}")
+    return entry
+
+
+def create_key(path: Path, name: str, *, control: bool = False) -> str:
+    """Add a new key to a file, and return it; only its hash is stored."""
+    entries = _read_entries(path) if path.exists() else {}
+    if name in entries:
+        raise SettingsError("NAME", f"{path} already has a key {name!r}; choose another name, or remove its table")
+    if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
+        raise SettingsError("NAME", f"{name!r:.40} must be of letters, digits, - and _")
+    key = KEY_PREFIX + secrets.token_urlsafe(32)
+    create_private_file(path)
+    control_line = ["control = true\n"] if control else []
+    before = path.read_text(encoding="utf-8")
+    write_private_lines(path, [before, "\n" * bool(before), f'[{name}]\nsha256 = "{key_hash(key)}"\n', *control_line])
+    return key
+
+
+def control_token(path: Path, environ: Mapping[str, str] | None = None) -> tuple[str, Path | None]:
+    """Return the token of the control API and the file that has it: that of the environment, else one made once."""
+    if token := (os.environ if environ is None else environ).get(CONTROL_TOKEN_VARIABLE):
+        return token, None
+    create_private_file(path)
+    token = path.read_text(encoding="utf-8").strip()
+    if not token:
+        token = secrets.token_urlsafe(32)
+        write_private_lines(path, [f"{token}\n"])
+    return token, path
+
+
+@lru_cache(maxsize=256)
+def is_loopback(host: str) -> bool:
+    """Return whether a host name or address leads to this machine only."""
+    name = host.strip("[]").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    return _is_address(name) and ipaddress.ip_address(name).is_loopback
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """The rules that decide who is served."""
+
+    host: str = "127.0.0.1"
+    """The address that the server listens on."""
+    hosts: frozenset[str] = frozenset()
+    """Further names that clients reach it by."""
+    keys: Keys | None = None
+    control_token: str | None = None
+    """The token of the control API on the loopback interface."""
+
+    def __post_init__(self) -> None:
+        if self.keys is None and not is_loopback(self.host):
+            problem = "can be reached from elsewhere, which needs --keys FILE; make a key with: holdfast gateway key"
+            raise SettingsError("--host", f"{self.host} {problem} NAME --keys FILE")
+
+    def check_source(self, headers: Mapping[str, str]) -> None:
+        """Raise `AccessDeniedError` for a request of a web page, or one that was lured here by a foreign name."""
+        host = headers.get("host", "")
+        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+        if not self._is_own(name.lower()):
+            raise AccessDeniedError(403, f"this gateway is not called {host!r:.80}; see the setting gateway_hosts")
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            raise AccessDeniedError(403, f"requests of the web page {origin!r:.80} are refused")
+        if headers.get("sec-fetch-site", "none") not in SAFE_FETCH_SITES:
+            raise AccessDeniedError(403, "requests of other web pages are refused")
+
+    def _is_own(self, name: str) -> bool:
+        if is_loopback(name) or name in self.hosts:
+            return True
+        # Beyond loopback a key is needed, and a page that was lured here by DNS has a name, never an address.
+        return not is_loopback(self.host) and (_is_address(name.strip("[]")) or name == socket.gethostname().lower())
+
+    def identify(self, headers: Mapping[str, str], query: str) -> Caller:
+        """Return who sent a request to a provider; raises `AccessDeniedError`."""
+        if self.keys is None:
+            return Caller()
+        for source, key in _presented_keys(headers, query):
+            if entry := self.keys.find(key):
+                self.keys.admit(entry)
+                return Caller(entry.namespace, entry, source)
+        text = f"this gateway needs a key of its own, as the API key or in the header {OWN_KEY_HEADER}"
+        raise AccessDeniedError(401, text)
+
+    def spend(self, caller: Caller, tokens: int) -> None:
+        """Count the tokens of an answer against the limit of its key."""
+        if self.keys is not None and caller.key is not None:
+            self.keys.spend(caller.key, tokens)
+
+    def check_control(self, headers: Mapping[str, str]) -> Caller:
+        """Return who sent a request to the control API; raises `AccessDeniedError`."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        given = token.strip() if scheme.lower() == "bearer" else ""
+        expected = self.control_token if is_loopback(self.host) else None
+        if expected and given and hmac.compare_digest(given.encode(), expected.encode()):
+            return Caller()
+        entry = self.keys.find(given) if self.keys and given else None
+        if entry and entry.control:
+            return Caller(entry.namespace, entry, "authorization")
+        if entry:
+            raise AccessDeniedError(403, f"key {entry.name!r} may not use the control API; set control = true for it")
+        raise AccessDeniedError(401, "the control API needs its token: Authorization: Bearer TOKEN")
+
+
+def _presented_keys(headers: Mapping[str, str], query: str) -> list[tuple[str, str]]:
+    """Return every place of a request that may hold one of our keys, with the key."""
+    found = [(name, headers[name]) for name in (OWN_KEY_HEADER, "x-api-key", "x-goog-api-key") if name in headers]
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        found.append(("authorization", token.strip()))
+    return [*found, *(("?key", value) for name, value in parse_qsl(query) if name == "key")]

@@ -1,0 +1,142 @@
+"""The gateway as an ASGI application: its own few routes, and everything else forwarded.
+
+It runs under `holdfast gateway`, and mounts in any ASGI program:
+
+    app = Starlette(routes=[Mount("/llm", gateway_app(store="sqlite:///chats.db"))])
+"""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from holdfast.apps.gateway.access import Access, AccessDeniedError
+from holdfast.apps.gateway.control import control_routes
+from holdfast.apps.gateway.exchange import Relay, RelaySettings, headers_of
+from holdfast.apps.gateway.metrics import METRICS_TYPE, GatewayMetrics
+from holdfast.apps.gateway.recording import Recorder
+from holdfast.apps.gateway.tracing import ExchangeTracer
+from holdfast.apps.gateway.upstream import PhaseTimeouts, UpstreamClient, Upstreams
+from holdfast.apps.gateway.wires import destination_of, error_body
+from holdfast.core.planning.policy import Policy
+from holdfast.errors import HoldfastError
+from holdfast.models.base import Summarizer
+from holdfast.stores.base import Store
+
+NO_WEBSOCKETS = "this gateway speaks HTTP only; send the request with POST"
+UPGRADE_REQUIRED = 426
+"""The status at which clients of the Responses API go over to HTTP at once."""
+
+
+def gateway_app(
+    *,
+    store: str | Store = "memory://",
+    policy: str | Policy = "default",
+    budget: int | None = None,
+    summarizer: str | Summarizer | None = None,
+    upstreams: Mapping[str, str] | None = None,
+    access: Access | None = None,
+    timeouts: PhaseTimeouts | None = None,
+    settings: RelaySettings | None = None,
+    tracer: ExchangeTracer | None = None,
+) -> Starlette:
+    """Return the gateway as an application.
+
+    `budget` is the largest request in tokens; None means what the model accepts. `summarizer` writes summaries in the
+    background, with its own key; without one a compaction is a digest made by rule.
+    `upstreams` are base URLs by name; the providers' public addresses are there without it. `access` says who may
+    connect; by default programs of this machine. Where no lifespan runs, call `close_gateway(app)` at the end.
+    """
+    metrics = GatewayMetrics()
+    client = UpstreamClient(timeouts or PhaseTimeouts())
+    recorder = Recorder(store, policy=policy, budget=budget, summarizer=summarizer)
+    rules = access or Access()
+    relay = Relay(
+        recorder=recorder,
+        upstreams=Upstreams(upstreams or {}),
+        client=client,
+        access=rules,
+        metrics=metrics,
+        settings=settings or RelaySettings(),
+        tracer=tracer or ExchangeTracer(),
+    )
+
+    async def alive(_request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def ready(_request: Request) -> Response:
+        try:
+            await recorder.store.sessions(limit=1)
+        except HoldfastError:
+            return JSONResponse({"status": "the store cannot be read"}, 503)
+        return JSONResponse({"status": "ok"})
+
+    async def show_metrics(_request: Request) -> Response:
+        return Response(metrics.render(), media_type=METRICS_TYPE)
+
+    routes = [
+        Route("/", alive),
+        Route("/health", alive),
+        Route("/livez", alive),
+        Route("/readyz", ready),
+        Route("/metrics", show_metrics),
+        *control_routes(recorder, rules),
+        Route("/{path:path}", relay),
+    ]
+    app = Starlette(routes=routes, middleware=[Middleware(_SourceCheck, access=rules)], lifespan=_lifespan)
+    app.state.close_gateway = [recorder.close, client.close]
+    return app
+
+
+async def close_gateway(app: Starlette) -> None:
+    """Close the connections and the store of a gateway."""
+    for close in app.state.close_gateway:
+        await close()
+
+
+@asynccontextmanager
+async def _lifespan(app: Starlette) -> AsyncGenerator[None]:
+    yield
+    await close_gateway(app)
+
+
+class _SourceCheck:
+    """Refuses requests of web pages and WebSockets, on every route."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in {"http", "websocket"}:
+            return await self._app(scope, receive, send)
+        headers = headers_of(scope)
+        try:
+            self._access.check_source(headers)
+        except AccessDeniedError as error:
+            status, text = error.status, str(error)
+        else:
+            if scope["type"] == "http" and headers.get("upgrade", "").lower() != "websocket":
+                return await self._app(scope, receive, send)
+            status, text = UPGRADE_REQUIRED, NO_WEBSOCKETS
+        provider = destination_of(scope["path"], "", headers).provider
+        await _refuse(scope, send, status, error_body(provider, status, text))
+
+
+async def _refuse(scope: Scope, send: Send, status: int, body: bytes) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if scope["type"] == "websocket":
+        if "websocket.http.response" not in scope.get("extensions", {}):
+            await send({"type": "websocket.close", "code": 1008, "reason": NO_WEBSOCKETS})
+            return
+        kind = "websocket.http.response"
+    else:
+        kind = "http.response"
+        headers.append((b"connection", b"close"))
+    await send({"type": f"{kind}.start", "status": status, "headers": headers})
+    await send({"type": f"{kind}.body", "body": body})

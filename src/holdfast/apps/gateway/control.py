@@ -1,0 +1,388 @@
+"""The control API: what is on record, for viewers, scripts and programs in other languages.
+
+Every route needs the token, or a key with that right. A key sees the sessions of its own namespace only.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, TypeAlias
+
+import msgspec
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+
+from holdfast.apps.gateway.access import Access, AccessDeniedError, Caller
+from holdfast.apps.gateway.identity import session_id_for
+from holdfast.apps.gateway.recording import Recorder
+from holdfast.core.history import events as log
+from holdfast.core.planning.change_receipt import ChangeReceipt
+from holdfast.core.recall.query import RecallQuery
+from holdfast.counters.models import dollars_of
+from holdfast.errors import (
+    CompactionError,
+    HoldfastError,
+    MalformedInputError,
+    NotInMemoryError,
+    SettingsError,
+    UnknownReferenceError,
+    UnknownSessionError,
+)
+from holdfast.session.maintenance.transfer import export_records
+from holdfast.session.maintenance.verify import rebuilt_requests
+from holdfast.session.session import Session
+from holdfast.stores.base import SessionInfo, iter_sessions, session_value_key
+from holdfast.stores.jsonl import export_lines
+
+DEFAULT_PAGE, MAX_PAGE = 100, 100_000
+DEFAULT_RECALL_TOKENS = 2_000
+MAX_TITLE_CHARS = 80
+_Handler: TypeAlias = Callable[[Request, Caller], Awaitable[object]]
+
+
+def control_routes(recorder: Recorder, access: Access) -> list[BaseRoute]:
+    """Return the routes of the control API; what it does not know is refused, so that no token is ever forwarded."""
+    api = _ControlApi(recorder)
+    session = "/sessions/{id:path}"
+    table: list[tuple[str, str, _Handler, str]] = [
+        ("GET", "/openapi.json", api.describe, "This description."),
+        ("GET", "/sessions", api.sessions, "Sessions, the newest change first; limit, after, q."),
+        ("GET", f"{session}/messages", api.messages, "All that was said, in order, also what was compacted."),
+        ("GET", f"{session}/requests/{{number:int}}/receipt", api.request_receipt, "What was done for one request."),
+        ("GET", f"{session}/requests/{{number:int}}", api.request, "The messages of one request, as they were sent."),
+        ("GET", f"{session}/requests", api.requests, "The requests that were prepared."),
+        ("GET", f"{session}/events", api.events, "The events of the log; limit, after."),
+        ("GET", f"{session}/receipts", api.receipts, "Every change of the context: what it did, why, and its cost."),
+        ("GET", f"{session}/export", api.export, "The archive that `holdfast import` reads, as JSON lines."),
+        ("POST", f"{session}/recall", api.recall, "Exact excerpts of what was said: query, tokens."),
+        ("POST", f"{session}/preview", api.preview, "What a compaction would do now; nothing is recorded: focus."),
+        ("POST", f"{session}/compact", api.compact, "Compact now; focus names what the summary must cover."),
+        ("POST", f"{session}/undo", api.undo, "Undo the last change of the context."),
+        ("POST", f"{session}/redo", api.redo, "Redo the change that was undone last."),
+        ("POST", f"{session}/rewind", api.rewind, "Continue from before the message at a position: to."),
+        ("POST", f"{session}/pin", api.pin, "Keep a message whole in every request: position."),
+        ("POST", f"{session}/unpin", api.unpin, "Allow a pinned message to be compacted again: position."),
+        ("POST", f"{session}/fork", api.fork, "Copy the log into a new session: id, at."),
+        ("GET", session, api.session, "One session."),
+        ("DELETE", session, api.delete, "Delete a session with all that belongs to it."),
+    ]
+    api.table = [(method, path, about) for method, path, _, about in table]
+    routes = [Route(path, _endpoint(handler, access), methods=[method]) for method, path, handler, _ in table]
+    methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+    unknown = [
+        Route(path, _endpoint(_unknown, access), methods=methods) for path in ("/holdfast", "/holdfast/{path:path}")
+    ]
+    return [Mount("/holdfast/v1", routes=routes), *unknown]
+
+
+async def _unknown(request: Request, _caller: Caller) -> object:
+    raise UnknownRouteError(request.url.path)
+
+
+class UnknownRouteError(Exception):
+    """Raised when the control API has no such path."""
+
+
+def _endpoint(handler: _Handler, access: Access) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        try:
+            caller = access.check_control(request.headers)
+            answer = await handler(request, caller)
+            return answer if isinstance(answer, Response) else _json(answer)
+        except AccessDeniedError as error:
+            return _json({"error": str(error)}, error.status)
+        except (UnknownSessionError, UnknownReferenceError) as error:
+            return _json({"error": str(error)}, 404)
+        except UnknownRouteError as error:
+            return _json({"error": f"there is no {error}; see /holdfast/v1/openapi.json"}, 404)
+        except (MalformedInputError, SettingsError, ValueError, msgspec.MsgspecError) as error:
+            return _json({"error": str(error)}, 400)
+        except CompactionError as error:
+            return _json({"error": str(error)}, 409)
+        except HoldfastError as error:
+            return _json({"error": str(error)}, 503)
+
+    return endpoint
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(orjson.dumps(value, default=str), status, media_type="application/json")
+
+
+class _RecallBody(msgspec.Struct, forbid_unknown_fields=True):
+    query: str
+    tokens: Annotated[int, msgspec.Meta(ge=1)] = DEFAULT_RECALL_TOKENS
+
+
+class _CompactBody(msgspec.Struct, forbid_unknown_fields=True):
+    focus: str = ""
+    budget: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class _RewindBody(msgspec.Struct, forbid_unknown_fields=True):
+    to: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _PinBody(msgspec.Struct, forbid_unknown_fields=True):
+    position: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _ForkBody(msgspec.Struct, forbid_unknown_fields=True):
+    id: str = ""
+    at: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+def _described_compaction(done: log.CompactionCompleted) -> dict[str, object]:
+    """Return a compaction as JSON: what it replaces, by what, and what that costs."""
+    return {
+        "success": done.success,
+        "trigger": done.trigger,
+        "start": done.span.start,
+        "stop": done.span.stop,
+        "kept": list(done.span.kept),
+        "messages": done.span.message_count,
+        "tokens_before": done.pre_compaction_tokens,
+        "tokens_after": done.post_compaction_tokens,
+        "summary": list(done.replacement),
+        "by": done.summary.by_model or "rule",
+        "reason": done.reason,
+    }
+
+
+def _described_receipt(receipt: ChangeReceipt) -> dict[str, object]:
+    return {"at_ms": receipt.at_ms, "kind": receipt.event.KIND, "text": str(receipt)}
+
+
+class _ControlApi:
+    """The handlers; each returns what is sent as JSON."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.table: list[tuple[str, str, str]] = []
+
+    async def describe(self, _request: Request, _caller: Caller) -> object:
+        paths: dict[str, dict[str, object]] = {}
+        for method, path, about in self.table:
+            name = path.replace("{id:path}", "{id}").replace("{number:int}", "{number}")
+            parameters = [
+                {"name": one, "in": "path", "required": True, "schema": {"type": kind}}
+                for one, kind in (("id", "string"), ("number", "integer"))
+                if f"{{{one}}}" in name
+            ]
+            paths.setdefault(f"/holdfast/v1{name}", {})[method.lower()] = {
+                "summary": about,
+                "parameters": parameters,
+                "responses": {"200": {"description": about}, "401": {"description": "The token is missing."}},
+            }
+        return {
+            "openapi": "3.1.0",
+            "info": {"title": "Holdfast control API", "version": "1"},
+            "paths": paths,
+            "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+            "security": [{"token": list[str]()}],
+        }
+
+    async def sessions(self, request: Request, caller: Caller) -> object:
+        limit, words = _number(request, "limit", DEFAULT_PAGE), request.query_params.get("q", "").lower()
+        before = _cursor(request.query_params.get("after"))
+        prefix = f"{session_id_for(caller.namespace, '')}" if caller.namespace else ""
+        found: list[dict[str, object]] = []
+        while len(found) < limit:
+            page = await self._recorder.store.sessions(prefix=prefix, before=before, limit=min(limit, 500))
+            for info in page:
+                if len(found) < limit:
+                    described = await self._described(info, caller)
+                    if words in f"{described['id']} {described['title']}".lower():
+                        found.append(described)
+                    before = info.updated_ms, info.id
+            if not page or len(page) < min(limit, 500):
+                before = None
+                break
+        return {"sessions": found, "next": None if before is None else f"{before[0]}:{before[1]}"}
+
+    async def session(self, request: Request, caller: Caller) -> object:
+        session_id = await self._known(request, caller)
+        async for info in iter_sessions(self._recorder.store, session_id):
+            if info.id == session_id:
+                return await self._described(info, caller)
+        raise UnknownSessionError(session_id)
+
+    async def delete(self, request: Request, caller: Caller) -> object:
+        return {"deleted": await self._recorder.delete(await self._known(request, caller))}
+
+    async def messages(self, request: Request, caller: Caller) -> object:
+        limit, after = _number(request, "limit", DEFAULT_PAGE), _number(request, "after", -1)
+        async with self._opened(request, caller) as session:
+            first = max(after + 1, session.history.version.state_of(log.MAIN).cleared_at)
+            stop = min(len(session), first + limit)
+            natives = await session.messages_at(first, stop) if first < stop else []
+            scopes = session.history.message_scopes
+            found = [
+                {"position": place, "scope": scopes[place], "message": native}
+                for place, native in enumerate(natives, first)
+            ]
+            return {"messages": found, "next": stop - 1 if stop < len(session) else None}
+
+    async def requests(self, request: Request, caller: Caller) -> object:
+        async with self._opened(request, caller) as session:
+            events = [event for event in await session.events() if isinstance(event, log.RequestPrepared)]
+        return {
+            "requests": [
+                {"number": number, "scope": event.scope, "hash": event.payload_hash, "policy": event.policy}
+                for number, event in enumerate(events, start=1)
+            ]
+        }
+
+    async def request(self, request: Request, caller: Caller) -> object:
+        number = int(request.path_params["number"])
+        async with self._opened(request, caller) as session:
+            for one in rebuilt_requests(await session.events()):
+                if one.number == number - 1:
+                    return {"number": number, "messages": one.messages, "system": one.system, "tools": one.tools}
+        raise UnknownReferenceError(f"request {number}")
+
+    async def events(self, request: Request, caller: Caller) -> object:
+        limit, after = _number(request, "limit", DEFAULT_PAGE), _number(request, "after", -1)
+        session_id = await self._known(request, caller)
+        records = await self._recorder.store.read(session_id, start=after + 1, limit=limit)
+        more = records and records[-1].position + 1 < await self._recorder.store.length(session_id)
+        return {"events": [asdict(one) for one in records], "next": records[-1].position if more else None}
+
+    async def recall(self, request: Request, caller: Caller) -> object:
+        asked = msgspec.json.decode(await request.body(), type=_RecallBody)
+        async with self._opened(request, caller) as session:
+            answer = await session.recall(RecallQuery(query=asked.query, max_tokens=asked.tokens))
+        references = [f"#{one.position}" for one in answer.excerpts]
+        return {"text": str(answer), "references": references, "found": answer.found_count}
+
+    async def receipts(self, request: Request, caller: Caller) -> object:
+        async with self._opened(request, caller) as session:
+            return {"receipts": [_described_receipt(one) for one in await session.receipts()]}
+
+    async def request_receipt(self, request: Request, caller: Caller) -> object:
+        number = int(request.path_params["number"])
+        async with self._opened(request, caller) as session:
+            events = [event for event in await session.events() if isinstance(event, log.RequestPrepared)]
+        if not 1 <= number <= len(events):
+            raise UnknownReferenceError(f"request {number}")
+        return {"number": number} | asdict(events[number - 1])
+
+    async def export(self, request: Request, caller: Caller) -> object:
+        session_id, store = await self._known(request, caller), self._recorder.store
+        names = [info.name async for info in iter_sessions(store, session_id) if info.id == session_id]
+        records = [record async for record in export_records(store, session_id)]
+        lines = "".join(export_lines(session_id, names[0] if names else "", records))
+        return Response(lines, media_type="application/jsonl")
+
+    async def preview(self, request: Request, caller: Caller) -> object:
+        asked = msgspec.json.decode(await request.body() or b"{}", type=_CompactBody)
+        async with self._opened(request, caller) as session:
+            return _described_compaction(await session.preview(focus=asked.focus, budget=asked.budget))
+
+    async def compact(self, request: Request, caller: Caller) -> object:
+        asked = msgspec.json.decode(await request.body() or b"{}", type=_CompactBody)
+        async with self._opened(request, caller) as session:
+            return _described_compaction(await session.compact(focus=asked.focus, budget=asked.budget))
+
+    async def undo(self, request: Request, caller: Caller) -> object:
+        async with self._opened(request, caller) as session:
+            return {"undone": await session.undo()}
+
+    async def redo(self, request: Request, caller: Caller) -> object:
+        async with self._opened(request, caller) as session:
+            return {"redone": await session.redo()}
+
+    async def rewind(self, request: Request, caller: Caller) -> object:
+        asked = msgspec.json.decode(await request.body(), type=_RewindBody)
+        async with self._recorder.session(await self._known(request, caller)) as opened, opened.lock:
+            await opened.session.rewind(to=asked.to)
+            opened.lanes.clear()  # the client's next list is compared with what is left
+        return {"rewound_to": asked.to}
+
+    async def pin(self, request: Request, caller: Caller) -> object:
+        asked = msgspec.json.decode(await request.body(), type=_PinBody)
+        async with self._opened(request, caller) as session:
+            await session.pin(asked.position)
+        return {"pinned": asked.position}
+
+    async def unpin(self, request: Request, caller: Caller) -> object:
+        asked = msgspec.json.decode(await request.body(), type=_PinBody)
+        async with self._opened(request, caller) as session:
+            await session.unpin(asked.position)
+        return {"unpinned": asked.position}
+
+    async def fork(self, request: Request, caller: Caller) -> object:
+        asked = msgspec.json.decode(await request.body() or b"{}", type=_ForkBody)
+        name = session_id_for(caller.namespace, asked.id) if asked.id else None
+        async with self._opened(request, caller) as session:
+            other = await session.fork(name, at=asked.at)
+            await other.close()
+        return {"id": other.id.removeprefix(session_id_for(caller.namespace, "")) if caller.namespace else other.id}
+
+    async def _known(self, request: Request, caller: Caller) -> str:
+        """Return the id of a session that exists and that this caller may see."""
+        name = request.path_params["id"]
+        session_id = session_id_for(caller.namespace, name) if caller.namespace else name
+        if not await self._recorder.store.length(session_id):
+            raise UnknownSessionError(name)
+        return session_id
+
+    @asynccontextmanager
+    async def _opened(self, request: Request, caller: Caller) -> AsyncGenerator[Session]:
+        async with self._recorder.session(await self._known(request, caller)) as opened:
+            yield opened.session
+
+    async def _described(self, info: SessionInfo, caller: Caller) -> dict[str, object]:
+        client = await self._recorder.store.get_value(session_value_key(info.id, "client")) or {}
+        async with self._recorder.session(info.id) as opened:
+            session = opened.session
+            events = await session.events()
+            usages = [
+                (event.usage, event.model if isinstance(event, log.SideCallRecorded) else None)
+                for event in events
+                if isinstance(event, log.MessageAppended | log.SideCallRecorded) and event.usage is not None
+            ]
+            model = session.model
+            latest = next((usage for usage, side in reversed(usages) if side is None), None)
+            return {
+                "id": info.id.removeprefix(f"{session_id_for(caller.namespace, '')}") if caller.namespace else info.id,
+                "title": info.name or _title_of(session),
+                "client": client.get("client", ""),
+                "model": model,
+                "messages": len(session),
+                "tokens": latest.all_input_tokens + latest.output_tokens if latest else 0,
+                "compactions": sum(isinstance(event, log.CompactionCompleted) and event.success for event in events),
+                "cost": sum(dollars_of(usage, side or model or "") or 0.0 for usage, side in usages),
+                "updated_at": datetime.fromtimestamp(info.updated_ms / 1_000, UTC).isoformat(),
+            }
+
+
+def _title_of(session: Session) -> str:
+    """Return the beginning of the first prompt that is in memory."""
+    for position in range(min(len(session), 4)):
+        with suppress(NotInMemoryError):
+            message = session.history.entries[position].message
+            if message.role == "user" and message.text.strip():
+                return " ".join(message.text.split())[:MAX_TITLE_CHARS]
+    return ""
+
+
+def _number(request: Request, name: str, default: int) -> int:
+    text = request.query_params.get(name, "")
+    if not text:
+        return default
+    if not text.isdecimal() or len(text) > len(str(MAX_PAGE)) + 6:
+        raise MalformedInputError(name, f"must be a whole number, not {text!r:.40}")
+    return min(int(text), MAX_PAGE) if name == "limit" else int(text)
+
+
+def _cursor(text: str | None) -> tuple[int, str] | None:
+    if not text:
+        return None
+    time, _, session = text.partition(":")
+    if not time.isdecimal() or not session:
+        raise MalformedInputError("after", f"must be the `next` of the page before, not {text!r:.40}")
+    return int(time), session

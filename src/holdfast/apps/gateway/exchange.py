@@ -1,0 +1,720 @@
+"""One exchange: a request comes in, is recorded, goes on to its provider, and the answer comes back as it arrives.
+
+The client's new messages are stored before the provider is called, and the answer before its last event is passed on.
+Everything else travels unchanged: bytes, headers, errors, and a stream that ends too early. If recording fails, the
+exchange goes on without it, unless the gateway is strict.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from secrets import token_hex
+from urllib.parse import quote
+
+import aiohttp
+from multidict import CIMultiDict
+from starlette.types import Receive, Scope, Send
+
+from holdfast.apps.gateway.access import Access, AccessDeniedError, Caller
+from holdfast.apps.gateway.encodings import (
+    BodyTooLargeError,
+    StreamDecompressor,
+    UnreadableBodyError,
+    decompressed,
+)
+from holdfast.apps.gateway.metrics import GatewayMetrics
+from holdfast.apps.gateway.recording import ClientRequest, Ending, Exchange, Recorder
+from holdfast.apps.gateway.tracing import ExchangeTracer
+from holdfast.apps.gateway.upstream import (
+    CREDENTIAL_HEADERS,
+    Headers,
+    UpstreamClient,
+    UpstreamError,
+    Upstreams,
+    next_chunk,
+    request_headers,
+    response_headers,
+)
+from holdfast.apps.gateway.wires import (
+    PINGS,
+    STREAM_TYPE,
+    Destination,
+    LastEventFinder,
+    destination_of,
+    error_body,
+    has_event_end,
+    header_line,
+    is_event_boundary,
+)
+from holdfast.errors import HoldfastError
+from holdfast.redaction import redact_text
+from holdfast.wire.answers import Wire
+
+logger = logging.getLogger("holdfast.gateway")
+
+HELD_SECONDS = 0.1
+"""How long an event that may be the last one is held back for the end of its stream."""
+BUFFERED_UPLOAD_BYTES = 1 << 20
+"""A larger body of an unrecorded request is passed on while it arrives."""
+HEAVY_BODY_BYTES = 1 << 18
+"""A larger compressed body is opened in a thread."""
+CONTENT_HEADERS = frozenset({"content-encoding", "content-md5", "digest", "content-digest"})
+"""Headers that describe the client's bytes, and are left out where other bytes are sent."""
+OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})
+"""Statuses with which providers refuse a request as too long."""
+MAX_REFUSAL_BYTES = 1 << 16
+MAX_OVERFLOW_RETRIES = 5
+HEADERS_KEY = "holdfast_headers"
+
+
+class ClientLeftError(Exception):
+    """Raised when the client has closed its connection. The provider is let go at once."""
+
+
+class AnswerSilentError(Exception):
+    """Raised when a provider sends nothing for longer than its limit. The answer counts as cut."""
+
+
+class AnswerWithheldError(Exception):
+    """Raised in a strict gateway when an answer could not be stored. Its end is not passed on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelaySettings:
+    """How exchanges are handled."""
+
+    max_body_bytes: int = 64 << 20
+    is_strict: bool = False
+    """Whether a request that cannot be recorded is refused instead of forwarded."""
+    ping_seconds: float = 15.0
+    """After how much silence a stream gets a ping."""
+    recording_seconds: float = 10.0
+    """How long recording a request may take before it is forwarded without."""
+
+
+class ClientConnection:
+    """The client's end of an exchange.
+
+    A task of its own watches whether the client leaves, and fills the silence of a stream with pings. It interrupts the
+    exchange only while `is_interruptible`: never while something is being stored.
+    """
+
+    def __init__(self, receive: Receive, send: Send, *, ping_seconds: float, silence_seconds: float) -> None:
+        self._receive = receive
+        self._send = send
+        self._tick_seconds = min(ping_seconds, silence_seconds)
+        self._ping_seconds, self._silence_seconds = ping_seconds, silence_seconds
+        self._task: asyncio.Task[object] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
+        self._interruption: Exception | None = None
+        self._is_at_boundary = False
+        self.has_all = False
+        """Whether the whole request has arrived."""
+        self.is_gone = False
+        self.is_started = False
+        self.is_interruptible = False
+        self.ping: bytes | None = None
+        """What may be sent between two events; None if nothing may."""
+        self.pings = 0
+        self.active_at = 0.0
+        """When the provider last sent something, on the clock of the event loop."""
+
+    async def read(self) -> bytes:
+        """Return the next piece of the request's body; raises `ClientLeftError`."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self.is_gone = True
+            raise ClientLeftError
+        self.has_all = not message.get("more_body", False)
+        return message.get("body", b"")
+
+    async def read_all(self, *, max_bytes: int) -> bytes:
+        """Return the whole body; raises `BodyTooLargeError` as soon as it is too large."""
+        body = await self.read()
+        if self.has_all and len(body) <= max_bytes:
+            return body
+        pieces, size = [body], len(body)
+        while size <= max_bytes and not self.has_all:
+            pieces.append(await self.read())
+            size += len(pieces[-1])
+        if size > max_bytes:
+            raise BodyTooLargeError
+        return b"".join(pieces)
+
+    def watch(self) -> None:
+        """Begin to watch for the client to leave, once its request is here."""
+        self._task = asyncio.current_task()
+        self.active_at = asyncio.get_running_loop().time()
+        self._watcher = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                async with asyncio.timeout(self._tick_seconds):
+                    while (await self._receive())["type"] != "http.disconnect":
+                        pass
+            except TimeoutError:
+                silence = loop.time() - self.active_at
+            else:
+                self.is_gone = True
+                self._interrupt(ClientLeftError())
+                return
+            if silence >= self._silence_seconds and self.is_started:
+                self._interrupt(AnswerSilentError())
+            elif silence >= self._ping_seconds:
+                await self._send_ping()
+
+    def _interrupt(self, reason: Exception) -> None:
+        if self.is_interruptible and self._task is not None and self._interruption is None:
+            self._interruption = reason
+            self._task.cancel()
+
+    async def _send_ping(self) -> None:
+        if self.ping is None or not self._is_at_boundary or self._writing.locked():
+            return
+        async with self._writing:
+            await self._send({"type": "http.response.body", "body": self.ping, "more_body": True})
+        self.pings += 1
+
+    def interruption(self) -> Exception | None:
+        """Return why this connection interrupted the exchange; None if somebody else cancelled it."""
+        if self._interruption is not None and self._task is not None:
+            self._task.uncancel()
+        return self._interruption
+
+    async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Send status and headers."""
+        self.is_started = self._is_at_boundary = True
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def send(self, data: bytes) -> None:
+        """Send a piece of the answer, and wait while the client is slower than the provider."""
+        if not data:
+            return
+        async with self._writing:
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        self._is_at_boundary = is_event_boundary(data)
+
+    async def end(self) -> None:
+        """Complete the answer."""
+        self.ping = None
+        async with self._writing:
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def answer(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+        """Send a whole answer in JSON."""
+        named = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
+        await self.start(status, _encoded(named))
+        await self.send(body)
+        await self.end()
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+
+
+class Relay:
+    """The ASGI application that forwards every request that is not the gateway's own."""
+
+    def __init__(
+        self,
+        *,
+        recorder: Recorder,
+        upstreams: Upstreams,
+        client: UpstreamClient,
+        access: Access,
+        metrics: GatewayMetrics,
+        settings: RelaySettings,
+        tracer: ExchangeTracer,
+    ) -> None:
+        self._tracer = tracer
+        self._recorder = recorder
+        self._upstreams = upstreams
+        self._upstream = client
+        self._access = access
+        self._metrics = metrics
+        self._settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        headers = headers_of(scope)
+        destination = destination_of(_raw_path(scope), scope["method"], headers)
+        client = ClientConnection(
+            receive,
+            send,
+            ping_seconds=self._settings.ping_seconds,
+            silence_seconds=self._upstream.timeouts.silence_seconds,
+        )
+        call = _Call(scope, headers, destination, client)
+        span = self._tracer.start(scope["method"], headers, destination)
+        self._metrics.open_exchanges.inc()
+        try:
+            await self._serve(call)
+        except ClientLeftError:
+            call.status = 499
+        finally:
+            client.close()
+            session = call.exchange.session_id if call.exchange else ""
+            self._tracer.end(span, status=call.status, session=session, ended=call.ended)
+            self._metrics.open_exchanges.dec()
+            self._metrics.requests.labels(destination.wire or "other", str(call.status)).inc()
+            if client.pings:
+                self._metrics.pings.inc(client.pings)
+
+    async def _serve(self, call: "_Call") -> None:
+        destination = call.destination
+        if destination.upstream not in self._upstreams:
+            known = ", ".join(self._upstreams.names)
+            return await self._refuse(
+                call, 404, f"no upstream is called {destination.upstream!r:.60}; there are {known}"
+            )
+        try:
+            call.caller = self._access.identify(call.headers, call.query)
+        except AccessDeniedError as error:
+            self._metrics.denied.labels(str(error.status)).inc()
+            wait = error.retry_after_seconds
+            return await self._refuse(
+                call, error.status, str(error), {} if wait is None else {"retry-after": str(wait)}
+            )
+        if destination.wire is None:
+            return await self._pass_through(call)
+        try:
+            call.body = await call.client.read_all(max_bytes=self._settings.max_body_bytes)
+            await self._record(call, destination.wire)
+        except BodyTooLargeError:
+            limit = f"{self._settings.max_body_bytes:,} bytes"
+            return await self._refuse(call, 413, f"the request is larger than {limit}; see the setting gateway_body_mb")
+        if call.exchange is None and self._settings.is_strict:
+            text = f"the request was not forwarded, because it could not be recorded: {call.problem}"
+            return await self._refuse(call, 503, text)
+        await self._exchange(call)
+
+    async def _record(self, call: "_Call", wire: Wire) -> None:
+        """Store the client's new messages; a failure is kept for a header, because the request is forwarded anyway."""
+        destination, body = call.destination, call.body
+        encoding = call.headers.get("content-encoding", "").strip().lower()
+        started = time.perf_counter()
+        try:
+            if encoding:
+                limit = self._settings.max_body_bytes
+                if len(body) > HEAVY_BODY_BYTES:
+                    body = await asyncio.to_thread(decompressed, body, encoding, max_bytes=limit)
+                else:
+                    body = decompressed(body, encoding, max_bytes=limit)
+            call.plain = body
+            async with asyncio.timeout(self._settings.recording_seconds):
+                call.exchange = await self._recorder.receive(
+                    ClientRequest(
+                        wire=wire,
+                        path=destination.path,
+                        session_in_path=destination.session,
+                        headers=call.headers,
+                        body=body,
+                        namespace=call.caller.namespace,
+                        upstream=destination.upstream,
+                    )
+                )
+        except BodyTooLargeError:
+            raise
+        except UnreadableBodyError as error:
+            call.problem = str(error)
+        except TimeoutError:
+            self._note_failure(call, "request", f"recording took longer than {self._settings.recording_seconds:g} s")
+        except Exception as error:  # noqa: BLE001 - whatever fails here, the client's request is forwarded
+            self._note_failure(call, "request", str(error) or type(error).__name__)
+        else:
+            self._metrics.recording_seconds.observe(time.perf_counter() - started)
+
+    def _note_failure(self, call: "_Call", stage: str, problem: str) -> None:
+        call.problem = redact_text(problem)
+        self._metrics.recording_failures.labels(stage).inc()
+        logger.warning("%s of %s was not recorded: %s", stage, call.destination.path, call.problem)
+
+    async def _exchange(self, call: "_Call") -> None:
+        """Forward a recorded request, and pass on its answer."""
+        exchange, client = call.exchange, call.client
+        body, dropped = call.body, frozenset[str]()
+        if exchange is not None and exchange.body is not call.plain and exchange.body != call.plain:
+            # A request that was compacted has a body of our own; what described the client's bytes goes with them.
+            body, dropped = exchange.body, CONTENT_HEADERS
+        ended: Ending = "cut"
+        client.watch()
+        try:
+            ended = await self._forward(call, body, dropped)
+        except AnswerWithheldError:
+            return
+        except asyncio.CancelledError:
+            reason = client.interruption()
+            if reason is None:
+                await self._finish(call, "cut")
+                raise
+            ended = "client_left" if isinstance(reason, ClientLeftError) else "cut"
+        except ClientLeftError:
+            ended = "client_left"
+        finally:
+            client.is_interruptible = False
+            if call.response is not None and ended != "complete":
+                call.response.close()
+        await self._finish(call, ended)
+        if ended == "client_left":
+            raise ClientLeftError
+
+    async def _forward(self, call: "_Call", body: bytes, dropped: frozenset[str]) -> Ending:
+        """Call the provider, pass on its answer, and return how it ended."""
+        client = call.client
+        headers = request_headers(
+            call.raw_headers, body_bytes=len(body), without=dropped | self._own_credential(call), encodings=True
+        )
+        self._add_key(call, headers)
+        response = await self._call_upstream(call, headers, body)
+        if response is None:
+            return "refused"
+        if not response.ok:
+            refusal = await self._refusal_text(call, response)
+            if refusal is not None and (smaller := await self._shrunk(call, refusal)) is not None:
+                return await self._forward(call, smaller, CONTENT_HEADERS)
+            await client.start(response.status, call.answer_headers(response))
+            return await self._pass_error(call, response, refusal or b"")
+        await client.start(response.status, call.answer_headers(response))
+        return await self._pass_answer(call, response)
+
+    async def _refusal_text(self, call: "_Call", response: aiohttp.ClientResponse) -> bytes | None:
+        """Return the text of an error that may mean that the request was too long; None if it need not be read."""
+        has_size = response.headers.get("content-length", "0").isdecimal()
+        is_short = has_size and int(response.headers.get("content-length", "0")) <= MAX_REFUSAL_BYTES
+        if call.exchange is None or call.exchange.shrink is None or response.status not in OVERFLOW_STATUSES:
+            return None
+        if "content-encoding" in response.headers or not is_short:
+            return None
+        text = b""
+        with suppress(aiohttp.ClientError, OSError):
+            while chunk := await next_chunk(response):
+                text += chunk
+                if len(text) > MAX_REFUSAL_BYTES:
+                    break
+        return text
+
+    async def _shrunk(self, call: "_Call", refusal: bytes) -> bytes | None:
+        """Return a smaller body if the provider refused this one as too long; None if it said something else."""
+        exchange = call.exchange
+        if exchange is None or exchange.shrink is None or call.retries >= MAX_OVERFLOW_RETRIES:
+            return None
+        call.retries += 1
+        try:
+            await exchange.shrink(refusal.decode(errors="replace"), call.status)
+        except HoldfastError:
+            return None
+        self._metrics.overflow_retries.inc()
+        if call.response is not None:
+            call.response.close()
+        return exchange.body
+
+    async def _call_upstream(
+        self, call: "_Call", headers: CIMultiDict[str], body: bytes | AsyncIterator[bytes] | None
+    ) -> aiohttp.ClientResponse | None:
+        """Return the provider's answer; None if there is none and the client was told why."""
+        client, destination = call.client, call.destination
+        started = time.perf_counter()
+        if client.is_gone:
+            raise ClientLeftError
+        client.is_interruptible = True
+        try:
+            call.response = await self._upstream.send(
+                call.scope["method"],
+                self._upstreams.url(destination, call.query_for_upstream),
+                headers,
+                body,
+                self._upstreams.proxy(destination.upstream),
+            )
+        except UpstreamError as error:
+            client.is_interruptible = False
+            self._metrics.upstream_failures.labels(error.failure).inc()
+            await self._finish(call, "refused", error.status)
+            await self._refuse(call, error.status, f"the gateway got no answer: {error}")
+            return None
+        self._metrics.first_byte_seconds.observe(time.perf_counter() - started)
+        call.status = call.response.status
+        return call.response
+
+    async def _pass_error(self, call: "_Call", response: aiohttp.ClientResponse, first: bytes) -> Ending:
+        """Pass on an error as it came; `first` is the part that was read."""
+        try:
+            await call.client.send(first)
+            while chunk := await next_chunk(response):
+                await call.client.send(chunk)
+        except (aiohttp.ClientError, OSError):
+            return "refused"
+        await self._finish(call, "refused")
+        await call.client.end()
+        return "refused"
+
+    async def _pass_answer(self, call: "_Call", response: aiohttp.ClientResponse) -> Ending:
+        """Pass on an answer; store it before its last event, or its last bytes, are passed on."""
+        client, tail = call.client, _AnswerTail(call.destination, response)
+        if tail.is_stream and tail.is_plain:
+            client.ping = PINGS.get(call.destination.wire or "gemini")
+        try:
+            await self._pass_pieces(call, response, tail)
+        except (aiohttp.ClientError, OSError):
+            await self._finish(call, "cut")
+            await client.send(tail.release())
+            return "cut"
+        await self._finish(call, "cut" if tail.is_cut else "complete")
+        await client.send(tail.release())
+        await client.end()
+        return "complete"
+
+    async def _pass_pieces(self, call: "_Call", response: aiohttp.ClientResponse, tail: "_AnswerTail") -> None:
+        client, exchange, loop = call.client, call.exchange, asyncio.get_running_loop()
+        while True:
+            try:
+                chunk = await (_soon(response) if tail.is_waiting else next_chunk(response))
+            except TimeoutError:
+                await client.send(tail.release())
+                continue
+            if not chunk:
+                return
+            client.active_at = loop.time()
+            plain = tail.read(chunk)
+            if exchange is not None:
+                exchange.feed(plain)
+            await client.send(tail.pass_on(chunk, plain))
+            if tail.is_complete:
+                await self._finish(call, "complete")
+                await client.send(tail.release())
+
+    async def _finish(self, call: "_Call", ended: Ending, status: int | None = None) -> None:
+        """Put the end of an exchange on record, once; a strict gateway withholds an answer that cannot be stored."""
+        if call.exchange is None or call.ended:
+            return
+        call.ended = ended
+        was_interruptible, call.client.is_interruptible = call.client.is_interruptible, False
+        self._metrics.endings.labels(ended).inc()
+        try:
+            await call.exchange.finish(ended, call.status if status is None else status)
+        except Exception as error:
+            self._note_failure(call, "answer", str(error) or type(error).__name__)
+            if self._settings.is_strict and ended == "complete":
+                raise AnswerWithheldError from error
+        finally:
+            call.client.is_interruptible = was_interruptible
+        self._access.spend(call.caller, call.exchange.tokens)
+        if was_interruptible and call.client.is_gone:
+            raise ClientLeftError
+
+    async def _pass_through(self, call: "_Call") -> None:
+        """Forward a request that has no conversation, and its answer, without looking at either."""
+        client = call.client
+        try:
+            first = await client.read()
+            while not client.has_all and len(first) < BUFFERED_UPLOAD_BYTES:
+                first += await client.read()
+            declared = call.headers.get("content-length")
+            body: bytes | AsyncIterator[bytes] | None = first or (b"" if declared else None)
+            size = None if body is None else len(first)
+            if client.has_all:
+                client.watch()
+            else:
+                body, size = _upload(client, first), int(declared) if declared else None
+            headers = request_headers(call.raw_headers, body_bytes=size, without=self._own_credential(call))
+            self._add_key(call, headers)
+            response = await self._call_upstream(call, headers, body)
+            if response is None:
+                return
+            await client.start(response.status, call.answer_headers(response))
+            while chunk := await next_chunk(response):
+                client.active_at = asyncio.get_running_loop().time()
+                await client.send(chunk)
+            await client.end()
+        except asyncio.CancelledError:
+            reason = client.interruption()
+            if reason is None:
+                raise
+            if isinstance(reason, ClientLeftError):
+                raise reason from None
+        except (aiohttp.ClientError, OSError):
+            return  # the answer was cut, and so is ours
+        finally:
+            client.is_interruptible = False
+            if call.response is not None:
+                call.response.close()
+
+    async def _refuse(self, call: "_Call", status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
+        """Answer with an error of the kind that the client's provider sends."""
+        call.status = status
+        body = error_body(call.destination.provider, status, text)
+        await call.client.answer(status, body, {**call.own_headers(), **(headers or {})})
+
+    def _own_credential(self, call: "_Call") -> frozenset[str]:
+        return frozenset({call.caller.credential} if call.caller.credential in CREDENTIAL_HEADERS else ())
+
+    def _add_key(self, call: "_Call", headers: CIMultiDict[str]) -> None:
+        """Add the provider's key from the environment if the client sent none of its own."""
+        if any(name in headers for name in CREDENTIAL_HEADERS) or "key=" in call.query_for_upstream:
+            return
+        if key := self._upstreams.key_header(call.destination):
+            headers[key[0]] = key[1]
+
+
+class _Call:
+    """What is known about one request while it is served."""
+
+    def __init__(
+        self, scope: Scope, headers: Mapping[str, str], destination: Destination, client: ClientConnection
+    ) -> None:
+        self.scope = scope
+        self.headers = headers
+        self.raw_headers: Headers = scope["headers"]
+        self.destination = destination
+        self.client = client
+        self.query = scope["query_string"].decode("latin-1")
+        self.caller = Caller()
+        self.body = b""
+        """The body as it came."""
+        self.plain = b""
+        """The body without its encoding."""
+        self.exchange: Exchange | None = None
+        self.ended = ""
+        """How the answer ended, once that is on record."""
+        self.problem = ""
+        """Why the request could not be recorded."""
+        self.response: aiohttp.ClientResponse | None = None
+        self.status = 0
+        self.retries = 0
+        """How often the request was made smaller after a refusal."""
+
+    @property
+    def query_for_upstream(self) -> str:
+        """The query string, without a key of ours."""
+        if self.caller.credential != "?key":
+            return self.query
+        return "&".join(one for one in self.query.split("&") if not one.startswith("key="))
+
+    def own_headers(self) -> dict[str, str]:
+        """Return the headers that tell what the gateway did."""
+        if self.exchange is not None:
+            return self.exchange.headers
+        own = {"x-holdfast-request": token_hex(8)}
+        if self.problem:
+            own["x-holdfast-error"] = header_line(f"not recorded: {self.problem}")
+        return own
+
+    def answer_headers(self, response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
+        """Return the headers of the answer: the provider's, and our own."""
+        own = _encoded(self.own_headers())
+        if response.content_type == STREAM_TYPE:
+            own.append((b"x-accel-buffering", b"no"))  # else nginx collects the events
+        named = {name for name, _ in own}
+        return [pair for pair in response_headers(response.raw_headers) if pair[0] not in named] + own
+
+
+class _AnswerTail:
+    """Holds back the end of an answer until it is stored.
+
+    The last event of a stream is recognized by its mark, so that no other event waits. Where a mark may also be in
+    other events, what has it waits for what comes next, for a moment. The last bytes of a JSON object wait for its end.
+    """
+
+    def __init__(self, destination: Destination, response: aiohttp.ClientResponse) -> None:
+        wire = destination.wire
+        self.is_stream = response.content_type == STREAM_TYPE
+        self._decompressor = StreamDecompressor(response.headers.get("content-encoding", "").strip().lower())
+        self.is_plain = self._decompressor.is_plain
+        self._finder = LastEventFinder(wire) if self.is_stream and wire is not None else None
+        self._is_array = not self.is_stream and destination.path.endswith(":streamGenerateContent")
+        self._is_framed = "content-length" in response.headers or "transfer-encoding" in response.headers
+        self._held = b""
+        self._held_plain = b""
+        self._is_over = False
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something is held back that a client may be waiting for."""
+        return bool(self._held) and (self._is_array or (self._finder is not None and not self._finder.is_certain))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last event is here, whole and held back."""
+        return bool(self._held) and self._is_marked and has_event_end(self._held_plain)
+
+    @property
+    def _is_marked(self) -> bool:
+        return self._finder is not None and self._finder.is_certain
+
+    def read(self, chunk: bytes) -> bytes:
+        """Return the plain bytes of a chunk."""
+        return self._decompressor.read(chunk)
+
+    def pass_on(self, chunk: bytes, plain: bytes) -> bytes:
+        """Return what may be sent to the client now; the rest is held back."""
+        if self._is_over:
+            return chunk
+        if self._is_marked and self._held:
+            self._held += chunk
+            self._held_plain += plain
+            return b""
+        before, at = self._held, self._hold_from(plain)
+        if at is None:
+            self._held = b""
+            return before + chunk
+        start = at if self.is_plain else 0
+        self._held, self._held_plain = chunk[start:], plain[at:]
+        return before + chunk[:start]
+
+    def _hold_from(self, plain: bytes) -> int | None:
+        if self._finder is not None:
+            return self._finder.find(plain)
+        if self._is_array and not plain.rstrip().endswith(b"]"):
+            return None
+        return 0
+
+    def release(self) -> bytes:
+        """Return what was held back."""
+        self._is_over = self._is_over or self.is_complete
+        held, self._held, self._held_plain = self._held, b"", b""
+        return held
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a stream has ended without its last event where only that event could tell."""
+        return self._is_marked and not self._is_over and not self._held and not self._is_framed
+
+
+async def _soon(response: aiohttp.ClientResponse) -> bytes:
+    """Return the next bytes of an answer; raises `TimeoutError` if none come while something is held back."""
+    async with asyncio.timeout(HELD_SECONDS):
+        return await next_chunk(response)
+
+
+async def _upload(client: ClientConnection, first: bytes) -> AsyncIterator[bytes]:
+    yield first
+    while not client.has_all:
+        yield await client.read()
+    client.watch()
+
+
+def headers_of(scope: Scope) -> Mapping[str, str]:
+    """Return the headers of a request by their names in lower case; they are decoded once."""
+    known: dict[str, str] | None = scope.get(HEADERS_KEY)
+    if known is None:
+        known = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        scope[HEADERS_KEY] = known
+    return known
+
+
+def _raw_path(scope: Scope) -> str:
+    """Return the path as the client wrote it, without the place that the gateway is mounted at."""
+    raw = scope.get("raw_path")
+    path = raw.decode("latin-1") if raw else quote(scope["path"])
+    root = quote(scope.get("root_path", ""))
+    return path.removeprefix(root) if root and path.startswith(f"{root}/") else path
+
+
+def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]

@@ -1,0 +1,136 @@
+"""Govern a request: what the model is sent instead of a list that has outgrown its budget.
+
+The session prepares every request. Where it left everything as it was, the client's own bytes go on, to the last one.
+Where it compacted, the list of messages is rebuilt: untouched messages are the slices that the client sent, and only
+the replacement is new. All other members of the body stay as they came, in their order.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import orjson
+
+from holdfast.apps.gateway.client_body import ClientBody, read_json
+from holdfast.session.request import Request
+from holdfast.wire.answers import Wire
+from holdfast.wire.json_reader import is_list, is_mapping
+
+MAX_CACHE_MARKS = 4
+"""How many cache marks Anthropic accepts in one request."""
+LIST_MEMBERS: Mapping[Wire, str] = {
+    "openai-chat": "messages",
+    "openai-responses": "input",
+    "anthropic": "messages",
+    "gemini": "contents",
+}
+_SYSTEM_ROLES = frozenset({"system", "developer"})
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass(frozen=True, slots=True)
+class RequestExtras:
+    """What a request carries beside its messages, as the session counts it."""
+
+    system: object
+    tools: list[Mapping[str, object]] | None
+
+
+def extras_of(body: ClientBody) -> RequestExtras:
+    """Return the system text and the tools of a request; leading system messages belong to the list."""
+    beside = body.system_slices[: len(body.system_slices) - len(body.leading)]
+    tools = read_json(body.tools_slice)
+    listed = [tool for tool in tools if is_mapping(tool)] if is_list(tools) else None
+    return RequestExtras(read_json(beside[0]) if beside else None, listed)
+
+
+def model_of(path: str, body: ClientBody) -> str | None:
+    """Return the model that a request names: in its body, or in its path as Gemini's do."""
+    if body.model is not None or body.wire != "gemini":
+        return body.model
+    return path.partition("/models/")[2].partition(":")[0].partition("?")[0] or None
+
+
+def is_whole(request: Request, slices: Mapping[int, msgspec.Raw]) -> bool:
+    """Return whether a prepared request has all of a client's messages, unshortened.
+
+    What the client has compacted by itself is not in its list any more. Repairs do not count: what the client sends is
+    between it and its provider, until it has to change anyway.
+    """
+    receipt = request.receipt
+    reduced = {*receipt.clipped, *receipt.elided}
+    for positions in (*receipt.compacted, *receipt.dropped):
+        reduced.update(positions)
+    return reduced.isdisjoint(slices)
+
+
+def governed_body(raw: bytes, body: ClientBody, slices: Mapping[int, msgspec.Raw], request: Request) -> bytes:
+    """Return a body with the messages of a prepared request.
+
+    `slices` are the client's bytes of its messages, by the position where each was recorded.
+    """
+    kept = frozenset(request.receipt.kept)
+    sent: list[bytes] = [bytes(one) for one in body.leading]
+    unsent = dict(slices)
+    replacement: int | None = None
+    for native, position in zip(request.messages, request.positions, strict=True):
+        if position in kept and position in slices:
+            sent.append(bytes(unsent.pop(position)))
+        elif position is None:
+            replacement = len(sent)
+            sent.append(orjson.dumps(native))
+        elif position in slices or not _is_left_to_client(native):
+            sent.append(orjson.dumps(native))
+    if body.wire == "anthropic" and replacement is not None:
+        beside = _mark_count(raw) - sum(_mark_count(bytes(one)) for one in slices.values())
+        if beside + sum(map(_mark_count, sent)) < MAX_CACHE_MARKS:
+            marks = [mark for one in unsent.values() if (mark := _cache_mark(bytes(one))) is not None]
+            sent[replacement] = _with_cache_mark(sent[replacement], marks[-1]) if marks else sent[replacement]
+    members = _MEMBERS.decode(raw)
+    name = LIST_MEMBERS[body.wire]
+    return b"{%s}" % b",".join(
+        b"%s:%s" % (orjson.dumps(key), b"[%s]" % b",".join(sent) if key == name else bytes(value))
+        for key, value in members.items()
+    )
+
+
+def _is_left_to_client(native: Mapping[str, Any]) -> bool:
+    """Return whether a recorded message is sent only if the client's list has it.
+
+    The client's system messages, as they are now, are at the front; reasoning that it left out may be out of date.
+    """
+    return native.get("role") in _SYSTEM_ROLES or native.get("type") == "reasoning"
+
+
+# Cache marks.
+
+
+def _with_cache_mark(raw: bytes, mark: object) -> bytes:
+    """Return a message with the cache mark of one that it replaces."""
+    message = read_json(raw)
+    if not is_mapping(message):
+        return raw
+    content = message.get("content")
+    blocks: object = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if not is_list(blocks) or not blocks or not is_mapping(blocks[-1]) or _mark_of(blocks[-1]):
+        return raw
+    return orjson.dumps({**message, "content": [*blocks[:-1], {**blocks[-1], "cache_control": mark}]})
+
+
+def _cache_mark(raw: bytes) -> object:
+    """Return the last cache mark in a message; None if it has none."""
+    if b'"cache_control"' not in raw:
+        return None
+    message = read_json(raw)
+    content = message.get("content") if is_mapping(message) else None
+    marks = [mark for block in content if (mark := _mark_of(block))] if is_list(content) else []
+    return marks[-1] if marks else None
+
+
+def _mark_of(block: object) -> object:
+    return block.get("cache_control") if is_mapping(block) else None
+
+
+def _mark_count(raw: bytes) -> int:
+    return raw.count(b'"cache_control"')

@@ -1,0 +1,395 @@
+"""Who is speaking: the conversation that a request belongs to, and its part in it.
+
+A client may name its conversation: in the path, in a header, or in the body. Otherwise the messages do. Each answer
+that passes through the gateway is a link in a chain of hashes over the essential content of the messages before it. A
+later list that contains such a link continues that conversation. The first messages alone never identify one: many
+clients begin every conversation with the same words.
+
+A conversation belongs to the gateway's own key (its namespace), never to the key of the upstream, which may change.
+
+Clients also send requests that are not part of the conversation, under the same name: for a title, for memory, for a
+summary. An agent is known by its system text and its tools, so another agent's request is a side call.
+"""
+
+import hashlib
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+import orjson
+
+from holdfast.apps.gateway.client_body import ClientBody, read_json, texts_of
+from holdfast.core.history.events import SideCallPurpose
+from holdfast.stores.base import Store, session_value_key
+from holdfast.wire.answers import JsonMapping, Wire
+from holdfast.wire.formats import canonical_message
+from holdfast.wire.json_reader import is_list, is_mapping
+
+SESSION_HEADERS = (
+    "x-holdfast-session",
+    "x-claude-code-session-id",
+    "thread-id",
+    "session-id",
+    "x-session-id",
+    "x-session-affinity",
+)
+"""Headers that name a conversation, the first that is there; after them any `x-…-session-id`."""
+AGENT_HEADERS = ("x-claude-code-agent-id", "x-agent-id", "x-subagent-id")
+PARENT_HEADERS = ("x-parent-session-id",)
+"""Headers of a sub-agent that names its own session and that of its parent."""
+AGENT_TYPE_HEADERS = ("x-claude-code-agent-type", "x-agent-type")
+UNNAMED_PREFIX = "conversation-"
+"""How the ids of sessions begin whose clients give them no name."""
+MAX_CLIENT_NAME_CHARS = 200
+MAX_INDEXED_ANSWERS = 8_192
+MAX_STORE_LOOKUPS = 64
+"""How many links of a list are looked up in the store, the newest first."""
+MIN_SIMILAR_SHARE = 0.5
+MAX_ORDER_CHARS = 4_000
+MIN_ORDER_CHARS = 160
+_SIDE_CLASSES: Mapping[str, SideCallPurpose] = {"compaction": "summary", "auxiliary": "other"}
+_TITLE = re.compile(r"\btitles?\b", re.IGNORECASE)
+_TALK = re.compile(r"\b(conversation|chat|session|thread|discussion|message|words)\b", re.IGNORECASE)
+_SUMMARY_ORDER = re.compile(
+    r"\b(?:create|write|provide|generate|produce|prepare|compose|output)\s(?:\W?\w+\W{1,2}){0,5}?(?:summary|handoff|checkpoint|\w*snapshot)\b"
+    r"|\bsummari[sz](?:e|es|ing|ation)\s(?:\w+\s){0,4}?(?:conversation|history|session|discussion|context|chat|assistant)\b",
+    re.IGNORECASE,
+)
+_PAST = re.compile(r"\b(conversation|chat|history|context|session|so far|handoff|transcript)\b|snapshot", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"[.\n]")
+_ATTRIBUTION = "x-anthropic-billing-header"
+_FORMATS: Mapping[Wire, str] = {
+    "openai-chat": "openai-chat",
+    "openai-responses": "openai-responses",
+    "anthropic": "anthropic-messages",
+    "gemini": "gemini",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What a request says about itself, in its path, headers and body."""
+
+    name: str | None = None
+    """The conversation's name, if the client gives one that is its own."""
+    cache_key: str | None = None
+    """A name that several conversations may share, such as `prompt_cache_key`."""
+    response_id: str | None = None
+    """The response that this request continues at the provider."""
+    agent: str | None = None
+    """The id of the sub-agent that speaks."""
+    agent_type: str = "agent"
+    purpose: SideCallPurpose | None = None
+    """What a side call is for, if the client says that this is one."""
+    has_compacted: bool = False
+    """Whether the client says that it has compacted its list."""
+    window: str | None = None
+    """Which window of its conversation the client is in: another one after each compaction of its own."""
+
+
+def read_signals(path_name: str | None, headers: Mapping[str, str], body: ClientBody) -> Signals:
+    """Return what a request says about itself."""
+    metadata = body.fields.get("metadata")
+    turn = _json_header(headers, "x-codex-turn-metadata")
+    name = path_name or _first(headers, SESSION_HEADERS) or _other_session_header(headers)
+    parent = _first(headers, PARENT_HEADERS)
+    agent = name if parent else _first(headers, AGENT_HEADERS)
+    kinds = (
+        headers.get("x-claude-code-request-class", ""),
+        headers.get("x-interaction-type", "").removeprefix("conversation-"),
+        str(turn.get("request_kind") or ""),
+    )
+    purpose: SideCallPurpose | None = next((_SIDE_CLASSES[kind] for kind in kinds if kind in _SIDE_CLASSES), None)
+    response_id = body.fields.get("previous_response_id")
+    cache_key = body.fields.get("prompt_cache_key")
+    return Signals(
+        name=parent or name or _name_in_body(metadata, body.fields.get("conversation")),
+        cache_key=cache_key if isinstance(cache_key, str) and cache_key else None,
+        response_id=response_id if isinstance(response_id, str) and response_id else None,
+        agent=agent,
+        agent_type=_first(headers, AGENT_TYPE_HEADERS) or "agent",
+        purpose=None if agent and purpose != "summary" else purpose,
+        has_compacted=headers.get("x-claude-code-context-compacted", "").lower() in {"1", "true"},
+        window=headers.get("x-codex-window-id"),
+    )
+
+
+def session_id_for(namespace: str, name: str) -> str:
+    """Return the id of a session in the store; ids of two namespaces never meet, because names have no slash."""
+    own = quote(name, safe=" !#$&'()*+,:;=?@[]~")
+    if len(own) > MAX_CLIENT_NAME_CHARS:
+        own = f"{own[: MAX_CLIENT_NAME_CHARS // 2]}~{hashlib.sha256(own.encode()).hexdigest()[:32]}"
+    return f"{quote(namespace, safe='')}/{own}" if namespace else own
+
+
+def is_unnamed_session(session_id: str, namespace: str, cache_key: str | None) -> bool:
+    """Return whether a session is one of those without a name, or with that key, if the client sends one."""
+    if cache_key is None:
+        return session_id.startswith(session_id_for(namespace, UNNAMED_PREFIX))
+    first = session_id_for(namespace, cache_key)
+    return session_id == first or session_id.startswith(f"{first}.")
+
+
+def _first(headers: Mapping[str, str], names: Iterable[str]) -> str | None:
+    return next((value for name in names if (value := headers.get(name, "").strip())), None)
+
+
+def _other_session_header(headers: Mapping[str, str]) -> str | None:
+    names = sorted(name for name in headers if name.startswith("x-") and name.endswith("-session-id"))
+    return _first(headers, [name for name in names if name not in PARENT_HEADERS])
+
+
+def _name_in_body(metadata: object, conversation: object) -> str | None:
+    found: list[object] = []
+    if is_mapping(metadata):
+        found.append(metadata.get("session_id"))
+        user = metadata.get("user_id")
+        if isinstance(user, str) and user.startswith("{"):
+            try:
+                value = read_json(user.encode())
+            except ValueError:
+                value = None
+            found.append(value.get("session_id") if is_mapping(value) else None)
+    found.append(conversation.get("id") if is_mapping(conversation) else conversation)
+    return next((name for name in found if isinstance(name, str) and name), None)
+
+
+def _json_header(headers: Mapping[str, str], name: str) -> JsonMapping:
+    try:
+        value = read_json(headers.get(name, "{}").encode())
+    except ValueError:
+        return {}
+    return value if is_mapping(value) else {}
+
+
+# Agents.
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """An agent as its requests show it: the sentences of its system text, and its tools."""
+
+    sentences: frozenset[str]
+    tools: frozenset[str]
+
+    @classmethod
+    def of(cls, body: ClientBody) -> "Agent":
+        """Return the agent that speaks in a request."""
+        sentences = (one.strip() for one in _SENTENCE_END.split(body.system_text))
+        hashes = (_digest(one.encode(errors="replace")).hex()[:12] for one in sentences if one)
+        return cls(frozenset(hashes), body.tool_names)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> "Agent":
+        """Return an agent that `to_json` wrote."""
+        return cls(*(frozenset(_texts_in(value.get(name))) for name in ("sentences", "tools")))
+
+    def to_json(self) -> dict[str, object]:
+        """Return the agent as JSON."""
+        return {"sentences": sorted(self.sentences), "tools": sorted(self.tools)}
+
+    def is_same(self, other: "Agent") -> bool:
+        """Return whether a request of `other` may come from this agent, with a changed date or another tool.
+
+        An agent that has tools never speaks without them.
+        """
+        if self.tools and not other.tools:
+            return False
+        is_same_text = _share(self.sentences, other.sentences) >= MIN_SIMILAR_SHARE
+        return is_same_text or (bool(self.tools) and _share(self.tools, other.tools) >= MIN_SIMILAR_SHARE)
+
+
+def _texts_in(value: object) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if is_list(value) else []
+
+
+def _share(one: frozenset[str], other: frozenset[str]) -> float:
+    return len(one & other) / len(one | other) if one or other else 1.0
+
+
+# Side calls that only their words show.
+
+
+def side_purpose_of_words(body: ClientBody) -> SideCallPurpose | None:
+    """Return what a request is for if it has no tools and orders a title or a summary of a conversation."""
+    if body.has_tools:
+        return None
+    words = body.system_text[:MAX_ORDER_CHARS]
+    first = "\n".join(texts_of(body.message(0)))[:MAX_ORDER_CHARS] if body.slices else ""
+    for text in (words, first):
+        if _TITLE.search(text) and _TALK.search(text):
+            return "title"
+    return "summary" if _orders_summary(words) else None
+
+
+def orders_a_summary(message: JsonMapping) -> bool:
+    """Return whether the last text of a user message orders a summary of the conversation."""
+    if message.get("role") != "user":
+        return False
+    texts = texts_of(message)
+    text = texts[-1][:MAX_ORDER_CHARS] if texts else ""
+    return len(text) >= MIN_ORDER_CHARS and _orders_summary(text)
+
+
+def _orders_summary(text: str) -> bool:
+    return bool(_PAST.search(text) and _SUMMARY_ORDER.search(text))
+
+
+# The chain.
+
+
+def _digest(*pieces: bytes) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for piece in pieces:
+        digest.update(piece)
+    return digest.digest()
+
+
+def chain_start(namespace: str, wire: Wire) -> bytes:
+    """Return the link before the first message."""
+    return _digest(f"{namespace}\0{wire}".encode())
+
+
+def next_link(link: bytes, fingerprint: bytes) -> bytes:
+    """Return the link after a message."""
+    return _digest(link, fingerprint)
+
+
+def response_link(namespace: str, response_id: str) -> bytes:
+    """Return the link of a response that the provider stores."""
+    return _digest(f"{namespace}\0response\0{response_id}".encode())
+
+
+def essential_fingerprint(wire: Wire, native: JsonMapping) -> bytes | None:
+    """Return the fingerprint of what a message says; None for an item that clients may leave out later."""
+    if native.get("type") == "reasoning":
+        return None
+    essential = canonical_message(_FORMATS[wire], native)
+    try:
+        content = orjson.dumps(essential, option=orjson.OPT_SORT_KEYS)
+    except (TypeError, orjson.JSONEncodeError):
+        content = repr(sorted(essential.items())).encode(errors="replace")  # half a surrogate pair, a huge number
+    if is_from_model(wire, native):
+        # Clients trim and join what a model said, but nobody edits only its white space.
+        content = content.replace(b"\\n", b"").translate(None, b" ")
+    return _digest(content)
+
+
+def reasoning_key(native: JsonMapping) -> bytes:
+    """Return what identifies an item that has no fingerprint: its encrypted content, or its id."""
+    return _digest(str(native.get("encrypted_content") or native.get("id")).encode(errors="replace"))
+
+
+def is_from_model(wire: Wire, native: JsonMapping) -> bool:
+    """Return whether the model said a message."""
+    role, kind = native.get("role"), native.get("type")
+    if wire == "openai-responses" and role is None:
+        return isinstance(kind, str) and not kind.endswith("_output") and kind != "item_reference"
+    return role in {"assistant", "model"}
+
+
+def is_prompt(native: JsonMapping) -> bool:
+    """Return whether a message is a person's prompt and not the result of a tool."""
+    if native.get("role") != "user":
+        return False
+    content = native.get("content", native.get("parts"))
+    blocks = content if is_list(content) else [content]
+    return any(isinstance(block, str) or (is_mapping(block) and not _is_result(block)) for block in blocks)
+
+
+def _is_result(block: JsonMapping) -> bool:
+    return block.get("type") == "tool_result" or "functionResponse" in block
+
+
+@dataclass(slots=True)
+class Chain:
+    """The messages of a client's list as fingerprints, without leading system messages."""
+
+    start: bytes
+    fingerprints: list[bytes] = field(default_factory=list[bytes])
+    links: list[bytes] = field(default_factory=list[bytes])
+    """The link after each message."""
+    from_model: list[bool] = field(default_factory=list[bool])
+
+    @property
+    def tip(self) -> bytes:
+        """The link after the last message."""
+        return self.links[-1] if self.links else self.start
+
+    def add(self, fingerprint: bytes, *, from_model: bool) -> None:
+        """Append a message."""
+        self.links.append(next_link(self.tip, fingerprint))
+        self.fingerprints.append(fingerprint)
+        self.from_model.append(from_model)
+
+    def first(self, length: int) -> "Chain":
+        """Return the chain of the first messages, as a new value."""
+        return Chain(self.start, self.fingerprints[:length], self.links[:length], self.from_model[:length])
+
+    def answers(self) -> list[int]:
+        """Return how many messages there are up to the end of each answer, the last answer first."""
+        ends = (
+            index + 1
+            for index, is_answer in enumerate(self.from_model)
+            if is_answer and not (index + 1 < len(self.from_model) and self.from_model[index + 1])
+        )
+        return [*ends][::-1]
+
+    def answer_links(self) -> list[bytes]:
+        """Return the link after each answer, the last answer first."""
+        return [self.links[end - 1] for end in self.answers()]
+
+    def shared_length(self, other: "Chain") -> int:
+        """Return how many first messages two chains share."""
+        low, high = 0, min(len(self.links), len(other.links))
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.links[middle - 1] == other.links[middle - 1] else (low, middle - 1)
+        return low
+
+
+class AnswerIndex:
+    """Which sessions have the answer at a link of the chain: the newest in memory, all of them in the store."""
+
+    def __init__(self, store: Store, max_entries: int = MAX_INDEXED_ANSWERS) -> None:
+        self._store = store
+        self._max_entries = max_entries
+        self._known: OrderedDict[bytes, dict[str, None]] = OrderedDict()
+
+    def remember(self, link: bytes, session: str) -> None:
+        """Add an answer to the part in memory."""
+        self._known.setdefault(link, {})[session] = None
+        self._known.move_to_end(link)
+        while len(self._known) > self._max_entries:
+            self._known.popitem(last=False)
+
+    async def add(self, link: bytes, session: str) -> None:
+        """Add an answer durably."""
+        self.remember(link, session)
+        await self._store.put_value(session_value_key(session, "answer", link.hex()), {})
+
+    async def sessions_with(
+        self, links: Sequence[bytes], is_candidate: Callable[[str], bool] = lambda _: True
+    ) -> tuple[bytes, list[str]] | None:
+        """Return the first of the links that any session has, and sessions that have it, the newest last."""
+        for index, link in enumerate(links):
+            found = [session for session in self._known.get(link, ()) if is_candidate(session)]
+            if not found and index < MAX_STORE_LOOKUPS:
+                found = [session for session in await self.stored_sessions(link) if is_candidate(session)]
+            if found:
+                return link, found
+        return None
+
+    async def stored_sessions(self, link: bytes) -> list[str]:
+        """Return the sessions with a link, also those that memory does not have."""
+        prefix = session_value_key("", "answer", link.hex())
+        found = [key.removeprefix(prefix) for key in await self._store.values(prefix)]
+        for session in found:
+            self.remember(link, session)
+        return found
+
+    def forget(self, link: bytes, session: str) -> None:
+        """Remove an entry of a session that was deleted."""
+        self._known.get(link, {}).pop(session, None)

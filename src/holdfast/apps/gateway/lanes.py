@@ -1,0 +1,164 @@
+"""The list of a client beside what its session has recorded.
+
+A lane is one agent's messages in a session: those of the main agent, or those of a sub-agent in a scope of its own. It
+keeps the last list as the bytes that came, so that only messages that are new are parsed and compared.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from holdfast.apps.gateway.client_body import ClientBody, texts_of
+from holdfast.apps.gateway.identity import (
+    Agent,
+    Chain,
+    essential_fingerprint,
+    is_from_model,
+    is_prompt,
+    reasoning_key,
+)
+from holdfast.session.conversation import Conversation
+from holdfast.session.session import Session
+from holdfast.wire.answers import JsonObject, Wire
+
+MAX_SIDE_LISTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ClientList:
+    """The messages of a request as a chain."""
+
+    body: ClientBody
+    chain: Chain
+    lengths: list[int]
+    """How long the chain is after each message: items that clients may leave out do not count."""
+
+    @classmethod
+    def read(cls, body: ClientBody, chain: Chain, lengths: list[int] | None = None) -> "ClientList":
+        """Add the messages of a body to a chain that holds the first of them, if there are `lengths`."""
+        known = list(lengths or ())
+        for native in body.messages(len(known)):
+            if (fingerprint := essential_fingerprint(body.wire, native)) is not None:
+                chain.add(fingerprint, from_model=is_from_model(body.wire, native))
+            known.append(len(chain.links))
+        return cls(body, chain, known)
+
+    @property
+    def last(self) -> JsonObject:
+        """The last message."""
+        return self.body.message(len(self.body.slices) - 1)
+
+    def first_after(self, length: int) -> int:
+        """Return the index in the list of the first message after a number of messages of the chain."""
+        return bisect_right(self.lengths, length)
+
+    def text_after(self, length: int) -> str:
+        """Return the text after a number of messages of the chain."""
+        return "".join(text for native in self.body.messages(self.first_after(length)) for text in texts_of(native))
+
+    def has_prompt_after(self, links: "deque[bytes]") -> bool:
+        """Return whether a prompt follows an answer with one of the links."""
+        ends = (end for end in self.chain.answers() if self.chain.links[end - 1] in links)
+        end = next(ends, None)
+        return end is not None and any(map(is_prompt, self.body.messages(self.first_after(end))))
+
+
+class Lane:
+    """The messages of one agent in a session, as the list of its client has them."""
+
+    def __init__(self, conversation: Conversation, chain: Chain, agent: Agent | None = None) -> None:
+        self.conversation = conversation
+        self.chain = chain
+        self.positions: list[int] = []
+        """Where each message of the chain was recorded."""
+        self.reasoning_positions: dict[bytes, int] = {}
+        """Where items were recorded that have no place in the chain, by their key."""
+        self.agent = agent
+        self.in_flight = 0
+        """How many requests wait for their answer."""
+        self.last_text = ""
+        """The text of the last answer."""
+        self._slices: list[msgspec.Raw] = []
+        self._lengths: list[int] = []
+        self._agent_slices: tuple[list[msgspec.Raw], msgspec.Raw] | None = None
+
+    def read(self, body: ClientBody) -> ClientList:
+        """Return the list of a request; messages that came as the same bytes before are not parsed again."""
+        lengths = self._lengths[: self.count_same(body)]
+        return ClientList.read(body, self.chain.first(lengths[-1] if lengths else 0), lengths)
+
+    def recorded_slices(self, listed: ClientList) -> dict[int, msgspec.Raw]:
+        """Return the messages of a list as they came, by the position where each was recorded."""
+        found: dict[int, msgspec.Raw] = {}
+        for index, (before, after) in enumerate(pairwise((0, *listed.lengths))):
+            position = (
+                self.positions[after - 1]
+                if after > before
+                else self.reasoning_positions.get(reasoning_key(listed.body.message(index)))
+            )
+            if position is not None:
+                found[position] = listed.body.slices[index]
+        return found
+
+    def note_reasoning(self, wire: Wire, natives: Sequence[Mapping[str, Any]], places: Sequence[int]) -> None:
+        """Remember where items were recorded that have no place in the chain."""
+        for native, place in zip(natives, places, strict=True):
+            if essential_fingerprint(wire, native) is None:
+                self.reasoning_positions[reasoning_key(native)] = place
+
+    def count_same(self, body: ClientBody) -> int:
+        """Return how many first messages of a list came as the same bytes before."""
+        new, old = body.slices, self._slices
+        low, high = 0, min(len(new), len(old))
+        if new[:high] == old[:high]:
+            return high
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if new[low:middle] == old[low:middle] else (low, middle - 1)
+        return low
+
+    def keep(self, listed: ClientList) -> None:
+        """Keep a list, to compare the next one with it."""
+        body = listed.body
+        self._slices, self._lengths = body.slices, listed.lengths
+        self._agent_slices = body.system_slices, body.tools_slice
+
+    def agent_of(self, body: ClientBody) -> Agent:
+        """Return the agent that speaks in a request."""
+        is_unchanged = self._agent_slices == (body.system_slices, body.tools_slice)
+        return self.agent if is_unchanged and self.agent else Agent.of(body)
+
+    def is_other_agent(self, body: ClientBody) -> bool:
+        """Return whether a request comes from another agent than the one of this lane."""
+        return self.agent is not None and not self.agent.is_same(self.agent_of(body))
+
+
+@dataclass(slots=True)
+class OpenSession:
+    """A session that the recorder holds open."""
+
+    id: str
+    session: Session
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a request is compared and recorded, never while the upstream answers."""
+    lanes: dict[str, Lane] = field(default_factory=dict[str, Lane])
+    delegates: AsyncExitStack = field(default_factory=AsyncExitStack)
+    side_tips: deque[bytes] = field(default_factory=lambda: deque[bytes](maxlen=MAX_SIDE_LISTS))
+    """The links after the answers of the last side calls."""
+    unsaved_tip: bytes | None = None
+    """The link of the last answer, while only memory has it."""
+    window: str | None = None
+    """Which window of its conversation the client was in."""
+    users: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was said in it yet."""
+        return not len(self.session)

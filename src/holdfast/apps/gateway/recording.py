@@ -1,0 +1,861 @@
+"""Record what passes through the gateway, in the sessions of a store.
+
+`Recorder.receive` finds the conversation of a request and stores the client's new messages. The `Exchange` it returns
+collects the answer as it arrives, and `finish` stores it. Both are durable when they return.
+
+Clients send their whole list with every request. The difference from the list before says what happened: nothing new,
+new messages, an edit or a rewind, a fork, a compaction of the client's own, or a call beside the conversation. A call
+that was taken for a side call by mistake loses nothing: the next prompt after its answer shows that it was none, and
+the whole list is recorded then.
+"""
+
+import asyncio
+import hashlib
+import re
+import secrets
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from http import HTTPStatus
+from time import monotonic
+from typing import Literal, TypeAlias, TypeVar
+
+import msgspec
+import orjson
+
+from holdfast.apps.gateway.client_body import ClientBody, read_body, read_json, texts_of
+from holdfast.apps.gateway.governing import extras_of, governed_body, is_whole, model_of
+from holdfast.apps.gateway.identity import (
+    UNNAMED_PREFIX,
+    Agent,
+    AnswerIndex,
+    Chain,
+    Signals,
+    chain_start,
+    essential_fingerprint,
+    is_from_model,
+    is_prompt,
+    is_unnamed_session,
+    orders_a_summary,
+    read_signals,
+    response_link,
+    session_id_for,
+    side_purpose_of_words,
+)
+from holdfast.apps.gateway.lanes import ClientList, Lane, OpenSession
+from holdfast.apps.gateway.wires import header_line
+from holdfast.core.history.events import SideCallPurpose
+from holdfast.core.history.visibility import SEES_NOTHING
+from holdfast.core.planning.policy import Policy
+from holdfast.errors import HoldfastError, RecordingError, SettingsError
+from holdfast.models.base import Summarizer
+from holdfast.session.delegation import Delegate
+from holdfast.session.log.event_log import Clock, now_ms
+from holdfast.session.request import Request
+from holdfast.session.session import Session
+from holdfast.session.sync import client_summary_in
+from holdfast.stores.base import Store, session_value_key
+from holdfast.stores.open import open_store
+from holdfast.wire.answers import Answer, Wire, answer_text, argument_texts, read_answer
+from holdfast.wire.equivalence import essential_message
+from holdfast.wire.json_reader import is_list
+from holdfast.wire.usage import read_usage
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+Ending: TypeAlias = Literal["complete", "cut", "client_left", "refused"]
+"""How an answer ended: whole; cut by the upstream; left by the client; refused with an error."""
+MAX_HELD_SESSIONS = 256
+MAX_ANSWER_BYTES = 64 * 2**20
+"""How much of an answer is kept to be recorded; a longer one is recorded as cut."""
+MAX_ALIKE_SESSIONS = 64
+"""How many conversations with the same answer are compared with a list."""
+MAX_RECENT = 256
+"""How many of the last conversations are searched for the words that a side call quotes."""
+MIN_QUOTED_CHARS, MAX_QUOTED_CHARS, MAX_QUOTED_PROMPTS = 8, 200, 6
+MIN_SUMMARY_CHARS = 24
+"""A shorter summary does not identify a conversation."""
+MAX_DELEGATED_CHARS, FIRST_PROMPTS = 20_000, 3
+"""How long a sub-agent's task may be, and among how many first messages it is looked for."""
+TOKEN_COUNT_PATHS = ("/count_tokens", ":countTokens", "/input_tokens")
+MAIN_LANE = ""
+
+
+_ONE_LINE_EVENT = re.compile(rb"^data: ?(\{.*)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRequest:
+    """A request of a client, as it came."""
+
+    wire: Wire
+    path: str
+    session_in_path: str | None
+    """The session that the path names."""
+    headers: Mapping[str, str]
+    """By lower-case name."""
+    body: bytes
+    """Decompressed."""
+    namespace: str
+    """Whose conversations these are: the name of the gateway's own key, or empty."""
+    upstream: str
+    """The name of the upstream that answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Happened:
+    """What a list shows; the main agent went on if neither is set."""
+
+    side_call: SideCallPurpose | None = None
+    """What a request beside the conversation is for."""
+    summary: str | None = None
+    """The summary of a compaction that the client has made."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A request that was read."""
+
+    request: ClientRequest
+    body: ClientBody
+    signals: Signals
+    start: bytes
+    """The first link of its chain."""
+
+
+class Recorder:
+    """Records the exchanges of clients in the sessions of a store."""
+
+    def __init__(
+        self,
+        store: str | Store,
+        *,
+        policy: str | Policy = "default",
+        budget: int | None = None,
+        summarizer: str | Summarizer | None = None,
+        max_open_sessions: int = MAX_HELD_SESSIONS,
+        clock: Clock = now_ms,
+    ) -> None:
+        self.store = open_store(store)
+        self._owns_store = isinstance(store, str)
+        self._policy = policy
+        self._budget = budget
+        self._summarizer = summarizer
+        self._clock = clock
+        self._max_open = max_open_sessions
+        self._open: OrderedDict[str, OpenSession] = OrderedDict()
+        self._opening: dict[str, asyncio.Task[OpenSession]] = {}
+        self._index = AnswerIndex(self.store)
+        self._recent: OrderedDict[tuple[str, str], deque[str]] = OrderedDict()
+        """By namespace and session, the last prompts."""
+        self._agent_sessions: OrderedDict[str, str] = OrderedDict()
+        """By the name that a sub-agent gives its own session, the session it works in."""
+        self._delegated: OrderedDict[tuple[str, str], tuple[str, str]] = OrderedDict()
+        """By namespace and argument of a call: the session of the call, and a name for the sub-agent that gets it."""
+        self._summaries: deque[tuple[str, str, str]] = deque(maxlen=MAX_RECENT)
+        """Namespace, session and text of the last summaries that clients had written."""
+        self._by_first: OrderedDict[tuple[str, Wire, bytes], OrderedDict[str, None]] = OrderedDict()
+        """By the first message as it came, the open sessions that begin with it."""
+        self._by_cache_key: OrderedDict[str, str] = OrderedDict()
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    async def receive(self, request: ClientRequest) -> "Exchange":
+        """Record the new messages of a request, and return its exchange; raises `RecordingError`.
+
+        A body that is no request of its wire is not recorded: its exchange has no session. The upstream will refuse it.
+        """
+        try:
+            body = read_body(request.wire, request.body)
+            signals = read_signals(request.session_in_path, request.headers, body)
+            is_readable = bool(body.slices) and bool(body.message(len(body.slices) - 1))
+        except (ValueError, msgspec.MsgspecError):
+            return Exchange(request)
+        if not is_readable:
+            return Exchange(request)
+        reading = _Reading(request, body, signals, chain_start(request.namespace, request.wire))
+        try:
+            return await self.run_to_completion(self._receive(reading))
+        except (HoldfastError, ValueError) as error:
+            raise RecordingError(str(error)) from error
+
+    async def close(self) -> None:
+        """Finish what is being recorded, and close all sessions."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        for opened in list(self._open.values()):
+            await self._close_session(opened)
+        self._open.clear()
+        if self._owns_store:
+            await self.store.close()
+
+    @asynccontextmanager
+    async def session(self, session_id: str) -> AsyncGenerator[OpenSession]:
+        """Hold a session open while it is used."""
+        opened = await self._acquire(session_id)
+        try:
+            yield opened
+        finally:
+            opened.users -= 1
+            await self._evict()
+
+    async def delete(self, session_id: str) -> bool:
+        """Delete a session with all that belongs to it, and return whether it existed."""
+        async with self.session(session_id) as opened, opened.lock:
+            del self._open[session_id]
+            await self._close_session(opened)
+            return await self.store.delete(session_id)
+
+    async def run_to_completion(self, work: Coroutine[object, object, T]) -> T:
+        """Return the result of work that is finished even if the caller is cancelled."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget_task)
+        return await asyncio.shield(task)
+
+    def _forget_task(self, task: asyncio.Task[object]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # the caller may be gone
+
+    # Open sessions.
+
+    async def _acquire(self, session_id: str) -> OpenSession:
+        while (opened := self._open.get(session_id)) is None:
+            task = self._opening.get(session_id)
+            if task is None:
+                task = self._opening[session_id] = asyncio.ensure_future(self._open_session(session_id))
+            await asyncio.shield(task)
+        opened.users += 1
+        self._open.move_to_end(session_id)
+        return opened
+
+    async def _open_session(self, session_id: str) -> OpenSession:
+        try:
+            session = await Session.open(
+                session_id, store=self.store, policy=self._policy, summarizer=self._summarizer, clock=self._clock
+            )
+            opened = self._open[session_id] = OpenSession(session_id, session)
+            return opened
+        finally:
+            del self._opening[session_id]
+
+    async def _evict(self) -> None:
+        while len(self._open) > self._max_open:
+            idle = next((one for one in self._open.values() if not one.users), None)
+            if idle is None:
+                return
+            del self._open[idle.id]
+            await self._close_session(idle)
+
+    async def _close_session(self, opened: OpenSession) -> None:
+        with suppress(HoldfastError):
+            if opened.unsaved_tip:
+                await self._index.add(opened.unsaved_tip, opened.id)
+            await opened.delegates.aclose()
+            await opened.session.close()
+
+    # Finding the conversation.
+
+    async def _receive(self, reading: _Reading) -> "Exchange":
+        request, signals = reading.request, reading.signals
+        if request.path.partition("?")[0].endswith(TOKEN_COUNT_PATHS):
+            return await self._receive_token_count(reading)
+        if not signals.agent and (task := self._delegated_task(reading)):
+            session_id, agent = task
+            async with self.session(session_id) as opened, opened.lock:
+                return await self._record_delegate(replace(reading, signals=replace(signals, agent=agent)), opened)
+        if signals.name:
+            session_id = session_id_for(request.namespace, signals.name)
+            session_id = self._agent_sessions.get(session_id, session_id)
+            if signals.agent:
+                own = session_id_for(request.namespace, signals.agent)
+                self._agent_sessions[own] = session_id
+                _keep_newest(self._agent_sessions, own)
+            return await self._receive_named(reading, session_id)
+        if signals.response_id:
+            found = await self._index.sessions_with([response_link(request.namespace, signals.response_id)])
+            session_id = found[1][-1] if found else self._new_id(request)
+            async with self.session(session_id) as opened, opened.lock:
+                return await self._record_continuation(reading, opened)
+        return await self._receive_unnamed(reading)
+
+    def _delegated_task(self, reading: _Reading) -> tuple[str, str] | None:
+        """Return the session and a name for a sub-agent whose prompt is an argument of a call in that session."""
+        if not self._delegated:
+            return None
+        for native in reading.body.messages(0, FIRST_PROMPTS):
+            for text in texts_of(native) if is_prompt(native) else ():
+                if found := self._delegated.get((reading.request.namespace, text.strip())):
+                    return found
+        return None
+
+    async def _receive_token_count(self, reading: _Reading) -> "Exchange":
+        name = reading.signals.name
+        session_id = session_id_for(reading.request.namespace, name) if name else ""
+        if not session_id or (session_id not in self._open and not await self.store.length(session_id)):
+            return Exchange(reading.request)
+        async with self.session(session_id) as opened:
+            return Exchange(reading.request, _SideSink(self, opened, reading, "other", Chain(reading.start)))
+
+    async def _receive_named(self, reading: _Reading, session_id: str) -> "Exchange":
+        async with self.session(session_id) as opened:
+            known = opened.session.history.format or reading.request.wire
+        if not known.startswith(reading.request.wire):
+            session_id = f"{session_id}.{reading.request.wire}"  # the client went on with another provider
+        async with self.session(session_id) as opened, opened.lock:
+            if opened.is_empty and not (reading.signals.agent or _purpose_without_history(reading)):
+                await self._copy_fork(reading, opened)
+            if "conversation" in reading.body.fields and reading.request.wire == "openai-responses":
+                return await self._record_continuation(reading, opened)
+            return await self._record(reading, opened)
+
+    async def _copy_fork(self, reading: _Reading, opened: OpenSession) -> None:
+        """Begin a new session with the conversation that its first list continues, if another session has it."""
+        chain = ClientList.read(reading.body, Chain(reading.start)).chain
+        found = await self._index.sessions_with(chain.answer_links())
+        if found is None or found[1][-1] == opened.id:
+            return
+        async with self.session(found[1][-1]) as source, source.lock:
+            lane = await self._main_lane(source, reading)
+            shared = lane.chain.shared_length(chain)
+            if not shared:
+                return
+            at = lane.positions[shared] if shared < len(lane.positions) else None
+            other = await source.session.fork(opened.id, at=at)
+            await other.close()
+        await opened.session.refresh()
+        opened.lanes.clear()
+
+    async def _receive_unnamed(self, reading: _Reading) -> "Exchange":
+        """Find the conversation of a request by its messages."""
+        request, body, key = reading.request, reading.body, reading.signals.cache_key
+        listed = self._read_near(reading)
+        chain = listed.chain
+        is_candidate = partial(is_unnamed_session, namespace=request.namespace, cache_key=key)
+        if found := await self._index.sessions_with(chain.answer_links(), is_candidate):
+            link, session_ids = found
+            session_id, is_continued = await self._choose_session(reading, chain, session_ids)
+            if not is_continued:
+                # Before a restart other conversations may have had the same answer to the same words.
+                others = {one for one in await self._index.stored_sessions(link) if is_candidate(one)}
+                other_id, is_continued = await self._choose_session(reading, chain, sorted(others - {*session_ids}))
+                session_id = other_id if is_continued else session_id or other_id
+            if session_id is not None:
+                async with self.session(session_id) as opened, opened.lock:
+                    lane = await self._main_lane(opened, reading)
+                    is_branch = not is_continued and lane.in_flight and not lane.is_other_agent(body)
+                    if not is_branch and not listed.has_prompt_after(opened.side_tips):
+                        return await self._record(reading, opened)
+        elif session_id := self._session_with_summary(reading):
+            async with self.session(session_id) as opened, opened.lock:
+                return await self._record(reading, opened)
+        elif (purpose := _purpose_without_history(reading)) and (session_id := self._session_quoted(reading)):
+            async with self.session(session_id) as opened:
+                return Exchange(request, _SideSink(self, opened, reading, purpose, chain))
+        session_id = await self._id_for_cache_key(reading, listed) if key else self._new_id(request)
+        async with self.session(session_id) as opened, opened.lock:
+            if found:
+                await self._copy_fork(reading, opened)
+            return await self._record(reading, opened)
+
+    async def _id_for_cache_key(self, reading: _Reading, listed: ClientList) -> str:
+        """Return the session for a key that several conversations may share: that of the key, or a new one."""
+        first = session_id_for(reading.request.namespace, reading.signals.cache_key or "")
+        session_id = self._by_cache_key.get(first, first)
+        async with self.session(session_id) as opened, opened.lock:
+            lane = await self._main_lane(opened, reading)
+            is_repeated = lane.chain.tip == listed.chain.tip  # also where both are empty
+            is_beside = lane.is_other_agent(reading.body) or orders_a_summary(listed.last)
+            is_here = not lane.chain.links or is_repeated or is_beside
+            has_summary = client_summary_in(listed.text_after(0), opened.session.history.session_state.client_summaries)
+            if not (is_here or has_summary):
+                session_id = f"{first}.{secrets.token_hex(4)}"
+        self._by_cache_key[first] = session_id
+        _keep_newest(self._by_cache_key, first)
+        return session_id
+
+    async def _choose_session(
+        self, reading: _Reading, chain: Chain, session_ids: Sequence[str]
+    ) -> tuple[str | None, bool]:
+        """Return one of the sessions that have an answer of the list, and whether the list continues all it has."""
+        fallback: str | None = None
+        for session_id in list(reversed(session_ids))[:MAX_ALIKE_SESSIONS]:
+            async with self.session(session_id) as opened, opened.lock:
+                if not len(opened.session):
+                    continue  # it was deleted
+                lane = await self._main_lane(opened, reading)
+                if lane.chain.shared_length(chain) == len(lane.chain.links):
+                    return session_id, True
+                fallback = fallback or session_id
+        return fallback, False
+
+    def _read_near(self, reading: _Reading) -> ClientList:
+        """Return the list of a request, with the help of the open session whose list is most like it."""
+        body, best, nearest = reading.body, 0, None
+        for session_id in self._by_first.get(_first_key(reading), ()):
+            opened = self._open.get(session_id)
+            lane = opened.lanes.get(MAIN_LANE) if opened else None
+            if lane and (same := lane.count_same(body)) > best:
+                best, nearest = same, lane
+        return nearest.read(body) if nearest else ClientList.read(body, Chain(reading.start))
+
+    def _session_with_summary(self, reading: _Reading) -> str | None:
+        """Return the session whose summary, written for a compaction of its client, is in a list."""
+        text = _text_of(reading.body)
+        for namespace, session_id, summary in reversed(self._summaries):
+            is_own = namespace == reading.request.namespace and len(summary) >= MIN_SUMMARY_CHARS
+            if is_own and client_summary_in(text, (summary,)):
+                return session_id
+        return None
+
+    def _session_quoted(self, reading: _Reading) -> str | None:
+        """Return the session whose last prompts a side call quotes, that with most of them."""
+        text, namespace = _text_of(reading.body), reading.request.namespace
+        quoted = [
+            (sum(len(prompt) for prompt in prompts if prompt in text), session_id)
+            for (owner, session_id), prompts in self._recent.items()
+            if owner == namespace
+        ]
+        length, session_id = max(quoted, default=(0, ""))
+        return session_id if length >= MIN_QUOTED_CHARS else None
+
+    def _new_id(self, request: ClientRequest) -> str:
+        return session_id_for(request.namespace, f"{UNNAMED_PREFIX}{self._clock():x}-{secrets.token_hex(4)}")
+
+    # Recording a request.
+
+    async def _main_lane(self, opened: OpenSession, reading: _Reading) -> Lane:
+        """Return the main agent's lane, read from the log if the session was just opened."""
+        if lane := opened.lanes.get(MAIN_LANE):
+            return lane
+        wire, chain = reading.request.wire, Chain(reading.start)
+        stored = await self.store.get_value(session_value_key(opened.id, "client"))
+        lane = Lane(opened.session, chain, Agent.from_json(stored) if stored else None)
+        is_leading = True
+        for position, native in await opened.session.numbered_messages():
+            is_leading = is_leading and native.get("role") in {"system", "developer"}
+            fingerprint = None if is_leading else essential_fingerprint(wire, native)
+            if fingerprint is not None:
+                chain.add(fingerprint, from_model=is_from_model(wire, native))
+                lane.positions.append(position)
+            elif not is_leading:
+                lane.note_reasoning(wire, [native], [position])
+        opened.lanes[MAIN_LANE] = lane
+        return lane
+
+    async def _record(self, reading: _Reading, opened: OpenSession) -> "Exchange":
+        """Record a request in its session. Caller must hold the session's lock."""
+        if reading.signals.agent:
+            return await self._record_delegate(reading, opened)
+        lane = await self._main_lane(opened, reading)
+        listed = lane.read(reading.body)
+        shared = lane.chain.shared_length(listed.chain)
+        happened = await self._compare(reading, opened, lane, listed)
+        if happened.side_call:
+            return Exchange(reading.request, _SideSink(self, opened, reading, happened.side_call, listed.chain))
+        with self._dropping_lane(opened, MAIN_LANE):
+            await self._end_answered_delegates(opened, listed, shared)
+            if happened.summary is not None:
+                natives = [*reading.body.leading_messages(), *reading.body.messages()]
+                name = opened.session.history.format or _format_for(reading.body)
+                await opened.session.sync(natives, format=name, compacted=happened.summary)
+                agent = opened.lanes.pop(MAIN_LANE).agent
+                lane = await self._main_lane(opened, reading)
+                lane.agent = agent
+            else:
+                if shared < len(lane.chain.links):
+                    await opened.session.rewind(to=lane.positions[shared])
+                await self._append(opened, lane, listed, shared)
+            await self._remember_client(reading, opened, lane)
+        lane.keep(listed)
+        self._remember_prompt(reading, opened, listed)
+        exchange = Exchange(reading.request, _LaneSink(self, opened, reading, MAIN_LANE, lane))
+        await self._govern(exchange, reading, lane, listed)
+        return exchange
+
+    @contextmanager
+    def _dropping_lane(self, opened: OpenSession, name: str) -> Generator[None]:
+        """Read a lane again from the log if recording fails half-way."""
+        try:
+            yield
+        except BaseException:
+            opened.lanes.pop(name, None)
+            raise
+
+    async def _append(self, opened: OpenSession, lane: Lane, listed: ClientList, shared: int) -> None:
+        """Record the messages of a list after those that the lane shares with it."""
+        first = listed.first_after(shared)
+        leading = listed.body.leading_messages() if opened.is_empty else []
+        natives = [*leading, *listed.body.messages(first)]
+        name = opened.session.history.format or _format_for(listed.body)
+        places = await lane.conversation.record(natives, format=name) if natives else range(0)
+        lane.note_reasoning(listed.body.wire, natives[len(leading) :], places[len(leading) :])
+        lengths = listed.lengths[first:]
+        numbered = zip(places[len(leading) :], [shared, *lengths], lengths, strict=False)
+        lane.chain = listed.chain
+        lane.positions = lane.positions[:shared] + [place for place, before, after in numbered if after > before]
+
+    async def _compare(self, reading: _Reading, opened: OpenSession, lane: Lane, listed: ClientList) -> "_Happened":
+        """Return what a list says has happened since the last one."""
+        body, signals, chain = reading.body, reading.signals, listed.chain
+        shared, recorded = lane.chain.shared_length(chain), len(lane.chain.links)
+        if signals.purpose:
+            return _Happened(side_call=signals.purpose)
+        if not recorded:
+            return _Happened(side_call=side_purpose_of_words(body))
+        if lane.is_other_agent(body) and not listed.has_prompt_after(opened.side_tips):
+            return _Happened(side_call=side_purpose_of_words(body) or ("memory" if shared == recorded else "other"))
+        is_order = orders_a_summary(listed.last)
+        if shared == recorded:
+            return _Happened(side_call="summary" if is_order and len(chain.links) > recorded else None)
+        if is_order:
+            return _Happened(side_call="summary")
+        summaries, text = opened.session.history.session_state.client_summaries, listed.text_after(shared)
+        if found := client_summary_in(text, summaries):
+            return _Happened(summary=found)
+        if signals.has_compacted or (signals.window and opened.window not in {None, signals.window}):
+            return _Happened(summary=summaries[-1] if summaries else text)
+        if await self._adds_an_order(opened, lane, listed):
+            return _Happened(side_call="summary")
+        return _Happened(side_call="other" if lane.in_flight and len(chain.links) > shared else None)
+
+    async def _adds_an_order(self, opened: OpenSession, lane: Lane, listed: ClientList) -> bool:
+        """Return whether a list ends with an earlier recorded message to which an order was added.
+
+        That is how a client orders a summary of a part of its list: nobody edits a message by adding a block to it
+        after later ones were answered.
+        """
+        shared, content = lane.chain.shared_length(listed.chain), listed.last.get("content")
+        is_earlier = len(listed.chain.links) == shared + 1 and len(lane.positions) > shared + 1
+        if not is_list(content) or not is_earlier:
+            return False
+        [recorded] = await opened.session.messages_at(lane.positions[shared])
+        before = essential_message(recorded).get("content")
+        if not is_list(before) or len(content) <= len(before):
+            return False
+        return essential_message({**listed.last, "content": content[: len(before)]}).get("content") == before
+
+    async def _record_continuation(self, reading: _Reading, opened: OpenSession) -> "Exchange":
+        """Record a list that holds only what is new, because the provider keeps the rest."""
+        lane = await self._main_lane(opened, reading)
+        shared = len(lane.chain.links)
+        with self._dropping_lane(opened, MAIN_LANE):
+            await self._append(opened, lane, ClientList.read(reading.body, lane.chain.first(shared)), shared)
+            await self._remember_client(reading, opened, lane)
+        return Exchange(reading.request, _LaneSink(self, opened, reading, MAIN_LANE, lane))
+
+    # Sub-agents.
+
+    async def _record_delegate(self, reading: _Reading, opened: OpenSession) -> "Exchange":
+        """Record a request of a sub-agent, in a scope of its own."""
+        body, signals, name = reading.body, reading.signals, reading.signals.agent or ""
+        lane = opened.lanes.get(name)
+        listed = lane.read(body) if lane else ClientList.read(body, Chain(reading.start))
+        if signals.purpose:
+            return Exchange(reading.request, _SideSink(self, opened, reading, signals.purpose, listed.chain))
+        shared = lane.chain.shared_length(listed.chain) if lane else 0
+        if lane is None or shared < len(lane.chain.links):
+            # It is new, or its list has changed: it goes on in a new scope, and what it did before stays.
+            task = "\n".join(texts_of(body.message(0)))[-MAX_DELEGATED_CHARS:]
+            context = opened.session.delegate(signals.agent_type, task=task, sees=SEES_NOTHING, adds_task_message=False)
+            lane = Lane(await opened.delegates.enter_async_context(context), Chain(reading.start))
+            shared = 0
+        with self._dropping_lane(opened, name):
+            opened.lanes[name] = lane
+            await self._append(opened, lane, listed, shared)
+        lane.keep(listed)
+        exchange = Exchange(reading.request, _LaneSink(self, opened, reading, name, lane))
+        await self._govern(exchange, reading, lane, listed)
+        return exchange
+
+    # Governing.
+
+    async def _govern(self, exchange: "Exchange", reading: _Reading, lane: Lane, listed: ClientList) -> None:
+        """Give an exchange the body that fits the budget: the client's own bytes where nothing had to change."""
+        body, raw = reading.body, reading.request.body
+        extras, slices = extras_of(body), lane.recorded_slices(listed)
+
+        def use(prepared: Request) -> None:
+            exchange.headers["x-holdfast-tokens"] = str(prepared.tokens.total)
+            exchange.headers["x-holdfast-budget"] = str(prepared.receipt.budget.tokens)
+            if not is_whole(prepared, slices):
+                exchange.body = governed_body(raw, body, slices, prepared)
+                exchange.headers["x-holdfast-compacted"] = "1"
+
+        async def shrink(error: str, status: int) -> None:
+            use(await lane.conversation.retry(error, status=status))
+
+        try:
+            use(
+                await lane.conversation.prepare(
+                    self._budget, model=model_of(reading.request.path, body), system=extras.system, tools=extras.tools
+                )
+            )
+        except (HoldfastError, ValueError) as error:
+            # What cannot be governed goes on as it came; the provider has the last word.
+            exchange.headers["x-holdfast-error"] = header_line(f"not governed: {error}")
+        else:
+            exchange.shrink = shrink
+
+    async def _end_answered_delegates(self, opened: OpenSession, listed: ClientList, shared: int) -> None:
+        """End the delegations whose last answer the main agent received."""
+        if len(opened.lanes) == 1:
+            return
+        text = listed.text_after(shared)
+        for name, lane in list(opened.lanes.items()):
+            answer = lane.last_text.strip()
+            if isinstance(lane.conversation, Delegate) and not lane.in_flight and answer and answer in text:
+                await lane.conversation.answer(lane.last_text)
+                del opened.lanes[name]
+
+    # What is kept for the next request.
+
+    async def _remember_client(self, reading: _Reading, opened: OpenSession, lane: Lane) -> None:
+        agent = lane.agent_of(reading.body)
+        opened.window = reading.signals.window or opened.window
+        opened.session.model = reading.body.model
+        if agent != lane.agent:
+            lane.agent = agent
+            client = {"client": reading.request.headers.get("user-agent", "")[:200], "wire": reading.request.wire}
+            await self.store.put_value(session_value_key(opened.id, "client"), client | agent.to_json())
+        if reading.body.slices:
+            known = self._by_first.setdefault(_first_key(reading), OrderedDict())
+            known[opened.id] = None
+            _keep_newest(known, opened.id)
+            _keep_newest(self._by_first, _first_key(reading))
+
+    def _remember_prompt(self, reading: _Reading, opened: OpenSession, listed: ClientList) -> None:
+        if is_prompt(listed.last) and (texts := texts_of(listed.last)):
+            key = reading.request.namespace, opened.id
+            prompts = self._recent.setdefault(key, deque[str](maxlen=MAX_QUOTED_PROMPTS))
+            prompts.append(texts[-1].strip()[:MAX_QUOTED_CHARS])
+            _keep_newest(self._recent, key)
+
+    async def record_answer(self, sink: "_LaneSink", answer: Answer, duration_ms: int) -> None:
+        """Record an answer in the conversation of its request."""
+        opened, lane, wire = sink.opened, sink.lane, sink.reading.request.wire
+        async with opened.lock:
+            lane.in_flight -= 1
+            is_current = opened.lanes.get(sink.lane_name) is lane and lane.chain.tip == sink.tip
+            if not is_current:
+                # The client went on without this answer: another request was faster.
+                await record_side_answer(opened.session, answer, "other")
+                return
+            try:
+                await self._append_answer(sink, answer, duration_ms)
+            except BaseException:
+                opened.lanes.pop(sink.lane_name, None)
+                raise
+            if sink.lane_name != MAIN_LANE:
+                return
+            if sink.reading.signals.name:
+                opened.unsaved_tip = lane.chain.tip
+                self._index.remember(lane.chain.tip, opened.id)
+            else:
+                await self._index.add(lane.chain.tip, opened.id)
+            if answer.response_id and sink.reading.body.fields.get("store") is not False and wire == "openai-responses":
+                await self._index.add(response_link(sink.reading.request.namespace, answer.response_id), opened.id)
+
+    async def _append_answer(self, sink: "_LaneSink", answer: Answer, duration_ms: int) -> None:
+        opened, lane = sink.opened, sink.lane
+        wire, namespace = sink.reading.request.wire, sink.reading.request.namespace
+        if not answer.messages or not _says_something(answer):
+            if answer.usage:
+                await record_side_answer(opened.session, answer, "other")
+        else:
+            usage = answer.usage if has_usage(answer) else None
+            name = opened.session.history.format
+            places = await lane.conversation.record(answer.messages, format=name, usage=usage, duration_ms=duration_ms)
+            lane.note_reasoning(wire, answer.messages, places)
+            for place, native in zip(places, answer.messages, strict=True):
+                if (fingerprint := essential_fingerprint(wire, native)) is not None:
+                    lane.chain.add(fingerprint, from_model=True)
+                    lane.positions.append(place)
+            lane.last_text = answer_text(answer)
+            for text in argument_texts(answer):
+                if MIN_QUOTED_CHARS <= len(text) <= MAX_DELEGATED_CHARS:
+                    agent = f"task-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:12]}"
+                    self._delegated[namespace, text.strip()] = opened.id, agent
+                    _keep_newest(self._delegated, (namespace, text.strip()))
+        if not answer.is_complete:
+            await lane.conversation.interrupt()
+
+    async def record_side_call(self, sink: "_SideSink", answer: Answer) -> None:
+        """Record the answer of a side call."""
+        opened, wire = sink.opened, sink.reading.request.wire
+        await record_side_answer(opened.session, answer, sink.purpose)
+        text = answer_text(answer)
+        if sink.purpose == "summary" and text:
+            self._summaries.append((sink.reading.request.namespace, opened.id, text))
+        for native in answer.messages:
+            if (fingerprint := essential_fingerprint(wire, native)) is not None:
+                sink.chain.add(fingerprint, from_model=True)
+        opened.side_tips.append(sink.chain.tip)
+
+    async def release(self, opened: OpenSession) -> None:
+        """Let go of a session that an exchange held open."""
+        opened.users -= 1
+        await self._evict()
+
+
+async def record_side_answer(session: Session, answer: Answer, purpose: SideCallPurpose) -> None:
+    """Record an answer beside the conversation, with its cost."""
+    usage = answer.usage if has_usage(answer) else None
+    if answer.messages or usage:
+        await session.record_side_call(answer_text(answer), purpose=purpose, model=answer.model, usage=usage)
+
+
+def has_usage(answer: Answer) -> bool:
+    """Return whether an answer has a usage report that can be read."""
+    try:
+        read_usage(answer.usage)
+    except SettingsError:
+        return False
+    return True
+
+
+class _LaneSink:
+    """Where the answer of a conversation goes."""
+
+    def __init__(self, recorder: Recorder, opened: OpenSession, reading: _Reading, lane_name: str, lane: Lane) -> None:
+        self.recorder, self.opened, self.reading = recorder, opened, reading
+        self.lane_name, self.lane = lane_name, lane
+        self.tip = lane.chain.tip
+        """The link after the last message of the request."""
+        lane.in_flight += 1
+        opened.users += 1
+
+    async def store(self, answer: Answer | None, duration_ms: int) -> None:
+        if answer is None:
+            self.lane.in_flight -= 1
+        else:
+            await self.recorder.record_answer(self, answer, duration_ms)
+
+
+class _SideSink:
+    """Where the answer of a side call goes."""
+
+    def __init__(
+        self, recorder: Recorder, opened: OpenSession, reading: _Reading, purpose: SideCallPurpose, chain: Chain
+    ) -> None:
+        self.recorder, self.opened, self.reading = recorder, opened, reading
+        self.purpose: SideCallPurpose = purpose
+        self.chain = chain
+        opened.users += 1
+
+    async def store(self, answer: Answer | None, duration_ms: int) -> None:
+        del duration_ms
+        if answer is not None:
+            await self.recorder.record_side_call(self, answer)
+
+
+class Exchange:
+    """One request on record, and its answer as it arrives."""
+
+    def __init__(self, request: ClientRequest, sink: _LaneSink | _SideSink | None = None) -> None:
+        self.session_id = sink.opened.id if sink else ""
+        """Empty if the request is not recorded."""
+        self.request_id = secrets.token_hex(8)
+        self.body = request.body
+        """What to send: the client's own bytes where nothing was compacted."""
+        self.headers: dict[str, str] = {"x-holdfast-request": self.request_id}
+        if sink:
+            self.headers["x-holdfast-session"] = self.session_id
+        self.tokens = 0
+        """What the answer cost, input and output together, once it is finished; 0 if the provider did not say."""
+        self.shrink: Callable[[str, int], Awaitable[None]] | None = None
+        """Makes `body` smaller after the provider refused it; raises `HoldfastError` if that does not help."""
+        self._wire: Wire = request.wire
+        self._sink = sink
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self._started = monotonic()
+
+    def feed(self, chunk: bytes) -> None:
+        """Take bytes of a successful answer as they arrive."""
+        if self._sink is not None and self._size < MAX_ANSWER_BYTES:
+            self._chunks.append(chunk)
+            self._size += len(chunk)
+
+    async def finish(self, ended: Ending, status: int) -> None:
+        """Record how the answer ended; it is durable when this returns. A second call changes nothing."""
+        sink, self._sink = self._sink, None
+        if sink is None:
+            return
+        is_answer = ended != "refused" and status < HTTPStatus.BAD_REQUEST
+        try:
+            await sink.recorder.run_to_completion(self._store(sink, is_answer=is_answer))
+        except (HoldfastError, ValueError) as error:
+            raise RecordingError(str(error)) from error
+
+    async def _store(self, sink: _LaneSink | _SideSink, *, is_answer: bool) -> None:
+        try:
+            answer = read_answer(self._wire, answer_events(b"".join(self._chunks))) if is_answer else None
+            if answer is not None and has_usage(answer):
+                usage = read_usage(answer.usage)
+                self.tokens = usage.all_input_tokens + usage.output_tokens
+            await sink.store(answer, int((monotonic() - self._started) * 1000))
+        finally:
+            await sink.recorder.release(sink.opened)
+
+
+def answer_events(raw: bytes) -> list[object]:
+    """Return the events of an answer: those of a stream, or the JSON of a response without one."""
+    start = raw[:64].lstrip()
+    if start.startswith((b"{", b"[")):
+        with suppress(ValueError):
+            whole = read_json(raw)
+            return list(whole) if is_list(whole) else [whole]
+        return []
+    # Nearly every event is one line: reading all of them at once takes a third of the time.
+    with suppress(ValueError):
+        return orjson.loads(b"[%s]" % b",".join(_ONE_LINE_EVENT.findall(raw)))
+    found: list[object] = []
+    for event in raw.replace(b"\r\n", b"\n").split(b"\n\n"):
+        data = b"\n".join(line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:"))
+        with suppress(ValueError):
+            found.append(read_json(data))
+    return found
+
+
+def _says_something(answer: Answer) -> bool:
+    return any(
+        message.get("content") or message.get("tool_calls") or message.get("parts") or "type" in message
+        for message in answer.messages
+    )
+
+
+def _text_of(body: ClientBody) -> str:
+    return "".join(text for native in body.messages() for text in texts_of(native))
+
+
+def _purpose_without_history(reading: _Reading) -> SideCallPurpose | None:
+    """Return what a request is for if it says by itself that it is no turn of a conversation."""
+    return reading.signals.purpose or side_purpose_of_words(reading.body)
+
+
+def _keep_newest(values: OrderedDict[K, V], key: K) -> None:
+    """Mark a key as the newest, and forget the oldest ones."""
+    values.move_to_end(key)
+    while len(values) > MAX_RECENT:
+        values.popitem(last=False)
+
+
+def _first_key(reading: _Reading) -> tuple[str, Wire, bytes]:
+    return reading.request.namespace, reading.request.wire, hashlib.sha256(reading.body.slices[0]).digest()
+
+
+def _format_for(body: ClientBody) -> str:
+    """Return the format in which a new session keeps the messages of a wire."""
+    match body.wire:
+        case "anthropic":
+            return "anthropic-messages"
+        case "openai-responses":
+            return "openai-responses-stateless" if body.fields.get("store") is False else "openai-responses"
+        case "gemini":
+            return "gemini-2" if (body.model or "").startswith(("gemini-1", "gemini-2")) else "gemini"
+        case "openai-chat":
+            return "openai-chat"

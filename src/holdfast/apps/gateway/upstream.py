@@ -1,0 +1,273 @@
+"""Calls to providers: one pool of connections, a limit for each phase of a call, and retries where they are safe.
+
+A call is repeated only if the provider cannot have begun to answer: no connection was made, or an idle connection
+turned out to be closed. Every other failure reaches the client, which knows better what to do about it.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Literal, TypeAlias
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from holdfast.apps.gateway.wires import Destination, Provider, upstream_path
+from holdfast.errors import SettingsError
+
+PUBLIC_UPSTREAMS: Mapping[str, str] = {
+    "openai": "https://api.openai.com/v1",
+    "anthropic": "https://api.anthropic.com",
+    "gemini": "https://generativelanguage.googleapis.com",
+}
+"""The base URLs that the providers' own clients use."""
+UPSTREAM_KEYS: Mapping[str, Sequence[str]] = {
+    "anthropic": ("ANTHROPIC_API_KEY",),
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+}
+KEY_HEADERS: Mapping[Provider, str] = {
+    "openai": "authorization",
+    "anthropic": "x-api-key",
+    "gemini": "x-goog-api-key",
+}
+CREDENTIAL_HEADERS = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
+HOP_BY_HOP = frozenset(
+    {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+     "transfer-encoding", "upgrade"}
+)  # fmt: skip
+"""Headers about one connection, which no proxy passes on."""
+SLICE_BYTES = 1 << 18
+"""A larger body is written in slices of this size, between which other requests run."""
+MAX_HEADER_BYTES = 1 << 16
+RETRY_SECONDS = 0.25
+
+Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
+UpstreamFailure: TypeAlias = Literal["unreachable", "timeout", "closed", "invalid"]
+
+
+class UpstreamError(Exception):
+    """Raised when a provider could not be reached or did not answer in HTTP. The client gets it as a 502 or 504."""
+
+    def __init__(self, failure: UpstreamFailure, text: str) -> None:
+        super().__init__(text)
+        self.failure: UpstreamFailure = failure
+        self.status = 504 if failure == "timeout" else 502
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseTimeouts:
+    """How long each phase of a call may take, in seconds."""
+
+    connect_seconds: float = 10.0
+    first_byte_seconds: float = 1_800.0
+    """From the request to the headers of the answer; a model may think for long before it says anything."""
+    silence_seconds: float = 1_800.0
+    """Between two pieces of an answer."""
+    retries: int = 1
+    """How often a connection that failed is tried again."""
+
+
+class Upstreams:
+    """The providers that requests may be forwarded to, by name."""
+
+    def __init__(self, base_urls: Mapping[str, str], environ: Mapping[str, str] | None = None) -> None:
+        self._bases = {name: _checked_base(name, url) for name, url in {**PUBLIC_UPSTREAMS, **base_urls}.items()}
+        self._environ = os.environ if environ is None else environ
+        proxies = getproxies()
+        self._proxies = {
+            name: proxies.get(base.scheme) for name, base in self._bases.items() if not proxy_bypass(base.host or "")
+        }
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._bases
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all upstreams."""
+        return list(self._bases)
+
+    def url(self, destination: Destination, query: str) -> URL:
+        """Return the address of a request, with path and query percent-encoded as the client sent them."""
+        base = self._bases[destination.upstream]
+        path = upstream_path(base.raw_path, destination.path, destination.provider)
+        return URL(f"{base.origin()}{path}{'?' * bool(query)}{query}", encoded=True)
+
+    def proxy(self, name: str) -> str | None:
+        """Return the address of the HTTP proxy that leads to an upstream, from the environment."""
+        return self._proxies.get(name)
+
+    def key_header(self, destination: Destination) -> tuple[str, str] | None:
+        """Return the header with the key of an upstream, if the environment has one."""
+        name = destination.upstream
+        own = f"{name.upper().replace('-', '_')}_API_KEY"
+        for variable in UPSTREAM_KEYS.get(name, (own,)):
+            if key := self._environ.get(variable):
+                header = KEY_HEADERS[destination.provider]
+                return header, f"Bearer {key}" if header == "authorization" else key
+        return None
+
+
+def _checked_base(name: str, url: str) -> URL:
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+        problem = f"{url!r:.80} is not a base URL such as http://127.0.0.1:8000/v1"
+        raise SettingsError("upstream", f"{name}: {problem}")
+    if parts.username or parts.password:
+        raise SettingsError("upstream", f"{name}: the URL has a password; set ${name.upper()}_API_KEY instead")
+    return URL(url.rstrip("/"), encoded=True)
+
+
+class UpstreamClient:
+    """Sends requests to providers. It opens its connections on the event loop of its first request."""
+
+    def __init__(self, timeouts: PhaseTimeouts) -> None:
+        self.timeouts = timeouts
+        self._session: aiohttp.ClientSession | None = None
+
+    async def send(
+        self,
+        method: str,
+        url: URL,
+        headers: CIMultiDict[str],
+        body: bytes | AsyncIterator[bytes] | None,
+        proxy: str | None,
+    ) -> aiohttp.ClientResponse:
+        """Return the answer to a request once its headers are there; raises `UpstreamError`."""
+        failures = 0
+        while True:
+            attempt = SimpleNamespace(is_reused=False)
+            try:
+                async with asyncio.timeout(self.timeouts.first_byte_seconds):
+                    return await self._open_session().request(
+                        method,
+                        url,
+                        headers=headers,
+                        data=_payload(body),
+                        proxy=proxy,
+                        allow_redirects=False,
+                        trace_request_ctx=attempt,
+                    )
+            except (aiohttp.ClientError, OSError) as error:
+                failure = _failure(error, url, self.timeouts)
+                is_safe = attempt.is_reused if failure.failure == "closed" else failure.failure == "unreachable"
+                if not is_safe or failures >= self.timeouts.retries or isinstance(body, AsyncIterator):
+                    raise failure from error
+                failures += 1
+                if failure.failure == "unreachable":
+                    await asyncio.sleep(RETRY_SECONDS)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            traces = aiohttp.TraceConfig()
+            traces.on_connection_reuseconn.append(_note_reuse)
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.timeouts.connect_seconds),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+                max_line_size=MAX_HEADER_BYTES,
+                max_field_size=MAX_HEADER_BYTES,
+                max_headers=1_024,
+                trace_configs=[traces],
+            )
+        return self._session
+
+
+async def _note_reuse(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
+    context.trace_request_ctx.is_reused = True
+
+
+def _payload(body: bytes | AsyncIterator[bytes] | None) -> bytes | AsyncIterator[bytes] | None:
+    return _slices(body) if isinstance(body, bytes) and len(body) > SLICE_BYTES else body
+
+
+async def _slices(body: bytes) -> AsyncIterator[bytes]:
+    view = memoryview(body)
+    for start in range(0, len(view), SLICE_BYTES):
+        yield bytes(view[start : start + SLICE_BYTES])
+
+
+async def next_chunk(response: aiohttp.ClientResponse) -> bytes:
+    """Return the next bytes of an answer as they arrived; empty at its end. Raises if the answer was cut."""
+    try:
+        return await response.content.readany()
+    except aiohttp.ClientError:
+        # What arrived before the cut is still in the buffer, and a client without a gateway would see it.
+        if rest := response.content._read_nowait(-1):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            return rest
+        raise
+
+
+def _failure(error: Exception, url: URL, timeouts: PhaseTimeouts) -> UpstreamError:
+    where = f"{url.scheme}://{url.authority}"
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return UpstreamError("timeout", f"{where} did not accept a connection in {timeouts.connect_seconds:g} s")
+    if isinstance(error, TimeoutError):
+        return UpstreamError("timeout", f"{where} did not answer in {timeouts.first_byte_seconds:g} s")
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ClientProxyConnectionError):
+        reason = error.strerror or error.os_error
+        return UpstreamError("unreachable", f"{where} cannot be reached: {reason}; check --upstream and the network")
+    if isinstance(error, aiohttp.ServerDisconnectedError | OSError):
+        return UpstreamError("closed", f"{where} closed the connection before it answered")
+    return UpstreamError("invalid", f"{where} did not answer in HTTP: {type(error).__name__}")
+
+
+def request_headers(
+    headers: Headers, *, body_bytes: int | None, without: frozenset[str] = frozenset(), encodings: bool = False
+) -> CIMultiDict[str]:
+    """Return the headers of a request as they travel on: all but those about the connection, and our own.
+
+    `body_bytes` is the length of the body if it is known. With `encodings`, only those encodings of an answer are
+    asked for that the gateway can read too.
+    """
+    named = _connection_tokens(headers)
+    dropped = HOP_BY_HOP | named | {"host", "content-length", "expect"} | without
+    passed: CIMultiDict[str] = CIMultiDict()
+    for raw_name, raw_value in headers:
+        name = raw_name.decode("latin-1")
+        if name in dropped or name.startswith("x-holdfast-"):
+            continue
+        value = _header_text(raw_value)
+        passed.add(name, _readable_encodings(value) if encodings and name == "accept-encoding" else value)
+    if body_bytes is not None:
+        passed["content-length"] = str(body_bytes)
+    return passed
+
+
+def response_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
+    """Return the headers of an answer as they travel on: all but those about the connection."""
+    dropped = {name.encode() for name in HOP_BY_HOP | _connection_tokens(headers)}
+    return [(name.lower(), value) for name, value in headers if name.lower() not in dropped]
+
+
+def _connection_tokens(headers: Headers) -> frozenset[str]:
+    """Return the headers that `Connection` names as being about this connection."""
+    lists = [value.decode("latin-1") for name, value in headers if name.lower() == b"connection"]
+    return frozenset(token.strip().lower() for one in lists for token in one.split(","))
+
+
+def _header_text(value: bytes) -> str:
+    # aiohttp writes UTF-8; almost every header is ASCII.
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+READABLE_ENCODINGS = ("gzip", "x-gzip", "deflate", "zstd", "identity")
+
+
+def _readable_encodings(value: str) -> str:
+    kept = [one.strip() for one in value.split(",") if one.split(";")[0].strip().lower() in READABLE_ENCODINGS]
+    return ", ".join(kept) or "identity"

@@ -1,0 +1,191 @@
+"""What tells the providers' APIs apart: which one a request speaks, how its streams end, and how its errors look.
+
+Clients recover from errors by their wording and stop at the last event of a stream, so an answer that the gateway
+makes up must look like one of the API that the client speaks.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+from urllib.parse import unquote
+
+from holdfast.wire.answers import Wire
+
+Provider: TypeAlias = Literal["openai", "anthropic", "gemini"]
+"""The APIs that requests are forwarded to; it is also the name of the upstream if the path names none."""
+
+_PREFIX = re.compile(r"/(?P<kind>[su])/(?P<name>[^/]+)(?=/|$)")
+_GEMINI_METHOD = re.compile(r"/models/[^/]+:(?P<method>\w+)$")
+RECORDED_GEMINI_METHODS = frozenset({"generateContent", "streamGenerateContent", "countTokens"})
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where a request goes, read from its path and headers."""
+
+    upstream: str
+    """The name of the upstream."""
+    provider: Provider
+    wire: Wire | None
+    """The API whose messages the body has; None for a request that is only passed on."""
+    path: str
+    """The path after the session and the upstream, percent-encoded as it came."""
+    session: str | None
+    """The session that the path names."""
+
+
+def destination_of(raw_path: str, method: str, headers: Mapping[str, str]) -> Destination:
+    """Return where a request goes. `/s/ID` names its session and `/u/NAME` its upstream, in any order."""
+    named: dict[str, str] = {}
+    path = raw_path
+    while (prefix := _PREFIX.match(path)) and prefix["kind"] not in named:
+        named[prefix["kind"]] = unquote(prefix["name"])
+        path = path[prefix.end() :]
+    path = path or "/"
+    provider = _provider_of(path, headers)
+    wire = _wire_of(path, provider) if method == "POST" else None
+    return Destination(named.get("u", provider), provider, wire, path, named.get("s"))
+
+
+def _provider_of(path: str, headers: Mapping[str, str]) -> Provider:
+    if path.startswith("/v1/messages"):
+        return "anthropic"
+    if path.startswith("/v1beta") or _GEMINI_METHOD.search(path):
+        return "gemini"
+    if path.startswith(("/v1/chat/", "/v1/responses", "/v1/embeddings", "/v1/completions")):
+        return "openai"
+    # `/v1/models` and unknown paths: each provider's own headers tell.
+    if "anthropic-version" in headers or "x-api-key" in headers:
+        return "anthropic"
+    return "gemini" if "x-goog-api-key" in headers else "openai"
+
+
+def _wire_of(path: str, provider: Provider) -> Wire | None:
+    if provider == "anthropic":
+        return "anthropic" if path in {"/v1/messages", "/v1/messages/count_tokens"} else None
+    if provider == "gemini":
+        found = _GEMINI_METHOD.search(path)
+        return "gemini" if found and found["method"] in RECORDED_GEMINI_METHODS else None
+    if path.endswith("/chat/completions"):
+        return "openai-chat"
+    return "openai-responses" if path.endswith(("/responses", "/responses/compact")) else None
+
+
+def upstream_path(base_path: str, path: str, provider: Provider) -> str:
+    """Return the path of a request at its upstream, whose base URL has the path `base_path`.
+
+    The base URL of an OpenAI client contains the version, `/v1`; those of the others do not.
+    """
+    base = base_path.rstrip("/")
+    is_versioned = provider == "openai" or base.endswith("/v1")
+    if is_versioned and (path == "/v1" or path.startswith("/v1/")):
+        path = path.removeprefix("/v1")
+    return base + path
+
+
+# Streams.
+
+STREAM_TYPE = "text/event-stream"
+_LAST_EVENTS: Mapping[Wire, re.Pattern[bytes]] = {
+    "openai-chat": re.compile(rb"^data: ?\[DONE\]", re.MULTILINE),
+    "openai-responses": re.compile(
+        rb'^(?:event: ?|data: ?\{"type": ?")(?:response\.(?:completed|failed|incomplete)|error)\b', re.MULTILINE
+    ),
+    "anthropic": re.compile(rb'^(?:event: ?|data: ?\{"type": ?")(?:message_stop|error)\b', re.MULTILINE),
+    # Google marks the last event by a member of it, and some versions mark every event.
+    "gemini": re.compile(rb'"finishReason"'),
+}
+_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+LONGEST_MARK = 64
+"""How many bytes before a chunk may belong to a mark that continues in it."""
+MAX_HEADER_CHARS = 200
+PINGS: Mapping[Wire, bytes] = {
+    "anthropic": b'event: ping\ndata: {"type": "ping"}\n\n',
+    "openai-chat": b": ping\n\n",
+    "openai-responses": b": ping\n\n",
+}
+"""What fills a silence. Google's own clients read no comments, so a Gemini stream gets none."""
+
+
+class LastEventFinder:
+    """Finds the last event of a stream in chunks that end anywhere.
+
+    The answer is stored before its last event is passed on, so that a client that has seen it all can rely on it.
+    """
+
+    def __init__(self, wire: Wire) -> None:
+        self._mark = _LAST_EVENTS[wire]
+        self._before = b""
+        """The end of what came before: the last line, or a mark may seem to begin a line that was cut here."""
+        self.is_certain = wire != "gemini"
+        """Whether the mark is only in the last event."""
+
+    def find(self, chunk: bytes) -> int | None:
+        """Return where to stop in a chunk so that the last event stays incomplete; None if it is not in there."""
+        window = self._before + chunk
+        found = self._mark.search(window)
+        tail = window[-LONGEST_MARK:]
+        line = tail.rfind(b"\n")
+        # With the three bytes before it, the end of an event is seen that continues in the next chunk.
+        self._before = tail[max(0, line - 3) :] if line >= 0 else b"." + tail
+        if found is None:
+            return None
+        ends = [end.end() for end in _EVENT_END.finditer(window, 0, found.start())]
+        return max(0, (ends[-1] if ends else 0) - len(window) + len(chunk))
+
+
+def has_event_end(data: bytes) -> bool:
+    """Return whether an event ends in these bytes."""
+    return _EVENT_END.search(data) is not None
+
+
+def is_event_boundary(data: bytes) -> bool:
+    """Return whether a stream may be interrupted by another event after these bytes."""
+    return data.endswith((b"\n\n", b"\r\n\r\n", b"\r\r"))
+
+
+# Errors.
+
+_OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+}
+_GEMINI_STATUSES = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    413: "INVALID_ARGUMENT",
+    429: "RESOURCE_EXHAUSTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+FIRST_SERVER_ERROR = 500
+
+
+def header_line(text: str) -> str:
+    """Return a text as the value of a header: one short line."""
+    return "".join(char if char.isprintable() else " " for char in text)[:MAX_HEADER_CHARS]
+
+
+def error_body(provider: Provider, status: int, message: str) -> bytes:
+    """Return the body of an error as the provider's API would write it."""
+    is_server = status >= FIRST_SERVER_ERROR
+    if provider == "anthropic":
+        kind = _ANTHROPIC_TYPES.get(status, "api_error" if is_server else "invalid_request_error")
+        body: object = {"type": "error", "error": {"type": kind, "message": message}}
+    elif provider == "gemini":
+        kind = _GEMINI_STATUSES.get(status, "INTERNAL" if is_server else "FAILED_PRECONDITION")
+        body = {"error": {"code": status, "message": message, "status": kind}}
+    else:
+        kind = _OPENAI_TYPES.get(status, "server_error" if is_server else "invalid_request_error")
+        body = {"error": {"message": message, "type": kind, "param": None, "code": None}}
+    return json.dumps(body, ensure_ascii=False).encode()

@@ -1,0 +1,296 @@
+"""The answer of a provider, put together from its stream, as a client sends it back with its next request.
+
+Each wire sends an answer in pieces of its own. `read_answer` takes the events of a stream, or the one object of a
+response without a stream, and returns the same messages for both. A stream may end at any point: what came is
+returned, without calls whose arguments are not whole, and the answer says that it is not complete.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias, cast
+
+Wire: TypeAlias = Literal["openai-chat", "openai-responses", "anthropic", "gemini"]
+"""A provider's API: its paths, its requests and its streams."""
+JsonObject: TypeAlias = dict[str, Any]
+JsonMapping: TypeAlias = Mapping[str, Any]
+_APPENDED_TEXTS = ("content", "refusal", "reasoning_content", "reasoning")
+_NEEDS_ITS_END = frozenset({"tool_use", "server_tool_use", "thinking", "redacted_thinking"})
+"""Blocks that cannot be sent again in part: a call without its arguments, thinking without its signature."""
+_RESPONSE_ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a provider answered, as far as it came."""
+
+    messages: list[JsonObject] = field(default_factory=list[JsonObject])
+    """The messages or items of the answer, in the format of the request."""
+    is_complete: bool = False
+    """Whether the provider said that the answer ends here."""
+    usage: Mapping[str, object] | None = None
+    """What was billed, as the provider reported it."""
+    model: str | None = None
+    response_id: str | None = None
+
+
+def read_answer(wire: Wire, events: Iterable[object]) -> Answer:
+    """Return the answer of a stream's events; a response without a stream is one event."""
+    reader = _READERS[wire]()
+    for event in events:
+        if isinstance(event, dict):
+            reader.add(cast("JsonObject", event))
+    return reader.answer()
+
+
+def answer_text(answer: Answer) -> str:
+    """Return the text of an answer, without thinking and calls."""
+    texts: list[str] = []
+    for message in answer.messages:
+        content = message.get("content", message.get("parts"))
+        if isinstance(content, str):
+            texts.append(content)
+        texts += [
+            text
+            for block in _objects(content)
+            if not block.get("thought") and isinstance(text := block.get("text"), str)
+        ]
+    return "".join(texts)
+
+
+def argument_texts(answer: Answer) -> list[str]:
+    """Return the texts among the arguments of an answer's calls."""
+    found: list[str] = []
+    for message in answer.messages:
+        blocks = _objects(message.get("content")) + _objects(message.get("parts"))
+        calls = [_object(call.get("function")).get("arguments") for call in _objects(message.get("tool_calls"))]
+        calls += [message.get("arguments"), *(block.get("input") for block in blocks)]
+        calls += [_object(block.get("functionCall")).get("args") for block in blocks]
+        for call in calls:
+            value = json.loads(call) if isinstance(call, str) and _is_json(call) else call
+            found += [text for text in _object(value).values() if isinstance(text, str)]
+    return found
+
+
+class _Reader(Protocol):
+    """Collects the events of one stream."""
+
+    def add(self, event: JsonObject) -> None: ...
+
+    def answer(self) -> Answer: ...
+
+
+class _ChatReader:
+    """OpenAI chat completions: deltas of one message, its calls numbered by `index`."""
+
+    def __init__(self) -> None:
+        self._answer = Answer()
+        self._texts: dict[str, list[str]] = {}
+        self._calls: dict[int, JsonObject] = {}
+        self._has_deltas = False
+
+    def add(self, event: JsonObject) -> None:
+        if usage := event.get("usage"):
+            self._answer.usage = _object(usage) or None
+        choice = next(iter(_objects(event.get("choices"))), JsonObject())
+        if not choice or choice.get("index"):
+            return
+        if not self._has_deltas:
+            _read_names(self._answer, event)
+        self._has_deltas = True
+        if whole := _object(choice.get("message")):
+            self._answer.messages = [whole]
+            self._answer.is_complete = True
+        if choice.get("finish_reason") is not None:
+            self._answer.is_complete = True
+        delta = _object(choice.get("delta"))
+        for name in _APPENDED_TEXTS:
+            if isinstance(text := delta.get(name), str):
+                self._texts.setdefault(name, []).append(text)
+        if calls := delta.get("tool_calls"):
+            for number, piece in enumerate(_objects(calls)):
+                self._add_call(piece, number)
+
+    def _add_call(self, piece: JsonObject, number: int) -> None:
+        index = piece.get("index")
+        call = self._calls.setdefault(
+            index if isinstance(index, int) else number,
+            {"id": "", "type": "function", "function": {"name": "", "arguments": ""}},
+        )
+        call.update({key: value for key, value in piece.items() if value and key not in {"index", "function"}})
+        function = _object(piece.get("function"))
+        call["function"]["name"] += function.get("name") or ""
+        call["function"]["arguments"] += function.get("arguments") or ""
+
+    def answer(self) -> Answer:
+        answer = self._answer
+        if answer.messages or not self._has_deltas:
+            return answer
+        message: JsonObject = {"role": "assistant", "content": None}
+        message |= {name: "".join(pieces) for name, pieces in self._texts.items()}
+        calls = [call for _, call in sorted(self._calls.items())]
+        calls = [call for call in calls if answer.is_complete or _is_json(call["function"]["arguments"])]
+        if calls:
+            message["tool_calls"] = calls
+        if answer.is_complete or calls or any(self._texts.values()):
+            answer.messages = [message]
+        return answer
+
+
+class _AnthropicReader:
+    """Anthropic Messages: content blocks, each with a start, deltas and a stop."""
+
+    def __init__(self) -> None:
+        self._answer = Answer()
+        self._blocks: dict[int, JsonObject] = {}
+        self._arguments: dict[int, list[str]] = {}
+        self._ended: set[int] = set()
+        self._usage: JsonObject = {}
+
+    def add(self, event: JsonObject) -> None:
+        index = event.get("index", 0)
+        match event.get("type"):
+            case "message_start":
+                self._start(_object(event.get("message")))
+            case "message":
+                self._start(event)
+                self._blocks = dict(enumerate(_objects(event.get("content"))))
+                self._ended = set(self._blocks)
+                self._answer.is_complete = True
+            case "content_block_start":
+                self._blocks[index] = dict(_object(event.get("content_block")))
+            case "content_block_delta":
+                self._add_delta(index, _object(event.get("delta")))
+            case "content_block_stop":
+                self._ended.add(index)
+            case "message_delta":
+                reported = _object(event.get("usage")).items()
+                self._usage |= {key: value for key, value in reported if value is not None}
+            case "message_stop":
+                self._answer.is_complete = True
+            case _:
+                pass
+
+    def _start(self, message: JsonObject) -> None:
+        _read_names(self._answer, message)
+        self._usage |= _object(message.get("usage"))
+
+    def _add_delta(self, index: int, delta: JsonObject) -> None:
+        block = self._blocks.setdefault(index, {})
+        if isinstance(pieces := delta.get("partial_json"), str):
+            self._arguments.setdefault(index, []).append(pieces)
+        elif delta.get("type") == "citations_delta":
+            block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
+        else:
+            for name, value in delta.items():
+                if name != "type":
+                    before = block.get(name)
+                    block[name] = before + value if isinstance(before, str) and isinstance(value, str) else value
+
+    def answer(self) -> Answer:
+        answer = self._answer
+        content: list[JsonObject] = []
+        for index, block in sorted(self._blocks.items()):
+            arguments = "".join(self._arguments.get(index, ()))
+            is_ended = index in self._ended
+            if block.get("type") in _NEEDS_ITS_END and not is_ended and not (arguments and _is_json(arguments)):
+                continue
+            if arguments:
+                block["input"] = json.loads(arguments) if _is_json(arguments) else {}
+            content.append(block)
+        if content or answer.is_complete:
+            answer.messages = [{"role": "assistant", "content": content}]
+        answer.usage = self._usage or None
+        return answer
+
+
+class _ResponsesReader:
+    """OpenAI Responses: items, each added and done, and the whole response at the end."""
+
+    def __init__(self) -> None:
+        self._answer = Answer()
+        self._items: dict[int, JsonObject] = {}
+        self._started: dict[int, JsonObject] = {}
+        self._texts: dict[int, list[str]] = {}
+
+    def add(self, event: JsonObject) -> None:
+        kind, index = event.get("type"), event.get("output_index", 0)
+        if kind == "response.output_text.delta":
+            self._texts.setdefault(index, []).append(str(event.get("delta") or ""))
+        elif kind == "response.output_item.added":
+            self._started[index] = _object(event.get("item"))
+        elif kind == "response.output_item.done":
+            self._items[index] = _object(event.get("item"))
+        elif response := _object(event.get("response")) or (event if "output" in event else {}):
+            _read_names(self._answer, response)
+            self._answer.usage = _object(response.get("usage")) or self._answer.usage
+            if kind in _RESPONSE_ENDS or kind is None:
+                self._answer.is_complete = response.get("status") in {"completed", "incomplete"}
+                self._items = dict(enumerate(_objects(response.get("output")))) or self._items
+
+    def answer(self) -> Answer:
+        for index, pieces in self._texts.items():
+            if index not in self._items and self._started.get(index, {}).get("type") == "message":
+                content: list[JsonObject] = [{"type": "output_text", "text": "".join(pieces), "annotations": []}]
+                self._items[index] = self._started[index] | {"content": content, "status": "incomplete"}
+        self._answer.messages = [item for _, item in sorted(self._items.items())]
+        return self._answer
+
+
+class _GeminiReader:
+    """Gemini: chunks of parts."""
+
+    def __init__(self) -> None:
+        self._answer = Answer()
+        self._parts: list[JsonObject] = []
+
+    def add(self, event: JsonObject) -> None:
+        answer = self._answer
+        answer.model = event.get("modelVersion") or answer.model
+        answer.response_id = event.get("responseId") or answer.response_id
+        answer.usage = _object(event.get("usageMetadata")) or answer.usage
+        candidate = next((one for one in _objects(event.get("candidates")) if not one.get("index")), JsonObject())
+        answer.is_complete = answer.is_complete or bool(candidate.get("finishReason"))
+        for part in _objects(_object(candidate.get("content")).get("parts")):
+            last = self._parts[-1] if self._parts else {}
+            is_continued = "text" in last and "text" in part and "thoughtSignature" not in last
+            if is_continued and bool(last.get("thought")) == bool(part.get("thought")):
+                self._parts[-1] = last | part | {"text": f"{last['text']}{part['text']}"}
+            else:
+                self._parts.append(part)
+
+    def answer(self) -> Answer:
+        if self._parts or self._answer.is_complete:
+            self._answer.messages = [{"role": "model", "parts": self._parts}]
+        return self._answer
+
+
+_READERS: Mapping[Wire, Callable[[], _Reader]] = {
+    "openai-chat": _ChatReader,
+    "openai-responses": _ResponsesReader,
+    "anthropic": _AnthropicReader,
+    "gemini": _GeminiReader,
+}
+
+
+def _read_names(answer: Answer, event: JsonObject) -> None:
+    model, response_id = event.get("model"), event.get("id")
+    answer.model = model if isinstance(model, str) else answer.model
+    answer.response_id = response_id if isinstance(response_id, str) else answer.response_id
+
+
+def _object(value: object) -> JsonObject:
+    return cast("JsonObject", value) if isinstance(value, dict) else {}
+
+
+def _objects(value: object) -> list[JsonObject]:
+    items = cast("list[object]", value) if isinstance(value, list) else []
+    return [cast("JsonObject", one) for one in items if isinstance(one, dict)]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True

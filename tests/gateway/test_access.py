@@ -1,0 +1,247 @@
+"""Who may speak to the gateway."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from holdfast.apps.gateway.access import (
+    Access,
+    AccessDeniedError,
+    KeyEntry,
+    Keys,
+    control_token,
+    create_key,
+    key_hash,
+    load_keys,
+)
+from holdfast.errors import SettingsError
+from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
+from tests.gateway.serving import ask, running_gateway
+
+CHAT = b'{"model":"gpt-5","messages":[{"role":"user","content":"hi"}]}'
+TOKEN = "t0ken"
+ROUTES = ["/", "/health", "/metrics", "/v1/models", "/v1/chat/completions", "/holdfast/v1/sessions", "/made/up"]
+
+
+def entry(key: str = "hf-a", **limits: object) -> KeyEntry:
+    return KeyEntry(name="alice", sha256=key_hash(key), namespace="alice", **limits)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "evil.example"},
+        {"host": "127.0.0.1.evil.example:80"},
+        {"host": ""},
+        {"origin": "https://evil.example"},
+        {"origin": "http://localhost:3000"},
+        {"origin": "null"},
+        {"sec_fetch_site": "cross-site"},
+    ],
+)
+async def test_every_route_refuses_web_pages_and_foreign_names(path: str, headers: dict[str, str]) -> None:
+    async with FaultyUpstream() as upstream, running_gateway(upstream.url, access=Access(control_token=TOKEN)) as url:
+        seen = await ask(url, "GET", path, b"", authorization=f"Bearer {TOKEN}", **headers)
+
+    assert (seen.status, upstream.requests) == (403, [])
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:1", "localhost", "LOCALHOST:8787", "[::1]:8787", "app.localhost", "127.0.0.9"]
+)
+def test_every_name_of_the_loopback_interface_is_served(host: str) -> None:
+    Access().check_source({"host": host})
+    Access().check_source({"host": host, "origin": f"http://{host}", "sec-fetch-site": "same-origin"})
+
+
+def test_beyond_loopback_addresses_and_configured_names_are_served() -> None:
+    access = Access(host="0.0.0.0", keys=Keys([entry()]), hosts=frozenset({"llm.example"}))  # noqa: S104
+
+    access.check_source({"host": "10.0.0.7:8787"})
+    access.check_source({"host": "llm.example"})
+    with pytest.raises(AccessDeniedError):
+        access.check_source({"host": "evil.example"})
+
+
+def test_a_gateway_beyond_loopback_needs_keys() -> None:
+    with pytest.raises(SettingsError, match="which needs --keys FILE"):
+        Access(host="0.0.0.0")  # noqa: S104
+
+
+@pytest.mark.parametrize("header", ["authorization", "x_api_key", "x_goog_api_key", "x_holdfast_key"])
+async def test_a_key_of_ours_is_taken_from_the_request_and_never_forwarded(
+    header: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-gateway")
+    value = "Bearer hf-a" if header == "authorization" else "hf-a"
+    access = Access(keys=Keys([entry()]))
+    async with (
+        FaultyUpstream(FaultyAnswer(pieces=[b"{}"])) as upstream,
+        running_gateway(upstream.url, access=access) as url,
+    ):
+        seen = await ask(url, body=CHAT, **{header: value})
+
+    sent = dict(upstream.requests[0].headers)
+    assert (seen.status, sent.get("authorization"), "hf-a" in str(sent)) == (200, "Bearer sk-of-the-gateway", False)
+    assert (seen.header("x-holdfast-session") or "").startswith("alice/")
+
+
+async def test_a_key_of_the_client_is_passed_through_beside_ours() -> None:
+    access = Access(keys=Keys([entry()]))
+    async with (
+        FaultyUpstream(FaultyAnswer(pieces=[b"{}"])) as upstream,
+        running_gateway(upstream.url, access=access) as url,
+    ):
+        await ask(url, body=CHAT, authorization="Bearer sk-own", x_holdfast_key="hf-a")
+        await ask(url, path="/v1beta/models/g:generateContent?key=hf-a&alt=sse", body=CHAT)
+
+    assert upstream.requests[0].header("authorization") == "Bearer sk-own"
+    assert upstream.requests[1].line == "POST /v1beta/models/g:generateContent?alt=sse HTTP/1.1"
+
+
+async def test_a_request_without_a_key_gets_an_error_of_its_api() -> None:
+    async with FaultyUpstream() as upstream, running_gateway(upstream.url, access=Access(keys=Keys([entry()]))) as url:
+        missing = await ask(url, path="/v1/messages", body=CHAT)
+        wrong = await ask(url, body=CHAT, authorization="Bearer hf-b")
+
+    assert (missing.status, json.loads(missing.body)["error"]["type"]) == (401, "authentication_error")
+    assert (wrong.status, upstream.requests) == (401, [])
+
+
+async def test_sessions_of_two_keys_never_meet() -> None:
+    bob = KeyEntry(name="bob", sha256=key_hash("hf-b"), namespace="bob", control=True)
+    access = Access(keys=Keys([entry(control=True), bob]))
+    async with (
+        FaultyUpstream(FaultyAnswer(pieces=[b"{}"])) as upstream,
+        running_gateway(upstream.url, access=access) as url,
+    ):
+        for key in ("hf-a", "hf-b"):
+            await ask(url, body=CHAT, authorization=f"Bearer {key}", x_session_id="same")
+        listed = json.loads((await ask(url, "GET", "/holdfast/v1/sessions", authorization="Bearer hf-b")).body)
+        foreign = await ask(url, "GET", "/holdfast/v1/sessions/alice%2Fsame", authorization="Bearer hf-b")
+
+    assert [one["id"] for one in listed["sessions"]] == ["same"]
+    assert foreign.status == 404
+
+
+def test_requests_above_the_rate_of_a_key_are_told_when_to_come_back() -> None:
+    now = [1_000.0]
+    keys = Keys([entry(requests_per_minute=2)], clock=lambda: now[0])
+
+    keys.admit(entry(requests_per_minute=2))
+    keys.admit(entry(requests_per_minute=2))
+    with pytest.raises(AccessDeniedError) as denied:
+        keys.admit(entry(requests_per_minute=2))
+    now[0] += 30
+    keys.admit(entry(requests_per_minute=2))
+
+    assert (denied.value.status, denied.value.retry_after_seconds) == (429, 30)
+
+
+def test_the_tokens_of_a_key_are_counted_from_midnight_to_midnight() -> None:
+    now = [86_400.0 * 10 + 3_600]
+    one = entry(tokens_per_day=100)
+    keys = Keys([one], clock=lambda: now[0])
+
+    keys.spend(one, 60)
+    keys.admit(one)
+    keys.spend(one, 60)
+    with pytest.raises(AccessDeniedError) as denied:
+        keys.admit(one)
+    now[0] += 82_800
+    keys.admit(one)
+
+    assert denied.value.retry_after_seconds == 82_800
+
+
+def test_a_keys_file_holds_hashes_only_and_is_private(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+
+    first, second = create_key(path, "alice"), create_key(path, "bob", control=True)
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert first not in path.read_text() and second not in path.read_text()  # noqa: PT018
+    assert load_keys(path).find(first) == KeyEntry(name="alice", sha256=key_hash(first), namespace="alice")
+    assert load_keys(path).find(second) == KeyEntry(name="bob", sha256=key_hash(second), namespace="bob", control=True)
+    with pytest.raises(SettingsError, match="already has a key 'bob'"):
+        create_key(path, "bob")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("alice = 3", "alice: must be a table with the sha256 of a key"),
+        ('[alice]\nsha256 = "x"\nrate = 3', "alice.rate: is not known"),
+        ('[alice]\nsha256 = "x"\nrequests_per_minute = 0', "must be a whole number from 1"),
+        ('[alice]\nsha256 = "x"\ncontrol = "yes"', "control: must be bool"),
+        ("[alice", "keys: "),
+    ],
+)
+def test_an_error_in_a_keys_file_names_its_place(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "keys.toml").write_text(text)
+
+    with pytest.raises(SettingsError) as error:
+        load_keys(tmp_path / "keys.toml")
+
+    assert problem in str(error.value)
+    assert str(tmp_path / "keys.toml") in str(error.value)
+
+
+def test_the_control_token_is_made_once_in_a_private_file(tmp_path: Path) -> None:
+    path = tmp_path / "store" / "chats.db.token"
+
+    first, made = control_token(path, {})
+    again, _ = control_token(path, {})
+
+    assert (made, again, path.read_text().strip()) == (path, first, first)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert control_token(path, {"HOLDFAST_CONTROL_TOKEN": "mine"}) == ("mine", None)
+
+
+@pytest.mark.parametrize(
+    ("token", "status"), [("", 401), ("Bearer wrong", 401), ("Basic t0ken", 401), ("Bearer t0ken", 200)]
+)
+async def test_the_control_api_needs_its_token_on_loopback_too(token: str, status: int) -> None:
+    async with FaultyUpstream() as upstream, running_gateway(upstream.url, access=Access(control_token=TOKEN)) as url:
+        seen = await ask(url, "GET", "/holdfast/v1/sessions", authorization=token)
+
+    assert seen.status == status
+
+
+def test_a_key_without_the_right_may_not_use_the_control_api() -> None:
+    access = Access(host="0.0.0.0", keys=Keys([entry()]), control_token=TOKEN)  # noqa: S104
+
+    for token, status in (("hf-a", 403), ("t0ken", 401)):
+        with pytest.raises(AccessDeniedError) as denied:
+            access.check_control({"authorization": f"Bearer {token}"})
+        assert denied.value.status == status
+
+
+async def test_the_tokens_that_a_provider_reports_count_against_the_limit_of_a_key() -> None:
+    usage = {"prompt_tokens": 90, "completion_tokens": 10, "total_tokens": 100}
+    message = {"role": "assistant", "content": "Hi"}
+    answer = json.dumps(
+        {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage}
+    ).encode()
+    access = Access(keys=Keys([entry(tokens_per_day=100)]))
+    async with (
+        FaultyUpstream(FaultyAnswer(pieces=[answer])) as upstream,
+        running_gateway(upstream.url, access=access) as url,
+    ):
+        first = await ask(url, body=CHAT, authorization="Bearer hf-a")
+        second = await ask(url, body=CHAT, authorization="Bearer hf-a")
+
+    assert (first.status, second.status, len(upstream.requests)) == (200, 429, 1)
+    assert int(second.header("retry-after") or 0) > 0
+    assert "has used its 100 tokens of today" in json.loads(second.body)["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/holdfast", "/holdfast/v1", "/holdfast/v2/sessions", "/holdfast/v1/made/up"])
+async def test_a_token_is_never_forwarded_to_a_provider(path: str) -> None:
+    async with FaultyUpstream() as upstream, running_gateway(upstream.url, access=Access(control_token=TOKEN)) as url:
+        seen = [await ask(url, method, path, b"", authorization=f"Bearer {TOKEN}") for method in ("GET", "POST")]
+
+    assert ({one.status for one in seen} <= {404, 405}, upstream.requests) == (True, [])

@@ -1,0 +1,129 @@
+"""`holdfast gateway` as a program."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.apps.cli.main import main
+from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
+from tests.gateway.serving import RawClient, ask
+
+CHAT = b'{"model":"gpt-5","stream":true,"messages":[{"role":"user","content":"hi"}]}'
+STREAM = (("content-type", "text/event-stream"),)
+SSE = [b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n', b"data: [DONE]\n\n"]
+
+
+@asynccontextmanager
+async def started(folder: Path, *arguments: str) -> AsyncGenerator[tuple[Process, str, list[str]]]:
+    """Start the program, and yield it with its address and the lines before that."""
+    program = "import sys; from holdfast.apps.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        "gateway",
+        "--port",
+        "0",
+        "--store",
+        f"sqlite:///{folder}/a.db",
+        *arguments,
+    ]
+    environ = {**os.environ, "HOME": str(folder)}
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE, env=environ)
+    assert process.stderr is not None
+    lines: list[str] = []
+    try:
+        while not (line := (await process.stderr.readline()).decode().strip()).startswith("listening on "):
+            assert line or process.returncode is None, lines
+            lines.append(line)
+        yield process, line.removeprefix("listening on "), lines
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def test_it_says_where_it_listens_and_where_its_token_is_and_finishes_streams_before_it_stops(
+    tmp_path: Path,
+) -> None:
+    at = len(FaultyAnswer(headers=STREAM, framing="close").encoded()[0]) + len(SSE[0])
+    answer = FaultyAnswer(headers=STREAM, pieces=SSE, framing="close", fault="stall", at=at)
+    async with FaultyUpstream(answer) as upstream, started(tmp_path, "--upstream", f"openai={upstream.url}/v1") as one:
+        process, url, lines = one
+        client = RawClient(url)
+        await client.send("POST", "/v1/chat/completions", CHAT)
+        first = await client.read(until=SSE[0])
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(process.wait(), 0.5)
+        await upstream.drop_connections()
+        code = await asyncio.wait_for(process.wait(), 20)
+        client.leave()
+
+    assert (first.status, first.body, code) == (200, SSE[0], 0)
+    token_file = tmp_path / "a.db.token"
+    assert lines == [f"holdfast: the token of the control API is in {token_file}"]
+    assert token_file.stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_recorded_conversation_is_there_after_a_kill(tmp_path: Path) -> None:
+    answer = FaultyAnswer(headers=STREAM, pieces=SSE, framing="chunked")
+    async with FaultyUpstream(answer) as upstream:
+        option = ("--upstream", f"openai={upstream.url}/v1")
+        async with started(tmp_path, *option) as (process, url, _):
+            await ask(url, body=CHAT, x_holdfast_session="s")
+            process.kill()
+            await process.wait()
+        async with started(tmp_path, *option) as (_, url, _):
+            token = (tmp_path / "a.db.token").read_text().strip()
+            seen = await ask(url, "GET", "/holdfast/v1/sessions/s/messages", authorization=f"Bearer {token}")
+
+    assert [one["message"]["content"] for one in json.loads(seen.body)["messages"]] == ["hi", "Hi"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--host", "0.0.0.0"], "--host: 0.0.0.0 can be reached from elsewhere, which needs --keys FILE"),  # noqa: S104
+        (["--upstream", "local"], "--upstream: 'local' must be NAME=URL"),
+        (["--upstream", "local=ftp://h"], "upstream: local: 'ftp://h' is not a base URL"),
+        (["--keys", "/nonexistent/keys.toml"], "keys: No such file or directory"),
+        (["--policy", "other"], "'other' is not known; choose one of: default"),
+        (["--budget", "much"], "--budget: "),
+    ],
+)
+def test_a_wrong_option_is_one_line_on_standard_error(
+    arguments: Sequence[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["gateway", "--store", f"sqlite:///{tmp_path}/a.db", *arguments])
+
+    [line] = capsys.readouterr().err.splitlines()
+    assert code == 2
+    assert message in line
+
+
+def test_a_port_in_use_is_one_line_on_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code = main(["gateway", "--store", f"sqlite:///{tmp_path}/a.db", "--port", str(port)])
+
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert code == 2
+    assert line.startswith(f"holdfast: gateway: cannot listen on 127.0.0.1:{port}: ")
+    assert line.endswith("choose another with --port and --host")
+
+
+def test_a_key_is_printed_once_and_its_hash_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["gateway", "key", "alice", "--keys", str(tmp_path / "keys.toml")])
+
+    key = capsys.readouterr().out.strip()
+    assert (code, key[:3], key in (tmp_path / "keys.toml").read_text()) == (0, "hf-", False)

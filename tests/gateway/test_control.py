@@ -1,0 +1,230 @@
+"""The control API tells what is on record."""
+
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.apps.gateway.access import Access
+from holdfast.stores.jsonl import load_file
+from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
+from tests.gateway.serving import Seen, ask, running_gateway
+
+TOKEN = "t0ken"
+ANSWER = {
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Noted."}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 90, "completion_tokens": 10, "total_tokens": 100},
+}
+
+
+async def control(url: str, path: str, method: str = "GET", body: bytes = b"") -> Seen:
+    return await ask(url, method, f"/holdfast/v1{path}", body, authorization=f"Bearer {TOKEN}")
+
+
+async def value(url: str, path: str, method: str = "GET", body: bytes = b"") -> Any:
+    seen = await control(url, path, method, body)
+    assert seen.status == 200, seen.body
+    return json.loads(seen.body)
+
+
+async def talk(url: str, session: str, *texts: str) -> None:
+    """Say something in a session, and get an answer each time."""
+    messages: list[dict[str, str]] = []
+    for text in texts:
+        messages.append({"role": "user", "content": text})
+        body = json.dumps({"model": "gpt-5", "messages": messages}).encode()
+        await ask(url, body=body, x_holdfast_session=session, user_agent="test/1")
+        messages.append({"role": "assistant", "content": "Noted."})
+
+
+@pytest.fixture
+async def url() -> AsyncGenerator[str]:
+    answer = FaultyAnswer(pieces=[json.dumps(ANSWER).encode()])
+    access = Access(control_token=TOKEN)
+    async with FaultyUpstream(answer) as upstream, running_gateway(upstream.url, access=access) as address:
+        yield address
+
+
+async def test_sessions_are_listed_in_pages_the_newest_change_first(url: str) -> None:
+    for name in ("first", "second", "third"):
+        await talk(url, name, f"hello from {name}")
+
+    page = await value(url, "/sessions?limit=2")
+    rest = await value(url, f"/sessions?limit=2&after={page['next']}")
+    found = await value(url, "/sessions?q=from%20second")
+
+    assert [[one["id"] for one in part["sessions"]] for part in (page, rest, found)] == [
+        ["third", "second"],
+        ["first"],
+        ["second"],
+    ]
+    assert rest["next"] is None
+
+
+async def test_a_session_says_what_it_is(url: str) -> None:
+    await talk(url, "report", "Why does the parser fail on tabs?", "And on spaces?")
+
+    one = await value(url, "/sessions/report")
+
+    assert str(one.pop("updated_at")).endswith("+00:00")
+    assert float(str(one.pop("cost"))) > 0
+    assert one == {
+        "id": "report",
+        "title": "Why does the parser fail on tabs?",
+        "client": "test/1",
+        "model": "gpt-5",
+        "messages": 4,
+        "tokens": 100,
+        "compactions": 0,
+    }
+
+
+async def test_messages_and_events_come_in_pages(url: str) -> None:
+    await talk(url, "s", "one", "two")
+
+    page = await value(url, "/sessions/s/messages?limit=3")
+    rest = await value(url, f"/sessions/s/messages?after={page['next']}")
+    events = await value(url, "/sessions/s/events?limit=1")
+
+    assert [one["message"]["content"] for part in (page, rest) for one in part["messages"]] == [
+        "one", "Noted.", "two", "Noted.",
+    ]  # fmt: skip
+    assert (rest["next"], [one["position"] for one in events["events"]], events["next"]) == (None, [0], 0)
+
+
+async def test_recall_returns_exact_excerpts_with_their_references(url: str) -> None:
+    await talk(url, "s", "the token of file_3.py is K023757", "something else")
+
+    answer = await value(url, "/sessions/s/recall", "POST", b'{"query": "token of file_3.py", "tokens": 500}')
+
+    assert "K023757" in str(answer["text"])
+    assert "#0" in list(answer["references"])
+
+
+async def test_a_deleted_session_is_gone_and_its_name_can_be_used_again(url: str) -> None:
+    await talk(url, "s", "one")
+
+    deleted = await value(url, "/sessions/s", "DELETE")
+    missing = await control(url, "/sessions/s/messages")
+    await talk(url, "s", "another")
+
+    assert (deleted, missing.status) == ({"deleted": True}, 404)
+    assert [one["message"]["content"] for one in (await value(url, "/sessions/s/messages"))["messages"]] == [
+        "another",
+        "Noted.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/sessions/unknown", b"", 404),
+        ("GET", "/sessions?limit=x", b"", 400),
+        ("GET", "/sessions?after=x", b"", 400),
+        ("GET", "/sessions/s/requests/9", b"", 404),
+        ("POST", "/sessions/s/recall", b"{", 400),
+        ("POST", "/sessions/s/recall", b'{"query": 3}', 400),
+        ("POST", "/sessions/s/recall", b'{"query": "a", "tokens": 0}', 400),
+        ("POST", "/sessions/s/recall", b'{"query": ""}', 400),
+    ],
+)
+async def test_a_wrong_request_gets_an_error_that_says_what_is_wrong(
+    url: str, method: str, path: str, body: bytes, status: int
+) -> None:
+    await talk(url, "s", "one")
+
+    seen = await control(url, path, method, body)
+
+    assert (seen.status, bool(json.loads(seen.body)["error"])) == (status, True)
+
+
+async def test_the_description_names_every_route(url: str) -> None:
+    described = await value(url, "/openapi.json")
+
+    assert sorted(described["paths"]) == [
+        "/holdfast/v1/openapi.json",
+        "/holdfast/v1/sessions",
+        "/holdfast/v1/sessions/{id}",
+        "/holdfast/v1/sessions/{id}/compact",
+        "/holdfast/v1/sessions/{id}/events",
+        "/holdfast/v1/sessions/{id}/export",
+        "/holdfast/v1/sessions/{id}/fork",
+        "/holdfast/v1/sessions/{id}/messages",
+        "/holdfast/v1/sessions/{id}/pin",
+        "/holdfast/v1/sessions/{id}/preview",
+        "/holdfast/v1/sessions/{id}/recall",
+        "/holdfast/v1/sessions/{id}/receipts",
+        "/holdfast/v1/sessions/{id}/redo",
+        "/holdfast/v1/sessions/{id}/requests",
+        "/holdfast/v1/sessions/{id}/requests/{number}",
+        "/holdfast/v1/sessions/{id}/requests/{number}/receipt",
+        "/holdfast/v1/sessions/{id}/rewind",
+        "/holdfast/v1/sessions/{id}/undo",
+        "/holdfast/v1/sessions/{id}/unpin",
+    ]
+
+
+LONG = [f"question {number}: " + "a word of the report and " * 40 for number in range(8)]
+
+
+async def test_a_compaction_can_be_seen_made_undone_and_redone(url: str) -> None:
+    await talk(url, "s", *LONG)
+
+    preview = await value(url, "/sessions/s/preview", "POST")
+    before = await value(url, "/sessions/s/receipts")
+    done = await value(url, "/sessions/s/compact", "POST", b'{"focus": "the report"}')
+    undone = await value(url, "/sessions/s/undo", "POST")
+    redone = await value(url, "/sessions/s/redo", "POST")
+    again = await value(url, "/sessions/s/redo", "POST")
+    [receipt] = (await value(url, "/sessions/s/receipts"))["receipts"]
+
+    assert before == {"receipts": []}
+    assert (preview["success"], done["success"], done["trigger"]) == (True, True, "manual")
+    assert done["tokens_after"] < done["tokens_before"]
+    assert "question 0" in done["summary"][0]
+    assert (undone, redone, again) == ({"undone": True}, {"redone": True}, {"redone": False})
+    assert receipt["kind"] == "session.compaction_complete"
+    assert (await value(url, "/sessions/s"))["compactions"] == 1
+
+
+async def test_a_session_is_pinned_rewound_forked_and_exported(url: str, tmp_path: Path) -> None:
+    await talk(url, "s", "one", "two", "three")
+
+    pinned = await value(url, "/sessions/s/pin", "POST", b'{"position": 0}')
+    forked = await value(url, "/sessions/s/fork", "POST", b'{"id": "other", "at": 2}')
+    rewound = await value(url, "/sessions/s/rewind", "POST", b'{"to": 4}')
+    unpinned = await value(url, "/sessions/s/unpin", "POST", b'{"position": 0}')
+    other = await value(url, "/sessions/other/messages")
+    receipt = await value(url, "/sessions/s/requests/1/receipt")
+    exported = await control(url, "/sessions/s/export")
+
+    assert (pinned, forked, rewound, unpinned) == (
+        {"pinned": 0},
+        {"id": "other"},
+        {"rewound_to": 4},
+        {"unpinned": 0},
+    )
+    assert [one["message"]["content"] for one in other["messages"]] == ["one", "Noted."]
+    assert receipt["number"] == 1
+    file = tmp_path / "s.jsonl"
+    file.write_bytes(exported.body)
+    [conversation] = load_file(file).conversations
+    recorded: list[Any] = [record["data"] for _, _, record in conversation.records]
+    assert [one["native"]["content"] for one in recorded if "native" in one] == [
+        "one",
+        "Noted.",
+        "two",
+        "Noted.",
+        "three",
+        "Noted.",
+    ]
+
+
+async def test_what_cannot_be_compacted_is_a_conflict(url: str) -> None:
+    await talk(url, "s", "one")
+
+    seen = await control(url, "/sessions/s/compact", "POST")
+
+    assert (seen.status, bool(json.loads(seen.body)["error"])) == (409, True)

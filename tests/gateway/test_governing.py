@@ -1,0 +1,185 @@
+"""What the gateway sends once a conversation has outgrown its budget."""
+
+import json
+from typing import Any
+
+import pytest
+
+from holdfast import validate
+from holdfast.apps.gateway.client_body import read_body
+from holdfast.apps.gateway.recording import ClientRequest, Exchange, Recorder
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream_events, whole_answer
+from holdfast.wire.answers import Wire, read_answer
+
+BUDGET = 2_500
+WORDS = "the quick brown fox reads every line of a long report " * 12
+PATHS: dict[Wire, str] = {
+    "openai-chat": "/v1/chat/completions",
+    "openai-responses": "/v1/responses",
+    "anthropic": "/v1/messages",
+    "gemini": "/v1beta/models/gemini-2.5-flash:streamGenerateContent",
+}
+LISTS: dict[Wire, str] = {
+    "openai-chat": "messages",
+    "openai-responses": "input",
+    "anthropic": "messages",
+    "gemini": "contents",
+}
+FORMATS: dict[Wire, str] = {
+    "openai-chat": "openai-chat",
+    "openai-responses": "openai-responses-stateless",
+    "anthropic": "anthropic-messages",
+    "gemini": "gemini-2",
+}
+
+
+class Talk:
+    """A client that sends its whole list with each prompt, in bytes of its own style."""
+
+    def __init__(self, recorder: Recorder, wire: Wire, **members: Any) -> None:
+        self.recorder, self.members = recorder, members
+        self.wire: Wire = wire
+        self.messages: list[dict[str, Any]] = []
+        self.number = 0
+        self.raw = b""
+        """The last body, as it was sent."""
+
+    def prompt(self, text: str) -> dict[str, Any]:
+        """Return a prompt as this wire has it."""
+        if self.wire == "gemini":
+            return {"role": "user", "parts": [{"text": text}]}
+        return {"role": "user", "content": text}
+
+    def body(self) -> bytes:
+        """Return the request, with spaces that no encoder of ours would write."""
+        body = {**self.members, LISTS[self.wire]: self.messages, "zz_unknown": {"b": 1, "a": [1.0, 1e3]}}
+        return json.dumps(body, indent=1, separators=(" ,", " : "), ensure_ascii=True).encode()
+
+    async def ask(self, text: str, **headers: str) -> Exchange:
+        """Send a prompt, and take the answer into the list."""
+        self.number += 1
+        self.messages.append(self.prompt(text))
+        self.raw = self.body()
+        request = ClientRequest(
+            wire=self.wire,
+            path=PATHS[self.wire],
+            session_in_path="talk",
+            headers=headers,
+            body=self.raw,
+            namespace="",
+            upstream="x",
+        )
+        exchange = await self.recorder.receive(request)
+        reply = ProviderReply(f"answer {self.number}: {WORDS}")
+        for name, event in stream_events(self.wire, reply, self.number):
+            exchange.feed(event_bytes(name, event))
+        await exchange.finish("complete", 200)
+        self.messages += read_answer(self.wire, [whole_answer(self.wire, reply, self.number)]).messages
+        return exchange
+
+
+def members_of(wire: Wire) -> dict[str, Any]:
+    """Return the members beside the list."""
+    return {} if wire == "gemini" else {"model": "gpt-5", "stream": True, "store": False}
+
+
+def slices_of(raw: bytes, wire: Wire) -> list[dict[str, Any]]:
+    return json.loads(raw)[LISTS[wire]]
+
+
+@pytest.mark.parametrize("wire", PATHS)
+async def test_a_conversation_over_its_budget_is_compacted_and_everything_else_stays_as_it_was(wire: Wire) -> None:
+    recorder = Recorder(MemoryStore(), budget=BUDGET)
+    talk = Talk(recorder, wire, **members_of(wire))
+    compacted: list[int] = []
+
+    for number in range(30):
+        prompt = f"prompt {number}: what about café {number} \\ud83d\\ude00?"
+        exchange = await talk.ask(prompt)
+        listed = slices_of(exchange.body, wire)
+        is_compacted = exchange.headers.get("x-holdfast-compacted") == "1"
+        compacted += [number] * is_compacted
+        assert int(exchange.headers["x-holdfast-tokens"]) <= BUDGET == int(exchange.headers["x-holdfast-budget"])
+        assert validate(listed, FORMATS[wire]) == []
+        assert listed[-1] == talk.prompt(prompt)
+        if is_compacted:
+            given, kept = json.loads(exchange.body), json.loads(talk.raw)
+            del given[LISTS[wire]], kept[LISTS[wire]]
+            assert list(given.items()) == list(kept.items())
+            slices = [bytes(one) for one in read_body(wire, talk.raw).slices]
+            untouched = b",".join(slices[-(len(listed) - 1) :])
+            assert untouched in exchange.body, "messages behind the summary keep their bytes"
+
+    assert compacted
+    assert compacted == list(range(compacted[0], 30)), "a compacted conversation stays so"
+    async with recorder.session("talk") as opened:
+        for number in (0, 7, 29):
+            assert f"answer {number + 1}:" in str(await opened.session.recall(f"answer {number + 1}"))
+    await recorder.close()
+
+
+async def test_between_two_compactions_the_prefix_stays_the_same_bytes() -> None:
+    recorder = Recorder(MemoryStore(), budget=BUDGET)
+    talk = Talk(recorder, "anthropic", **members_of("anthropic"))
+
+    bodies = [(await talk.ask(f"prompt {number}")).body for number in range(40)]
+    lists = [slices_of(body, "anthropic") for body in bodies]
+    breaks = [number for number in range(1, 40) if lists[number][: len(lists[number - 1])] != lists[number - 1]]
+
+    async with recorder.session("talk") as opened:
+        count = len(await opened.session.receipts())
+    await recorder.close()
+    assert len(breaks) == count >= 2
+
+
+async def test_a_cache_mark_in_a_compacted_message_moves_to_its_replacement() -> None:
+    recorder = Recorder(MemoryStore(), budget=BUDGET)
+    talk = Talk(recorder, "anthropic", **members_of("anthropic"))
+    mark = {"type": "ephemeral", "ttl": "1h"}
+    for number in range(3):
+        await talk.ask(f"prompt {number}")
+    marked = talk.messages[2]
+    marked["content"] = [{"type": "text", "text": marked["content"], "cache_control": mark}]
+
+    while (exchange := await talk.ask("more")).headers.get("x-holdfast-compacted") != "1":
+        pass
+
+    found = [
+        (index, block["cache_control"])
+        for index, message in enumerate(slices_of(exchange.body, "anthropic"))
+        for block in (message["content"] if isinstance(message["content"], list) else [])
+        if "cache_control" in block
+    ]
+    await recorder.close()
+    assert found == [(0, mark)]
+
+
+async def test_a_refusal_as_too_long_makes_the_same_request_smaller() -> None:
+    recorder = Recorder(MemoryStore(), budget=100_000)
+    talk = Talk(recorder, "openai-chat", **members_of("openai-chat"))
+    for number in range(20):
+        await talk.ask(f"prompt {number}")
+    talk.messages.append(talk.prompt("and now?"))
+    raw = talk.body()
+    exchange = await recorder.receive(
+        ClientRequest(
+            wire="openai-chat",
+            path=PATHS["openai-chat"],
+            session_in_path="talk",
+            headers={},
+            body=raw,
+            namespace="",
+            upstream="x",
+        )
+    )
+    assert exchange.body == raw
+    assert exchange.shrink is not None
+
+    await exchange.shrink("This model's maximum context length is 2048 tokens, however you requested 5000 tokens", 400)
+
+    assert len(exchange.body) < len(raw) // 2
+    assert exchange.headers["x-holdfast-compacted"] == "1"
+    assert slices_of(exchange.body, "openai-chat")[-1] == talk.prompt("and now?")
+    await exchange.finish("refused", 400)
+    await recorder.close()

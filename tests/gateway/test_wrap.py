@@ -1,0 +1,52 @@
+"""`holdfast wrap` starts an agent behind the gateway and changes nothing else."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.apps.cli.wrap import PROGRAMS, RUN_HOLDFAST
+
+AGENT = """\
+#!{python}
+import json, os, sys
+from urllib.request import urlopen
+given = next((one for one in sys.argv if "base_url" in one), "")
+url = os.environ.get("ANTHROPIC_BASE_URL") or given.split("base_url=")[1].split(chr(34))[1].removesuffix("/v1")
+print(json.dumps({{"arguments": sys.argv[1:], "url": url, "health": urlopen(url + "/health").status}}))
+sys.exit(7)
+"""
+
+
+def wrapped(folder: Path, *arguments: str, path: str) -> subprocess.CompletedProcess[str]:
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    environment = {**os.environ, "HOME": str(home), "PATH": path, "HOLDFAST_STORE": f"sqlite:///{folder}/chats.db"}
+    command = [sys.executable, "-c", RUN_HOLDFAST, "wrap", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("name", ["claude", "codex"])
+def test_an_agent_gets_the_gateways_address_and_its_own_arguments(tmp_path: Path, name: str) -> None:
+    program = tmp_path / "bin" / name
+    program.parent.mkdir()
+    program.write_text(AGENT.format(python=sys.executable))
+    program.chmod(0o700)
+
+    done = wrapped(tmp_path, name, "--budget", "9000", "--", "-p", "What is this?", path=str(program.parent))
+
+    assert done.stdout, done.stderr
+    seen = json.loads(done.stdout)
+    assert (done.returncode, seen["health"], seen["arguments"][-2:]) == (7, 200, ["-p", "What is this?"])
+    assert f"gateway: {seen['url']}; by hand: " in done.stderr
+    assert sorted(one.name for one in (tmp_path / "home").rglob("*") if one.is_file()) == []
+
+
+def test_an_agent_that_is_not_installed_is_named_with_the_way_to_install_it(tmp_path: Path) -> None:
+    done = wrapped(tmp_path, "gemini", path=str(tmp_path))
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (f"holdfast: wrap: there is no program 'gemini' on the path; {PROGRAMS['gemini'].install}\n")

@@ -1,0 +1,64 @@
+"""Answers read from streams."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.testing.provider_streams import ProviderReply, stream_events, whole_answer
+from holdfast.wire.answers import Wire, answer_text, read_answer
+from holdfast.wire.formats import canonical_message
+
+WIRES: tuple[Wire, ...] = ("openai-chat", "openai-responses", "anthropic", "gemini")
+FORMATS = {"openai-chat": "openai-chat", "openai-responses": "openai-responses", "anthropic": "anthropic-messages"}
+REPLIES = (
+    ProviderReply("Hello there, my friend.", tokens=7),
+    ProviderReply(tool="read", arguments={"path": "a.txt", "lines": [1, 2]}, tokens=7),
+)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("reply", REPLIES, ids=["text", "call"])
+def test_a_stream_says_the_same_as_the_whole_answer(wire: Wire, reply: ProviderReply) -> None:
+    streamed = read_answer(wire, [event for _, event in stream_events(wire, reply)])
+    whole = read_answer(wire, [whole_answer(wire, reply)])
+
+    name = FORMATS.get(wire, "gemini")
+    assert [canonical_message(name, one) for one in streamed.messages] == [
+        canonical_message(name, one) for one in whole.messages
+    ]
+    assert (streamed.is_complete, whole.is_complete) == (True, True)
+    assert (streamed.usage is not None, answer_text(streamed)) == (True, reply.text)
+
+
+@settings(max_examples=60, deadline=None)
+@given(wire=st.sampled_from(WIRES), reply=st.sampled_from(REPLIES), data=st.data())
+def test_a_stream_cut_anywhere_gives_the_beginning_of_its_text_and_only_whole_calls(
+    wire: Wire, reply: ProviderReply, data: st.DataObject
+) -> None:
+    events = [event for _, event in stream_events(wire, reply)]
+    cut = read_answer(wire, events[: data.draw(st.integers(0, len(events)))])
+
+    calls = [text for text in (str(cut.messages),) if "path" in text]
+    assert reply.text.startswith(answer_text(cut))
+    assert all("lines" in text and "2]" in text for text in calls)
+
+
+MEMBERS = st.sampled_from(["type", "choices", "delta", "index", "candidates", "item", "usage"])
+VALUES = st.none() | st.integers() | st.just([{}]) | st.just({"content": 3}) | st.text(max_size=3)
+
+
+@settings(max_examples=80, deadline=None)
+@given(events=st.lists(st.dictionaries(MEMBERS, VALUES)), wire=st.sampled_from(WIRES))
+def test_events_of_any_shape_are_read_without_an_error(events: list[object], wire: Wire) -> None:
+    assert read_answer(wire, events).is_complete in {True, False}
+
+
+def test_thinking_is_kept_with_its_signature_and_dropped_without_it() -> None:
+    start = {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": ""}}
+    deltas = [{"type": "thinking_delta", "thinking": "Let me see."}, {"type": "signature_delta", "signature": "c2ln"}]
+    events = [start, *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas)]
+
+    whole = read_answer("anthropic", [*events, {"type": "content_block_stop", "index": 0}])
+    block = {"type": "thinking", "thinking": "Let me see.", "signature": "c2ln"}
+    assert whole.messages == [{"role": "assistant", "content": [block]}]
+    assert read_answer("anthropic", events).messages == []
