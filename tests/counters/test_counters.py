@@ -57,8 +57,8 @@ def test_a_special_token_that_is_only_spelled_out_is_plain_text() -> None:
         ("mistral-large-latest", "mistral_v3", "counted"),
         ("glm-4.6", "glm4", "counted"),
         ("kimi-k2", "kimi_k2", "counted"),
-        ("acme-9000", "o200k_base", "estimated"),
-        (None, "o200k_base", "estimated"),
+        ("acme-9000", "o200k_base by digits", "estimated"),
+        (None, "o200k_base by digits", "estimated"),
     ],
 )
 def test_a_model_is_counted_with_its_familys_vocabulary(model: str | None, name: str, provenance: str) -> None:

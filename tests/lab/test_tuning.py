@@ -60,7 +60,7 @@ def test_versions_are_all_combinations_beside_the_policy_as_it_is() -> None:
     found, left_out = make_versions(DEFAULT, wanted)
 
     assert [(one.settings, one.is_current) for one in found] == [
-        ({"compaction.tail_share": 0.05, "compaction.hard_share": 0.95}, True),
+        ({"compaction.tail_share": 0.02, "compaction.hard_share": 0.95}, True),
         ({"compaction.tail_share": 0.05, "compaction.hard_share": 0.9}, False),
         ({"compaction.tail_share": 0.1, "compaction.hard_share": 0.9}, False),
     ]
@@ -84,8 +84,8 @@ def test_a_policy_without_numbers_wants_to_be_told_what_to_vary() -> None:
 
 def test_the_default_is_varied_where_it_folds_and_in_what_it_keeps() -> None:
     assert parse_variations([], DEFAULT) == {
-        "compaction.tail_share": [0.025, 0.05, 0.1],
-        "compaction.summary_share": [0.03, 0.06, 0.12],
+        "compaction.tail_share": [0.01, 0.02, 0.04],
+        "compaction.summary_share": [0.05, 0.1, 0.2],
         "compaction.min_reuse": [15.0, 30.0, 60.0],
     }
     assert parse_variations([], DEFAULT, has_summary=True)["compaction.soft_share"] == [0.6, 0.8, 0.9]
@@ -124,7 +124,7 @@ def test_rows_that_none_is_better_than_and_the_policy_as_it_is_are_marked() -> N
         (cheap, True, False), (today, True, False), (worse, False, False), (dear, True, False), (undone, False, True),
     ]  # fmt: skip
     assert [line[:4] for line in tradeoff_table(trades, ANTHROPIC).rows] == [
-        ["* ", "0.1", "0.600", "0.500"], ["*▸", "0.05", "0.800", "0.700"], ["  ", "0.15", "0.900", "0.600"],
+        ["* ", "0.1", "0.600", "0.500"], ["*▸", "0.02", "0.800", "0.700"], ["  ", "0.15", "0.900", "0.600"],
         ["* ", "0.2", "1.000", "0.900"], ["  …", "0.3", "", ""],
     ]  # fmt: skip
     assert tradeoff_rows(trades, BUDGET)[-1]["is_partial"]
@@ -139,7 +139,7 @@ def test_tuning_prints_what_each_version_costs_and_keeps(talk: Path, capsys: Cap
     assert code == 0
     assert {row["settings"]["compaction.summary_share"]: row["is_today"] for row in rows} == {
         0.02: False,
-        0.06: True,
+        0.1: True,
         0.3: False,
     }
     assert all(row["cost"] > 0 and 0 <= row["kept"] <= 1 and row["budget"] == BUDGET for row in rows)

@@ -80,6 +80,8 @@ class VocabularyCounter:
         self._splits_digits = family.splits_digits
         self.provenance: Provenance = family.provenance
         self.name = family.vocabulary + (f" × {family.factor}" if family.factor != 1 else "")
+        # Counts are cached by this name, so two ways to count with one vocabulary must not share it.
+        self.name += " by digits" if family.splits_digits else ""
 
     def count(self, text: str) -> int:
         """Return the number of tokens of a text."""
