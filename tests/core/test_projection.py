@@ -10,8 +10,10 @@ from holdfast.core.conversation.batching import (
     ONE_RESULT_PER_MESSAGE,
     RESULTS_IN_ONE_MESSAGE,
 )
-from holdfast.core.conversation.repair import is_valid_history
+from holdfast.core.conversation.messages import Entry
+from holdfast.core.conversation.repair import positioned, positioned_repair, repair_entries
 from holdfast.core.conversation.spans import Span
+from holdfast.core.conversation.tokens import message_tokens
 from holdfast.core.history import events as log
 from holdfast.core.history.projection import Projection
 from holdfast.testing.chat import (
@@ -77,14 +79,19 @@ def test_a_projection_that_grew_is_the_one_made_anew(events: list[tuple[log.Even
         except MalformedInputError:
             continue
         if is_asked:
-            live.projection(COUNTER, scope).is_valid(ONE_RESULT_PER_MESSAGE)
+            live.projection(COUNTER, scope).repaired(ONE_RESULT_PER_MESSAGE, is_interrupted=False)
 
     replayed = RecordedHistory.replay(live.events, format_named)
 
     grown, anew = live.projection(COUNTER, scope), replayed.projection(COUNTER, scope)
     assert state(grown) == state(anew)
     for batching in (ONE_RESULT_PER_MESSAGE, RESULTS_IN_ONE_MESSAGE, CALLS_AS_ITEMS, CALL_AND_RESPONSE_TURNS):
-        assert grown.is_valid(batching) == is_valid_history(anew.entries, batching)
+        numbered = [Entry(entry.message, index) for index, entry in enumerate(anew.entries)]
+        whole = repair_entries(numbered, is_interrupted=True, batching=batching)
+        repaired = grown.repaired(batching, is_interrupted=True)
+        assert repaired.entries == [positioned(entry, anew.entries) for entry in whole.entries]
+        assert repaired.repairs == [positioned_repair(repair, anew.entries) for repair in whole.repairs]
+        assert repaired.tokens == sum(sum(message_tokens(entry.message, COUNTER)) for entry in whole.entries)
 
 
 def test_only_new_messages_are_looked_at_when_nothing_else_has_changed() -> None:

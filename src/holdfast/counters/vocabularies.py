@@ -109,9 +109,14 @@ def model_family(model: str | None) -> ModelFamily:
 
 @cache
 def counter_for(model: str | None) -> Counter:
-    """Return the best available counter for a model."""
+    """Return the best available counter for a model; models of one family share it, and so the counts of messages."""
+    return _family_counter(model_family(model))
+
+
+@cache
+def _family_counter(family: ModelFamily) -> Counter:
     try:
-        return VocabularyCounter(model_family(model))
+        return VocabularyCounter(family)
     except (ImportError, ValueError, OSError):
         return EstimatingCounter()
 

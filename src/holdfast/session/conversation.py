@@ -6,6 +6,7 @@ own. All conversations of a session share one `SessionEngine`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.shorten import RECALL_TOOL
@@ -38,6 +39,7 @@ from holdfast.errors import (
 )
 from holdfast.session.calibration import UsageCalibrator
 from holdfast.session.compaction.compactor import CompactionOptions, Compactor
+from holdfast.session.heavy_work import MAX_INLINE_MESSAGES, count_messages, plan_in_thread
 from holdfast.session.inputs import (
     as_json_messages,
     check_count,
@@ -163,7 +165,11 @@ class Conversation:
         messages = as_json_messages(messages)
         message_format = self._check_format(format, messages)
         scope = self._resolve_scope(scope)
-        natives, decoded = decode_messages(messages, message_format)
+        if len(messages) <= MAX_INLINE_MESSAGES:
+            natives, decoded = decode_messages(messages, message_format)
+        else:
+            natives, decoded = await plan_in_thread(partial(decode_messages, messages, message_format))
+        await count_messages(decoded, counter_for(self.model))
         billed, last = None if usage is None else read_usage(usage), len(natives) - 1
         events = [
             log.MessageAppended(
@@ -182,7 +188,9 @@ class Conversation:
                 await self._engine.calibrator.record_usage(billed, scope)
             if any(message.role == "assistant" for message in decoded):
                 self._engine.overflow_retry.reset(scope)
-            return await self._log.append_messages(events, decoded)
+            places = await self._log.append_messages(events, decoded)
+            await self._builder.extend_ledger(scope)
+            return places
 
     @retried
     async def prepare(

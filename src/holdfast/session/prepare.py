@@ -5,9 +5,11 @@ once, and the request includes them.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from functools import partial
 
+from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.json_values import dump_json
 from holdfast.core.conversation.tokens import Calibration, Counter
 from holdfast.core.history import events as log
@@ -26,6 +28,7 @@ from holdfast.core.planning.plan import (
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.receipt import View
 from holdfast.core.planning.request_stages import NO_PROCESSORS, RequestProcessors
+from holdfast.core.planning.rules.default import DefaultCompaction
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import (
     AwaitSummary,
@@ -43,9 +46,18 @@ from holdfast.models.base import CachedPrefix
 from holdfast.session.calibration import ServedModel, UsageCalibrator
 from holdfast.session.compaction.compactor import Compactor
 from holdfast.session.compaction.summarizer import SentRequest
+from holdfast.session.heavy_work import MAX_INLINE_MESSAGES, MAX_INLINE_TOKENS, count_messages, plan_in_thread
 from holdfast.session.inputs import extras_json
 from holdfast.session.log.event_log import SessionLog
-from holdfast.session.request import Request, policy_hash, request_of, request_prepared_event
+from holdfast.session.request import (
+    EncodedView,
+    Request,
+    ViewPieces,
+    encode_view,
+    policy_hash,
+    request_of,
+    request_prepared_event,
+)
 from holdfast.session.thinking import bind_thinking
 
 
@@ -117,6 +129,8 @@ def _changed_options(history: History, options: RequestOptions) -> list[log.Even
     return events
 
 
+LEDGER_SHARE, LEDGER_TAIL_SHARE = 0.5, 0.1
+"""From the first share of the window on, messages are read for the ledger, except the newest, which have the second."""
 MAX_SUMMARY_WAITS = 2
 """How often one request waits for a summary."""
 
@@ -148,6 +162,9 @@ class RequestBuilder:
         """The user's own stages of each request."""
         self.last_requests: dict[str, SentRequest] = {}
         """By scope, the last request since the session was opened."""
+        self._encoded: dict[str, EncodedView] = {}
+        """By scope, the entries of the last request as they were sent."""
+        self._pieces: dict[str, ViewPieces] = {}
         self.last_prepared: dict[str, LastPrepared] = {}
         """By scope, the last request that no rejection made smaller, until the provider answers it."""
         self._budgets: dict[tuple[str, str | None], Budget] = {}
@@ -194,6 +211,7 @@ class RequestBuilder:
                 async with self._log.lock:
                     if is_refreshed or not self._log.is_loaded:
                         await self._log.refresh()
+                    await self._read_new_messages(options)
                     return await self._attempt(options, reasons, may_wait=may_wait)
             except (StoreError, NotInMemoryError):
                 raise
@@ -203,9 +221,19 @@ class RequestBuilder:
                 is_refreshed = True
                 del reasons[known_reasons:]
 
+    async def _read_new_messages(self, options: RequestOptions) -> None:
+        """Count new messages, and put them into the projection if they are many. Caller must hold the lock."""
+        history, counter, pieces = self._log.history, counter_for(options.model), self._pieces.get(options.scope)
+        if uncounted := history.uncounted_messages(counter, options.scope):
+            await count_messages(uncounted, counter)
+        if len(history) - (pieces.projection.context.length if pieces else 0) > MAX_INLINE_MESSAGES:
+            await plan_in_thread(partial(history.projection, counter, options.scope))
+
     def forget_scope(self, scope: str) -> None:
         """Forget the last request of an agent that will make no more."""
         self.last_requests.pop(scope, None)
+        self._encoded.pop(scope, None)
+        self._pieces.pop(scope, None)
         self._extras_counter.forget(scope)
         self._budgets = {key: budget for key, budget in self._budgets.items() if key[0] != scope}
 
@@ -289,7 +317,7 @@ class RequestBuilder:
         while True:
             plan = make_plan(plan_input, policy)
             # Make a view before the steps too: if none is possible, this raises before anything is recorded.
-            view = view_of(plan_input, policy, self.processors)
+            view = await self._view(plan_input)
             before = before or view
             if plan.now and has_open_round(view, plan_input, policy):
                 plan = after_open_round(plan)
@@ -310,6 +338,35 @@ class RequestBuilder:
         )
         return await self._finish(plan, view, plan_input, options, tuple(dict.fromkeys((*reasons, *view.reasons))))
 
+    async def _view(self, plan_input: PlanInput) -> View:
+        """Return the view of a request; one that has to be fitted is made in a thread."""
+        policy, processors = self._compactor.policy, self.processors
+        is_short = plan_input.tokens <= max(MAX_INLINE_TOKENS, plan_input.situation.limit)
+        if is_short or processors != NO_PROCESSORS:  # the user's functions run where the user calls us
+            return view_of(plan_input, policy, processors)
+        return await plan_in_thread(lambda: view_of(plan_input, policy, processors))
+
+    async def extend_ledger(self, scope: str) -> None:
+        """Read messages for the ledger that the next compaction replaces, so that it need not read them all at once.
+
+        Caller must hold the lock.
+        """
+        last, history = self.last_requests.get(scope), self._log.history
+        if last is None or last.tokens < LEDGER_SHARE * last.window:
+            return
+        counter = counter_for(last.model)
+        has_ledger = isinstance(self._compactor.policy.compaction, DefaultCompaction)
+        if not has_ledger or history.uncounted_messages(counter, scope):
+            return
+        projection = history.projection(counter, scope)
+        last_exchange = uncuttable_span(projection, len(projection) - 1)[0] if len(projection) else 0
+        stop = projection.position_at(min(last_exchange, projection.tail_start(int(LEDGER_TAIL_SHARE * last.window))))
+        with suppress(NotInMemoryError):
+            if history.unread_chars(scope, stop) <= MAX_INLINE_TOKENS:
+                history.ledger(scope, stop)
+            else:
+                await plan_in_thread(lambda: history.ledger(scope, stop))
+
     async def _apply_step(self, step: Step, plan_input: PlanInput, reason: str, *, may_wait: bool) -> bool:
         """Carry out a step, and return whether the request must first wait for a summary."""
         situation, rule = plan_input.situation, self._compactor.policy.compaction or self._compactor.policy.emergency
@@ -324,8 +381,9 @@ class RequestBuilder:
                 await self._compactor.start(step, plan_input, last_request=self.last_requests.get(situation.scope))
             return may_wait
         elif rule is not None:
-            event = replace(compaction_completed_event(step, rule, plan_input), reason=reason)
-            await self._compactor.record_completed(event)
+            made = partial(compaction_completed_event, step, rule, plan_input)
+            event = made() if plan_input.tokens <= MAX_INLINE_TOKENS else await plan_in_thread(made)
+            await self._compactor.record_completed(replace(event, reason=reason))
         return False
 
     async def _finish(
@@ -339,14 +397,9 @@ class RequestBuilder:
             view, prefix_hash, extras_hash = bind_thinking(view, plan_input, hashes, **extras)
             prefix = {"prefix_hash": prefix_hash, "extras_hash": extras_hash}
             reasons = tuple(dict.fromkeys((*reasons, *view.reasons)))
-        request = request_of(
-            view,
-            plan_input,
-            self._log.message_hashes,
-            reasons=reasons,
-            system=options.system,
-            tools=options.tools,
-        )
+        history, encoded = self._log.history, self._encoded.get(scope)
+        encoded = self._encoded[scope] = encode_view(view.entries, history, self._log.message_hashes, encoded)
+        request = request_of(view, encoded, plan_input, reasons=reasons, system=options.system, tools=options.tools)
         prefix_break = self._prefix_break(self.last_requests.get(scope), request, options)
         if not options.refusals:
             self._budgets[scope, options.model] = situation.budget
@@ -370,11 +423,20 @@ class RequestBuilder:
         for step in plan.later:
             if isinstance(step, CompactSpan) and self._compactor.may_start(plan_input):
                 await self._compactor.start(step, plan_input, last_request=sent)
+        pieces = self._pieces.get(scope)
+        if pieces is None or pieces.projection is not plan_input.projection:
+            pieces = self._pieces[scope] = ViewPieces(plan_input.projection)
         await self._log.append(
             usage_measured_event(view, request.tokens, situation),
             *(() if view.truncated is None else (view.truncated,)),
             request_prepared_event(
-                request, view, plan_input, policy_hash(self._compactor.policy), prefix_break=prefix_break, **prefix
+                request,
+                view,
+                plan_input,
+                policy_hash(self._compactor.policy),
+                pieces.extend(view, request.messages),
+                prefix_break=prefix_break,
+                **prefix,
             ),
         )
         self.last_requests[scope] = sent
@@ -382,7 +444,7 @@ class RequestBuilder:
             self._compactor.observers.start_memory_update()
         if scope == log.MAIN:
             # `sync` compares a client's list with the last request of the main agent, the only one that clients see.
-            self._log.last_sent = list(zip(request.messages, request.hashes, request.positions, strict=True))
+            self._log.last_sent = tuple(request.messages), request.hashes, request.positions
         self._calibrator.record_request(options.served_model, request.tokens.counted, scope)
         return request
 
@@ -404,10 +466,9 @@ class RequestBuilder:
         ]
         if changed:
             return log.PrefixBreak(at=0, reason=f"{' and '.join(changed)} changed")
-        pairs = zip(before, after, strict=False)
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1] or pair[0] == pair[1], pairs))
-        if same == len(before):
+        if before == after[: len(before)]:
             return None
+        same = next(index for index, message in enumerate(before) if after[index : index + 1] != [message])
         history, reasons = self._log.history, [*request.receipt.reasons]
         if history.change_count != last.change_count:
             kind = "a compaction" if history.is_last_change_a_compaction else "a change of the context"

@@ -2,11 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from itertools import compress
+from typing import Any, NamedTuple, cast
 
 from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.spans import ranges_without
@@ -14,6 +16,7 @@ from holdfast.core.conversation.tokens import TokenCount
 from holdfast.core.conversation.transcript import MessageFormat, Transcript
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
+from holdfast.core.history.projection import Projection
 from holdfast.core.memory.evictions import EMERGENCY_VIEW_KEY
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.receipt import Receipt, View, receipt_of
@@ -51,10 +54,7 @@ def message_hash(native: Mapping[str, object]) -> str:
 def payload_hash(message_hashes: Iterable[str], *, system: object = None, tools: object = None) -> str:
     """Return the hash of a request; it combines the hashes of its messages, so only new messages are hashed."""
     extras = json.dumps([system, tools], sort_keys=True, separators=(",", ":"), default=str)
-    whole = hashlib.sha256(extras.encode())
-    for one in message_hashes:
-        whole.update(bytes.fromhex(one))
-    return whole.hexdigest()
+    return hashlib.sha256(extras.encode() + bytes.fromhex("".join(message_hashes))).hexdigest()
 
 
 def chain_hash(previous: str, payload: str) -> str:
@@ -86,54 +86,90 @@ def limit_cache_marks(
     )
 
 
+class EncodedView(NamedTuple):
+    """The entries of a view as they are sent, and what became of each; the next view reuses those it begins with."""
+
+    format: MessageFormat
+    entries: list[Entry]
+    messages: list[Mapping[str, object]]
+    hashes: list[str]
+    positions: list[int | None]
+    is_kept: list[bool]
+    """Whether each entry is a recorded message that is sent unchanged."""
+    is_clipped: list[bool]
+    is_elided: list[bool]
+
+
+def encode_view(
+    entries: list[Entry], history: History, known_hashes: dict[int, str], previous: EncodedView | None
+) -> EncodedView:
+    """Return the entries of a view as JSON with their hashes; `known_hashes` caches those of recorded messages."""
+    message_format = history.message_format
+    encoded = EncodedView(message_format, entries, [], [], [], [], [], [])
+    if previous is not None and previous.format is message_format:
+        same = common_length(entries, previous.entries)
+        columns: zip[tuple[list[Any], list[Any]]] = zip(encoded[2:], previous[2:], strict=True)
+        for column, known in columns:
+            column.extend(known[:same])
+    for entry in entries[len(encoded.messages) :]:
+        message, position = entry
+        native = encode_entry(entry, message_format)
+        if position is None or message.repair_notes or native is not message.native:
+            digest = message_hash(native)
+        else:
+            digest = known_hashes.get(position) or message_hash(native)
+            known_hashes[position] = digest
+        recorded = None if position is None else history.entries[position].message
+        is_kept = recorded is not None and (message.is_unedited or message is recorded)
+        encoded.messages.append(native)
+        encoded.hashes.append(digest)
+        encoded.positions.append(position)
+        encoded.is_kept.append(is_kept)
+        encoded.is_clipped.append(not is_kept and recorded is not None and bool(recorded.results))
+        encoded.is_elided.append(not is_kept and recorded is not None and message.media_count < recorded.media_count)
+    return encoded
+
+
+def common_length(one: Sequence[object], other: Sequence[object]) -> int:
+    """Return how many objects two lists have in common at their beginning."""
+    are_same = list(map(operator.is_, one, other))
+    return are_same.index(False) if False in are_same else len(are_same)
+
+
 def request_of(
     view: View,
+    encoded: EncodedView,
     plan_input: PlanInput,
-    hashes: dict[int, str],
     *,
     reasons: tuple[str, ...],
     system: object = None,
     tools: object = None,
 ) -> Request:
-    """Return the request of a session's view; `hashes` caches those of recorded messages by position."""
+    """Return the request of a session's view."""
     history, situation = plan_input.history, plan_input.situation
     extras = recorded_extras(history, situation.scope)
-    message_format = history.message_format
-    messages = [encode_entry(entry, message_format) for entry in view.entries]
-    messages = limit_cache_marks(messages, message_format, **extras)
-    message_hashes: list[str] = []
-    positions: list[int | None] = []
-    kept: list[int] = []
-    clipped: list[int] = []
-    elided: list[int] = []
-    for (message, position), native in zip(view.entries, messages, strict=True):
-        positions.append(position)
-        if position is None or message.repair_notes or native is not message.native:
-            message_hashes.append(message_hash(native))
-        else:
-            if position not in hashes:
-                hashes[position] = message_hash(native)
-            message_hashes.append(hashes[position])
-        if position is None:
-            continue
-        if message.is_unedited or message is (recorded := history.entries[position].message):
-            kept.append(position)
-            continue
-        if recorded.results:
-            clipped.append(position)
-        if message.media_count < recorded.media_count:
-            elided.append(position)
+    messages, hashes, positions = encoded.messages[:], encoded.hashes, encoded.positions
+    # Only recorded messages are kept, clipped or elided, and they have a position.
+    recorded = cast("list[int]", positions)
+    if encoded.format.max_cache_marks is not None:
+        messages = limit_cache_marks(messages, encoded.format, **extras)
+        hashes = [
+            digest if message is marked else message_hash(message)
+            for digest, message, marked in zip(hashes, messages, encoded.messages, strict=True)
+        ]
     compacted: list[range] = []
-    for compaction in history.version.state_of(situation.scope).compactions:
-        sent = sorted({position for position in positions if position is not None})
-        compacted += ranges_without(compaction.span.stop, sent, start=compaction.span.start)
+    if compactions := history.version.state_of(situation.scope).compactions:
+        stop = compactions[-1].span.stop
+        sent = sorted({position for position in positions if position is not None and position < stop})
+        for compaction in compactions:
+            compacted += ranges_without(compaction.span.stop, sent, start=compaction.span.start)
     receipt = receipt_of(
         view,
         situation,
         view.token_count(situation),
-        kept=kept,
-        clipped=clipped,
-        elided=elided,
+        kept=compress(recorded, encoded.is_kept),
+        clipped=compress(recorded, encoded.is_clipped),
+        elided=compress(recorded, encoded.is_elided),
         compacted=tuple(compacted),
         repairs=view.repairs,
         conflicts=history.compacted_reads(situation.scope).conflicts,
@@ -145,8 +181,8 @@ def request_of(
         receipt,
         system,
         tools,
-        hash=payload_hash(message_hashes, **extras),
-        hashes=tuple(message_hashes),
+        hash=payload_hash(hashes, **extras),
+        hashes=tuple(hashes),
         positions=tuple(positions),
     )
 
@@ -162,6 +198,7 @@ def request_prepared_event(
     view: View,
     plan_input: PlanInput,
     policy_name: str,
+    pieces: tuple[Mapping[str, object], ...],
     *,
     prefix_break: log.PrefixBreak | None = None,
     prefix_hash: str | None = None,
@@ -170,7 +207,7 @@ def request_prepared_event(
     """Return the event of a request, with everything that rebuilds it from the log."""
     situation = plan_input.situation
     return log.RequestPrepared(
-        view=tuple(_view_pieces(view, plan_input.projection.entries, request.messages)),
+        view=pieces,
         payload_hash=request.hash,
         policy=policy_name,
         engine=engine_version(),
@@ -219,38 +256,72 @@ def policy_hash(policy: Policy) -> str:
     return f"{policy.name}:{hashlib.sha256(repr(policy).encode()).hexdigest()[:12]}"
 
 
-def _view_pieces(
-    view: View, visible: Sequence[Entry], messages: Sequence[Mapping[str, object]]
-) -> Iterator[Mapping[str, object]]:
-    """Yield a view as ranges of the visible entries, and messages made for this request alone in full."""
-    entries, stripped = view.entries, frozenset(view.without_thinking)
+class ViewPieces:
+    """A view as ranges of the visible entries, and messages made for one request alone in full.
 
-    def is_same(entry: Entry, other: Entry) -> bool:
-        if entry.position in stripped:
-            other = _without_thinking(other)
-        return entry is other or (entry.position == other.position and entry.message == other.message)
+    Both the view and the visible entries grow at their end, so the pieces of the last request are continued.
+    """
 
-    start = index = 0
-    while index < len(entries):
-        run, is_stripped = index, entries[index].position in stripped
-        while (
-            run < len(entries)
-            and start + run - index < len(visible)
-            and (entries[run].position in stripped) is is_stripped
-            and is_same(entries[run], visible[start + run - index])
-        ):
-            run += 1
-        if run > index:
-            piece = {"from": start, "to": start + run - index}
-            yield {**piece, "withoutThinking": True} if is_stripped else piece
-            start, index = start + run - index, run
-            continue
-        later = next((at for at in range(start, len(visible)) if is_same(entries[index], visible[at])), None)
-        if later is not None:
-            start = later
-            continue
-        yield {"message": dict(messages[index])}
-        index += 1
+    def __init__(self, projection: Projection) -> None:
+        self.projection = projection
+        self._entries: list[Entry] = []
+        self._pieces: list[Mapping[str, object]] = []
+        self._visible_stop = 0
+
+    def extend(self, view: View, messages: Sequence[Mapping[str, object]]) -> tuple[Mapping[str, object], ...]:
+        """Return the pieces of a view."""
+        entries, visible, stripped = view.entries, self.projection.entries, frozenset(view.without_thinking)
+        index = len(self._entries)
+        if stripped or common_length(entries, self._entries) < index:
+            index = self._visible_stop = 0
+            self._pieces = []
+        start, stop, visible_stop = self._visible_stop, len(entries), len(visible)
+        while index < stop:
+            run, is_stripped = index, entries[index].position in stripped
+            ahead = start - index
+            while run < stop and run + ahead < visible_stop:
+                entry, other = entries[run], visible[run + ahead]
+                if entry is not other and not _is_same(entry, other, is_stripped=is_stripped):
+                    break
+                if stripped and (entry.position in stripped) is not is_stripped:
+                    break
+                run += 1
+            if run > index:
+                piece: dict[str, object] = {"from": start, "to": run + ahead}
+                before = self._pieces[-1] if self._pieces else piece
+                if is_stripped:
+                    self._pieces.append({**piece, "withoutThinking": True})
+                elif before.get("to") == start and "withoutThinking" not in before:
+                    self._pieces[-1] = {**before, "to": run + ahead}
+                else:
+                    self._pieces.append(piece)
+                start, index = run + ahead, run
+                continue
+            later = _later_index(entries[index], visible, start, is_stripped=is_stripped)
+            if later is not None:
+                start = later
+                continue
+            self._pieces.append({"message": dict(messages[index])})
+            index += 1
+        self._entries, self._visible_stop = entries, start
+        return tuple(self._pieces)
+
+
+def _is_same(entry: Entry, other: Entry, *, is_stripped: bool) -> bool:
+    if entry.position != other.position:
+        return False
+    return entry.message == (other.message.without_thinking() if is_stripped else other.message)
+
+
+def _later_index(entry: Entry, visible: Sequence[Entry], start: int, *, is_stripped: bool) -> int | None:
+    """Return where a visible entry that is sent comes from, at or after an index; visible positions ascend."""
+    for index in range(start, len(visible)):
+        position = visible[index].position
+        if position is not None and entry.position is not None and position > entry.position:
+            return None
+        if position == entry.position and _is_same(entry, visible[index], is_stripped=is_stripped):
+            return index
+    return None
 
 
 def _without_thinking(entry: Entry) -> Entry:

@@ -71,7 +71,7 @@ def recorded_fingerprints(history: History, session_log: SessionLog) -> list[Rec
 def last_sent_fingerprints(session_log: SessionLog, format_name: str) -> list[tuple[str, int | None]]:
     """Return the fingerprints of the last request's messages, with their recorded positions."""
     if format_name not in CANONICAL:
-        return [(digest, position) for _, digest, position in session_log.last_sent]
+        return list(zip(*session_log.last_sent[1:], strict=True))
     known, unchanged = session_log.fingerprints.get(format_name, {}), session_log.message_hashes
     return [
         (
@@ -79,7 +79,7 @@ def last_sent_fingerprints(session_log: SessionLog, format_name: str) -> list[tu
             or message_fingerprint(native, format_name),
             position,
         )
-        for native, digest, position in session_log.last_sent
+        for native, digest, position in zip(*session_log.last_sent, strict=True)
     ]
 
 

@@ -2,19 +2,18 @@
 
 Tables are for people, `--json` is for programs. Results go to standard output, everything else to standard error. Exit
 codes: 0 done, 1 done but something differs or was lost, 2 not done, 130 interrupted.
+
+Each function imports what it needs: `holdfast --version` answers before anything of the package is loaded.
 """
 
-import argparse
-import asyncio
-import os
 import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from holdfast.apps.cli.output import configure_output, warn
-from holdfast.apps.cli.parser import build_parser
-from holdfast.errors import HoldfastError, StoreUnavailableError
-from holdfast.stores.base import Store
-from holdfast.stores.memory import MemoryStore
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from holdfast.stores.base import Store
 
 WELCOME_PAGE = """\
 Holdfast: long conversations that fit the context window and lose nothing.
@@ -32,9 +31,21 @@ More: holdfast --help, holdfast COMMAND --help, holdfast config"""
 """The page that `holdfast` prints without arguments."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: "Sequence[str] | None" = None) -> int:
     """Run one command and return its exit code."""
     arguments = sys.argv[1:] if argv is None else argv
+    if list(arguments) == ["--version"]:
+        from importlib.metadata import version
+
+        print(f"holdfast {version('holdfast')}")
+        return 0
+    import asyncio
+    import os
+
+    from holdfast.apps.cli.output import configure_output, warn
+    from holdfast.apps.cli.parser import build_parser
+    from holdfast.errors import HoldfastError
+
     try:
         args = build_parser(arguments).parse_args(arguments)
         configure_output(is_utf8=args.json or args.is_data)
@@ -53,9 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-async def _run_command(args: argparse.Namespace) -> int:
+async def _run_command(args: "argparse.Namespace") -> int:
     if args.command is None:
-        from holdfast.apps.cli.config import settings_for  # noqa: PLC0415 - loaded when it is needed
+        from holdfast.apps.cli.config import settings_for
 
         print(WELCOME_PAGE.format(store=settings_for(args, is_tolerant=True).render_value("store")))
         return 0
@@ -66,12 +77,15 @@ async def _run_command(args: argparse.Namespace) -> int:
         await store.close()
 
 
-def _open_store(args: argparse.Namespace) -> Store:
+def _open_store(args: "argparse.Namespace") -> "Store":
+    from holdfast.stores.memory import MemoryStore
+
     if not args.needs_store:
         return MemoryStore()
-    from holdfast.apps.cli.config import settings_for  # noqa: PLC0415 - as above
-    from holdfast.stores.open import open_store  # noqa: PLC0415 - as above
-    from holdfast.stores.sqlite.store import SqliteStore  # noqa: PLC0415 - as above
+    from holdfast.apps.cli.config import settings_for
+    from holdfast.errors import StoreUnavailableError
+    from holdfast.stores.open import open_store
+    from holdfast.stores.sqlite.store import SqliteStore
 
     settings = settings_for(args)
     store, source = open_store(settings.store), settings.source("store")

@@ -143,9 +143,14 @@ _TURN = re.compile(rf"(?i)({_LINE}[^\w<{LINE_BREAKS}]*)<((?:{_ROLES}){_ATTRIBUTE
 class _Lookalikes(dict[int, str]):
     """Letters of other scripts and styles that look like Latin ones, so that they cannot disguise a line."""
 
+    MAX_KNOWN = 10_000
+
     def __missing__(self, code: int) -> str:
         plain = unicodedata.normalize("NFKC", chr(code))
-        return plain if len(plain) == 1 else chr(code)
+        plain = plain if len(plain) == 1 else chr(code)
+        if len(self) < self.MAX_KNOWN:
+            self[code] = plain
+        return plain
 
 
 _LOOKALIKES = _Lookalikes(

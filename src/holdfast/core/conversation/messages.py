@@ -37,6 +37,8 @@ class Text:
     native: object = field(default=None, compare=False, repr=False)
     """The block this was read from, the name of the field, or None if the content is a bare string."""
     is_edited: bool = field(default=False, compare=False, repr=False)
+    counts: tuple[tuple[object, int], ...] = field(default=(), init=False, compare=False, repr=False)
+    """The tokens of the text, by the counter that has counted it."""
 
     def with_text(self, text: str) -> "Text":
         """Return the part with another text and the same native block."""
@@ -161,6 +163,10 @@ class MessageOutline(NamedTuple):
     """Ids of the provider's own tool uses without a result in this message."""
     server_results: tuple[str, ...]
     """Ids of results of the provider's own tools without their use in this message; empty for a repeated use."""
+    chat_chars: int = 0
+    """The length of its own text."""
+    work_chars: int = 0
+    """The length of its tool calls and results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +183,8 @@ class Message:
     """The repairs that decoding required; `native` then holds the repaired JSON."""
     extra_fields_json: str = field(default="", compare=False, repr=False)
     """Fields that no part represents, as JSON text; they are sent, so their tokens count."""
+    counts: tuple[tuple[object, tuple[int, int]], ...] = field(default=(), init=False, compare=False, repr=False)
+    """The tokens of the message, of its text and of its media, by the counter that has counted it."""
     _outline: MessageOutline | None = field(default=None, init=False, compare=False, repr=False)
 
     @property
@@ -195,6 +203,9 @@ class Message:
                 is_reasoning and bool(self.parts),
                 tuple(part.server_use for part in server_uses),
                 tuple(part.server_result for part in others),
+                len(self.text),
+                sum(len(call.name) + len(call.arguments) for call in self.calls)
+                + sum(len(result.text) for result in self.results),
             )
             object.__setattr__(self, "_outline", outline)
         return outline

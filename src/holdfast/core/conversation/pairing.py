@@ -59,10 +59,30 @@ class CallPairing:
     result will come.
     """
 
-    def __init__(self, entries: Sequence[Entry], *, is_interrupted: bool, batching: Batching) -> None:
-        self.repairs: list[Repair] = []
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        *,
+        is_interrupted: bool,
+        batching: Batching,
+        earlier: frozenset[str] | set[str] = frozenset(),
+        following: Message | None = None,
+    ) -> None:
+        """`earlier` are the ids of calls before the entries, `following` is the message after them."""
+        self.id_repairs: list[Repair] = []
+        """What was changed to give each call a usable id, and each result the id and the kind of its call."""
+        self.place_repairs: list[Repair] = []
+        """Which results were moved, removed or made up."""
         self.pending: list[str] = []
+        self.unanswered: dict[str, None] = {}
+        """The ids of calls without a result, if no later call has the same id."""
+        self.used_ids: set[str] = set()
+        """The ids of all calls after repair."""
+        self.made_ids: set[str] = set()
+        """Those of them that repair made."""
         self._entries = entries
+        self._earlier = earlier
+        self._following = following
         self._is_interrupted = is_interrupted
         self._batching = batching
         self._results: defaultdict[str, deque[_FoundResult]] = defaultdict(deque)
@@ -74,7 +94,6 @@ class CallPairing:
             for call_id in {*entry.message.outline.call_ids, *self._name_ids(entry.message)}:
                 self._callers[call_id].append(index)
         self._next_speech = self._index_next_speech()
-        self._used_ids: set[str] = set()
         self._matched: set[int] = set()
         """Object ids of the results that are matched with a call."""
         self._merged: set[int] = set()
@@ -121,17 +140,24 @@ class CallPairing:
     def _index_next_speech(self) -> list[int | None]:
         """Return for each entry the index of the next entry with content besides results."""
         following: list[int | None] = []
-        upcoming = None
+        upcoming = None if self._following is None else len(self._entries)
         for index in range(len(self._entries) - 1, -1, -1):
             following.append(upcoming)
             if not all(isinstance(part, ToolResult) for part in self._entries[index].message.parts):
                 upcoming = index
         return following[::-1]
 
+    def _is_stopped(self, speech: int | None) -> bool:
+        """Return whether the user stopped a turn: nothing follows its calls, or the user's words do."""
+        if speech is None:
+            return True
+        message = self._following if speech == len(self._entries) else self._entries[speech].message
+        return message is not None and message.role == "user"
+
     def _match(self, span: range) -> _CallBatch:
         """Find a result for each call of one batch, and rename ids that cannot be used."""
         if self._batching.pairs_by_name:
-            self._used_ids = set()
+            self.used_ids = set()
         batch = _CallBatch(span, [], [])
         for index in span:
             entry = self._entries[index]
@@ -143,9 +169,12 @@ class CallPairing:
                     continue
                 name = next(names)
                 found = self._take(span, part.id) or self._take_by_name(span, part.id, name)
+                self.unanswered.pop(part.id, None)
+                if found is None:
+                    self.unanswered[part.id] = None
                 found = self._with_kind_of(part, found)
                 answer = self._with_usable_id(_AnsweredCall(part, entry.position, found), len(parts))
-                self._used_ids.add(answer.call.id)
+                self.used_ids.add(answer.call.id)
                 batch.answers.append(answer)
                 parts.append(answer.call)
             if any(new is not old for new, old in zip(parts, entry.message.parts, strict=True)):
@@ -156,25 +185,27 @@ class CallPairing:
     def _with_usable_id(self, answer: _AnsweredCall, ordinal: int) -> _AnsweredCall:
         call, position, found = answer
         accepts = self._batching.accepts_id
-        if call.id and call.id not in self._used_ids and (accepts is None or accepts(call.id)):
+        is_new = call.id not in self.used_ids and call.id not in self._earlier
+        if call.id and is_new and (accepts is None or accepts(call.id)):
             return answer
         ending = f"_{'x' if position is None else position}_{ordinal}"
         fresh = made_id(call.id, ending, self._batching.max_id_chars)
-        while fresh in self._used_ids or fresh in self._callers:
+        while fresh in self.used_ids or fresh in self._callers or fresh in self._earlier:
             ending += "x"
             fresh = made_id(call.id, ending, self._batching.max_id_chars)
+        self.made_ids.add(fresh)
         call = call.with_id(fresh)
-        self.repairs.append(Repair(position, f"renamed a repeated, empty or unusable call id to {call.id!r}"))
+        self.id_repairs.append(Repair(position, f"renamed a repeated, empty or unusable call id to {call.id!r}"))
         if found:
             found = found._replace(result=found.result.with_call_id(call.id))
-            self.repairs.append(Repair(self._entries[found.entry_index].position, "renamed its call id accordingly"))
+            self.id_repairs.append(Repair(self._entries[found.entry_index].position, "renamed its call id accordingly"))
         return _AnsweredCall(call, position, found)
 
     def _with_kind_of(self, call: ToolCall, found: _FoundResult | None) -> _FoundResult | None:
         """Return a result as its call needs it: a result of another kind keeps its text only."""
         if found is None or found.result.kind == call.result_kind:
             return found
-        self.repairs.append(
+        self.id_repairs.append(
             Repair(self._entries[found.entry_index].position, "rewrote a result that was of another kind than its call")
         )
         text = Text(found.result.text or OTHER_KIND_RESULT, "tool")
@@ -185,7 +216,7 @@ class CallPairing:
         found = self._take(span, name) if name != call_id else None
         if found is None:
             return None
-        self.repairs.append(
+        self.id_repairs.append(
             Repair(self._entries[found.entry_index].position, f"gave a result the id {call_id!r} of its call")
         )
         return found._replace(result=found.result.with_call_id(call_id))
@@ -214,12 +245,11 @@ class CallPairing:
             if answer:
                 found.append(answer)
                 if speech is not None and speech < answer.entry_index:
-                    self.repairs.append(Repair(position, f"moved the late result of {call.id!r} to its call"))
+                    self.place_repairs.append(Repair(position, f"moved the late result of {call.id!r} to its call"))
             elif self._is_interrupted or speech is not None:
-                is_stopped = speech is None or self._entries[speech].message.role == "user"
-                text = Text(INTERRUPTED_RESULT if is_stopped else MISSING_RESULT, "tool")
+                text = Text(INTERRUPTED_RESULT if self._is_stopped(speech) else MISSING_RESULT, "tool")
                 made_up.append(ToolResult(call.id, (text,), is_error=True, answered_call=call, kind=call.result_kind))
-                self.repairs.append(Repair(position, f"made up a result for call {call.id!r}"))
+                self.place_repairs.append(Repair(position, f"made up a result for call {call.id!r}"))
             else:
                 self.pending.append(call.id)
         found.sort(key=lambda answer: answer[:2])
@@ -254,7 +284,9 @@ class CallPairing:
         if len(parts) == len(home.message.parts) and all(map(operator.is_, parts, home.message.parts)):
             yield home
         else:
-            self.repairs.append(Repair(home.position, "moved the results of one batch to the start of one message"))
+            self.place_repairs.append(
+                Repair(home.position, "moved the results of one batch to the start of one message")
+            )
             # The extra fields of moved results count in the message that now holds them.
             sources = dict.fromkeys([where, *(one.entry_index for one in found)])
             extras = "".join(self._entries[source].message.extra_fields_json for source in sources)
@@ -264,11 +296,11 @@ class CallPairing:
         """Yield a message without its results, if it has other content that was not emitted yet."""
         for result in entry.message.results:
             if id(result) not in self._matched:
-                self.repairs.append(
+                self.place_repairs.append(
                     Repair(entry.position, f"removed a result for {result.call_id!r} that answers no open call")
                 )
         besides = tuple(part for part in entry.message.parts if not isinstance(part, ToolResult))
         if self._batching.is_grouped and index not in self._homes:
-            self.repairs.append(Repair(entry.position, "moved its results to the message of their batch"))
+            self.place_repairs.append(Repair(entry.position, "moved its results to the message of their batch"))
         if besides and index not in self._merged:
             yield entry.with_message(entry.message.with_parts(besides))

@@ -13,9 +13,10 @@ one, and only results of other tools may come in between. A history that ends wh
 which the provider continues.
 
 Nearly every history is already valid, so `is_valid_history` checks this first, in one pass over outlines.
+`GrowingRepair` repairs a history that grows: each exchange once, when the next one has begun.
 """
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from typing import NamedTuple
 from holdfast.core.conversation.batching import ONE_RESULT_PER_MESSAGE, Batching
 from holdfast.core.conversation.messages import Entry, Message, Opaque, Text, ToolResult, unpaired_server_parts, user
 from holdfast.core.conversation.pairing import CallPairing, Repair
+from holdfast.core.conversation.tokens import Counter, message_tokens
 
 
 def is_valid_history(entries: Sequence[Entry], batching: Batching = ONE_RESULT_PER_MESSAGE) -> bool:
@@ -129,6 +131,8 @@ def _register_calls(call_ids: Iterable[str], open_calls: dict[str, None], seen: 
 
 MISSING_START_NOTICE = "[The conversation before this point is not available.]"
 NO_NEW_MESSAGE_NOTICE = "[No new message from the user.]"
+OPENING = Entry(user(MISSING_START_NOTICE, trust="system"))
+CLOSING = Entry(user(NO_NEW_MESSAGE_NOTICE, trust="system"))
 
 
 class RepairedEntries(NamedTuple):
@@ -154,11 +158,176 @@ def repair_entries(
             repaired = _without_orphaned_reasoning(repaired, repairs)
         pairing = CallPairing(repaired, is_interrupted=is_interrupted, batching=batching)
         repaired = pairing.pair()
-        repairs += pairing.repairs
+        repairs += [*pairing.id_repairs, *pairing.place_repairs]
         pending = pairing.pending
         if batching.calls_follow_user:
             repaired = _with_calls_after_users(repaired, repairs)
     return RepairedEntries(_with_valid_ends(repaired, repairs, pending), repairs, tuple(pending))
+
+
+class _Stretch:
+    """The repair of neighboring entries of a view. Repairs are listed by stage, in the order in which stages run."""
+
+    def __init__(
+        self,
+        view: Sequence[Entry],
+        start: int,
+        stop: int,
+        batching: Batching,
+        *,
+        is_interrupted: bool = False,
+        earlier: set[str],
+    ) -> None:
+        self.entries: list[Entry] = list(view[start:stop])
+        self.repairs: tuple[list[Repair], ...] = ([], [], [], [])
+        self.call_ids = {call_id for entry in self.entries for call_id in entry.message.outline.call_ids}
+        """The ids of the calls, before and after repair."""
+        self.made_ids: set[str] = set()
+        self.unanswered: Mapping[str, None] = {}
+        self.pending: list[str] = []
+        if is_valid_history(self.entries, batching) and self.call_ids.isdisjoint(earlier):
+            return
+        blanks: list[Repair] = []
+        orphans: list[Repair] = []
+        numbered = [Entry(entry.message, index) for index, entry in enumerate(self.entries, start)]
+        filled = list(_without_blanks(numbered, batching, blanks))
+        if batching.is_itemized:
+            filled = _without_orphaned_reasoning(filled, orphans)
+        following = view[stop].message if stop < len(view) else None
+        pairing = CallPairing(
+            filled, is_interrupted=is_interrupted, batching=batching, earlier=earlier, following=following
+        )
+        self.entries = [positioned(entry, view) for entry in pairing.pair()]
+        stages = blanks, orphans, pairing.id_repairs, pairing.place_repairs
+        self.repairs = tuple([positioned_repair(repair, view) for repair in stage] for stage in stages)
+        self.call_ids |= pairing.used_ids
+        self.made_ids, self.unanswered, self.pending = pairing.made_ids, pairing.unanswered, pairing.pending
+
+
+def positioned(entry: Entry, view: Sequence[Entry]) -> Entry:
+    """Return an entry that was numbered by its index in a view with its own position; an unchanged one as it was."""
+    if entry.position is None:
+        return entry
+    original = view[entry.position]
+    return original if entry.message is original.message else Entry(entry.message, original.position)
+
+
+def positioned_repair(repair: Repair, view: Sequence[Entry]) -> Repair:
+    """Return a repair of a view whose entries were numbered by their index with the position of its entry."""
+    return repair if repair.position is None else Repair(view[repair.position].position, repair.description)
+
+
+class CountedRepair(NamedTuple):
+    """A valid view, the repairs that produced it, and its tokens."""
+
+    entries: list[Entry]
+    repairs: list[Repair]
+    pending: tuple[str, ...]
+    tokens: int
+
+
+class GrowingRepair:
+    """Repairs a view that grows: with the result of `repair_entries` for the whole, numbered by the index in the view.
+
+    What comes before the newest exchange is repaired once. It is repaired again only if a result arrives for one of its
+    calls, or if a later call has an id that repair has made. Formats that pair by name, and views with unpaired tools
+    of the provider, are always repaired as a whole.
+    """
+
+    def __init__(self, batching: Batching, counter: Counter) -> None:
+        self._batching = batching
+        self._counter = counter
+        self._known_length = 0
+        self._has_server_tools = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self.settled = 0
+        """How many entries of the view were repaired for good."""
+        self._entries: list[Entry] = []
+        self._tokens = 0
+        self._repairs: tuple[list[Repair], ...] = ([], [], [], [])
+        self._call_ids: set[str] = set()
+        self._made_ids: set[str] = set()
+        self._unanswered: dict[str, None] = {}
+
+    def extend(self, view: Sequence[Entry], *, is_interrupted: bool) -> CountedRepair:
+        """Return the repair of a view that begins with the one of the last call."""
+        outlines = [entry.message.outline for entry in view[self._known_length :]]
+        self._has_server_tools = self._has_server_tools or any(
+            one.server_uses or one.server_results for one in outlines
+        )
+        self._known_length = len(view)
+        if self._batching.pairs_by_name or self._has_server_tools:
+            numbered = [Entry(entry.message, index) for index, entry in enumerate(view)]
+            done = repair_entries(numbered, is_interrupted=is_interrupted, batching=self._batching)
+            entries = [positioned(entry, view) for entry in done.entries]
+            repairs = [positioned_repair(one, view) for one in done.repairs]
+            return CountedRepair(entries, repairs, done.pending, self._count(entries))
+        newer, made = view[self.settled :], self._made_ids
+        has_made_id = made and any(not made.isdisjoint(entry.message.outline.call_ids) for entry in newer)
+        if has_made_id or (self._unanswered and _has_result_for(newer, self._unanswered)):
+            self._reset()
+        cut = len(view) - 1
+        while cut > self.settled and not _begins_exchange(view[cut - 1], view[cut]):
+            cut -= 1
+        if cut > self.settled:
+            self._settle(view, cut)
+        tail = _Stretch(
+            view, self.settled, len(view), self._batching, is_interrupted=is_interrupted, earlier=self._call_ids
+        )
+        blanks, orphans, ids, places = zip(self._repairs, tail.repairs, strict=True)
+        # Orphaned reasoning is removed from the end to the beginning.
+        repairs = [repair for stage in (*blanks, *reversed(orphans), *ids, *places) for repair in stage]
+        whole = [*self._entries, *tail.entries]
+        sent = _with_valid_ends(whole, repairs, tail.pending)
+        tokens = self._tokens + self._count(tail.entries)
+        if sent is not whole:
+            spoken = next(index for index, entry in enumerate(sent) if entry.message.role != "system")
+            tokens += self._count([entry for entry in (sent[spoken], sent[-1]) if entry is OPENING or entry is CLOSING])
+        return CountedRepair(sent, repairs, tuple(tail.pending), tokens)
+
+    def _count(self, entries: Sequence[Entry]) -> int:
+        return sum(sum(message_tokens(entry.message, self._counter)) for entry in entries)
+
+    def _settle(self, view: Sequence[Entry], cut: int) -> None:
+        """Repair the entries before a cut for good, unless the entries after it still answer one of their calls."""
+        stretch = _Stretch(view, self.settled, cut, self._batching, earlier=self._call_ids)
+        unanswered = {**self._unanswered, **stretch.unanswered}
+        for call_id in stretch.call_ids.difference(stretch.unanswered):
+            unanswered.pop(call_id, None)
+        if unanswered and _has_result_for(view[cut:], unanswered):
+            return
+        self.settled, self._unanswered = cut, unanswered
+        self._entries += stretch.entries
+        self._tokens += self._count(stretch.entries)
+        blanks, orphans, ids, places = self._repairs
+        newer = stretch.repairs
+        self._repairs = [*blanks, *newer[0]], [*newer[1], *orphans], [*ids, *newer[2]], [*places, *newer[3]]
+        self._call_ids |= stretch.call_ids
+        self._made_ids |= stretch.made_ids
+
+
+def _has_result_for(entries: Sequence[Entry], call_ids: Mapping[str, None]) -> bool:
+    """Return whether entries hold a result for earlier calls, before a call of their own with the same id."""
+    called: set[str] = set()
+    for entry in entries:
+        outline = entry.message.outline
+        if any(call_id in call_ids and call_id not in called for call_id in outline.result_ids):
+            return True
+        called.update(outline.call_ids)
+    return False
+
+
+def _begins_exchange(before: Entry, after: Entry) -> bool:
+    """Return whether the model begins to answer with an entry, so that nothing before it can still change."""
+    return (
+        after.message.role == "assistant"
+        and before.message.role != "assistant"
+        and before.message.outline.has_no_empty_text
+        and after.message.outline.has_no_empty_text
+        and not after.message.outline.result_ids
+    )
 
 
 def _without_unpaired_server_tools(
@@ -235,7 +404,7 @@ def _with_calls_after_users(entries: Iterable[Entry], repairs: list[Repair]) -> 
             turn = before.with_message(joined)
         if whole and is_split_turn(whole[-1], turn):
             repairs.append(Repair(turn.position, "put a user message before a turn with calls"))
-            whole.append(Entry(user(NO_NEW_MESSAGE_NOTICE, trust="system")))
+            whole.append(CLOSING)
         whole.append(turn)
     return whole
 
@@ -293,8 +462,8 @@ def _with_valid_ends(entries: list[Entry], repairs: list[Repair], pending: Seque
     last = next(entry.message.role for entry in reversed(entries) if entry.message.role != "system")
     if not pending and last == "assistant" and not _is_paused(entries):
         repairs.append(Repair(None, "put a user message after the last assistant turn"))
-        entries = [*entries, Entry(user(NO_NEW_MESSAGE_NOTICE, trust="system"))]
+        entries = [*entries, CLOSING]
     if entries[first].message.role != "user":
         repairs.append(Repair(None, "put a user message before the first assistant turn"))
-        entries = [*entries[:first], Entry(user(MISSING_START_NOTICE, trust="system")), *entries[first:]]
+        entries = [*entries[:first], OPENING, *entries[first:]]
     return entries

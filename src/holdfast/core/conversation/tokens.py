@@ -167,7 +167,10 @@ def format_token_count(total: int, error: float | None) -> str:
 
 
 def message_tokens(message: Message, counter: Counter) -> tuple[int, int]:
-    """Return the tokens of a message: those of its text, and those of its media."""
+    """Return the tokens of a message: those of its text, and those of its media. A message is counted once."""
+    for known, counted in message.counts:
+        if known is counter:
+            return counted
     words, media = MESSAGE_OVERHEAD + (counter.count(message.extra_fields_json) if message.extra_fields_json else 0), 0
     for part in message.parts:
         if isinstance(part, Media):
@@ -176,12 +179,23 @@ def message_tokens(message: Message, counter: Counter) -> tuple[int, int]:
             part_words, part_media = _part_tokens(part, counter)
             words += part_words
             media += part_media
+    object.__setattr__(message, "counts", (*message.counts, (counter, (words, media))))
     return words, media
+
+
+def _text_tokens(part: Text, counter: Counter) -> int:
+    """Return the tokens of a text. Shortened and repaired messages share their texts, so it is counted once."""
+    for known, counted in part.counts:
+        if known is counter:
+            return counted
+    tokens = counter.count(part.text)
+    object.__setattr__(part, "counts", (*part.counts, (counter, tokens)))
+    return tokens
 
 
 def _part_tokens(part: Part, counter: Counter) -> tuple[int, int]:
     if isinstance(part, Text):
-        return counter.count(part.text), 0
+        return _text_tokens(part, counter), 0
     if isinstance(part, Opaque):
         return counter.count(part.text) if part.tokens is None else part.tokens, 0
     if isinstance(part, Thinking):

@@ -88,8 +88,6 @@ class Transcript:
         """What messages cost in full and shortened as a key says."""
         self.cached_cuts: defaultdict[object, dict[int, int]] = defaultdict(dict)
         """Cuts that were placed as a key says."""
-        self._tokens: dict[int, tuple[int, int]] = {}
-        """By object id of the message; `_entries` or `edited_entries` keep each message alive."""
         self._grow(self.reader.measure(natives, 0), natives)
 
     @classmethod
@@ -149,30 +147,17 @@ class Transcript:
         """Return the indices of system messages before `index`."""
         return self._systems[: bisect_left(self._systems, index)]
 
-    def remember_cost(self, entry: Entry) -> Entry:
-        """Cache the cost of an edited entry and return the entry; the caller keeps it in `edited_entries`."""
-        self.tokens_of(entry.message, is_cached=True)
-        return entry
-
     def index_at_bytes(self, size_bytes: float, limit: int) -> int:
         """Return the first index up to `limit` before which there are at least `size_bytes` bytes of text."""
         return bisect_left(self._offsets, size_bytes, 0, limit)
 
     def tokens(self, index: int) -> int:
         """Return the tokens of the unedited message at `index`."""
-        return sum(self.tokens_of(self[index], is_cached=True))
+        return sum(self.tokens_of(self[index]))
 
-    def tokens_of(self, message: Message, *, is_cached: bool = False) -> tuple[int, int]:
-        """Return the tokens of a message, for text and for media.
-
-        `is_cached` says that this transcript keeps the message alive, so its count can be cached by object id.
-        """
-        count = self._tokens.get(id(message))
-        if count is None:
-            count = message_tokens(message, self.counter)
-            if is_cached:
-                self._tokens[id(message)] = count
-        return count
+    def tokens_of(self, message: Message) -> tuple[int, int]:
+        """Return the tokens of a message, for text and for media."""
+        return message_tokens(message, self.counter)
 
     def continue_with(self, natives: list[object]) -> "Transcript | None":
         """Return this transcript extended to `natives`, or None if `natives` do not begin with its messages.

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Self
 
 from holdfast.core.conversation.messages import Entry, Message
-from holdfast.core.conversation.tokens import Counter, message_tokens
+from holdfast.core.conversation.tokens import Counter
 from holdfast.core.conversation.transcript import MessageFormat
 from holdfast.core.history import events as log
 from holdfast.core.history.context import Context, ContextState, ContextVersion
@@ -91,8 +91,6 @@ class History:
     _has_forgotten_versions: bool = False
     """Whether versions before the first of `_versions` were dropped from memory."""
     _projections: dict[tuple[str, str], Projection] = field(default_factory=dict[tuple[str, str], Projection])
-    _tokens: dict[str, dict[int, int]] = field(default_factory=dict[str, dict[int, int]])
-    """The tokens of each message, by counter name and position."""
     _ledgers: dict[str, _OpenLedger] = field(default_factory=dict[str, _OpenLedger])
     _compacted_reads: dict[str, CompactedReads] = field(default_factory=dict[str, CompactedReads])
 
@@ -166,12 +164,16 @@ class History:
         known, context = self._projections.get(key), self.context(scope)
         grown = known.extended_to(context) if known else None
         if grown is None:
-            grown = self._projections[key] = self.project(context, counter)
+            grown = self._projections[key] = Projection(context, counter)
         return grown
 
-    def project(self, context: Context, counter: Counter) -> Projection:
-        """Return the projection of a context."""
-        return Projection(context, self._entry_pricer(counter))
+    def uncounted_messages(self, counter: Counter, scope: str = log.MAIN) -> list[Message]:
+        """Return the messages in memory that the next projection of a scope would have to count."""
+        known, context = self._projections.get((scope, counter.name)), self.context(scope)
+        is_extended = known is not None and known.context.version is context.version
+        newer = range(known.context.length, context.length) if known and is_extended else context.needed_positions()
+        entries = [entry for position in newer if (entry := self.entries.get(position)) is not None]
+        return [message for message, _ in entries if all(known is not counter for known, _ in message.counts)]
 
     def delegable_context(self, parent: str) -> Context:
         """Return the context with everything that a delegate of an agent may see."""
@@ -198,6 +200,12 @@ class History:
         kept.stop = max(kept.stop, stop)
         return ledger
 
+    def unread_chars(self, scope: str, stop: int) -> int:
+        """Return the length of the messages that a ledger up to `stop` has yet to read."""
+        kept = self._ledgers.get(scope)
+        entries = self.entries[kept.stop if kept else 0 : stop]
+        return sum(sum(entry.message.outline[-2:]) for entry in entries)
+
     def session_state_for(self, scope: str) -> SessionState:
         """Return the session state that an agent may see; a limited delegate sees no plan, todos, skills or agent."""
         return self.session_state.without_agent_state() if self.scopes.is_limited(scope) else self.session_state
@@ -215,21 +223,6 @@ class History:
             return CompactedReads()
         known = self._compacted_reads[scope] = CompactedReads.from_ledger(kept.unpacked(), kept.stop)
         return known
-
-    def _entry_pricer(self, counter: Counter) -> Callable[[Entry], int]:
-        """Return a function that counts the tokens of an entry; counts of unchanged recorded entries are cached."""
-        counted, entries = self._tokens.setdefault(counter.name, {}), self.entries
-
-        def price(entry: Entry) -> int:
-            position = entry.position
-            if position is None or entries.get(position) is not entry:
-                return sum(message_tokens(entry.message, counter))
-            tokens = counted.get(position)
-            if tokens is None:
-                tokens = counted[position] = sum(message_tokens(entry.message, counter))
-            return tokens
-
-        return price
 
     def check(self, event: log.Event) -> None:
         """Raise the error that `append` would raise for an event other than a message; change nothing."""
@@ -359,9 +352,6 @@ class History:
             for at in self.context(scope).retained_positions()
         }
         gone = self.entries.evict(len(self.entries) - keep_newest, needed)
-        for counted in self._tokens.values():
-            for position in gone:
-                counted.pop(position, None)
         first = self._first_kept_version
         self._has_forgotten_versions = self._has_forgotten_versions or first > 0
         del self._versions[:first]

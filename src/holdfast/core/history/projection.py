@@ -5,21 +5,21 @@ from one request to the next and appends new messages to it. Only a change of co
 a pin, rebuilds the projection. Both ways produce the same projection.
 """
 
-from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
 from holdfast.core.conversation.batching import Batching
 from holdfast.core.conversation.messages import Entry, Message
-from holdfast.core.conversation.repair import is_valid_history
-from holdfast.core.conversation.tokens import message_bytes
+from holdfast.core.conversation.repair import CountedRepair, GrowingRepair
+from holdfast.core.conversation.tokens import Counter, message_bytes, message_tokens
 from holdfast.core.history.context import Context
 
 
 class Projection:
     """Messages as they are sent, with cumulative token counts."""
 
-    def __init__(self, context: Context, tokens_of: Callable[[Entry], int]) -> None:
+    def __init__(self, context: Context, counter: Counter) -> None:
         self.context = context
+        self.counter = counter
         self.entries: list[Entry] = []
         self.cumulative_tokens: list[int] = [0]
         """The tokens before each entry, and the total."""
@@ -33,10 +33,8 @@ class Projection:
         """Whether the entries include messages of other scopes."""
         self.newest_prompt: int | None = None
         """The index of the user's last prompt."""
-        self._tokens_of = tokens_of
         self._lineage = context.scopes.lineage(context.scope)
-        self._validated: dict[Batching, tuple[int, set[str]]] = {}
-        """For each batching: the index before which all entries are valid, and the call ids used there."""
+        self._repairs: dict[Batching, GrowingRepair] = {}
         self._changed_at = context.state.changed_at
         for entry in context.visible_entries():
             self._append(entry)
@@ -85,24 +83,11 @@ class Projection:
         """Return the tokens of each entry."""
         return [after - before for before, after in pairwise(self.cumulative_tokens)]
 
-    def is_valid(self, batching: Batching) -> bool:
-        """Return whether every call has its result directly after it; entries known to be valid are skipped."""
-        settled, seen = self._validated.get(batching, (0, set[str]()))
-        newer = self.entries[settled:]
-        if not is_valid_history(newer, batching):
-            return False
-        if not batching.pairs_by_name and any(call_id in seen for call_id in _call_ids(newer)):
-            return False
-        # In a valid history no call is open where an exchange begins, so earlier entries need no second check. A tool
-        # that the provider runs can stay open longer: the check then begins with its use.
-        uses = (index for index in range(settled, len(self.entries)) if self[index].outline.server_uses)
-        cut = min(len(self.entries) - 1, next(uses, len(self.entries)))
-        while cut > settled and not (self[cut].role == "assistant" and self[cut - 1].role != "assistant"):
-            cut -= 1
-        if cut > settled:
-            seen.update(_call_ids(self.entries[settled:cut]))
-            self._validated[batching] = cut, seen
-        return True
+    def repaired(self, batching: Batching, *, is_interrupted: bool) -> CountedRepair:
+        """Return the entries as a provider accepts them; what was repaired before is not repaired again."""
+        if batching not in self._repairs:
+            self._repairs[batching] = GrowingRepair(batching, self.counter)
+        return self._repairs[batching].extend(self.entries, is_interrupted=is_interrupted)
 
     def extended_to(self, context: Context) -> "Projection | None":
         """Return this projection extended by newer messages, or None if it has to be rebuilt."""
@@ -123,23 +108,17 @@ class Projection:
         prompt = self.newest_prompt
         return prompt is not None and (self.entries[prompt].position or 0) >= stop
 
-    def _is_own(self, entry: Entry) -> bool:
-        """Return whether a message belongs to this agent's lineage; a delegate's task is not a prompt of the user."""
-        return entry.position is not None and self.context.message_scopes[entry.position] in self._lineage
-
     def _append(self, entry: Entry) -> None:
-        message = entry.message
-        if message.role == "assistant" and entry.position is not None and entry.position >= self._changed_at:
+        message, position = entry
+        scope = None if position is None else self.context.message_scopes[position]
+        if message.role == "assistant" and position is not None and position >= self._changed_at:
             self.answered_tokens += self.cumulative_tokens[-1]
-        elif message.role == "user" and self._is_own(entry) and message.is_prompt:
+        elif message.role == "user" and scope in self._lineage and message.is_prompt:
+            # A delegate's task is not a prompt of the user.
             self.newest_prompt = len(self.entries)
-        if entry.position is not None and self.context.message_scopes[entry.position] != self.context.scope:
+        if scope is not None and scope != self.context.scope:
             self.has_other_scopes = True
         self.media_count += message.media_count
         self.largest_bytes = max(self.largest_bytes, message_bytes(message))
         self.entries.append(entry)
-        self.cumulative_tokens.append(self.cumulative_tokens[-1] + self._tokens_of(entry))
-
-
-def _call_ids(entries: Iterable[Entry]) -> Iterator[str]:
-    return (call_id for entry in entries for call_id in entry.message.outline.call_ids)
+        self.cumulative_tokens.append(self.cumulative_tokens[-1] + sum(message_tokens(message, self.counter)))

@@ -15,7 +15,7 @@ they follow a verb of obligation such as "must". They are no cue after "I", "it"
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.core.ledger.actions import add_source
@@ -28,7 +28,11 @@ def _any_pattern(*patterns: str) -> str:
 
 def matches_cue(cue: str, sentence: str) -> bool:
     """Return whether a sentence in lower case contains a cue."""
-    return re.search(cue, sentence) is not None
+    return _compiled(cue).search(sentence) is not None
+
+
+_compiled = cache(re.compile)
+"""Returns a pattern, compiled at its first use: compiling them all would take longer than importing the package."""
 
 
 _START = r"(?:^|[,;:(–—-]\s*|\b(?:please|and|but|so|also|you|just|then|or)\s+)"
@@ -304,6 +308,22 @@ class Constraints:
         for key in closed:
             self._constraints[key] = replace(self._constraints[key], status="done", settled_by=position)
         return bool(closed)
+
+
+def decisions_in(text: str) -> list[str]:
+    """Return the decisions that the model states in a text, each once, the last one last."""
+    found: dict[str, str] = {}
+    count = 0
+    for sentence in _sentences(text):
+        lower = sentence.lower()
+        if _kind(lower, "assistant"):
+            key = " ".join(lower.split())
+            found.pop(key, None)
+            found[key] = sentence
+            count += 1
+        if count == MAX_CONSTRAINTS_PER_MESSAGE:
+            break
+    return list(found.values())
 
 
 def conflicting_constraints(constraints: Iterable[Constraint]) -> Iterator[str]:

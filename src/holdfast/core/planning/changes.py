@@ -40,9 +40,7 @@ def projection_after(event: log.Event, plan_input: PlanInput) -> Projection:
     """Return the projection after a change; raise `MalformedInputError` if it cannot be applied."""
     context = plan_input.projection.context
     version = context.version.after(event, context.length)
-    return plan_input.history.project(
-        replace(context, version=version or context.version), plan_input.situation.counter
-    )
+    return Projection(replace(context, version=version or context.version), plan_input.situation.counter)
 
 
 def context_effect(before: Projection, after: Projection, situation: Situation) -> log.Effect:

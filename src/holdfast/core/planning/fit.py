@@ -21,8 +21,7 @@ from typing import NamedTuple, NoReturn
 
 from holdfast.core.conversation.cuts import next_cut, reasoning_exchange, uncuttable_span
 from holdfast.core.conversation.messages import Entry, Message, Text, user
-from holdfast.core.conversation.pairing import Repair
-from holdfast.core.conversation.repair import repair_entries
+from holdfast.core.conversation.repair import positioned, positioned_repair, repair_entries
 from holdfast.core.conversation.shorten import (
     clip_arguments,
     clip_outputs,
@@ -38,7 +37,6 @@ from holdfast.core.planning.policy import FitSettings
 from holdfast.core.planning.receipt import View
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.errors import CannotFitError, EmptyConversationError, PendingToolCallsError
-from holdfast.text import pluralize
 
 CUT_GRID_BYTES_PER_TOKEN = 4
 """About right for prose, code and Chinese; a step of digits or hashes has more tokens."""
@@ -404,7 +402,7 @@ class ViewFitter:
                 is_prompt_kept=compact_before < len(transcript) and not transcript[compact_before].is_prompt,
             )
             text = "\n".join(part for part in (text, hint) if part)
-            known[compact_before] = transcript.remember_cost(Entry(user(text, trust="summary")))
+            known[compact_before] = Entry(user(text, trust="summary"))
         return known[compact_before]
 
     def _digest_sources(self, compact_before: int, compacted: PositionRanges) -> list[int]:
@@ -450,11 +448,11 @@ class ViewFitter:
             return entry
         if index not in self._short:
             is_small = self._transcript.bytes_of(index) <= self._clip_chars
-            if not is_small or self._transcript.tokens_of(entry.message, is_cached=True)[1]:
+            if not is_small or self._transcript.tokens_of(entry.message)[1]:
                 position, spares = self._recall_position(index), self._situation.has_recall
                 clipped = clip_outputs(entry.message, self._clip_chars, position, keep_recall_answers=spares)
                 short = drop_media(clipped, position=position)
-                entry = entry if short is entry.message else self._transcript.remember_cost(entry.with_message(short))
+                entry = entry if short is entry.message else entry.with_message(short)
             self._short[index] = entry
         return self._short[index]
 
@@ -596,24 +594,11 @@ def fit_view(view: View, reader: MessageFormat, settings: FitSettings, situation
         reason = f"what must be sent exceeds the {situation.billed_limit:,} tokens that the policy allows"
         return replace(fitted, reasons=(*fitted.reasons, reason))
 
-    def position(index: int | None) -> int | None:
-        return None if index is None else positions[index]
-
-    fitted_entries = [
-        entries[entry.position]
-        if entry.position is not None and entry.message is entries[entry.position].message
-        else Entry(entry.message, position(entry.position))
-        for entry in fitted.entries
-    ]
+    fitted_entries = [positioned(entry, entries) for entry in fitted.entries]
     if are_same_messages(fitted_entries, entries):
         return view
-    repairs = tuple(Repair(position(repair.position), repair.description) for repair in fitted.repairs)
-    reasons = [*view.reasons, *fitted.reasons]
-    if repairs:
-        reasons.append(f"{pluralize(len(repairs), 'place')} repaired so that the provider accepts the request")
-    return replace(
-        view, entries=fitted_entries, tokens=fitted.tokens, repairs=repairs, reasons=tuple(reasons), is_fitted=True
-    )
+    repairs = [positioned_repair(repair, entries) for repair in fitted.repairs]
+    return view.changed(fitted_entries, fitted.tokens, repairs, fitted.reasons)
 
 
 def are_same_messages(one: Sequence[Entry], other: Sequence[Entry]) -> bool:

@@ -38,14 +38,13 @@ OPEN_ROUND_REASON = "a compaction waits until the running tool round ends, becau
 
 def plan_input_of(history: History, policy: Policy, situation: Situation) -> PlanInput:
     """Return the input of the rules of a policy."""
+    window = situation.window or policy.unknown_window
     situation = replace(
         situation,
         is_interrupted=situation.is_interrupted or history.was_interrupted(situation.scope),
         pins=situation.pins | history.session_state.pins,
+        policy_limit=policy.compaction.request_limit(window) if policy.compaction else situation.policy_limit,
     )
-    window = situation.window or policy.unknown_window
-    if policy.compaction is not None:
-        situation = replace(situation, policy_limit=policy.compaction.request_limit(window))
     projection = history.projection(situation.counter, situation.scope)
     entries, tokens = projection.entries[:], projection.tokens
     if policy.outputs is not None:
@@ -153,10 +152,12 @@ def view_of(plan_input: PlanInput, policy: Policy, processors: RequestProcessors
         "file content": processors.file_content,
     }
     for name, stage in stages.items():
-        view = stage(view, plan_input, policy) if callable(stage) else _process(view, plan_input, name, stage)
-    if _can_be_sent(view, plan_input, policy):
-        return view
-    return fit_view(view, plan_input.history.message_format, policy.fit, plan_input.situation)
+        if callable(stage):
+            view = stage(view, plan_input, policy)
+        elif stage:
+            view = _process(view, plan_input, name, stage)
+    sendable = _view_within_limits(view, plan_input, policy)
+    return sendable or fit_view(view, plan_input.history.message_format, policy.fit, plan_input.situation)
 
 
 def _check_own_calls(plan_input: PlanInput) -> None:
@@ -248,8 +249,6 @@ def _billed_event(event: RequestTruncated, situation: Situation) -> RequestTrunc
 
 def _process(view: View, plan_input: PlanInput, stage: str, processors: Sequence[RequestProcessor]) -> View:
     """Let the user's processors of a stage change the request."""
-    if not processors:
-        return view
     entries = processed_entries(view.entries, processors, plan_input.history.message_format, stage)
     reason = f"a processor of the stage {stage} changed the request"
     return view if are_same_messages(entries, view.entries) else _with_entries(view, entries, plan_input, reason)
@@ -265,29 +264,34 @@ VIEW_STAGES: Mapping[str, Callable[[View, PlanInput, Policy], View] | tuple[()]]
 """The stages of a single request, in order; the user's processors fill the empty ones."""
 
 
-def _can_be_sent(view: View, plan_input: PlanInput, policy: Policy) -> bool:
-    """Return whether a view is valid and within all limits, so that the fitter has nothing to do."""
-    situation, projection, entries = plan_input.situation, plan_input.projection, view.entries
-    budget, media = situation.budget, projection.media_count
-    if not entries or view.tokens > situation.message_budget or media > policy.fit.max_media:
-        return False
-    is_as_projected = entries is plan_input.entries and policy.outputs is None
-    if (budget.messages or budget.turns or budget.bytes) and not (is_as_projected and plan_input.fill <= 1):
-        return False
+def _view_within_limits(view: View, plan_input: PlanInput, policy: Policy) -> View | None:
+    """Return a view that is within all limits, repaired; None if it has to be fitted."""
+    situation, projection, budget = plan_input.situation, plan_input.projection, plan_input.situation.budget
+    is_as_projected = view.entries is plan_input.entries and policy.outputs is None
+    has_other_limits = bool(budget.messages or budget.turns or budget.bytes)
+    media, room = projection.media_count, situation.message_budget
+    if room <= 0 or view.tokens > room or media > policy.fit.max_media:
+        return None
+    if has_other_limits and not (is_as_projected and plan_input.fill <= 1):
+        return None
     if situation.max_text_chars and projection.largest_bytes > situation.max_text_chars:
-        return False
+        return None
     if situation.max_images and media > situation.max_images:
-        return False
-    spoken = 0
-    while spoken < len(entries) and entries[spoken].message.role == "system":
-        spoken += 1
-    if spoken == len(entries) or entries[spoken].message.role != "user":
-        return False
-    if entries[-1].message.role not in {"user", "tool"}:
-        return False
-    if is_as_projected:
-        return projection.is_valid(situation.batching)
-    return is_valid_history(entries, situation.batching)
+        return None
+    if not is_as_projected:
+        done = repair_entries(view.entries, is_interrupted=situation.is_interrupted, batching=situation.batching)
+        has_speech = any(entry.message.role != "system" for entry in view.entries)
+        return view if has_speech and not (done.repairs or done.pending) else None
+    repaired = projection.repaired(situation.batching, is_interrupted=situation.is_interrupted)
+    if repaired.pending:
+        raise PendingToolCallsError(repaired.pending)
+    if not repaired.entries or repaired.entries[-1].message.role == "system":
+        return None
+    if not repaired.repairs:
+        return view
+    if has_other_limits or repaired.tokens > room:
+        return None
+    return view.changed(repaired.entries, repaired.tokens, repaired.repairs)
 
 
 def _with_entries(view: View, entries: list[Entry], plan_input: PlanInput, *reasons: str) -> View:

@@ -43,6 +43,17 @@ class View:
     without_thinking: tuple[int, ...] = ()
     """Positions of messages that are sent without their thinking, because what came before it has changed."""
 
+    def changed(
+        self, entries: list[Entry], tokens: int, repairs: Sequence[Repair], reasons: Sequence[str] = ()
+    ) -> "View":
+        """Return the view with the entries that fit and that the provider accepts, and why they differ."""
+        reasons = [*self.reasons, *reasons]
+        if repairs:
+            reasons.append(f"{pluralize(len(repairs), 'place')} repaired so that the provider accepts the request")
+        return replace(
+            self, entries=entries, tokens=tokens, repairs=tuple(repairs), reasons=tuple(reasons), is_fitted=True
+        )
+
     def drop_thinking(self, indices: Sequence[int], cost: Callable[[Message], tuple[int, int]]) -> "View":
         """Return the view without the thinking of the entries at `indices`."""
         if not indices:

@@ -52,14 +52,9 @@ _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
 def chat_share(entries: Sequence[Entry]) -> float:
     """Return the share of the text of messages that is chat, not tool calls or results."""
-    chat = work = 0
-    for entry in entries:
-        message = entry.message
-        chat += len(message.text)
-        if uses_tools(message):
-            work += sum(len(result.text) for result in message.results)
-            work += sum(len(call.name) + len(call.arguments) for call in message.calls)
-    return chat / max(1, chat + work)
+    outlines = [entry.message.outline for entry in entries]
+    chat = sum([outline.chat_chars for outline in outlines])
+    return chat / max(1, chat + sum([outline.work_chars for outline in outlines]))
 
 
 def uses_tools(message: Message) -> bool:
@@ -152,6 +147,8 @@ MAX_REPLACEMENT_PROMPTS = 256
 STATE_SHARE = 0.3
 """Largest share of the allowance for plan, todos, skills and agent, which are clipped to fit."""
 MAX_QUOTED_PROMPTS = 16
+MAX_CHARS_PER_TOKEN, MIN_QUOTE_TOKENS = 40, 100
+"""A prompt with more characters for each token of the room cannot fit, so it is not counted."""
 MIN_REPLACEMENT_DIGEST_TOKENS, MIN_STATE_CHARS = 60, 80
 
 
@@ -372,6 +369,8 @@ def _quotable_prompts(prompts: list[Entry], allowance: int, plan_input: PlanInpu
     counter = plan_input.situation.counter
     left, quoted = allowance - counter.count(PROMPTS_HEADING), list[Entry]()
     for entry in prompts:
+        if entry.message.outline.chat_chars > MAX_CHARS_PER_TOKEN * max(left, MIN_QUOTE_TOKENS):
+            continue
         cost = counter.count(_quote_line(entry)) + 1
         if cost <= left:
             left -= cost

@@ -113,6 +113,8 @@ class PlanInput:
         """How full the budget is: the largest share of any of its limits."""
         budget, projection = self.situation.budget, self.projection
         shares = [self.token_fill]
+        if not (budget.messages or budget.turns or budget.bytes):
+            return shares[0]
         if budget.messages:
             shares.append(len(projection) / budget.messages)
         if budget.turns:

@@ -10,7 +10,7 @@ import time
 from array import array
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import wraps
+from functools import partial, wraps
 from itertools import zip_longest
 from random import random
 from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
@@ -32,6 +32,7 @@ from holdfast.errors import (
     UnknownScopeError,
     UnknownSessionError,
 )
+from holdfast.session.heavy_work import MAX_INLINE_CHARS, plan_in_thread
 from holdfast.session.log.index_text import index_entries
 from holdfast.session.log.records import StoredLog, encode_event
 from holdfast.session.log.session_snapshot import SessionSnapshot, decode_snapshot, encode_snapshot
@@ -140,7 +141,7 @@ class SessionLog:
         """When the last request was prepared."""
         self.compaction_started_ms: int | None = None
         """When the last compaction was started."""
-        self.last_sent: list[tuple[Mapping[str, object], str, int | None]] = []
+        self.last_sent: tuple[Sequence[Mapping[str, object]], Sequence[str], Sequence[int | None]] = (), (), ()
         """The messages of the last request, with their hashes and the positions they came from."""
         self.message_hashes: dict[int, str] = {}
         """The hashes of cached messages, by position."""
@@ -279,10 +280,14 @@ class SessionLog:
             return range(len(self.history), len(self.history))
         for conflicts in range(MAX_CONFLICTS):
             start, marks = len(self.history), self.history.recall_marks.for_unrecorded()
-            index = index_entries(
+            observed = [
                 (position, marks.observe(message, position, event.scope))
                 for position, (event, message) in enumerate(zip(events, messages, strict=True), start)
-            )
+            ]
+            if sum(sum(message.outline[-2:]) for _, message in observed) <= MAX_INLINE_CHARS:
+                index = index_entries(observed)
+            else:
+                index = await plan_in_thread(partial(index_entries, observed))
             try:
                 is_appended = await self._try_append(
                     events, messages, index, must_be_current=must_be_current, conflicts=conflicts

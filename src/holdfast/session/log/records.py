@@ -6,7 +6,6 @@ A large message is stored as a blob, once, however often it is repeated. A notic
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import cast
 
 from holdfast.core.conversation.messages import user
@@ -27,6 +26,8 @@ LOST_MESSAGE_TEXT = "[this message could not be read]"
 @cache
 def engine_version() -> str:
     """Return the installed version of Holdfast."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow to import
+
     try:
         return version("holdfast")
     except PackageNotFoundError:  # pragma: no cover - run from a bare checkout

@@ -25,7 +25,7 @@ from holdfast.core.conversation.messages import Entry, Text, ToolCall
 from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.history.events import MAIN, Summary
-from holdfast.core.ledger.constraints import Constraints
+from holdfast.core.ledger.constraints import decisions_in
 from holdfast.core.planning.replacement import (
     ReplacementBudget,
     chat_scale,
@@ -223,7 +223,8 @@ class DefaultCompaction(CompactionRule):
         after = [entry for entry in _recorded_entries(plan_input) if (entry.position or 0) >= stop]
         # Messages that the compaction kept were recorded before it.
         calls = sum(len(entry.message.results) for entry in after if (entry.position or 0) >= state.changed_at)
-        if calls < MIN_CALLS or any(mark not in known for mark in _marks_in(after)):
+        marks = (mark for entry, called in _with_calls(after) for mark in _marks_of(entry, called))
+        if calls < MIN_CALLS or any(mark not in known for mark in marks):
             return ""
         return (
             f"the agent made no progress since the last compaction: {pluralize(calls, 'call')} returned the same "
@@ -235,7 +236,12 @@ class DefaultCompaction(CompactionRule):
         """Return the marks of all progress so far, including those of the last compaction, newest last."""
         compactions = plan_input.projection.context.state.compactions
         before = compactions[-1].marks if compactions else ()
-        newest_first = dict.fromkeys(reversed([*before, *_marks_in(_recorded_entries(plan_input))]))
+        newest_first: dict[str, None] = {}
+        for entry, called in reversed(_with_calls(_recorded_entries(plan_input))):
+            if len(newest_first) >= MAX_PROGRESS_MARKS:
+                break
+            newest_first |= dict.fromkeys(reversed([*_marks_of(entry, called)]))
+        newest_first |= dict.fromkeys(reversed(before))
         return tuple(reversed([*newest_first][:MAX_PROGRESS_MARKS]))
 
     def _summary_tokens(self, room: int) -> int:
@@ -358,22 +364,26 @@ def _recorded_entries(plan_input: PlanInput) -> list[Entry]:
     return [entries[position] for position in positions]
 
 
-def _marks_in(entries: Iterable[Entry]) -> Iterator[str]:
-    """Yield a mark for each prompt, each call with its result, and each decision of the model."""
+def _with_calls(entries: Iterable[Entry]) -> list[tuple[Entry, list[ToolCall | None]]]:
+    """Return messages, each with the calls that its results answer."""
     calls: dict[str, ToolCall] = {}
+    found: list[tuple[Entry, list[ToolCall | None]]] = []
     for entry in entries:
-        message = entry.message
-        if message.is_prompt:
-            yield _hash_mark("said", str(entry.position))
-        calls |= {call.id: call for call in message.calls}
-        for result in message.results:
-            call = calls.get(result.call_id)
-            asked = (call.name, call.arguments) if call else ("", "")
-            yield _hash_mark(*asked, without_durations(result.text))
-        if message.role == "assistant" and message.text:
-            constraints = Constraints()
-            constraints.observe(message.text, "assistant", entry.position or 0)
-            yield from (_hash_mark("decided", constraint.text) for constraint in constraints)
+        calls |= {call.id: call for call in entry.message.calls}
+        found.append((entry, [calls.get(call_id) for call_id in entry.message.outline.result_ids]))
+    return found
+
+
+def _marks_of(entry: Entry, calls: Sequence[ToolCall | None]) -> Iterator[str]:
+    """Yield a mark for a prompt, for each call with its result, and for each decision of the model."""
+    message = entry.message
+    if message.is_prompt:
+        yield _hash_mark("said", str(entry.position))
+    for result, call in zip(message.results, calls, strict=True):
+        asked = (call.name, call.arguments) if call else ("", "")
+        yield _hash_mark(*asked, without_durations(result.text))
+    if message.role == "assistant" and message.text:
+        yield from (_hash_mark("decided", decision) for decision in decisions_in(message.text))
 
 
 def _hash_mark(*parts: str) -> str:

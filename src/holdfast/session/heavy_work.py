@@ -1,0 +1,74 @@
+"""Long work away from the event loop: counting tokens, and planning a request from a long history.
+
+The tokenizer takes two microseconds a token and releases the interpreter's lock. Planning does not release it, but a
+thread hands it over every few milliseconds, so the loop goes on either way. There is one thread for each of the two:
+several tokenizers, or several plans, would take longer at once than one after the other.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+from typing import TypeVar
+
+from holdfast.core.conversation.messages import Message
+from holdfast.core.conversation.tokens import Counter, message_bytes, message_tokens
+
+T = TypeVar("T")
+MAX_INLINE_BYTES = 8_000
+"""Messages of up to this size together are counted at once, in a few milliseconds."""
+MAX_INLINE_CHARS = 64_000
+"""Texts of this length are searched for words at once, in a few milliseconds."""
+MAX_INLINE_MESSAGES = 200
+"""As many messages are decoded, or put into a view, at once."""
+MAX_INLINE_TOKENS = 16_000
+"""A request from a history of this size is planned at once, in a few milliseconds."""
+MAX_JOB_BYTES = 64_000
+"""Messages of about this size are counted as one job, so that other sessions can count theirs in between."""
+
+
+async def count_messages(messages: Sequence[Message], counter: Counter) -> None:
+    """Count messages; each keeps its count, so later calls of `message_tokens` return at once."""
+    sizes = [*map(message_bytes, messages)]
+    is_short = sum(sizes) <= MAX_INLINE_BYTES
+    job: list[Message] = []
+    job_bytes = 0
+    for message, size in zip(messages, sizes, strict=True):
+        if is_short:
+            message_tokens(message, counter)
+            continue
+        job.append(message)
+        job_bytes += size
+        if job_bytes >= MAX_JOB_BYTES or message is messages[-1]:
+            await _run_in("counting", lambda job=job: [message_tokens(one, counter) for one in job])
+            job, job_bytes = [], 0
+
+
+async def plan_in_thread(action: Callable[[], T]) -> T:
+    """Return the result of an action on a history whose lock the caller holds."""
+    return await _run_in("planning", action)
+
+
+async def _run_in(thread: str, action: Callable[[], T]) -> T:
+    """Return the result of an action in a thread.
+
+    If the caller is cancelled, the action ends first: no lock may be released while it works on a history.
+    """
+    done = asyncio.get_running_loop().run_in_executor(_thread(thread), action)
+    try:
+        return await asyncio.shield(done)
+    except asyncio.CancelledError:
+        while not done.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([done])
+        raise
+
+
+@cache
+def _thread(name: str) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, f"holdfast-{name}")
+
+
+os.register_at_fork(after_in_child=_thread.cache_clear)

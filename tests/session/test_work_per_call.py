@@ -1,0 +1,106 @@
+"""The work of a call does not grow with the history: counted in operations, so that no clock decides.
+
+What is counted: texts given to the tokenizer, messages encoded and hashed, messages projected, messages repaired, and
+records read from the store.
+"""
+
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from holdfast import Session
+from holdfast.core.conversation import repair
+from holdfast.core.history.projection import Projection
+from holdfast.counters.vocabularies import VocabularyCounter
+from holdfast.session import request
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.chat import (
+    JsonMessage,
+    assistant_message,
+    tool_call_message,
+    tool_result_message,
+    user_message,
+)
+
+BUDGET = 400_000
+
+
+@contextmanager
+def counted_operations() -> Generator[Counter[str]]:
+    """Count what the package does to messages while the block runs."""
+    done: Counter[str] = Counter()
+
+    def count(target: object, name: str, what: str, *, size: bool = False) -> None:
+        original: Any = getattr(target, name)
+
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            done[what] += len(args[0]) if size else 1
+            return original(*args, **kwargs)
+
+        patch.setattr(target, name, counting)
+
+    with pytest.MonkeyPatch.context() as patch:
+        count(VocabularyCounter, "count", "texts tokenized")
+        count(request, "message_hash", "messages hashed")
+        count(Projection, "_append", "messages projected")
+        count(repair, "is_valid_history", "messages checked", size=True)
+        original_read = MemoryStore.read
+
+        async def read(self: MemoryStore, *args: Any, **kwargs: Any) -> Any:
+            records = await original_read(self, *args, **kwargs)
+            done["records read"] += len(records)
+            return records
+
+        patch.setattr(MemoryStore, "read", read)
+        yield done
+
+
+def exchange(number: int, *, is_answered: bool = True) -> list[JsonMessage]:
+    """Return a turn with a tool call; an unanswered call makes the history unsound."""
+    call = tool_call_message(f"call_{number}")
+    results = [tool_result_message(f"call_{number}", f"output {number}")] if is_answered else []
+    return [user_message(f"question {number}"), call, *results, assistant_message(f"answer {number}")]
+
+
+async def operations_at(length: int, *, is_sound: bool) -> tuple[Counter[str], Counter[str]]:
+    """Return what `record` and `prepare` do for one more turn after that many turns."""
+    async with Session.open("one", store=MemoryStore(), model="gpt-5") as session:
+        for number in range(length):
+            await session.record(exchange(number, is_answered=is_sound or number % 5 != 1))
+        await session.record([user_message("go on")])
+        await session.prepare(BUDGET)
+        with counted_operations() as recording:
+            await session.record([*exchange(length)[1:], user_message("more")])
+        with counted_operations() as preparing:
+            await session.prepare(BUDGET)
+    return recording, preparing
+
+
+@pytest.mark.parametrize("is_sound", [True, False], ids=["sound", "with unanswered calls"])
+async def test_one_more_turn_takes_the_same_work_after_ten_turns_and_after_two_hundred(is_sound: bool) -> None:  # noqa: FBT001
+    short, long = await operations_at(10, is_sound=is_sound), await operations_at(200, is_sound=is_sound)
+
+    assert long == short
+    recording, preparing = long
+    assert recording["texts tokenized"] > 0
+    assert preparing["texts tokenized"] == 0
+    assert preparing["messages projected"] == preparing["messages hashed"] == 4
+    assert preparing["records read"] == 0
+
+
+async def test_a_history_that_was_repaired_is_not_repaired_again() -> None:
+    async with Session.open("one", store=MemoryStore(), model="gpt-5") as session:
+        for number in range(50):
+            await session.record(exchange(number, is_answered=False))
+        await session.record([user_message("go on")])
+        first = await session.prepare(BUDGET)
+        with counted_operations() as done:
+            again = await session.prepare(BUDGET)
+
+    assert len(first.receipt.repairs) == 50
+    assert again.messages == first.messages
+    assert done["messages hashed"] <= 1  # the made-up result of the newest exchange
+    assert done["messages checked"] <= 4
