@@ -173,7 +173,7 @@ async def test_an_open_session_goes_by_what_is_changed_at_run_time(settings: Set
     ]
 
 
-@pytest.mark.parametrize(("read_price", "messages"), [("1.0", 3), ("0.1", 25)], ids=["no cache", "a cache"])
+@pytest.mark.parametrize(("read_price", "messages"), [("1.0", 2), ("0.1", 25)], ids=["no cache", "a cache"])
 async def test_a_fold_is_weighed_with_the_prices_that_the_user_knows(
     settings: Setup, read_price: str, messages: int
 ) -> None:

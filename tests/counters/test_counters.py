@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast import Budget
+from holdfast.counters import vocabularies
 from holdfast.counters.models import ModelInfo, budget_for, find_model
 from holdfast.counters.vocabularies import CHUNK_CHARS, EstimatingCounter, counter_for, model_family, tokenizer
 
@@ -105,11 +106,13 @@ def test_without_the_tokenizer_there_is_the_formula(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(builtins, "__import__", no_splintr)
     tokenizer.cache_clear()
     counter_for.cache_clear()
+    vocabularies._family_counter.cache_clear()
     try:
         assert counter_for("gpt-5").name == "estimate"
     finally:
         tokenizer.cache_clear()
         counter_for.cache_clear()
+        vocabularies._family_counter.cache_clear()
 
 
 def test_the_table_knows_windows_answers_and_prices() -> None:

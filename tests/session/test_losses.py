@@ -42,7 +42,7 @@ def written(*numbers: int) -> tuple[str, ...]:
 async def test_a_draft_lists_what_was_put_back_and_what_is_one_recall_away() -> None:
     session = await worked(summarizer=ScriptedModel([BRIEF]))
 
-    draft = await session.preview(draft=True, budget=2_000)
+    draft = await session.preview(draft=True, budget=1_000)
 
     assert draft.summary.put_back[0] == "Went wrong, unresolved: pytest: E HalfError: x [#44]"
     assert all(
@@ -75,7 +75,7 @@ async def test_whoever_approves_a_summary_is_told_what_it_leaves_out_and_the_rec
 
     session = await worked(compaction=CompactionOptions(automatic=ScriptedModel([BRIEF]), approve=agree))
 
-    fold = await session.compact(budget=2_000)
+    fold = await session.compact(budget=1_000)
 
     (receipt,) = await session.receipts()
     assert (drafts[0].summary.put_back, drafts[0].summary.left_out) == (fold.summary.put_back, fold.summary.left_out)

@@ -160,6 +160,7 @@ class _BlockingConversation(Generic[AgentT]):
     preview = _waiting(DelegatingConversation.preview)
     visible_messages = _waiting(DelegatingConversation.visible_messages)
     messages = _waiting(DelegatingConversation.messages)
+    numbered_messages = _waiting(DelegatingConversation.numbered_messages)
     recall = _waiting(DelegatingConversation.recall)
     artifacts = _waiting(DelegatingConversation.artifacts)
     artifact = _waiting(DelegatingConversation.artifact)

@@ -31,6 +31,7 @@ from holdfast.errors import (
     StoreUnavailableError,
 )
 from holdfast.models.base import Summarizer
+from holdfast.models.open import is_summarizer_name
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.conversation import SessionEngine
 from holdfast.session.delegation import DelegatingConversation, end_abandoned_delegations
@@ -140,6 +141,9 @@ class Session(DelegatingConversation):
         options = CompactionOptions() if compaction is None else compaction
         if not isinstance(options, CompactionOptions):
             raise SettingsError("compaction", f"must be a CompactionOptions, not {short_repr(options)}")
+        if isinstance(summarizer, str) and not is_summarizer_name(summarizer):
+            problem = f"{summarizer!r:.60} does not name a provider; write it as provider:model: openai:gpt-5-mini"
+            raise SettingsError("summarizer", problem)
         if summarizer is not None:
             options = replace(options, automatic=summarizer)
         session = cls(

@@ -269,16 +269,17 @@ def _content_json(parts: Iterable[Part], original: object, role: Role) -> object
 
 
 def _encode_block(part: Content, role: Role) -> Mapping[str, Any]:
+    text_type = "output_text" if role == "assistant" else "input_text"
     if isinstance(part, Text):
         if is_mapping(part.native):
             return {**part.native, "text": part.text} if part.is_edited else part.native
-        return {"type": "output_text" if role == "assistant" else "input_text", "text": part.text}
+        return {"type": text_type, "text": part.text}
     if isinstance(part, Media) and not (is_mapping(part.native) and part.native.get("type") in MEDIA_BLOCK_TYPES):
         url = image_url(part)
-        if url is None:
-            return {"type": "input_text", "text": f"[{part.kind} not carried over]"}
+        if url is None or role == "assistant":  # a model's message holds text alone
+            return {"type": text_type, "text": f"[{part.kind} not carried over]"}
         return {"type": "input_image", "image_url": url}
-    return part.native if is_mapping(part.native) else {"type": "input_text", "text": f"[{part.kind}]"}
+    return part.native if is_mapping(part.native) else {"type": text_type, "text": f"[{part.kind}]"}
 
 
 BLANK_IMAGE = (

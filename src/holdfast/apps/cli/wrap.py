@@ -23,7 +23,7 @@ from holdfast.stores.base import Store
 
 DEFAULT_PORT = 8787
 HEALTH_SECONDS = 1.0
-START_SECONDS = 30.0
+GATEWAY_START_SECONDS = 30.0
 LISTENING = "listening on "
 RUN_HOLDFAST = "import sys; from holdfast.apps.cli.main import main; sys.exit(main())"
 """Runs this installation, wherever its command is."""
@@ -139,7 +139,7 @@ async def _started_url(process: asyncio.subprocess.Process) -> str:
     """Return the address that a starting gateway prints; pass on what it says if it does not start."""
     said: list[str] = []
     with suppress(TimeoutError):
-        async with asyncio.timeout(START_SECONDS):
+        async with asyncio.timeout(GATEWAY_START_SECONDS):
             while process.stderr is not None and (line := await process.stderr.readline()):
                 text = line.decode(errors="replace").strip()
                 if text.startswith(LISTENING):
@@ -147,7 +147,7 @@ async def _started_url(process: asyncio.subprocess.Process) -> str:
                     drain.add_done_callback(lambda task: None if task.cancelled() else task.exception())
                     return text.removeprefix(LISTENING)
                 said.append(text)
-    raise SettingsError("gateway", "; ".join(said) or f"did not start within {START_SECONDS:.0f} seconds")
+    raise SettingsError("gateway", "; ".join(said) or f"did not start within {GATEWAY_START_SECONDS:.0f} seconds")
 
 
 def _is_gateway(url: str) -> bool:

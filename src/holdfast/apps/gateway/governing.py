@@ -7,18 +7,16 @@ the replacement is new. All other members of the body stay as they came, in thei
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import orjson
 
 from holdfast.apps.gateway.client_body import ClientBody, read_json
 from holdfast.session.request import Request
-from holdfast.wire.answers import Wire
+from holdfast.wire.answers import JsonMapping, Wire
+from holdfast.wire.anthropic import MAX_CACHE_MARKS
 from holdfast.wire.json_reader import is_list, is_mapping
 
-MAX_CACHE_MARKS = 4
-"""How many cache marks Anthropic accepts in one request."""
 LIST_MEMBERS: Mapping[Wire, str] = {
     "openai-chat": "messages",
     "openai-responses": "input",
@@ -30,19 +28,19 @@ _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
-class RequestExtras:
+class BodyExtras:
     """What a request carries beside its messages, as the session counts it."""
 
     system: object
     tools: list[Mapping[str, object]] | None
 
 
-def extras_of(body: ClientBody) -> RequestExtras:
+def extras_of(body: ClientBody) -> BodyExtras:
     """Return the system text and the tools of a request; leading system messages belong to the list."""
     beside = body.system_slices[: len(body.system_slices) - len(body.leading)]
     tools = read_json(body.tools_slice)
     listed = [tool for tool in tools if is_mapping(tool)] if is_list(tools) else None
-    return RequestExtras(read_json(beside[0]) if beside else None, listed)
+    return BodyExtras(read_json(beside[0]) if beside else None, listed)
 
 
 def model_of(path: str, body: ClientBody) -> str | None:
@@ -95,7 +93,7 @@ def governed_body(raw: bytes, body: ClientBody, slices: Mapping[int, msgspec.Raw
     )
 
 
-def _is_left_to_client(native: Mapping[str, Any]) -> bool:
+def _is_left_to_client(native: JsonMapping) -> bool:
     """Return whether a recorded message is sent only if the client's list has it.
 
     The client's system messages, as they are now, are at the front; reasoning that it left out may be out of date.

@@ -7,11 +7,10 @@ keeps the last list as the bytes that came, so that only messages that are new a
 import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 import msgspec
 
@@ -26,7 +25,7 @@ from holdfast.apps.gateway.identity import (
 )
 from holdfast.session.conversation import Conversation
 from holdfast.session.session import Session
-from holdfast.wire.answers import JsonObject, Wire
+from holdfast.wire.answers import JsonMapping, JsonObject, Wire
 
 MAX_SIDE_LISTS = 8
 
@@ -107,7 +106,7 @@ class Lane:
                 found[position] = listed.body.slices[index]
         return found
 
-    def note_reasoning(self, wire: Wire, natives: Sequence[Mapping[str, Any]], places: Sequence[int]) -> None:
+    def note_reasoning(self, wire: Wire, natives: Sequence[JsonMapping], places: Sequence[int]) -> None:
         """Remember where items were recorded that have no place in the chain."""
         for native, place in zip(natives, places, strict=True):
             if essential_fingerprint(wire, native) is None:

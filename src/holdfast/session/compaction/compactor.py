@@ -37,7 +37,7 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.models.base import Closable, Summarizer, supports_prefix
-from holdfast.models.open import is_summarizer_name, open_summarizer
+from holdfast.models.open import open_summarizer
 from holdfast.models.retry import RetryLimits
 from holdfast.redaction import redact_text
 from holdfast.session.compaction.memory_writer import MemoryWriter
@@ -94,11 +94,6 @@ class CompactionOptions(CompactionObservers):
             value: object = getattr(self, name)
             if not (value is None or isinstance(value, str) or callable(getattr(value, "write", None))):
                 problem = f"must be the name of a model, or a holdfast.compaction.Summarizer, not {value!r:.60}"
-                raise SettingsError("summarizer" if name == "automatic" else f"compaction.{name}", problem)
-            if isinstance(value, str) and not is_summarizer_name(value):
-                problem = (
-                    f"{value!r:.60} does not name a provider; write it as provider:model, such as openai:gpt-5-mini"
-                )
                 raise SettingsError("summarizer" if name == "automatic" else f"compaction.{name}", problem)
         limit: object = self.memory_limit_bytes
         if limit is not None and (not is_integer(limit) or limit < 1):
