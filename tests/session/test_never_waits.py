@@ -124,6 +124,8 @@ async def test_a_summary_that_comes_after_the_fold_it_was_meant_for_is_in_the_ne
     assert [(fold.is_cancelled, (fold.error or "").partition(";")[2]) for fold in late] == [
         (True, " the summary is kept for the next compaction")
     ] * 7
-    assert by_rule == [[], ["0"], ["1"], ["2"], ["3"], ["5"], ["6"]], "the last one that was written, not what it updated"
+    assert by_rule == [[], ["0"], ["1"], ["2"], ["3"], ["5"], ["6"]], (
+        "the last one that was written, not what it updated"
+    )
     assert unused(events, model.prompts) == []
     await session.close()
