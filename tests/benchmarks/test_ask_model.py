@@ -1,0 +1,45 @@
+"""The command that asks a real model compares what each way of keeping a chat is worth to it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from benchmarks.memory.ask_model import measure, paired_interval, token_f1
+from holdfast.testing.endpoint import ReceivedRequest, ResponsePiece, ScriptedEndpoint, http_response
+
+QUESTIONS = [
+    {"kind": "q", "chat": "c", "q": "When?", "a": "7 May 2023", "cat": 2, "oracle": "On 2023-05-07.", "bm25": "",
+     "recall": "On 2023-05-07."},
+    {"kind": "q", "chat": "c", "q": "Who?", "a": "Gina", "cat": 4, "oracle": "Gina", "bm25": "Gina", "recall": "Gina"},
+]  # fmt: skip
+
+
+def test_dates_and_fillers_do_not_hide_an_equal_answer() -> None:
+    assert token_f1("The 2023-05-07.\nBecause it was said", "7 May 2023") == 1.0
+    assert token_f1("Jon", "Gina and Jon") == pytest.approx(2 / 3)
+    assert token_f1("", "Gina") == 0.0
+
+
+def test_an_arm_that_is_always_better_has_an_interval_above_zero() -> None:
+    assert paired_interval([1.0, 0.5] * 20, [0.5, 0.0] * 20) == (0.5, 0.5, 0.5)
+
+
+async def test_each_arm_is_asked_with_its_own_context_and_compared_with_the_baseline() -> None:
+    def reply(request: ReceivedRequest) -> list[ResponsePiece]:
+        messages: Any = request.body["messages"]
+        prompt = str(messages[1]["content"])
+        context = prompt.partition("\n\nAnswer the question")[0]
+        said = "7 May 2023" if "2023-05-07" in context else "Gina" if "Gina" in context else "no idea"
+        return http_response(200, {"choices": [{"message": {"role": "assistant", "content": said}}]})
+
+    contexts = {"view": "", "tail7": "", "tail": "nothing"}
+    lines = [{"kind": "ctx", "chat": "c", "ctx": contexts}, *QUESTIONS]
+    prompts = "".join(json.dumps(line) + "\n" for line in lines)
+
+    async with ScriptedEndpoint(reply) as server:
+        figures = await measure(prompts, f"{server.url}#m", ["default", "bm25", "tail"])
+
+    assert {arm: found["f1"] for arm, found in figures.items()} == {"default": 1.0, "bm25": 0.5, "tail": 0.0}
+    assert figures["default"]["over_bm25"] == 0.5
+    assert {request.body["model"] for request in server.requests} == {"m"}
