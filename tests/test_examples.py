@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.apps.cli.parser import COMMAND_GROUPS, build_parser
+from holdfast.apps.cli.parser import COMMAND_GROUPS, parse_arguments
 from holdfast.apps.settings.sources import load_settings
 from tests.test_public_api import FACADES
 from tests.test_seed_names import is_there
@@ -85,7 +85,7 @@ def test_every_command_line_of_a_document_can_be_said(path: Path) -> None:
         if program == "make":
             assert arguments[0] in targets
         else:
-            build_parser().parse_args(arguments)
+            parse_arguments(arguments)
 
 
 SPAN = re.compile(r"`([^`\n]+)`")

@@ -266,8 +266,8 @@ async def test_compact_says_how_many_messages_and_tokens_went(tmp_path: Path) ->
 
 
 async def test_a_preview_lists_the_facts_that_would_not_be_in_view_any_more(tmp_path: Path) -> None:
-    chat, screen = await open_chat(tmp_path, flags={"max_context_tokens": "2000", "summarization_model": "none"})
-    for number in range(60):
+    chat, screen = await open_chat(tmp_path, flags={"max_context_tokens": "1000", "summarization_model": "none"})
+    for number in range(100):
         words = f"We decided to use module_{number}_with_a_long_name_that_nobody_says_again."
         await chat.session.record([{"kind": "request", "parts": [user_part(words)]}], format="pydantic-ai")
 

@@ -39,21 +39,15 @@ def main(argv: "Sequence[str] | None" = None) -> int:
 
         print(f"holdfast {version('holdfast')}")
         return 0
-    import argparse
     import asyncio
     import os
 
     from holdfast.apps.cli.output import configure_output, warn
-    from holdfast.apps.cli.parser import build_parser
+    from holdfast.apps.cli.parser import parse_arguments
     from holdfast.errors import HoldfastError
 
-    wrapped: list[str] = []
-    if arguments[:1] == ["wrap"] and "--" in arguments:
-        # What follows belongs to the wrapped program, also what looks like an option of ours.
-        at = arguments.index("--")
-        arguments, wrapped = arguments[:at], arguments[at + 1 :]
     try:
-        args = build_parser(arguments).parse_args(arguments, argparse.Namespace(wrapped=wrapped))
+        args = parse_arguments(arguments)
         configure_output(is_utf8=args.json or args.is_data)
         with asyncio.Runner(loop_factory=args.loop_factory) as runner:
             code = runner.run(_run_command(args))

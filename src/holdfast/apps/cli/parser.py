@@ -200,6 +200,15 @@ COMMAND_GROUPS: Mapping[str, AddCommands] = {
 """The function that adds each command."""
 
 
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the parsed arguments of a command line; what follows `--` belongs to a wrapped program."""
+    own, wrapped = list(arguments), list[str]()
+    if own[:1] == ["wrap"] and "--" in own:
+        at = own.index("--")
+        own, wrapped = own[:at], own[at + 1 :]
+    return build_parser(own).parse_args(own, argparse.Namespace(wrapped=wrapped))
+
+
 def _add_command(
     group: Subparsers, name: str, command: "CommandFunction", *, of_session: bool = False
 ) -> argparse.ArgumentParser:
