@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,8 +34,8 @@ async def run_gateway(args: argparse.Namespace, store: Store) -> int:
         from holdfast.apps.gateway.access import Access, control_token, load_keys  # noqa: PLC0415 - an extra
         from holdfast.apps.gateway.app import gateway_app  # noqa: PLC0415 - as above
         from holdfast.apps.gateway.exchange import RelaySettings  # noqa: PLC0415 - as above
-        from holdfast.apps.gateway.server import serve_gateway  # noqa: PLC0415 - as above
         from holdfast.apps.gateway.upstream import PhaseTimeouts  # noqa: PLC0415 - as above
+        from holdfast.apps.serving import serve_app  # noqa: PLC0415 - as above
     except ImportError as error:
         raise ImportError(f"{INSTALL_HINT} ({error})") from error
 
@@ -61,7 +62,15 @@ async def run_gateway(args: argparse.Namespace, store: Store) -> int:
     )
     if token_file is not None:
         warn(f"the token of the control API is in {token_file}")
-    return await serve_gateway(app, host=args.host, port=args.port, drain_seconds=settings.gateway_drain_seconds)
+    return await serve_app(
+        app,
+        name="gateway",
+        host=args.host,
+        port=args.port,
+        remedy="choose another with --port and --host",
+        drain_seconds=settings.gateway_drain_seconds,
+        announce=lambda address: print(f"listening on {address}", file=sys.stderr, flush=True),
+    )
 
 
 def _summarizer(settings: Settings) -> str | None:

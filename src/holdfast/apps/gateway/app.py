@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.apps.gateway.access import Access, AccessDeniedError
+from holdfast.apps.gateway.access import Access
 from holdfast.apps.gateway.control import control_routes
 from holdfast.apps.gateway.exchange import Relay, RelaySettings, headers_of
 from holdfast.apps.gateway.metrics import METRICS_TYPE, GatewayMetrics
@@ -23,6 +23,7 @@ from holdfast.apps.gateway.recording import Recorder
 from holdfast.apps.gateway.tracing import ExchangeTracer
 from holdfast.apps.gateway.upstream import PhaseTimeouts, UpstreamClient, Upstreams
 from holdfast.apps.gateway.wires import destination_of, error_body
+from holdfast.apps.serving import AccessDeniedError
 from holdfast.core.planning.policy import Policy
 from holdfast.errors import HoldfastError
 from holdfast.models.base import Summarizer

@@ -1,0 +1,77 @@
+"""`holdfast view`: the pages of a store in the browser."""
+
+import argparse
+import asyncio
+import webbrowser
+
+from holdfast.apps.cli.output import warn
+from holdfast.stores.base import Store, resolve_session_id
+
+VIEWER_INSTALL_HINT = "the viewer needs more packages: pip install 'holdfast[view]'"
+DEFAULT_PORT, LOOPBACK_ADDRESS, DRAIN_SECONDS = 8788, "127.0.0.1", 2
+
+
+async def view_sessions(args: argparse.Namespace, store: Store) -> int:
+    """Open a browser on the sessions of a store: what was said, what the model was sent, and why.
+
+    Only this machine can reach the pages, and only with the address that is printed, once.
+
+    holdfast view
+    holdfast view report-2024 --no-open
+    """
+    try:
+        from holdfast.apps.serving import serve_app  # noqa: PLC0415 - an extra
+        from holdfast.apps.viewer.access import ViewerAccess  # noqa: PLC0415 - as above
+        from holdfast.apps.viewer.app import viewer_app  # noqa: PLC0415 - as above
+        from holdfast.apps.viewer.rendering import session_slug  # noqa: PLC0415 - as above
+    except ImportError as error:
+        raise ImportError(f"{VIEWER_INSTALL_HINT} ({error})") from error
+
+    session = await resolve_session_id(store, args.id) if args.id else None
+    access = ViewerAccess(may_change=args.allow_changes)
+    app = viewer_app(store, access=access, unnamed_model=args.model)
+
+    def announce(address: str) -> None:
+        page = f"/s/{session_slug(session)}" if session else "/"
+        url = f"{address}{page}?token={access.new_token()}"
+        print(f"{url}\nCtrl-C stops the viewer.", flush=True)
+        if args.open:
+            # Some browsers do not return before they are closed.
+            asyncio.get_running_loop().run_in_executor(None, _open_browser, url)
+
+    try:
+        return await serve_app(
+            app,
+            name="view",
+            host=LOOPBACK_ADDRESS,
+            port=args.port,
+            remedy="choose another with --port, or 0 for any",
+            drain_seconds=DRAIN_SECONDS,
+            announce=announce,
+        )
+    finally:
+        await app.state.close()
+
+
+def _open_browser(url: str) -> None:
+    if not webbrowser.open(url):
+        warn("no browser could be started; open the address above")
+
+
+def add_view_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `holdfast view`."""
+    session = "open this session, by its id or the beginning of it (default: the list of all)"
+    parser.add_argument("id", nargs="?", metavar="ID", help=session)
+    port = f"the port; 0 takes a free one (default: {DEFAULT_PORT})"
+    parser.add_argument("--port", type=_port_number, default=DEFAULT_PORT, metavar="N", help=port)
+    parser.add_argument("--no-open", dest="open", action="store_false", help="print the address, and open no browser")
+    changes = "also allow to compact, undo, rewind, pin, fork and delete (default: reading only)"
+    parser.add_argument("--allow-changes", action="store_true", help=changes)
+    model = "the model of sessions whose log names none, for their cost (default: unknown)"
+    parser.add_argument("--model", metavar="NAME", help=model)
+
+
+def _port_number(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65_535:  # noqa: PLR2004 - the largest port
+        raise argparse.ArgumentTypeError(f"must be a port from 0 to 65535, not {text!r}")
+    return int(text)
