@@ -3,9 +3,16 @@
 import argparse
 import asyncio
 import webbrowser
+from functools import partial
+from pathlib import Path
 
-from holdfast.apps.cli.output import warn
+from holdfast.apps.cli.config import settings_for
+from holdfast.apps.cli.output import print_result, warn
+from holdfast.apps.settings.build import delete_session_files
+from holdfast.errors import SettingsError
+from holdfast.session.log.event_log import now_ms
 from holdfast.stores.base import Store, resolve_session_id
+from holdfast.stores.files import write_private_lines
 
 VIEWER_INSTALL_HINT = "the viewer needs more packages: pip install 'holdfast[view]'"
 DEFAULT_PORT, LOOPBACK_ADDRESS, DRAIN_SECONDS = 8788, "127.0.0.1", 2
@@ -18,18 +25,24 @@ async def view_sessions(args: argparse.Namespace, store: Store) -> int:
 
     holdfast view
     holdfast view report-2024 --no-open
+    holdfast view report-2024 --export report.html
     """
     try:
         from holdfast.apps.serving import serve_app  # noqa: PLC0415 - an extra
         from holdfast.apps.viewer.access import ViewerAccess  # noqa: PLC0415 - as above
         from holdfast.apps.viewer.app import viewer_app  # noqa: PLC0415 - as above
+        from holdfast.apps.viewer.changes import StoreEditor  # noqa: PLC0415 - as above
         from holdfast.apps.viewer.rendering import session_slug  # noqa: PLC0415 - as above
     except ImportError as error:
         raise ImportError(f"{VIEWER_INSTALL_HINT} ({error})") from error
 
     session = await resolve_session_id(store, args.id) if args.id else None
+    if args.export is not None:
+        return await _export(args, store, session)
+    settings = settings_for(args)
     access = ViewerAccess(may_change=args.allow_changes)
-    app = viewer_app(store, access=access, unnamed_model=args.model)
+    editor = StoreEditor(store, policy=settings.effective_policy, delete_files=partial(delete_session_files, settings))
+    app = viewer_app(store, access=access, editor=editor, unnamed_model=args.model)
 
     def announce(address: str) -> None:
         page = f"/s/{session_slug(session)}" if session else "/"
@@ -53,6 +66,21 @@ async def view_sessions(args: argparse.Namespace, store: Store) -> int:
         await app.state.close()
 
 
+async def _export(args: argparse.Namespace, store: Store, session: str | None) -> int:
+    """Write a session as one HTML file."""
+    from holdfast.apps.viewer.export import export_page  # noqa: PLC0415 - an extra
+    from holdfast.apps.viewer.pages import Pages  # noqa: PLC0415 - as above
+    from holdfast.apps.viewer.session_index import SessionIndexes  # noqa: PLC0415 - as above
+
+    if session is None:
+        raise SettingsError("--export", "needs the id of a session: holdfast view ID --export page.html")
+    pages = Pages(SessionIndexes(store), unnamed_model=args.model)
+    text = await export_page(pages, session, now_ms=now_ms(), is_redacted=args.redact)
+    write_private_lines(args.export, [text])
+    print_result(args, f"wrote {args.export}", {"session": session, "file": str(args.export)})
+    return 0
+
+
 def _open_browser(url: str) -> None:
     if not webbrowser.open(url):
         warn("no browser could be started; open the address above")
@@ -67,6 +95,10 @@ def add_view_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-open", dest="open", action="store_false", help="print the address, and open no browser")
     changes = "also allow to compact, undo, rewind, pin, fork and delete (default: reading only)"
     parser.add_argument("--allow-changes", action="store_true", help=changes)
+    export = "write the session as one file that opens without a server, and exit"
+    parser.add_argument("--export", type=Path, metavar="FILE", help=export)
+    redact = "leave keys and passwords in the export (default: remove them)"
+    parser.add_argument("--no-redact", dest="redact", action="store_false", help=redact)
     model = "the model of sessions whose log names none, for their cost (default: unknown)"
     parser.add_argument("--model", metavar="NAME", help=model)
 

@@ -19,18 +19,28 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from holdfast.apps.serving import AccessDeniedError, check_source, is_loopback
-from holdfast.apps.viewer.access import Reader, ViewerAccess
+from holdfast.apps.viewer.access import Reader, ViewerAccess, is_own_form
+from holdfast.apps.viewer.changes import SessionEditor, StoreEditor, apply_change, preview_compaction
+from holdfast.apps.viewer.export import export_page
 from holdfast.apps.viewer.pages import MESSAGES_PER_PAGE, Pages, UnknownPageError
 from holdfast.apps.viewer.rendering import (
+    SessionLinks,
     as_json,
     format_age,
     plot_columns,
     render,
     session_of_slug,
+    session_slug,
     static_file,
 )
 from holdfast.apps.viewer.session_index import SessionIndexes
-from holdfast.errors import HoldfastError, MalformedInputError, UnknownSessionError
+from holdfast.errors import (
+    CompactionError,
+    HoldfastError,
+    MalformedInputError,
+    SettingsError,
+    UnknownSessionError,
+)
 from holdfast.session.log.event_log import now_ms
 from holdfast.stores.base import Store
 from holdfast.stores.read_only import ReadOnlyStore
@@ -56,10 +66,16 @@ def viewer_app(
     store: Store,
     *,
     access: ViewerAccess,
+    editor: SessionEditor | None = None,
+    is_own_host: Callable[[str], bool] = is_loopback,
     unnamed_model: str | None = None,
 ) -> Starlette:
-    """Return the pages of a store as an application. Call `app.state.close()` at the end."""
-    viewer = _Viewer(store, access, unnamed_model)
+    """Return the pages of a store as an application. Call `app.state.close()` at the end.
+
+    `editor` carries out the changes of readers who may make some. `is_own_host` says by which names browsers reach the
+    pages. `unnamed_model` is the model of sessions whose log names none, for their cost.
+    """
+    viewer = _Viewer(store, access, editor or StoreEditor(store), is_own_host, unnamed_model)
     session = "/s/{slug}"
     pages: list[tuple[str, _Handler]] = [
         ("/", viewer.sessions),
@@ -68,11 +84,14 @@ def viewer_app(
         (f"{session}/messages/{{number:int}}", viewer.message),
         (f"{session}/requests/{{number:int}}", viewer.request),
         (f"{session}/changes/{{number:int}}", viewer.change),
+        (f"{session}/compact", viewer.preview),
+        (f"{session}/export", viewer.export),
     ]
     routes = [
         Route("/static/{name}", viewer.static, methods=["GET"]),
         Route("/sign-in", viewer.sign_in, methods=["POST"]),
         *(Route(path, viewer.page(handler), methods=["GET"]) for path, handler in pages),
+        Route(f"{session}/do/{{action}}", viewer.page(viewer.do), methods=["POST"]),
         Route("/{path:path}", viewer.page(viewer.unknown), methods=["GET"]),
     ]
     app = Starlette(routes=routes)
@@ -89,6 +108,10 @@ class _Visit:
         self.url = f"{self.base}{request.scope['path'].removeprefix(self.base)}"
         self.reader = reader
         self.pages = pages
+        slug: str | None = request.path_params.get("slug")
+        self.session = "" if slug is None else session_of_slug(slug)
+        """The session that the address names, as its reader calls it."""
+        self.session_id = f"{pages.prefix}{self.session}"
         self.is_json = self.query.get("format") == "json"
 
     def number(self, name: str) -> int | None:
@@ -110,8 +133,17 @@ class _Visit:
 class _Viewer:
     """The handlers of the pages."""
 
-    def __init__(self, store: Store, access: ViewerAccess, unnamed_model: str | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        access: ViewerAccess,
+        editor: SessionEditor,
+        is_own_host: Callable[[str], bool],
+        unnamed_model: str | None,
+    ) -> None:
         self._access = access
+        self._editor = editor
+        self._is_own_host = is_own_host
         self._indexes = SessionIndexes(ReadOnlyStore(store))
         self._unnamed_model = unnamed_model
 
@@ -127,7 +159,7 @@ class _Viewer:
         async def endpoint(request: Request) -> Response:
             base = request.scope.get("root_path", "")
             try:
-                check_source(request.headers, is_loopback, name="this viewer")
+                check_source(request.headers, self._is_own_host, name="this viewer")
                 if token := request.query_params.get("token"):
                     return self._signed_in(request, base, token)
                 reader = self._access.reader_of(request.cookies.get(self._access.cookie))
@@ -137,8 +169,10 @@ class _Viewer:
                 return self._problem(request, error.status, str(error))
             except (UnknownSessionError, UnknownPageError) as error:
                 return self._problem(request, 404, str(error))
-            except (MalformedInputError, ValueError) as error:
+            except (MalformedInputError, SettingsError, ValueError) as error:
                 return self._problem(request, 400, str(error))
+            except CompactionError as error:
+                return self._problem(request, 409, str(error))
             except HoldfastError as error:
                 return self._problem(request, 503, str(error))
 
@@ -160,7 +194,7 @@ class _Viewer:
         """Sign in with a token typed into a form."""
         base = request.scope.get("root_path", "")
         try:
-            check_source(request.headers, is_loopback, name="this viewer")
+            check_source(request.headers, self._is_own_host, name="this viewer")
             form = await form_of(request)
             secret = self._access.sign_in(form.get("token", ""))
         except AccessDeniedError as error:
@@ -181,7 +215,15 @@ class _Viewer:
             return json_response(as_json(value))
         if visit.query.get("live") == live:
             return Response(status_code=204, headers=SECURITY_HEADERS | {"cache-control": "no-store"})
-        named = {"base": visit.base, "visit": visit, "page": value, "reader": visit.reader, "live": live}
+        links = SessionLinks(visit.base, visit.session)
+        named = {
+            "base": visit.base,
+            "visit": visit,
+            "page": value,
+            "reader": visit.reader,
+            "live": live,
+            "links": links,
+        }
         return html_response(render(template, **named, **more))
 
     # The pages.
@@ -209,36 +251,35 @@ class _Viewer:
 
     async def session(self, _request: Request, visit: _Visit) -> Response:
         """Show one session."""
-        session = visit.pages.prefix + session_of_slug(_request.path_params["slug"])
         page = await visit.pages.session(
-            session,
+            visit.session_id,
             first=visit.number("from"),
             at_request=visit.number("request"),
             scope=visit.query.get("scope", ""),
         )
-        plot = await visit.pages.plot(session)
+        plot = await visit.pages.plot(visit.session_id)
         live = f"{page.facts.records}-{page.facts.read_records}"
         pages = _page_links(visit, page.first, page.stop, page.message_count)
         return self._answer(visit, "session.html", page, live, plot=plot, pages=pages)
 
-    async def plot(self, request: Request, visit: _Visit) -> Response:
+    async def plot(self, _request: Request, visit: _Visit) -> Response:
         """Return the columns of the plot."""
-        session = visit.pages.prefix + session_of_slug(request.path_params["slug"])
-        plot = await visit.pages.plot(session, wait_seconds=None)
+        plot = await visit.pages.plot(visit.session_id, wait_seconds=None)
         return json_response({**asdict(plot), "columns": plot_columns(plot)} if plot else {})
 
     async def message(self, request: Request, visit: _Visit) -> Response:
         """Show one message in full."""
-        session = visit.pages.prefix + session_of_slug(request.path_params["slug"])
-        page = await visit.pages.message(session, int(request.path_params["number"]))
+        page = await visit.pages.message(visit.session_id, int(request.path_params["number"]))
         native = json.dumps(page.native, ensure_ascii=False, indent=2)
         return self._answer(visit, "message.html", page, "", native=native)
 
     async def request(self, request: Request, visit: _Visit) -> Response:
         """Show one request as it was sent."""
-        session = visit.pages.prefix + session_of_slug(request.path_params["slug"])
         page = await visit.pages.request(
-            session, int(request.path_params["number"]), first=visit.number("from") or 0, with_native=visit.is_json
+            visit.session_id,
+            int(request.path_params["number"]),
+            first=visit.number("from") or 0,
+            with_native=visit.is_json,
         )
         tools = json.dumps(page.tools, ensure_ascii=False, indent=2) if page.tools else ""
         pages = _page_links(visit, page.first, page.first + len(page.messages), page.message_count)
@@ -246,9 +287,46 @@ class _Viewer:
 
     async def change(self, request: Request, visit: _Visit) -> Response:
         """Show one change of context."""
-        session = visit.pages.prefix + session_of_slug(request.path_params["slug"])
-        page = await visit.pages.change(session, int(request.path_params["number"]))
+        page = await visit.pages.change(visit.session_id, int(request.path_params["number"]))
         return self._answer(visit, "change.html", page, "")
+
+    async def export(self, _request: Request, visit: _Visit) -> Response:
+        """Return the session as one file, with keys and passwords removed."""
+        text = await export_page(visit.pages, visit.session_id, now_ms=now_ms())
+        answer = html_response(text)
+        answer.headers["content-disposition"] = f'attachment; filename="{session_slug(visit.session)[:80]}.html"'
+        return answer
+
+    # Changes.
+
+    async def preview(self, _request: Request, visit: _Visit) -> Response:
+        """Show what a compaction would do, to be edited."""
+        self._check_may_change(visit)
+        budget = await visit.pages.last_budget(visit.session_id)
+        async with self._editor.session(visit.session_id) as session:
+            preview = await preview_compaction(session, budget)
+        page = {**asdict(preview), "facts": await visit.pages.facts(visit.session_id)}
+        return self._answer(visit, "compact.html", page, "")
+
+    async def do(self, request: Request, visit: _Visit) -> Response:
+        """Carry out a change, and lead back to the session."""
+        self._check_may_change(visit)
+        form, action = await form_of(request), str(request.path_params["action"])
+        if not is_own_form(visit.reader, form.get("csrf")):
+            raise AccessDeniedError(403, "this form is too old, or it was made by another page; open the page again")
+        budget = await visit.pages.last_budget(visit.session_id)
+        if action == "delete":
+            await self._editor.delete(visit.session_id)
+            await self._indexes.forget(visit.session_id)
+            return RedirectResponse(f"{visit.base}/", 303, SECURITY_HEADERS)
+        async with self._editor.session(visit.session_id) as session:
+            shown = await apply_change(session, action, form, budget)
+        links = SessionLinks(visit.base, shown.removeprefix(visit.pages.prefix))
+        return RedirectResponse(links.session, 303, SECURITY_HEADERS)
+
+    def _check_may_change(self, visit: _Visit) -> None:
+        if not visit.reader.may_change:
+            raise AccessDeniedError(403, "these pages are for reading only; start the viewer with --allow-changes")
 
 
 def _page_links(visit: _Visit, first: int, stop: int, count: int) -> Mapping[str, str | None]:

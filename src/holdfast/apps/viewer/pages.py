@@ -336,9 +336,18 @@ class Pages:
     # One session.
 
     async def session(
-        self, session: str, *, first: int | None = None, at_request: int | None = None, scope: str = ""
+        self,
+        session: str,
+        *,
+        first: int | None = None,
+        at_request: int | None = None,
+        scope: str = "",
+        max_chars: int | None = MAX_PART_CHARS,
     ) -> SessionPage:
-        """Return a page of the transcript; `at_request` compares it with one request instead of the current context."""
+        """Return a page of the transcript; `at_request` compares it with one request instead of the current context.
+
+        Texts longer than `max_chars` are cut.
+        """
         start = max(0, first or 0)
         index = await self._open(session, needed_messages=start + MESSAGES_PER_PAGE)
         info = await self._info(session)
@@ -351,7 +360,7 @@ class Pages:
             loaded = await index.load(positions)
             changes = self._changes(index)
             context = self._context(index, request, loaded)
-            rows = tuple(self._rows(index, positions, loaded, changes, context))
+            rows = tuple(self._rows(index, positions, loaded, changes=changes, context=context, max_chars=max_chars))
             state = request.state if request else index.history.session_state
             stop = positions[-1] + 1 if positions else start
             billed = sum(index.bills.usage.values(), log.Usage())
@@ -389,8 +398,10 @@ class Pages:
         index: SessionIndex,
         positions: Sequence[int],
         loaded: Mapping[int, LoadedMessage],
+        *,
         changes: Sequence[ChangeValue],
         context: Context,
+        max_chars: int | None,
     ) -> Iterator[TranscriptRow]:
         """Yield the messages at some positions, with the events before each of them; after the last, also those."""
         numbers = {id(change): number for number, (_, change) in enumerate(index.changes, 1)}
@@ -402,7 +413,7 @@ class Pages:
             shown = position + 1
             if one := loaded.get(position):
                 is_pinned = position in context.pins
-                message = message_value(one.message, position, MAX_PART_CHARS, one, is_pinned=is_pinned)
+                message = message_value(one.message, position, max_chars, one, is_pinned=is_pinned)
                 sent = sent_value(context, position, one.message, numbers)
                 if sent.kind == "compacted":
                     sent = replace(sent, lines=tuple(summary.get(position, ())))
@@ -519,6 +530,15 @@ class Pages:
             return None
         async with index.lock:
             return context_plot(index)
+
+    async def facts(self, session: str) -> SessionFacts:
+        """Return what the list says about a session."""
+        return self._facts(await self._open(session), await self._info(session))
+
+    async def last_budget(self, session: str) -> int | None:
+        """Return the budget of the last request."""
+        index = await self._open(session)
+        return index.requests[-1].budget or None if index.requests else None
 
     async def _open(
         self, session: str, *, needed_messages: int | None = None, wait_seconds: float | None = PAGE_WAIT_SECONDS

@@ -46,10 +46,9 @@ def render(template: str, **values: object) -> str:
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader(PACKAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
+        lstrip_blocks=True, finalize=visible_text,
     )  # fmt: skip
     environment.filters |= {
-        "visible": visible_text,
         "number": _with_separators,
         "short": short_number,
         "dollars": _dollars_or_dash,
@@ -75,9 +74,11 @@ def _clock_time(time_ms: int | None) -> str:
     return "" if not time_ms else _time_of(time_ms).strftime("%H:%M:%S")
 
 
-def visible_text(text: object) -> str:
-    """Return a text in which no control character is left; a page shows each as its code."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", str(text).replace("\r\n", "\n"))
+def visible_text(value: object) -> object:
+    """Return what a page shows for a value: of a text, each control character as its code."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", value.replace("\r\n", "\n"))
 
 
 def session_slug(session: str) -> str:
@@ -90,6 +91,49 @@ def session_of_slug(slug: str) -> str:
     pieces = slug.split("~")
     encoded = pieces[0].encode() + b"".join(bytes.fromhex(one[:2]) + one[2:].encode() for one in pieces[1:])
     return encoded.decode()
+
+
+class SessionLinks:
+    """The addresses of what belongs to a session."""
+
+    def __init__(self, base: str, session: str) -> None:
+        self.session = f"{base}/s/{session_slug(session)}"
+
+    def message(self, position: int) -> str:
+        """Return the page of a message."""
+        return f"{self.session}/messages/{position}"
+
+    def place(self, position: int) -> str:
+        """Return the place of a message in the transcript."""
+        return f"{self.session}?from={position}#m-{position}"
+
+    def change(self, number: int) -> str:
+        """Return the page of a change of context."""
+        return f"{self.session}/changes/{number}"
+
+    def request(self, number: int) -> str:
+        """Return the page of a request."""
+        return f"{self.session}/requests/{number}"
+
+
+class ExportLinks:
+    """The same within one file."""
+
+    session = ""
+
+    def message(self, position: int) -> str:
+        """Return the place of a message."""
+        return f"#m-{position}"
+
+    place = message
+
+    def change(self, number: int) -> str:
+        """Return the place of a change of context."""
+        return f"#change-{number}"
+
+    def request(self, number: int) -> str:
+        """Return the place where a request was made."""
+        return f"#r-{number}"
 
 
 def short_number(value: int | None) -> str:
