@@ -61,7 +61,7 @@ async def run_gateway(args: argparse.Namespace, store: Store) -> int:
         ),
     )
     if token_file is not None:
-        warn(f"the token of the control API is in {token_file}")
+        warn(f"the token of the control API, and of the pages at /ui, is in {token_file}")
     return await serve_app(
         app,
         name="gateway",

@@ -186,9 +186,10 @@ class Access:
 
     def check_source(self, headers: Mapping[str, str]) -> None:
         """Raise `AccessDeniedError` for a request of a web page, or one that was lured here by a foreign name."""
-        check_source(headers, self._is_own, name="this gateway", hint="; see the setting gateway_hosts")
+        check_source(headers, self.is_own_host, name="this gateway", hint="; see the setting gateway_hosts")
 
-    def _is_own(self, name: str) -> bool:
+    def is_own_host(self, name: str) -> bool:
+        """Return whether a host name, in small letters and without a port, leads to this server."""
         if is_loopback(name) or name in self.hosts:
             return True
         # Beyond loopback a key is needed, and a page that was lured here by DNS has a name, never an address.

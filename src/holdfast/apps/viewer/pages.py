@@ -35,6 +35,8 @@ from holdfast.text import clip_to_line
 from holdfast.wire.formats import format_named
 
 MESSAGES_PER_PAGE, SESSIONS_PER_PAGE, MAX_HITS = 60, 50, 30
+MAX_FOREIGN_HITS = 500
+"""How many hits are looked through for those of a reader who sees some sessions only."""
 MAX_CONTEXT_POINTS = 800
 LIST_WAIT_SECONDS, PAGE_WAIT_SECONDS = 0.15, 0.12
 """How long a page waits for a log that is being read for the first time."""
@@ -288,7 +290,7 @@ class Pages:
         return SessionListPage(tuple(facts), next=f"{last.updated_ms}:{last.id}" if last else None)
 
     async def _search(self, query: str) -> SessionListPage:
-        hits = await self._store.search(query, limit=MAX_HITS * 2)
+        hits = await self._store.search(query, limit=MAX_FOREIGN_HITS if self.prefix else MAX_HITS)
         found: list[SearchResultValue] = []
         for hit in hits:
             if len(found) >= MAX_HITS or not hit.session.startswith(self.prefix):
