@@ -62,7 +62,12 @@ class _OpenLedger:
 
 @dataclass(slots=True)
 class History:
-    """All messages and state of a session; only one owner appends to it."""
+    """All messages and state of a session; only one owner appends to it.
+
+    `projection`, `ledger`, `ledger_covering` and `compacted_reads` extend what they have kept from their last call, so
+    only the holder of the session's lock may call them; a thread that plans a request calls them for that holder.
+    Everything else only reads, and nothing of it changes while a request is planned.
+    """
 
     formats: Callable[[str], MessageFormat]
     """Returns a message format by its name."""
