@@ -46,7 +46,13 @@ from holdfast.models.base import CachedPrefix
 from holdfast.session.calibration import ServedModel, UsageCalibrator
 from holdfast.session.compaction.compactor import Compactor
 from holdfast.session.compaction.summarizer import SentRequest
-from holdfast.session.heavy_work import MAX_INLINE_MESSAGES, MAX_INLINE_TOKENS, count_messages, plan_in_thread
+from holdfast.session.heavy_work import (
+    MAX_INLINE_CHARS,
+    MAX_INLINE_MESSAGES,
+    MAX_INLINE_TOKENS,
+    count_messages,
+    plan_in_thread,
+)
 from holdfast.session.inputs import extras_json
 from holdfast.session.log.event_log import SessionLog
 from holdfast.session.request import (
@@ -131,6 +137,8 @@ def _changed_options(history: History, options: RequestOptions) -> list[log.Even
 
 LEDGER_SHARE, LEDGER_TAIL_SHARE = 0.5, 0.1
 """From the first share of the window on, messages are read for the ledger, except the newest, which have the second."""
+MAX_LEDGER_CHARS = 8_000
+"""About so much is read for the ledger after each recorded message, in a few milliseconds."""
 MAX_SUMMARY_WAITS = 2
 """How often one request waits for a summary."""
 
@@ -347,7 +355,7 @@ class RequestBuilder:
         return await plan_in_thread(lambda: view_of(plan_input, policy, processors))
 
     async def extend_ledger(self, scope: str) -> None:
-        """Read messages for the ledger that the next compaction replaces, so that it need not read them all at once.
+        """Read some messages for the ledger of the next compaction, so that it need not read them all at once.
 
         Caller must hold the lock.
         """
@@ -362,10 +370,11 @@ class RequestBuilder:
         last_exchange = uncuttable_span(projection, len(projection) - 1)[0] if len(projection) else 0
         stop = projection.position_at(min(last_exchange, projection.tail_start(int(LEDGER_TAIL_SHARE * last.window))))
         with suppress(NotInMemoryError):
-            if history.unread_chars(scope, stop) <= MAX_INLINE_TOKENS:
-                history.ledger(scope, stop)
-            else:
+            stop, chars = history.next_ledger_part(scope, stop, MAX_LEDGER_CHARS)
+            if chars > MAX_INLINE_CHARS:
                 await plan_in_thread(lambda: history.ledger(scope, stop))
+            elif chars:
+                history.ledger(scope, stop)
 
     async def _apply_step(self, step: Step, plan_input: PlanInput, reason: str, *, may_wait: bool) -> bool:
         """Carry out a step, and return whether the request must first wait for a summary."""

@@ -204,11 +204,17 @@ class History:
         kept.stop = max(kept.stop, stop)
         return ledger
 
-    def unread_chars(self, scope: str, stop: int) -> int:
-        """Return the length of the messages that a ledger up to `stop` has yet to read."""
-        kept = self._ledgers.get(scope)
-        entries = self.entries[kept.stop if kept else 0 : stop]
-        return sum(sum(entry.message.outline[-2:]) for entry in entries)
+    def next_ledger_part(self, scope: str, stop: int, max_chars: int) -> tuple[int, int]:
+        """Return where a ledger stops that reads about `max_chars` more, before `stop`, and how many these are.
+
+        It reads at least one message more, however long that is.
+        """
+        kept, chars = self._ledgers.get(scope), 0
+        for position in range(kept.stop if kept else 0, stop):
+            chars += sum(self.entries[position].message.outline[-2:])
+            if chars >= max_chars:
+                return position + 1, chars
+        return stop, chars
 
     def ledger_covering(self, scope: str, stop: int) -> Ledger:
         """Return a ledger of at least the messages before a position: the known one, if it already covers them."""
