@@ -59,8 +59,8 @@ from holdfast.session.request import (
     EncodedView,
     Request,
     ViewPieces,
+    encode_extras,
     encode_view,
-    policy_hash,
     request_of,
     request_prepared_event,
 )
@@ -99,10 +99,11 @@ class RequestOptions:
 
 
 class ExtrasCounter:
-    """Counts the tokens of system text and tools, and caches the counts until they change."""
+    """Counts the tokens of system text and tools, and encodes them; caches both until they change."""
 
     def __init__(self) -> None:
         self._counted: dict[tuple[str, str], tuple[RequestExtras, int, int]] = {}
+        self._encoded: dict[str, tuple[RequestExtras, bytes]] = {}
 
     def tokens(self, scope: str, extras: RequestExtras, counter: Counter) -> tuple[int, int]:
         """Return the token counts of an agent's system text and of its tools."""
@@ -113,8 +114,16 @@ class ExtrasCounter:
             known = self._counted[scope, counter.name] = extras, system, tools
         return known[1:]
 
+    def encoded(self, scope: str, extras: RequestExtras) -> bytes:
+        """Return an agent's system text and tools as the payload's hash begins with them."""
+        known = self._encoded.get(scope)
+        if known is None or known[0].system is not extras.system or known[0].tools is not extras.tools:
+            known = self._encoded[scope] = extras, encode_extras(extras)
+        return known[1]
+
     def forget(self, scope: str) -> None:
-        """Discard the counts of an agent that will make no more requests."""
+        """Discard what is known of an agent that will make no more requests."""
+        self._encoded.pop(scope, None)
         self._counted = {key: known for key, known in self._counted.items() if key[0] != scope}
 
 
@@ -408,7 +417,15 @@ class RequestBuilder:
             reasons = tuple(dict.fromkeys((*reasons, *view.reasons)))
         history, encoded = self._log.history, self._encoded.get(scope)
         encoded = self._encoded[scope] = encode_view(view.entries, history, self._log.message_hashes, encoded)
-        request = request_of(view, encoded, plan_input, reasons=reasons, system=options.system, tools=options.tools)
+        request = request_of(
+            view,
+            encoded,
+            plan_input,
+            reasons=reasons,
+            encoded_extras=self._extras_counter.encoded(scope, history.session_state.extras_for(scope)),
+            system=options.system,
+            tools=options.tools,
+        )
         prefix_break = self._prefix_break(self.last_requests.get(scope), request, options)
         if not options.refusals:
             self._budgets[scope, options.model] = situation.budget
@@ -442,7 +459,7 @@ class RequestBuilder:
                 request,
                 view,
                 plan_input,
-                policy_hash(self._compactor.policy),
+                self._compactor.policy_hash,
                 pieces.extend(view, request.messages),
                 prefix_break=prefix_break,
                 **prefix,
