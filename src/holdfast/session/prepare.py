@@ -189,6 +189,8 @@ class RequestBuilder:
         self.prompt_limits: dict[str | None, int] = {}
         """By model, the largest prompt that the provider accepts, if the caller has named it."""
         self._extras_counter = ExtrasCounter()
+        self._resolved_budget: tuple[tuple[object, ...], Budget] | None = None
+        """The budget of the last request, with what it was resolved from."""
 
     @property
     def policy(self) -> Policy:
@@ -299,12 +301,12 @@ class RequestBuilder:
             self.prompt_limits[model] = Budget.resolve(max_prompt_tokens=max_prompt_tokens).tokens
 
     def _budget(self, options: RequestOptions) -> Budget:
-        return budget_for(
-            options.model,
-            options.budget,
-            max_prompt_tokens=self.prompt_limits.get(options.model),
-            unknown_window=self._compactor.policy.unknown_window,
-        )
+        model, given, limit = options.model, options.budget, self.prompt_limits.get(options.model)
+        key = model, given, type(given), limit, self._compactor.policy.unknown_window
+        if self._resolved_budget is None or self._resolved_budget[0] != key:
+            budget = budget_for(model, given, max_prompt_tokens=limit, unknown_window=key[-1])
+            self._resolved_budget = key, budget
+        return self._resolved_budget[1]
 
     def plan_input(self, options: RequestOptions, calibration: Calibration | None = None) -> PlanInput:
         """Return the input of the planning rules."""
