@@ -169,7 +169,13 @@ class MessageOutline(NamedTuple):
     """The length of its tool calls and results."""
 
 
-_PLAIN_OUTLINE = {"has_results_first": True, "is_reasoning_only": False, "server_uses": (), "server_results": ()}
+_PLAIN_OUTLINES = [
+    MessageOutline(
+        (), (), is_filled, has_results_first=True, is_reasoning_only=False, server_uses=(), server_results=()
+    )
+    for is_filled in (True, False)
+]
+"""The outlines of a text without its length: of one with words, and of a blank one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +202,7 @@ class Message:
         outline = self._outline
         if outline is None and len(self.parts) == 1 and isinstance(only := self.parts[0], Text):
             # Most messages are one text.
-            outline = MessageOutline((), (), not only.is_blank, **_PLAIN_OUTLINE, chat_chars=len(only.text))
+            outline = _PLAIN_OUTLINES[only.is_blank]._replace(chat_chars=len(only.text))
             object.__setattr__(self, "_outline", outline)
         elif outline is None:
             results = tuple(part.call_id for part in self.parts if isinstance(part, ToolResult))
