@@ -14,7 +14,6 @@ from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from holdfast.stores.sqlite.store import SqliteStore
 
-INSTALL_HINT = "the gateway needs more packages: pip install 'holdfast[gateway]'"
 MEGABYTE_BYTES = 1 << 20
 
 
@@ -29,14 +28,11 @@ async def run_gateway(args: argparse.Namespace, store: Store) -> int:
     """
     del store
     settings = settings_for(args)
-    try:
-        from holdfast.apps.gateway.access import Access, control_token, load_keys  # noqa: PLC0415 - an extra
-        from holdfast.apps.gateway.app import gateway_app  # noqa: PLC0415 - as above
-        from holdfast.apps.gateway.exchange import RelaySettings  # noqa: PLC0415 - as above
-        from holdfast.apps.gateway.server import serve_gateway  # noqa: PLC0415 - as above
-        from holdfast.apps.gateway.upstream import PhaseTimeouts  # noqa: PLC0415 - as above
-    except ImportError as error:
-        raise ImportError(f"{INSTALL_HINT} ({error})") from error
+    from holdfast.apps.gateway.access import Access, control_token, load_keys  # noqa: PLC0415 - an extra
+    from holdfast.apps.gateway.app import gateway_app  # noqa: PLC0415 - as above
+    from holdfast.apps.gateway.exchange import RelaySettings  # noqa: PLC0415 - as above
+    from holdfast.apps.gateway.server import serve_gateway  # noqa: PLC0415 - as above
+    from holdfast.apps.gateway.upstream import PhaseTimeouts  # noqa: PLC0415 - as above
 
     keys = load_keys(args.keys) if args.keys else None
     access = Access(host=args.host, hosts=frozenset(settings.gateway_hosts), keys=keys)
