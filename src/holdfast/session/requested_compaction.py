@@ -6,7 +6,6 @@ changed then. A digest replaces a rejected summary only if the policy allows it.
 
 import asyncio
 import gc
-import resource
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -232,7 +231,11 @@ async def compact_above_memory_limit(
 
 
 def resident_bytes() -> int:
-    """Return how much memory the process uses; on systems that report only the peak, the peak."""
+    """Return how much memory the process uses; where only the peak is known, the peak, and 0 where nothing is."""
+    if sys.platform == "win32":
+        return 0
+    import resource  # noqa: PLC0415 - not on every platform
+
     try:
         return int(STATM_PATH.read_text().split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
