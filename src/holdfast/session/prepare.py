@@ -46,15 +46,21 @@ from holdfast.models.base import CachedPrefix
 from holdfast.session.calibration import ServedModel, UsageCalibrator
 from holdfast.session.compaction.compactor import Compactor
 from holdfast.session.compaction.summarizer import SentRequest
-from holdfast.session.heavy_work import MAX_INLINE_MESSAGES, MAX_INLINE_TOKENS, count_messages, plan_in_thread
+from holdfast.session.heavy_work import (
+    MAX_INLINE_CHARS,
+    MAX_INLINE_MESSAGES,
+    MAX_INLINE_TOKENS,
+    count_messages,
+    plan_in_thread,
+)
 from holdfast.session.inputs import extras_json
 from holdfast.session.log.event_log import SessionLog
 from holdfast.session.request import (
     EncodedView,
     Request,
     ViewPieces,
+    encode_extras,
     encode_view,
-    policy_hash,
     request_of,
     request_prepared_event,
 )
@@ -93,10 +99,11 @@ class RequestOptions:
 
 
 class ExtrasCounter:
-    """Counts the tokens of system text and tools, and caches the counts until they change."""
+    """Counts the tokens of system text and tools, and encodes them; caches both until they change."""
 
     def __init__(self) -> None:
         self._counted: dict[tuple[str, str], tuple[RequestExtras, int, int]] = {}
+        self._encoded: dict[str, tuple[RequestExtras, bytes]] = {}
 
     def tokens(self, scope: str, extras: RequestExtras, counter: Counter) -> tuple[int, int]:
         """Return the token counts of an agent's system text and of its tools."""
@@ -107,8 +114,16 @@ class ExtrasCounter:
             known = self._counted[scope, counter.name] = extras, system, tools
         return known[1:]
 
+    def encoded(self, scope: str, extras: RequestExtras) -> bytes:
+        """Return an agent's system text and tools as the payload's hash begins with them."""
+        known = self._encoded.get(scope)
+        if known is None or known[0].system is not extras.system or known[0].tools is not extras.tools:
+            known = self._encoded[scope] = extras, encode_extras(extras)
+        return known[1]
+
     def forget(self, scope: str) -> None:
-        """Discard the counts of an agent that will make no more requests."""
+        """Discard what is known of an agent that will make no more requests."""
+        self._encoded.pop(scope, None)
         self._counted = {key: known for key, known in self._counted.items() if key[0] != scope}
 
 
@@ -131,6 +146,8 @@ def _changed_options(history: History, options: RequestOptions) -> list[log.Even
 
 LEDGER_SHARE, LEDGER_TAIL_SHARE = 0.5, 0.1
 """From the first share of the window on, messages are read for the ledger, except the newest, which have the second."""
+MAX_LEDGER_CHARS = 8_000
+"""About so much is read for the ledger after each recorded message, in a few milliseconds."""
 MAX_SUMMARY_WAITS = 2
 """How often one request waits for a summary."""
 
@@ -347,7 +364,7 @@ class RequestBuilder:
         return await plan_in_thread(lambda: view_of(plan_input, policy, processors))
 
     async def extend_ledger(self, scope: str) -> None:
-        """Read messages for the ledger that the next compaction replaces, so that it need not read them all at once.
+        """Read some messages for the ledger of the next compaction, so that it need not read them all at once.
 
         Caller must hold the lock.
         """
@@ -362,10 +379,11 @@ class RequestBuilder:
         last_exchange = uncuttable_span(projection, len(projection) - 1)[0] if len(projection) else 0
         stop = projection.position_at(min(last_exchange, projection.tail_start(int(LEDGER_TAIL_SHARE * last.window))))
         with suppress(NotInMemoryError):
-            if history.unread_chars(scope, stop) <= MAX_INLINE_TOKENS:
-                history.ledger(scope, stop)
-            else:
+            stop, chars = history.next_ledger_part(scope, stop, MAX_LEDGER_CHARS)
+            if chars > MAX_INLINE_CHARS:
                 await plan_in_thread(lambda: history.ledger(scope, stop))
+            elif chars:
+                history.ledger(scope, stop)
 
     async def _apply_step(self, step: Step, plan_input: PlanInput, reason: str, *, may_wait: bool) -> bool:
         """Carry out a step, and return whether the request must first wait for a summary."""
@@ -399,7 +417,15 @@ class RequestBuilder:
             reasons = tuple(dict.fromkeys((*reasons, *view.reasons)))
         history, encoded = self._log.history, self._encoded.get(scope)
         encoded = self._encoded[scope] = encode_view(view.entries, history, self._log.message_hashes, encoded)
-        request = request_of(view, encoded, plan_input, reasons=reasons, system=options.system, tools=options.tools)
+        request = request_of(
+            view,
+            encoded,
+            plan_input,
+            reasons=reasons,
+            encoded_extras=self._extras_counter.encoded(scope, history.session_state.extras_for(scope)),
+            system=options.system,
+            tools=options.tools,
+        )
         prefix_break = self._prefix_break(self.last_requests.get(scope), request, options)
         if not options.refusals:
             self._budgets[scope, options.model] = situation.budget
@@ -433,7 +459,7 @@ class RequestBuilder:
                 request,
                 view,
                 plan_input,
-                policy_hash(self._compactor.policy),
+                self._compactor.policy_hash,
                 pieces.extend(view, request.messages),
                 prefix_break=prefix_break,
                 **prefix,

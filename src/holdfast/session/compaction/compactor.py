@@ -46,6 +46,7 @@ from holdfast.session.compaction.summarizer import SentRequest, SummaryJob, summ
 from holdfast.session.log.event_log import SessionLog, locked
 from holdfast.session.log.leases import HELD_HERE, has_owner_exited, new_owner_id
 from holdfast.session.memory.daily import DailyMemory
+from holdfast.session.request import policy_hash
 
 LEASE_MS = 600_000
 """A compaction that has not ended after this long counts as abandoned."""
@@ -127,6 +128,7 @@ class Compactor:
         """Use another policy from now on, and other options if there are any."""
         self.policy = policy
         """The policy in force; every part of the session reads it from here."""
+        self.policy_hash = policy_hash(policy)
         if options is not None:
             self.options = options
             self.has_summarizer = options.manual is not None or options.automatic is not None
