@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncGenerator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,14 @@ async def talk(url: str, session: str, *texts: str) -> None:
 
 
 @pytest.fixture
-async def url() -> AsyncGenerator[str]:
-    answer = FaultyAnswer(pieces=[json.dumps(ANSWER).encode()])
-    access = Access(control_token=TOKEN)
-    async with FaultyUpstream(answer) as upstream, running_gateway(upstream.url, access=access) as address:
+async def upstream() -> AsyncGenerator[FaultyUpstream]:
+    async with FaultyUpstream(FaultyAnswer(pieces=[json.dumps(ANSWER).encode()])) as double:
+        yield double
+
+
+@pytest.fixture
+async def url(upstream: FaultyUpstream) -> AsyncGenerator[str]:
+    async with running_gateway(upstream.url, access=Access(control_token=TOKEN), budget=3_000) as address:
         yield address
 
 
@@ -220,6 +225,19 @@ async def test_a_session_is_pinned_rewound_forked_and_exported(url: str, tmp_pat
         "three",
         "Noted.",
     ]
+
+
+async def test_every_request_is_there_with_the_bytes_that_were_sent(url: str, upstream: FaultyUpstream) -> None:
+    await talk(url, "s", *LONG, *LONG)
+
+    listed = (await value(url, "/sessions/s/requests"))["requests"]
+    found = [await control(url, f"/sessions/s/requests/{one['number']}") for one in listed]
+
+    sent = [one.body for one in upstream.requests]
+    assert [seen.body for seen in found] == sent
+    assert sent != sorted(sent, key=len), "it was compacted"
+    assert [one["sha256"] for one in listed] == [sha256(body).hexdigest() for body in sent]
+    assert [seen.header("x-holdfast-sha256") for seen in found] == [one["sha256"] for one in listed]
 
 
 async def test_what_cannot_be_compacted_is_a_conflict(url: str) -> None:

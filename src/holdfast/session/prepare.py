@@ -4,10 +4,11 @@ If a policy waits for a summary, it waits without the session's lock. Messages t
 once, and the request includes them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.json_values import dump_json
@@ -49,6 +50,7 @@ from holdfast.session.compaction.summarizer import SentRequest
 from holdfast.session.heavy_work import MAX_INLINE_MESSAGES, MAX_INLINE_TOKENS, count_messages, plan_in_thread
 from holdfast.session.inputs import extras_json
 from holdfast.session.log.event_log import SessionLog
+from holdfast.session.log.sent_body import SentBodies
 from holdfast.session.request import (
     EncodedView,
     Request,
@@ -59,6 +61,8 @@ from holdfast.session.request import (
     request_prepared_event,
 )
 from holdfast.session.thinking import bind_thinking
+
+EncodeBody: TypeAlias = Callable[[Request], bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,8 @@ class RequestOptions:
     """Whether to plan as if no model could write summaries."""
     has_recall: bool | None = None
     """Whether the model has the recall tool; None keeps the last value."""
+    encode_body: EncodeBody | None = None
+    """Returns the bytes that will be sent for a request, which are recorded with it."""
 
     @property
     def served_model(self) -> ServedModel:
@@ -165,6 +171,7 @@ class RequestBuilder:
         self._encoded: dict[str, EncodedView] = {}
         """By scope, the entries of the last request as they were sent."""
         self._pieces: dict[str, ViewPieces] = {}
+        self._sent_bodies = SentBodies()
         self.last_prepared: dict[str, LastPrepared] = {}
         """By scope, the last request that no rejection made smaller, until the provider answers it."""
         self._budgets: dict[tuple[str, str | None], Budget] = {}
@@ -234,6 +241,7 @@ class RequestBuilder:
         self.last_requests.pop(scope, None)
         self._encoded.pop(scope, None)
         self._pieces.pop(scope, None)
+        self._sent_bodies.forget(scope)
         self._extras_counter.forget(scope)
         self._budgets = {key: budget for key, budget in self._budgets.items() if key[0] != scope}
 
@@ -426,18 +434,19 @@ class RequestBuilder:
         pieces = self._pieces.get(scope)
         if pieces is None or pieces.projection is not plan_input.projection:
             pieces = self._pieces[scope] = ViewPieces(plan_input.projection)
+        event = request_prepared_event(
+            request,
+            view,
+            plan_input,
+            policy_hash(self._compactor.policy),
+            pieces.extend(view, request.messages),
+            prefix_break=prefix_break,
+            **prefix,
+        )
         await self._log.append(
             usage_measured_event(view, request.tokens, situation),
             *(() if view.truncated is None else (view.truncated,)),
-            request_prepared_event(
-                request,
-                view,
-                plan_input,
-                policy_hash(self._compactor.policy),
-                pieces.extend(view, request.messages),
-                prefix_break=prefix_break,
-                **prefix,
-            ),
+            self._with_body(event, request, options),
         )
         self.last_requests[scope] = sent
         if view.is_emergency:
@@ -447,6 +456,15 @@ class RequestBuilder:
             self._log.last_sent = tuple(request.messages), request.hashes, request.positions
         self._calibrator.record_request(options.served_model, request.tokens.counted, scope)
         return request
+
+    def _with_body(self, event: log.RequestPrepared, request: Request, options: RequestOptions) -> log.RequestPrepared:
+        """Return the event of a request with the bytes that will be sent for it, if the sender says which."""
+        if options.encode_body is None:
+            return event
+        entries = self._log.history.entries
+        body = options.encode_body(request)
+        found = self._sent_bodies.pieces(options.scope, body, request.positions, entries.native)
+        return event if found is None else replace(event, body=found[0], body_hash=found[1])
 
     def _prefix_break(
         self, last: SentRequest | None, request: Request, options: RequestOptions

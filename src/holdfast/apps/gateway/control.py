@@ -31,8 +31,9 @@ from holdfast.errors import (
     UnknownReferenceError,
     UnknownSessionError,
 )
+from holdfast.session.log.sent_body import sent_body
+from holdfast.session.maintenance.scrub import TOMBSTONE
 from holdfast.session.maintenance.transfer import export_records
-from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.session.session import Session
 from holdfast.stores.base import SessionInfo, iter_sessions, session_value_key
 from holdfast.stores.jsonl import export_lines
@@ -52,7 +53,7 @@ def control_routes(recorder: Recorder, access: Access) -> list[BaseRoute]:
         ("GET", "/sessions", api.sessions, "Sessions, the newest change first; limit, after, q."),
         ("GET", f"{session}/messages", api.messages, "All that was said, in order, also what was compacted."),
         ("GET", f"{session}/requests/{{number:int}}/receipt", api.request_receipt, "What was done for one request."),
-        ("GET", f"{session}/requests/{{number:int}}", api.request, "The messages of one request, as they were sent."),
+        ("GET", f"{session}/requests/{{number:int}}", api.request, "The exact bytes of one request, as it was sent."),
         ("GET", f"{session}/requests", api.requests, "The requests that were prepared."),
         ("GET", f"{session}/events", api.events, "The events of the log; limit, after."),
         ("GET", f"{session}/receipts", api.receipts, "Every change of the context: what it did, why, and its cost."),
@@ -86,6 +87,13 @@ class UnknownRouteError(Exception):
     """Raised when the control API has no such path."""
 
 
+class DamagedRequestError(Exception):
+    """Raised when the log no longer has the bytes of a request: somebody has changed it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"the log was changed: the bytes of request {number} do not have the hash that was recorded")
+
+
 def _endpoint(handler: _Handler, access: Access) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
@@ -102,6 +110,8 @@ def _endpoint(handler: _Handler, access: Access) -> Callable[[Request], Awaitabl
             return _json({"error": str(error)}, 400)
         except CompactionError as error:
             return _json({"error": str(error)}, 409)
+        except DamagedRequestError as error:
+            return _json({"error": str(error)}, 500)
         except HoldfastError as error:
             return _json({"error": str(error)}, 503)
 
@@ -231,7 +241,14 @@ class _ControlApi:
             events = [event for event in await session.events() if isinstance(event, log.RequestPrepared)]
         return {
             "requests": [
-                {"number": number, "scope": event.scope, "hash": event.payload_hash, "policy": event.policy}
+                {
+                    "number": number,
+                    "scope": event.scope,
+                    "tokens": event.situation.get("tokens"),
+                    "sha256": event.body_hash,
+                    "hash": event.payload_hash,
+                    "policy": event.policy,
+                }
                 for number, event in enumerate(events, start=1)
             ]
         }
@@ -239,10 +256,17 @@ class _ControlApi:
     async def request(self, request: Request, caller: Caller) -> object:
         number = int(request.path_params["number"])
         async with self._opened(request, caller) as session:
-            for one in rebuilt_requests(await session.events()):
-                if one.number == number - 1:
-                    return {"number": number, "messages": one.messages, "system": one.system, "tools": one.tools}
-        raise UnknownReferenceError(f"request {number}")
+            events = await session.events()
+        if not 1 <= number <= sum(isinstance(event, log.RequestPrepared) for event in events):
+            raise UnknownReferenceError(f"request {number}")
+        body = sent_body(events, number - 1)
+        if body is None:
+            raise UnknownReferenceError(f"request {number}, whose bytes were not recorded")
+        is_scrubbed = not body.is_same and TOMBSTONE.encode() in body.content
+        if not body.is_same and not is_scrubbed:
+            raise DamagedRequestError(number)
+        headers = {"x-holdfast-sha256": body.sha256, **({"x-holdfast-scrubbed": "1"} if is_scrubbed else {})}
+        return Response(body.content, media_type="application/json", headers=headers)
 
     async def events(self, request: Request, caller: Caller) -> object:
         limit, after = _number(request, "limit", DEFAULT_PAGE), _number(request, "after", -1)
@@ -268,7 +292,9 @@ class _ControlApi:
             events = [event for event in await session.events() if isinstance(event, log.RequestPrepared)]
         if not 1 <= number <= len(events):
             raise UnknownReferenceError(f"request {number}")
-        return {"number": number} | asdict(events[number - 1])
+        receipt = asdict(events[number - 1])
+        del receipt["body"]  # the request itself has it
+        return {"number": number} | receipt
 
     async def export(self, request: Request, caller: Caller) -> object:
         session_id, store = await self._known(request, caller), self._recorder.store

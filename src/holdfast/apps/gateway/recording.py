@@ -578,21 +578,24 @@ class Recorder:
         body, raw = reading.body, reading.request.body
         extras, slices = extras_of(body), lane.recorded_slices(listed)
 
-        def use(prepared: Request) -> None:
+        def encode(prepared: Request) -> bytes:
             exchange.headers["x-holdfast-tokens"] = str(prepared.tokens.total)
             exchange.headers["x-holdfast-budget"] = str(prepared.receipt.budget.tokens)
             if not is_whole(prepared, slices):
                 exchange.body = governed_body(raw, body, slices, prepared)
                 exchange.headers["x-holdfast-compacted"] = "1"
+            return exchange.body
 
         async def shrink(error: str, status: int) -> None:
-            use(await lane.conversation.retry(error, status=status))
+            await lane.conversation.retry(error, status=status)
 
         try:
-            use(
-                await lane.conversation.prepare(
-                    self._budget, model=model_of(reading.request.path, body), system=extras.system, tools=extras.tools
-                )
+            await lane.conversation.prepare(
+                self._budget,
+                model=model_of(reading.request.path, body),
+                system=extras.system,
+                tools=extras.tools,
+                encode_body=encode,
             )
         except (HoldfastError, ValueError) as error:
             # What cannot be governed goes on as it came; the provider has the last word.
