@@ -90,7 +90,13 @@ def gateway_app(
     ]
     app = Starlette(routes=routes, middleware=[Middleware(_SourceCheck, access=rules)], lifespan=_lifespan)
     app.state.close_gateway = [recorder.close, client.close]
+    app.state.recorder = recorder
     return app
+
+
+def stop_live_streams(app: Starlette) -> None:
+    """End the live streams of the control API, which would else last until their readers leave."""
+    app.state.recorder.is_stopping = True
 
 
 async def close_gateway(app: Starlette) -> None:

@@ -3,21 +3,24 @@
 Every route needs the token, or a key with that right. A key sees the sessions of its own namespace only.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from time import monotonic
 from typing import Annotated, TypeAlias
 
 import msgspec
 import orjson
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 
 from holdfast.apps.gateway.access import Access, AccessDeniedError, Caller
 from holdfast.apps.gateway.identity import session_id_for
 from holdfast.apps.gateway.recording import Recorder
+from holdfast.apps.gateway.wires import STREAM_TYPE
 from holdfast.core.history import events as log
 from holdfast.core.planning.change_receipt import ChangeReceipt
 from holdfast.core.recall.query import RecallQuery
@@ -31,15 +34,20 @@ from holdfast.errors import (
     UnknownReferenceError,
     UnknownSessionError,
 )
+from holdfast.session.log.records import inline_blob
 from holdfast.session.log.sent_body import sent_body
 from holdfast.session.maintenance.scrub import TOMBSTONE
 from holdfast.session.maintenance.transfer import export_records
 from holdfast.session.session import Session
-from holdfast.stores.base import SessionInfo, iter_sessions, session_value_key
+from holdfast.stores.base import SessionInfo, StoredRecord, iter_sessions, session_value_key
 from holdfast.stores.jsonl import export_lines
 
 DEFAULT_PAGE, MAX_PAGE = 100, 100_000
+MAX_ID_CHARS = 15
 DEFAULT_RECALL_TOKENS = 2_000
+EVENTS_AT_ONCE = 500
+POLL_SECONDS, PING_SECONDS = 1.0, 15.0
+STREAM_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 MAX_TITLE_CHARS = 80
 _Handler: TypeAlias = Callable[[Request, Caller], Awaitable[object]]
 
@@ -55,7 +63,12 @@ def control_routes(recorder: Recorder, access: Access) -> list[BaseRoute]:
         ("GET", f"{session}/requests/{{number:int}}/receipt", api.request_receipt, "What was done for one request."),
         ("GET", f"{session}/requests/{{number:int}}", api.request, "The exact bytes of one request, as it was sent."),
         ("GET", f"{session}/requests", api.requests, "The requests that were prepared."),
-        ("GET", f"{session}/events", api.events, "The events of the log; limit, after."),
+        (
+            "GET",
+            f"{session}/events",
+            api.events,
+            "The events of the log; limit, after. With Accept: text/event-stream live, from Last-Event-ID.",
+        ),
         ("GET", f"{session}/receipts", api.receipts, "Every change of the context: what it did, why, and its cost."),
         ("GET", f"{session}/export", api.export, "The archive that `holdfast import` reads, as JSON lines."),
         ("POST", f"{session}/recall", api.recall, "Exact excerpts of what was said: query, tokens."),
@@ -271,9 +284,45 @@ class _ControlApi:
     async def events(self, request: Request, caller: Caller) -> object:
         limit, after = _number(request, "limit", DEFAULT_PAGE), _number(request, "after", -1)
         session_id = await self._known(request, caller)
-        records = await self._recorder.store.read(session_id, start=after + 1, limit=limit)
-        more = records and records[-1].position + 1 < await self._recorder.store.length(session_id)
-        return {"events": [asdict(one) for one in records], "next": records[-1].position if more else None}
+        if STREAM_TYPE in request.headers.get("accept", ""):
+            last = request.headers.get("last-event-id", "")
+            if last and not (last.isdecimal() and len(last) <= MAX_ID_CHARS):
+                raise MalformedInputError("Last-Event-ID", f"must be the id of an event, not {last!r:.40}")
+            stream = self._live_events(session_id, int(last) if last else after)
+            return StreamingResponse(stream, media_type=STREAM_TYPE, headers=STREAM_HEADERS)
+        found = await self._read_events(session_id, after, limit)
+        more = found and found[-1].position + 1 < await self._recorder.store.length(session_id)
+        return {"events": [asdict(one) for one in found], "next": found[-1].position if more else None}
+
+    async def _read_events(self, session_id: str, after: int, limit: int) -> list[StoredRecord]:
+        store = self._recorder.store
+        records = await store.read(session_id, start=after + 1, limit=limit)
+        return [replace(one, record=await inline_blob(store, one.record)) for one in records]
+
+    async def _live_events(self, session_id: str, after: int) -> AsyncGenerator[bytes]:
+        """Yield the events after a position as they are recorded, until the session is deleted or the gateway stops."""
+        recorder, news, quiet_since = self._recorder, asyncio.Event(), monotonic()
+        async with recorder.session(session_id) as opened:
+            end_callback = opened.session.on(lambda _: news.set())
+            try:
+                while not recorder.is_stopping:
+                    news.clear()
+                    for one in await self._read_events(session_id, after, EVENTS_AT_ONCE):
+                        after, quiet_since = one.position, monotonic()
+                        kind = str(one.record.get("type", "")).replace("\n", " ")
+                        yield b"id: %d\nevent: %s\ndata: %s\n\n" % (after, kind.encode(), orjson.dumps(asdict(one)))
+                        news.set()
+                    if not news.is_set() and await recorder.store.length(session_id) <= after:
+                        return  # it was deleted
+                    if monotonic() - quiet_since > PING_SECONDS:
+                        quiet_since = monotonic()
+                        yield b": ping\n\n"
+                    with suppress(TimeoutError):
+                        # Other processes may write too, so the store is read now and then in any case.
+                        async with asyncio.timeout(POLL_SECONDS):
+                            await news.wait()
+            finally:
+                end_callback()
 
     async def recall(self, request: Request, caller: Caller) -> object:
         asked = msgspec.json.decode(await request.body(), type=_RecallBody)

@@ -161,6 +161,8 @@ class Recorder:
         """By the first message as it came, the open sessions that begin with it."""
         self._by_cache_key: OrderedDict[str, str] = OrderedDict()
         self._tasks: set[asyncio.Task[object]] = set()
+        self.is_stopping = False
+        """Whether the gateway stops as soon as running exchanges have ended."""
 
     async def receive(self, request: ClientRequest) -> "Exchange":
         """Record the new messages of a request, and return its exchange; raises `RecordingError`.
@@ -183,6 +185,7 @@ class Recorder:
 
     async def close(self) -> None:
         """Finish what is being recorded, and close all sessions."""
+        self.is_stopping = True
         while self._tasks:
             await asyncio.wait(self._tasks)
         for opened in list(self._open.values()):
