@@ -83,6 +83,7 @@ async def test_a_session_says_what_it_is(url: str) -> None:
         "messages": 4,
         "tokens": 100,
         "compactions": 0,
+        "compaction_due": "",
     }
 
 
@@ -212,6 +213,7 @@ async def test_the_description_names_every_route(url: str) -> None:
         "/holdfast/v1/sessions/{id}/requests/{number}",
         "/holdfast/v1/sessions/{id}/requests/{number}/receipt",
         "/holdfast/v1/sessions/{id}/rewind",
+        "/holdfast/v1/sessions/{id}/settings",
         "/holdfast/v1/sessions/{id}/undo",
         "/holdfast/v1/sessions/{id}/unpin",
     ]

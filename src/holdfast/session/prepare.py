@@ -85,6 +85,8 @@ class RequestOptions:
     """Whether the model has the recall tool; None keeps the last value."""
     encode_body: EncodeBody | None = None
     """Returns the bytes that will be sent for a request, which are recorded with it."""
+    compacts: bool = True
+    """Whether the context may be shortened for it."""
 
     @property
     def served_model(self) -> ServedModel:
@@ -137,6 +139,7 @@ def _changed_options(history: History, options: RequestOptions) -> list[log.Even
 
 LEDGER_SHARE, LEDGER_TAIL_SHARE = 0.5, 0.1
 """From the first share of the window on, messages are read for the ledger, except the newest, which have the second."""
+UNLIMITED_TOKENS = 10**9
 MAX_SUMMARY_WAITS = 2
 """How often one request waits for a summary."""
 
@@ -218,6 +221,8 @@ class RequestBuilder:
                 async with self._log.lock:
                     if is_refreshed or not self._log.is_loaded:
                         await self._log.refresh()
+                    if self._compactor.is_policy_by_model:
+                        self._compactor.use_model(options.model)
                     await self._read_new_messages(options)
                     return await self._attempt(options, reasons, may_wait=may_wait)
             except (StoreError, NotInMemoryError):
@@ -315,9 +320,10 @@ class RequestBuilder:
         if self._log.history.session_state.running_compaction is not None:
             await self._compactor.end_stale_run()
         calibration = await self._calibrator.calibration(options.served_model)
-        if not may_wait:
-            options = replace(options, without_summarizer=True)
+        options = options if may_wait else replace(options, without_summarizer=True)
         plan_input = self.plan_input(options, calibration)
+        if not options.compacts:
+            return await self._finish_as_it_is(plan_input, options)
         if policy.apply == "inline" and plan_input.situation.has_ready_summary:
             await self._compactor.commit(plan_input.situation)
             plan_input = self.plan_input(options, calibration)
@@ -345,6 +351,15 @@ class RequestBuilder:
             is_before_counted=before.is_before_counted,
         )
         return await self._finish(plan, view, plan_input, options, tuple(dict.fromkeys((*reasons, *view.reasons))))
+
+    async def _finish_as_it_is(self, plan_input: PlanInput, options: RequestOptions) -> Request:
+        """Return a request that shortens nothing, with the reasons why the policy would do so now."""
+        plan = make_plan(plan_input, self._compactor.policy)
+        is_due = bool(plan.now or plan.later)
+        situation = replace(plan_input.situation, budget=Budget(UNLIMITED_TOKENS, source="user"), policy_limit=None)
+        view = view_of(replace(plan_input, situation=situation), self._compactor.policy.without_rules())
+        due = "; ".join(plan.reasons) or "the threshold of the policy is reached" if is_due else ""
+        return replace(await self._finish(Plan(), view, plan_input, options, view.reasons), compaction_due=due)
 
     async def _view(self, plan_input: PlanInput) -> View:
         """Return the view of a request; one that has to be fitted is made in a thread."""
@@ -443,10 +458,12 @@ class RequestBuilder:
             prefix_break=prefix_break,
             **prefix,
         )
+        if options.encode_body is not None:
+            event = self._with_body(event, request, scope, options.encode_body)
         await self._log.append(
             usage_measured_event(view, request.tokens, situation),
             *(() if view.truncated is None else (view.truncated,)),
-            self._with_body(event, request, options),
+            event,
         )
         self.last_requests[scope] = sent
         if view.is_emergency:
@@ -457,13 +474,12 @@ class RequestBuilder:
         self._calibrator.record_request(options.served_model, request.tokens.counted, scope)
         return request
 
-    def _with_body(self, event: log.RequestPrepared, request: Request, options: RequestOptions) -> log.RequestPrepared:
-        """Return the event of a request with the bytes that will be sent for it, if the sender says which."""
-        if options.encode_body is None:
-            return event
-        entries = self._log.history.entries
-        body = options.encode_body(request)
-        found = self._sent_bodies.pieces(options.scope, body, request.positions, entries.native)
+    def _with_body(
+        self, event: log.RequestPrepared, request: Request, scope: str, encode_body: EncodeBody
+    ) -> log.RequestPrepared:
+        """Return the event of a request with the bytes that will be sent for it."""
+        native_at = self._log.history.entries.native
+        found = self._sent_bodies.pieces(scope, encode_body(request), request.positions, native_at)
         return event if found is None else replace(event, body=found[0], body_hash=found[1])
 
     def _prefix_break(

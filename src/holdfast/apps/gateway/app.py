@@ -37,6 +37,7 @@ def gateway_app(
     *,
     store: str | Store = "memory://",
     policy: str | Policy = "default",
+    policies: Mapping[str, Policy] | None = None,
     budget: int | None = None,
     summarizer: str | Summarizer | None = None,
     upstreams: Mapping[str, str] | None = None,
@@ -47,14 +48,15 @@ def gateway_app(
 ) -> Starlette:
     """Return the gateway as an application.
 
-    `budget` is the largest request in tokens; None means what the model accepts. `summarizer` writes summaries in the
-    background, with its own key; without one a compaction is a digest made by rule.
+    `policies` are policies of your own by name; requests may name them, and the presets. `budget` is the largest
+    request in tokens; None means what the model accepts. `summarizer` writes summaries in the background, with its own
+    key; without one a compaction is a digest made by rule.
     `upstreams` are base URLs by name; the providers' public addresses are there without it. `access` says who may
     connect; by default programs of this machine. Where no lifespan runs, call `close_gateway(app)` at the end.
     """
     metrics = GatewayMetrics()
     client = UpstreamClient(timeouts or PhaseTimeouts())
-    recorder = Recorder(store, policy=policy, budget=budget, summarizer=summarizer)
+    recorder = Recorder(store, policy=policy, policies=policies, budget=budget, summarizer=summarizer)
     rules = access or Access()
     relay = Relay(
         recorder=recorder,

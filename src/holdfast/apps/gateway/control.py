@@ -4,6 +4,7 @@ Every route needs the token, or a key with that right. A key sees the sessions o
 """
 
 import asyncio
+import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, replace
@@ -18,6 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 
 from holdfast.apps.gateway.access import Access, AccessDeniedError, Caller
+from holdfast.apps.gateway.governing import GoverningChoice
 from holdfast.apps.gateway.identity import session_id_for
 from holdfast.apps.gateway.recording import Recorder
 from holdfast.apps.gateway.wires import STREAM_TYPE
@@ -49,6 +51,7 @@ EVENTS_AT_ONCE = 500
 POLL_SECONDS, PING_SECONDS = 1.0, 15.0
 STREAM_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 MAX_TITLE_CHARS = 80
+MAX_PREVIEWS = 8
 _Handler: TypeAlias = Callable[[Request, Caller], Awaitable[object]]
 
 
@@ -71,9 +74,11 @@ def control_routes(recorder: Recorder, access: Access) -> list[BaseRoute]:
         ),
         ("GET", f"{session}/receipts", api.receipts, "Every change of the context: what it did, why, and its cost."),
         ("GET", f"{session}/export", api.export, "The archive that `holdfast import` reads, as JSON lines."),
+        ("GET", f"{session}/settings", api.settings, "How the session is governed: policy, compaction, budget."),
+        ("POST", f"{session}/settings", api.set_settings, "Govern it in another way: policy, compaction, budget."),
         ("POST", f"{session}/recall", api.recall, "Exact excerpts of what was said: query, tokens."),
-        ("POST", f"{session}/preview", api.preview, "What a compaction would do now; nothing is recorded: focus."),
-        ("POST", f"{session}/compact", api.compact, "Compact now; focus names what the summary must cover."),
+        ("POST", f"{session}/preview", api.preview, "What a compaction would do; its id approves it: focus, draft."),
+        ("POST", f"{session}/compact", api.compact, "Compact now: focus, or the id of a preview."),
         ("POST", f"{session}/undo", api.undo, "Undo the last change of the context."),
         ("POST", f"{session}/redo", api.redo, "Redo the change that was undone last."),
         ("POST", f"{session}/rewind", api.rewind, "Continue from before the message at a position: to."),
@@ -140,9 +145,18 @@ class _RecallBody(msgspec.Struct, forbid_unknown_fields=True):
     tokens: Annotated[int, msgspec.Meta(ge=1)] = DEFAULT_RECALL_TOKENS
 
 
+class _PreviewBody(msgspec.Struct, forbid_unknown_fields=True):
+    focus: str = ""
+    budget: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    draft: bool = False
+    """Whether a model writes the summary that would be used."""
+
+
 class _CompactBody(msgspec.Struct, forbid_unknown_fields=True):
     focus: str = ""
     budget: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    preview: str = ""
+    """The id of a preview that is approved."""
 
 
 class _RewindBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -173,6 +187,10 @@ def _described_compaction(done: log.CompactionCompleted) -> dict[str, object]:
         "by": done.summary.by_model or "rule",
         "reason": done.reason,
     }
+
+
+def _described_choice(choice: GoverningChoice) -> dict[str, object]:
+    return {"policy": choice.policy, "compaction": choice.compaction or "auto", "budget": choice.budget}
 
 
 def _described_receipt(receipt: ChangeReceipt) -> dict[str, object]:
@@ -352,15 +370,45 @@ class _ControlApi:
         lines = "".join(export_lines(session_id, names[0] if names else "", records))
         return Response(lines, media_type="application/jsonl")
 
+    async def settings(self, request: Request, caller: Caller) -> object:
+        async with self._recorder.session(await self._known(request, caller)) as opened:
+            return _described_choice(await self._recorder.stored_choice(opened))
+
+    async def set_settings(self, request: Request, caller: Caller) -> object:
+        asked = msgspec.json.decode(await request.body(), type=GoverningChoice)
+        async with self._recorder.session(await self._known(request, caller)) as opened, opened.lock:
+            choice = asked.otherwise(await self._recorder.stored_choice(opened))
+            await self._recorder.choose(opened, choice)
+            return _described_choice(choice)
+
     async def preview(self, request: Request, caller: Caller) -> object:
-        asked = msgspec.json.decode(await request.body() or b"{}", type=_CompactBody)
-        async with self._opened(request, caller) as session:
-            return _described_compaction(await session.preview(focus=asked.focus, budget=asked.budget))
+        asked = msgspec.json.decode(await request.body() or b"{}", type=_PreviewBody)
+        async with self._recorder.session(await self._known(request, caller)) as opened:
+            choice = await self._recorder.stored_choice(opened)
+            await self._recorder.use_policy(opened, choice)
+            budget = asked.budget or choice.budget
+            found = await opened.session.preview(focus=asked.focus, budget=budget, draft=asked.draft)
+            number = secrets.token_hex(8)
+            opened.previews[number] = found
+            while len(opened.previews) > MAX_PREVIEWS:
+                del opened.previews[next(iter(opened.previews))]
+            return {"id": number} | _described_compaction(found)
 
     async def compact(self, request: Request, caller: Caller) -> object:
         asked = msgspec.json.decode(await request.body() or b"{}", type=_CompactBody)
-        async with self._opened(request, caller) as session:
-            return _described_compaction(await session.compact(focus=asked.focus, budget=asked.budget))
+        async with self._recorder.session(await self._known(request, caller)) as opened:
+            choice = await self._recorder.stored_choice(opened)
+            await self._recorder.use_policy(opened, choice)
+            budget = asked.budget or choice.budget
+            if asked.preview:
+                approved = opened.previews.pop(asked.preview, None)
+                if approved is None:
+                    raise UnknownReferenceError(f"preview {asked.preview}")
+                done = await opened.session.apply_preview(approved, budget=budget)
+            else:
+                done = await opened.session.compact(focus=asked.focus, budget=budget)
+            opened.compaction_due = ""
+            return _described_compaction(done)
 
     async def undo(self, request: Request, caller: Caller) -> object:
         async with self._opened(request, caller) as session:
@@ -431,6 +479,7 @@ class _ControlApi:
                 "tokens": latest.all_input_tokens + latest.output_tokens if latest else 0,
                 "compactions": sum(isinstance(event, log.CompactionCompleted) and event.success for event in events),
                 "cost": sum(dollars_of(usage, side or model or "") or 0.0 for usage, side in usages),
+                "compaction_due": opened.compaction_due,
                 "updated_at": datetime.fromtimestamp(info.updated_ms / 1_000, UTC).isoformat(),
             }
 

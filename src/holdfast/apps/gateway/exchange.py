@@ -25,6 +25,7 @@ from holdfast.apps.gateway.encodings import (
     UnreadableBodyError,
     decompressed,
 )
+from holdfast.apps.gateway.governing import NOTHING_REQUESTED, requested_governing
 from holdfast.apps.gateway.metrics import GatewayMetrics
 from holdfast.apps.gateway.recording import ClientRequest, Ending, Exchange, Recorder
 from holdfast.apps.gateway.tracing import ExchangeTracer
@@ -49,7 +50,7 @@ from holdfast.apps.gateway.wires import (
     header_line,
     is_event_boundary,
 )
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, SettingsError
 from holdfast.redaction import redact_text
 from holdfast.wire.answers import Wire
 
@@ -285,6 +286,11 @@ class Relay:
         if destination.wire is None:
             return await self._pass_through(call)
         try:
+            call.governing = requested_governing(call.headers, destination.policy)
+            self._recorder.check_policy(call.governing.choice)
+        except SettingsError as error:
+            return await self._refuse(call, 400, str(error))
+        try:
             call.body = await call.client.read_all(max_bytes=self._settings.max_body_bytes)
             await self._record(call, destination.wire)
         except BodyTooLargeError:
@@ -318,6 +324,7 @@ class Relay:
                         body=body,
                         namespace=call.caller.namespace,
                         upstream=destination.upstream,
+                        governing=call.governing,
                     )
                 )
         except BodyTooLargeError:
@@ -575,6 +582,7 @@ class _Call:
         self.client = client
         self.query = scope["query_string"].decode("latin-1")
         self.caller = Caller()
+        self.governing = NOTHING_REQUESTED
         self.body = b""
         """The body as it came."""
         self.plain = b""

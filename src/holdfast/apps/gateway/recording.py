@@ -26,7 +26,16 @@ import msgspec
 import orjson
 
 from holdfast.apps.gateway.client_body import ClientBody, read_body, read_json, texts_of
-from holdfast.apps.gateway.governing import extras_of, governed_body, is_whole, model_of
+from holdfast.apps.gateway.governing import (
+    COMPACTION_HEADER,
+    NOTHING_REQUESTED,
+    GoverningChoice,
+    RequestedGoverning,
+    extras_of,
+    governed_body,
+    is_whole,
+    model_of,
+)
 from holdfast.apps.gateway.identity import (
     UNNAMED_PREFIX,
     Agent,
@@ -48,8 +57,8 @@ from holdfast.apps.gateway.lanes import ClientList, Lane, OpenSession
 from holdfast.apps.gateway.wires import header_line
 from holdfast.core.history.events import SideCallPurpose
 from holdfast.core.history.visibility import SEES_NOTHING
-from holdfast.core.planning.policy import Policy
-from holdfast.errors import HoldfastError, RecordingError, SettingsError
+from holdfast.core.planning.policy import PRESETS, Policy, policy_named
+from holdfast.errors import CompactionError, HoldfastError, RecordingError, SettingsError
 from holdfast.models.base import Summarizer
 from holdfast.session.delegation import Delegate
 from holdfast.session.log.event_log import Clock, now_ms
@@ -103,6 +112,8 @@ class ClientRequest:
     """Whose conversations these are: the name of the gateway's own key, or empty."""
     upstream: str
     """The name of the upstream that answers."""
+    governing: RequestedGoverning = NOTHING_REQUESTED
+    """What it says about governing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +145,7 @@ class Recorder:
         store: str | Store,
         *,
         policy: str | Policy = "default",
+        policies: Mapping[str, Policy] | None = None,
         budget: int | None = None,
         summarizer: str | Summarizer | None = None,
         max_open_sessions: int = MAX_HELD_SESSIONS,
@@ -141,7 +153,9 @@ class Recorder:
     ) -> None:
         self.store = open_store(store)
         self._owns_store = isinstance(store, str)
-        self._policy = policy
+        self._policy = policy_named(policy)
+        self.policies: Mapping[str, Policy] = {**PRESETS, **(policies or {})}
+        """The policies that requests may name."""
         self._budget = budget
         self._summarizer = summarizer
         self._clock = clock
@@ -476,7 +490,7 @@ class Recorder:
         lane.keep(listed)
         self._remember_prompt(reading, opened, listed)
         exchange = Exchange(reading.request, _LaneSink(self, opened, reading, MAIN_LANE, lane))
-        await self._govern(exchange, reading, lane, listed)
+        await self._govern(exchange, reading, opened, lane, listed)
         return exchange
 
     @contextmanager
@@ -571,13 +585,44 @@ class Recorder:
             await self._append(opened, lane, listed, shared)
         lane.keep(listed)
         exchange = Exchange(reading.request, _LaneSink(self, opened, reading, name, lane))
-        await self._govern(exchange, reading, lane, listed)
+        await self._govern(exchange, reading, opened, lane, listed)
         return exchange
 
     # Governing.
 
-    async def _govern(self, exchange: "Exchange", reading: _Reading, lane: Lane, listed: ClientList) -> None:
+    async def stored_choice(self, opened: OpenSession) -> GoverningChoice:
+        """Return how the control API said that a session is governed."""
+        if opened.choice is None:
+            stored = await self.store.get_value(session_value_key(opened.id, "governing"))
+            opened.choice = msgspec.convert(stored or {}, GoverningChoice)
+        return opened.choice
+
+    async def choose(self, opened: OpenSession, choice: GoverningChoice) -> None:
+        """Govern a session in another way from now on; raises `SettingsError` for a policy that there is not."""
+        self.check_policy(choice)
+        await self.store.put_value(session_value_key(opened.id, "governing"), msgspec.to_builtins(choice))
+        opened.choice = choice
+
+    def check_policy(self, choice: GoverningChoice) -> None:
+        """Check that there is a policy of that name."""
+        if choice.policy is not None and choice.policy not in self.policies:
+            known = ", ".join(self.policies)
+            raise SettingsError("policy", f"none is called {choice.policy!r:.60}; there are {known}")
+
+    async def use_policy(self, opened: OpenSession, choice: GoverningChoice) -> None:
+        """Give a session the policy that was chosen for it, or that of the gateway."""
+        policy = self.policies[choice.policy] if choice.policy else self._policy
+        if policy is not opened.policy:
+            await opened.session.set_policy(policy)
+            opened.policy = policy
+
+    async def _govern(
+        self, exchange: "Exchange", reading: _Reading, opened: OpenSession, lane: Lane, listed: ClientList
+    ) -> None:
         """Give an exchange the body that fits the budget: the client's own bytes where nothing had to change."""
+        wanted = reading.request.governing
+        choice = wanted.choice.otherwise(await self.stored_choice(opened))
+        await self.use_policy(opened, choice)
         body, raw = reading.body, reading.request.body
         extras, slices = extras_of(body), lane.recorded_slices(listed)
 
@@ -592,19 +637,34 @@ class Recorder:
         async def shrink(error: str, status: int) -> None:
             await lane.conversation.retry(error, status=status)
 
+        budget, compacts = choice.budget or self._budget, choice.compaction in {None, "auto"}
         try:
-            await lane.conversation.prepare(
-                self._budget,
+            if wanted.compacts_now:
+                await self._compact_now(exchange, lane, budget)
+            prepared = await lane.conversation.prepare(
+                budget,
                 model=model_of(reading.request.path, body),
                 system=extras.system,
                 tools=extras.tools,
                 encode_body=encode,
+                compacts=compacts,
             )
+            opened.compaction_due = prepared.compaction_due if choice.compaction == "ask" else ""
+            if opened.compaction_due:
+                exchange.headers[COMPACTION_HEADER] = "due"
         except (HoldfastError, ValueError) as error:
             # What cannot be governed goes on as it came; the provider has the last word.
             exchange.headers["x-holdfast-error"] = header_line(f"not governed: {error}")
         else:
-            exchange.shrink = shrink
+            exchange.shrink = shrink if compacts else None
+
+    async def _compact_now(self, exchange: "Exchange", lane: Lane, budget: int | None) -> None:
+        """Compact by rule before a request, because it says so; a model's summary would take too long here."""
+        try:
+            preview = await lane.conversation.preview(budget=budget)
+            await lane.conversation.apply_preview(preview, budget=budget)
+        except CompactionError as error:
+            exchange.headers["x-holdfast-error"] = header_line(f"not compacted: {error}")
 
     async def _end_answered_delegates(self, opened: OpenSession, listed: ClientList, shared: int) -> None:
         """End the delegations whose last answer the main agent received."""

@@ -280,6 +280,12 @@ class DeclaredSettings:
         "Providers of the gateway, NAME=URL with the base URL that the provider's own client would be given",
         default=(),
     )
+    gateway_policies: tuple[str, ...] = _setting(
+        GATEWAY_GROUP,
+        TextList(),
+        "Policies that requests may name besides the presets, NAME=FILE; each is based on the preset",
+        default=(),
+    )
     gateway_hosts: tuple[str, ...] = _setting(
         GATEWAY_GROUP,
         TextList(),
