@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from holdfast.apps.cli.config import settings_for
 from holdfast.apps.cli.output import print_result, warn
@@ -15,6 +16,9 @@ from holdfast.errors import SettingsError
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from holdfast.stores.sqlite.store import SqliteStore
+
+if TYPE_CHECKING:
+    from holdfast.apps.gateway.upstream_summarizer import Payment
 
 INSTALL_HINT = "the gateway needs more packages: pip install 'holdfast[gateway]'"
 MEGABYTE_BYTES = 1 << 20
@@ -49,6 +53,7 @@ async def run_gateway(args: argparse.Namespace, store: Store) -> int:
         policies=_policies(settings),
         budget=settings.max_context_tokens,
         summarizer=_summarizer(settings),
+        payment=cast("Payment", settings.gateway_summaries),
         upstreams=_named(
             [*settings.gateway_upstreams, *args.upstream], "--upstream", "NAME=URL", "openai=http://127.0.0.1:8000/v1"
         ),

@@ -39,6 +39,7 @@ from holdfast.apps.gateway.upstream import (
     request_headers,
     response_headers,
 )
+from holdfast.apps.gateway.upstream_summarizer import ClientAccess
 from holdfast.apps.gateway.wires import (
     PINGS,
     STREAM_TYPE,
@@ -325,6 +326,7 @@ class Relay:
                         namespace=call.caller.namespace,
                         upstream=destination.upstream,
                         governing=call.governing,
+                        access=self._client_access(call),
                     )
                 )
         except BodyTooLargeError:
@@ -557,6 +559,15 @@ class Relay:
         call.status = status
         body = error_body(call.destination.provider, status, text)
         await call.client.answer(status, body, {**call.own_headers(), **(headers or {})})
+
+    def _client_access(self, call: "_Call") -> ClientAccess | None:
+        """Return how the client reaches its provider; None if there is no key."""
+        own = self._own_credential(call)
+        keys = {name: call.headers[name] for name in CREDENTIAL_HEADERS if name in call.headers and name not in own}
+        if not keys and (key := self._upstreams.key_header(call.destination)):
+            keys = dict([key])
+        url = self._upstreams.url(call.destination, "")
+        return ClientAccess.of(str(url), call.headers, keys) if keys else None
 
     def _own_credential(self, call: "_Call") -> frozenset[str]:
         return frozenset({call.caller.credential} if call.caller.credential in CREDENTIAL_HEADERS else ())

@@ -24,6 +24,7 @@ from holdfast.apps.gateway.identity import (
     is_prompt,
     reasoning_key,
 )
+from holdfast.apps.gateway.upstream_summarizer import UpstreamSummarizer
 from holdfast.core.history.events import CompactionCompleted
 from holdfast.core.planning.policy import Policy
 from holdfast.session.conversation import Conversation
@@ -161,6 +162,10 @@ class OpenSession:
     users: int = 0
     policy: Policy | None = None
     """The policy that was set last."""
+    summarizer: UpstreamSummarizer = field(default_factory=UpstreamSummarizer)
+    """Writes summaries with the key of a client, if that is allowed."""
+    has_key: bool = False
+    """Whether there is such a key."""
     choice: GoverningChoice | None = None
     """How somebody wants it to be governed, once that was read from the store."""
     compaction_due: str = ""

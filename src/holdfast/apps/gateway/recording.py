@@ -54,12 +54,14 @@ from holdfast.apps.gateway.identity import (
     side_purpose_of_words,
 )
 from holdfast.apps.gateway.lanes import ClientList, Lane, OpenSession
+from holdfast.apps.gateway.upstream_summarizer import ClientAccess, Payment
 from holdfast.apps.gateway.wires import header_line
 from holdfast.core.history.events import SideCallPurpose
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import PRESETS, Policy, policy_named
 from holdfast.errors import CompactionError, HoldfastError, RecordingError, SettingsError
 from holdfast.models.base import Summarizer
+from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.delegation import Delegate
 from holdfast.session.log.event_log import Clock, now_ms
 from holdfast.session.request import Request
@@ -114,6 +116,8 @@ class ClientRequest:
     """The name of the upstream that answers."""
     governing: RequestedGoverning = NOTHING_REQUESTED
     """What it says about governing."""
+    access: ClientAccess | None = None
+    """How the client reaches its provider, if it has a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +152,7 @@ class Recorder:
         policies: Mapping[str, Policy] | None = None,
         budget: int | None = None,
         summarizer: str | Summarizer | None = None,
+        payment: Payment = "key",
         max_open_sessions: int = MAX_HELD_SESSIONS,
         clock: Clock = now_ms,
     ) -> None:
@@ -158,6 +163,7 @@ class Recorder:
         """The policies that requests may name."""
         self._budget = budget
         self._summarizer = summarizer
+        self._payment: Payment = payment
         self._clock = clock
         self._max_open = max_open_sessions
         self._open: OrderedDict[str, OpenSession] = OrderedDict()
@@ -609,12 +615,24 @@ class Recorder:
             known = ", ".join(self.policies)
             raise SettingsError("policy", f"none is called {choice.policy!r:.60}; there are {known}")
 
-    async def use_policy(self, opened: OpenSession, choice: GoverningChoice) -> None:
-        """Give a session the policy that was chosen for it, or that of the gateway."""
+    async def use_policy(self, opened: OpenSession, choice: GoverningChoice, *, has_key: bool | None = None) -> None:
+        """Give a session the policy that was chosen for it or the gateway's, and a summarizer if it has a key."""
         policy = self.policies[choice.policy] if choice.policy else self._policy
-        if policy is not opened.policy:
-            await opened.session.set_policy(policy)
-            opened.policy = policy
+        has_key = opened.has_key if has_key is None else has_key
+        if policy is opened.policy and has_key is opened.has_key:
+            return
+        options = None
+        if self._summarizer is None:
+            options = CompactionOptions(automatic=opened.summarizer if has_key else None)
+        await opened.session.set_policy(policy, compaction=options)
+        opened.policy, opened.has_key = policy, has_key
+
+    def _take_key(self, reading: _Reading, opened: OpenSession) -> bool:
+        """Return whether summaries may be written with the key of a request, which then is the one to use."""
+        access, model = reading.request.access, reading.body.model
+        if self._summarizer is not None or access is None or model is None or not access.pays(self._payment):
+            return False
+        return opened.summarizer.use(reading.request.wire, model, access, reading.request.body)
 
     async def _govern(
         self, exchange: "Exchange", reading: _Reading, opened: OpenSession, lane: Lane, listed: ClientList
@@ -622,7 +640,7 @@ class Recorder:
         """Give an exchange the body that fits the budget: the client's own bytes where nothing had to change."""
         wanted = reading.request.governing
         choice = wanted.choice.otherwise(await self.stored_choice(opened))
-        await self.use_policy(opened, choice)
+        await self.use_policy(opened, choice, has_key=self._take_key(reading, opened))
         body, raw = reading.body, reading.request.body
         extras, slices = extras_of(body), lane.recorded_slices(listed)
 
@@ -842,6 +860,8 @@ class Exchange:
 
     def feed(self, chunk: bytes) -> None:
         """Take bytes of a successful answer as they arrive."""
+        if self._sink is not None and not self._size:
+            self._sink.opened.summarizer.note_answer()
         if self._sink is not None and self._size < MAX_ANSWER_BYTES:
             self._chunks.append(chunk)
             self._size += len(chunk)
@@ -851,6 +871,7 @@ class Exchange:
         sink, self._sink = self._sink, None
         if sink is None:
             return
+        sink.opened.summarizer.note_answer()
         is_answer = ended != "refused" and status < HTTPStatus.BAD_REQUEST
         try:
             await sink.recorder.run_to_completion(self._store(sink, is_answer=is_answer))

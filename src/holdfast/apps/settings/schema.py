@@ -286,6 +286,12 @@ class DeclaredSettings:
         "Policies that requests may name besides the presets, NAME=FILE; each is based on the preset",
         default=(),
     )
+    gateway_summaries: str = _setting(
+        GATEWAY_GROUP,
+        Choice("digest", "key", "login"),
+        "What may pay for summaries without a `summarization_model`: nothing, a client's API key, or also its login",
+        default="key",
+    )
     gateway_hosts: tuple[str, ...] = _setting(
         GATEWAY_GROUP,
         TextList(),
