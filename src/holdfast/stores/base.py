@@ -246,8 +246,8 @@ class Store(Protocol):
         ...
 
 
-SessionValueKind: TypeAlias = Literal["memory", "board", "retention", "consolidated", "client", "answer"]
-_PLAIN_KINDS = ("memory", "board", "retention", "client")
+SessionValueKind: TypeAlias = Literal["memory", "board", "retention", "consolidated", "client", "answer", "import"]
+_PLAIN_KINDS = ("memory", "board", "retention", "client", "import")
 _QUALIFIED_KINDS = ("consolidated", "answer")
 """Kinds whose key also names something else, without a colon in it."""
 
