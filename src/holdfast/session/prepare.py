@@ -4,10 +4,11 @@ If a policy waits for a summary, it waits without the session's lock. Messages t
 once, and the request includes them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.json_values import dump_json
@@ -55,6 +56,7 @@ from holdfast.session.heavy_work import (
 )
 from holdfast.session.inputs import extras_json
 from holdfast.session.log.event_log import SessionLog
+from holdfast.session.log.sent_body import SentBodies
 from holdfast.session.request import (
     EncodedView,
     Request,
@@ -65,6 +67,8 @@ from holdfast.session.request import (
     request_prepared_event,
 )
 from holdfast.session.thinking import bind_thinking
+
+EncodeBody: TypeAlias = Callable[[Request], bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +89,10 @@ class RequestOptions:
     """Whether to plan as if no model could write summaries."""
     has_recall: bool | None = None
     """Whether the model has the recall tool; None keeps the last value."""
+    encode_body: EncodeBody | None = None
+    """Returns the bytes that will be sent for a request, which are recorded with it."""
+    compacts: bool = True
+    """Whether the context may be shortened for it."""
 
     @property
     def served_model(self) -> ServedModel:
@@ -148,6 +156,7 @@ LEDGER_SHARE, LEDGER_TAIL_SHARE = 0.5, 0.1
 """From the first share of the window on, messages are read for the ledger, except the newest, which have the second."""
 MAX_LEDGER_CHARS = 8_000
 """About so much is read for the ledger after each recorded message, in a few milliseconds."""
+UNLIMITED_TOKENS = 10**9
 MAX_SUMMARY_WAITS = 2
 """How often one request waits for a summary."""
 
@@ -182,6 +191,7 @@ class RequestBuilder:
         self._encoded: dict[str, EncodedView] = {}
         """By scope, the entries of the last request as they were sent."""
         self._pieces: dict[str, ViewPieces] = {}
+        self._sent_bodies = SentBodies()
         self.last_prepared: dict[str, LastPrepared] = {}
         """By scope, the last request that no rejection made smaller, until the provider answers it."""
         self._budgets: dict[tuple[str, str | None], Budget] = {}
@@ -230,6 +240,8 @@ class RequestBuilder:
                 async with self._log.lock:
                     if is_refreshed or not self._log.is_loaded:
                         await self._log.refresh()
+                    if self._compactor.is_policy_by_model:
+                        self._compactor.use_model(options.model)
                     await self._read_new_messages(options)
                     return await self._attempt(options, reasons, may_wait=may_wait)
             except (StoreError, NotInMemoryError):
@@ -253,6 +265,7 @@ class RequestBuilder:
         self.last_requests.pop(scope, None)
         self._encoded.pop(scope, None)
         self._pieces.pop(scope, None)
+        self._sent_bodies.forget(scope)
         self._extras_counter.forget(scope)
         self._budgets = {key: budget for key, budget in self._budgets.items() if key[0] != scope}
 
@@ -326,9 +339,10 @@ class RequestBuilder:
         if self._log.history.session_state.running_compaction is not None:
             await self._compactor.end_stale_run()
         calibration = await self._calibrator.calibration(options.served_model)
-        if not may_wait:
-            options = replace(options, without_summarizer=True)
+        options = options if may_wait else replace(options, without_summarizer=True)
         plan_input = self.plan_input(options, calibration)
+        if not options.compacts:
+            return await self._finish_as_it_is(plan_input, options)
         if policy.apply == "inline" and plan_input.situation.has_ready_summary:
             await self._compactor.commit(plan_input.situation)
             plan_input = self.plan_input(options, calibration)
@@ -356,6 +370,15 @@ class RequestBuilder:
             is_before_counted=before.is_before_counted,
         )
         return await self._finish(plan, view, plan_input, options, tuple(dict.fromkeys((*reasons, *view.reasons))))
+
+    async def _finish_as_it_is(self, plan_input: PlanInput, options: RequestOptions) -> Request:
+        """Return a request that shortens nothing, with the reasons why the policy would do so now."""
+        plan = make_plan(plan_input, self._compactor.policy)
+        is_due = bool(plan.now or plan.later)
+        situation = replace(plan_input.situation, budget=Budget(UNLIMITED_TOKENS, source="user"), policy_limit=None)
+        view = view_of(replace(plan_input, situation=situation), self._compactor.policy.without_rules())
+        due = "; ".join(plan.reasons) or "the threshold of the policy is reached" if is_due else ""
+        return replace(await self._finish(Plan(), view, plan_input, options, view.reasons), compaction_due=due)
 
     async def _view(self, plan_input: PlanInput) -> View:
         """Return the view of a request; one that has to be fitted is made in a thread."""
@@ -454,18 +477,21 @@ class RequestBuilder:
         pieces = self._pieces.get(scope)
         if pieces is None or pieces.projection is not plan_input.projection:
             pieces = self._pieces[scope] = ViewPieces(plan_input.projection)
+        event = request_prepared_event(
+            request,
+            view,
+            plan_input,
+            self._compactor.policy_hash,
+            pieces.extend(view, request.messages),
+            prefix_break=prefix_break,
+            **prefix,
+        )
+        if options.encode_body is not None:
+            event = self._with_body(event, request, scope, options.encode_body)
         await self._log.append(
             usage_measured_event(view, request.tokens, situation),
             *(() if view.truncated is None else (view.truncated,)),
-            request_prepared_event(
-                request,
-                view,
-                plan_input,
-                self._compactor.policy_hash,
-                pieces.extend(view, request.messages),
-                prefix_break=prefix_break,
-                **prefix,
-            ),
+            event,
         )
         self.last_requests[scope] = sent
         if view.is_emergency:
@@ -475,6 +501,14 @@ class RequestBuilder:
             self._log.last_sent = tuple(request.messages), request.hashes, request.positions
         self._calibrator.record_request(options.served_model, request.tokens.counted, scope)
         return request
+
+    def _with_body(
+        self, event: log.RequestPrepared, request: Request, scope: str, encode_body: EncodeBody
+    ) -> log.RequestPrepared:
+        """Return the event of a request with the bytes that will be sent for it."""
+        native_at = self._log.history.entries.native
+        found = self._sent_bodies.pieces(scope, encode_body(request), request.positions, native_at)
+        return event if found is None else replace(event, body=found[0], body_hash=found[1])
 
     def _prefix_break(
         self, last: SentRequest | None, request: Request, options: RequestOptions

@@ -42,6 +42,8 @@ class Request:
     """The hash of each message."""
     positions: tuple[int | None, ...] = field(default=(), repr=False)
     """Where each message was recorded; None for one that was made for this request."""
+    compaction_due: str = ""
+    """Why the policy would compact now, if the caller has forbidden it."""
     transcript: Transcript | None = field(default=None, repr=False, compare=False)
     """What the next call of `govern` can reuse, if it gets this request as `previous`."""
 

@@ -247,8 +247,10 @@ class Store(Protocol):
         ...
 
 
-SessionValueKind: TypeAlias = Literal["memory", "board", "retention", "consolidated", "client", "answer"]
-_PLAIN_KINDS = ("memory", "board", "retention", "client")
+SessionValueKind: TypeAlias = Literal[
+    "memory", "board", "retention", "consolidated", "client", "governing", "answer", "import"
+]
+_PLAIN_KINDS = ("memory", "board", "retention", "client", "governing", "import")
 _QUALIFIED_KINDS = ("consolidated", "answer")
 """Kinds whose key also names something else, without a colon in it."""
 
