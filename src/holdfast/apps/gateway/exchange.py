@@ -381,6 +381,9 @@ class Relay:
             call.raw_headers, body_bytes=len(body), without=dropped | self._own_credential(call), encodings=True
         )
         self._add_key(call, headers)
+        if call.exchange is not None and (beta := call.exchange.beta):
+            named = headers.get("anthropic-beta", "")
+            headers["anthropic-beta"] = named if beta in named else ",".join(filter(None, (named, beta)))
         response = await self._call_upstream(call, headers, body)
         if response is None:
             return "refused"

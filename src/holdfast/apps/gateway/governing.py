@@ -13,6 +13,7 @@ import msgspec
 import orjson
 
 from holdfast.apps.gateway.client_body import ClientBody, read_json
+from holdfast.counters.models import binds_thinking
 from holdfast.errors import SettingsError
 from holdfast.session.request import Request
 from holdfast.wire.answers import JsonMapping, Wire
@@ -144,11 +145,14 @@ def governed_body(raw: bytes, body: ClientBody, slices: Mapping[int, msgspec.Raw
         if beside + sum(map(_mark_count, sent)) < MAX_CACHE_MARKS:
             marks = [mark for one in unsent.values() if (mark := _cache_mark(bytes(one))) is not None]
             sent[replacement] = _with_cache_mark(sent[replacement], marks[-1]) if marks else sent[replacement]
+    return with_members(raw, {LIST_MEMBERS[body.wire]: b"[%s]" % b",".join(sent)})
+
+
+def with_members(raw: bytes, changed: Mapping[str, bytes]) -> bytes:
+    """Return a body with other values of some of its members; all others stay as they came, in their order."""
     members = _MEMBERS.decode(raw)
-    name = LIST_MEMBERS[body.wire]
     return b"{%s}" % b",".join(
-        b"%s:%s" % (orjson.dumps(key), b"[%s]" % b",".join(sent) if key == name else bytes(value))
-        for key, value in members.items()
+        b"%s:%s" % (orjson.dumps(name), changed.get(name) or bytes(value)) for name, value in members.items()
     )
 
 
@@ -158,6 +162,29 @@ def _is_left_to_client(native: JsonMapping) -> bool:
     The client's system messages, as they are now, are at the front; reasoning that it left out may be out of date.
     """
     return native.get("role") in _SYSTEM_ROLES or native.get("type") == "reasoning"
+
+
+# Thinking.
+
+BINDING_BETA = "thinking-binding-controls-2026-08-01"
+_DROP_BLOCK = {"prefix_mismatch_behavior": "drop_block"}
+
+
+def thinking_that_drops_blocks(wire: Wire, raw: bytes) -> bytes | None:
+    """Return the member `thinking` of a request so that a mismatch drops a block; None if it says so or has none.
+
+    Newer Claude models refuse thinking that was said after another prefix. The view holds none that the log knows to be
+    such; a client that goes back to an earlier state may still send some.
+    """
+    if wire != "anthropic":
+        return None
+    members = _MEMBERS.decode(raw)
+    thinking, model = (read_json(members.get(name, b"null")) for name in ("thinking", "model"))
+    if not binds_thinking(model if isinstance(model, str) else None, "anthropic-messages"):
+        return None
+    if not is_mapping(thinking) or "block_binding" in thinking or thinking.get("type") == "disabled":
+        return None
+    return orjson.dumps({**thinking, "block_binding": _DROP_BLOCK})
 
 
 # Cache marks.

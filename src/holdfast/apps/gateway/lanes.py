@@ -168,6 +168,8 @@ class OpenSession:
     """Whether there is such a key."""
     choice: GoverningChoice | None = None
     """How somebody wants it to be governed, once that was read from the store."""
+    has_compacted: bool = False
+    """Whether a request of it was ever sent in another form than it came."""
     compaction_due: str = ""
     """Why the policy would compact now, if that waits for approval."""
     previews: dict[str, CompactionCompleted] = field(default_factory=dict[str, CompactionCompleted])

@@ -27,6 +27,7 @@ import orjson
 
 from holdfast.apps.gateway.client_body import ClientBody, read_body, read_json, texts_of
 from holdfast.apps.gateway.governing import (
+    BINDING_BETA,
     COMPACTION_HEADER,
     NOTHING_REQUESTED,
     GoverningChoice,
@@ -35,6 +36,8 @@ from holdfast.apps.gateway.governing import (
     governed_body,
     is_whole,
     model_of,
+    thinking_that_drops_blocks,
+    with_members,
 )
 from holdfast.apps.gateway.identity import (
     UNNAMED_PREFIX,
@@ -599,15 +602,20 @@ class Recorder:
     async def stored_choice(self, opened: OpenSession) -> GoverningChoice:
         """Return how the control API said that a session is governed."""
         if opened.choice is None:
-            stored = await self.store.get_value(session_value_key(opened.id, "governing"))
-            opened.choice = msgspec.convert(stored or {}, GoverningChoice)
+            stored = await self.store.get_value(session_value_key(opened.id, "governing")) or {}
+            opened.has_compacted = bool(stored.get("compacted"))
+            opened.choice = msgspec.convert(stored.get("choice") or {}, GoverningChoice)
         return opened.choice
 
     async def choose(self, opened: OpenSession, choice: GoverningChoice) -> None:
         """Govern a session in another way from now on; raises `SettingsError` for a policy that there is not."""
         self.check_policy(choice)
-        await self.store.put_value(session_value_key(opened.id, "governing"), msgspec.to_builtins(choice))
         opened.choice = choice
+        await self._store_governing(opened)
+
+    async def _store_governing(self, opened: OpenSession) -> None:
+        value = {"choice": msgspec.to_builtins(opened.choice), "compacted": opened.has_compacted}
+        await self.store.put_value(session_value_key(opened.id, "governing"), value)
 
     def check_policy(self, choice: GoverningChoice) -> None:
         """Check that there is a policy of that name."""
@@ -645,11 +653,9 @@ class Recorder:
         extras, slices = extras_of(body), lane.recorded_slices(listed)
 
         def encode(prepared: Request) -> bytes:
-            exchange.headers["x-holdfast-tokens"] = str(prepared.tokens.total)
-            exchange.headers["x-holdfast-budget"] = str(prepared.receipt.budget.tokens)
-            if not is_whole(prepared, slices):
-                exchange.body = governed_body(raw, body, slices, prepared)
-                exchange.headers["x-holdfast-compacted"] = "1"
+            is_changed = not is_whole(prepared, slices)
+            exchange.body = governed_body(raw, body, slices, prepared) if is_changed else raw
+            exchange.describe(prepared, has_compacted=is_changed or opened.has_compacted)
             return exchange.body
 
         async def shrink(error: str, status: int) -> None:
@@ -667,6 +673,9 @@ class Recorder:
                 encode_body=encode,
                 compacts=compacts,
             )
+            if "x-holdfast-compacted" in exchange.headers and not opened.has_compacted:
+                opened.has_compacted = True
+                await self._store_governing(opened)
             opened.compaction_due = prepared.compaction_due if choice.compaction == "ask" else ""
             if opened.compaction_due:
                 exchange.headers[COMPACTION_HEADER] = "due"
@@ -843,11 +852,13 @@ class Exchange:
         self.session_id = sink.opened.id if sink else ""
         """Empty if the request is not recorded."""
         self.request_id = secrets.token_hex(8)
-        self.body = request.body
+        self._received = self.body = request.body
         """What to send: the client's own bytes where nothing was compacted."""
         self.headers: dict[str, str] = {"x-holdfast-request": self.request_id}
         if sink:
             self.headers["x-holdfast-session"] = self.session_id
+        self.beta = ""
+        """A feature of the provider that the body uses and the client has not named."""
         self.tokens = 0
         """What the answer cost, input and output together, once it is finished; 0 if the provider did not say."""
         self.shrink: Callable[[str, int], Awaitable[None]] | None = None
@@ -857,6 +868,15 @@ class Exchange:
         self._chunks: list[bytes] = []
         self._size = 0
         self._started = monotonic()
+
+    def describe(self, prepared: Request, *, has_compacted: bool) -> None:
+        """Complete the body of a prepared request, and tell in headers what was done for it."""
+        self.headers["x-holdfast-tokens"] = str(prepared.tokens.total)
+        self.headers["x-holdfast-budget"] = str(prepared.receipt.budget.tokens)
+        if has_compacted and (thinking := thinking_that_drops_blocks(self._wire, self.body)):
+            self.body, self.beta = with_members(self.body, {"thinking": thinking}), BINDING_BETA
+        if self.body is not self._received:
+            self.headers["x-holdfast-compacted"] = "1"
 
     def feed(self, chunk: bytes) -> None:
         """Take bytes of a successful answer as they arrive."""
