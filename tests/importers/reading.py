@@ -25,7 +25,7 @@ def copy_of(program: str, folder: Path) -> Path:
     if program == "opencode":
         script = root / "opencode.sql"
         database = sqlite3.connect(root / "opencode.db")
-        database.executescript(script.read_text())
+        database.executescript(f"BEGIN; {script.read_text()} COMMIT;")
         database.close()
         script.unlink()
     return root
