@@ -170,8 +170,8 @@ class _Reader:
                 yield from self.entry(line)
         yield from self.flush(is_end=True)
         for chain in self.open_chains:
-            yield from chain.reader.flush(is_end=True)
-            yield agent_finished(chain.reader.scope, chain.answer, chain.reader.time_ms, may_grow=True)
+            yield from chain.watched(chain.reader.flush(is_end=True))
+            yield agent_finished(chain.reader.scope, chain.answer, chain.reader.time_ms)
 
     def entry(self, line: JsonFields) -> Iterator[LoggedItem]:
         """Yield what one entry says."""
@@ -316,10 +316,7 @@ class _Reader:
             yield agent_started(scope, "agent", self.time_ms, task=task)
         self.side_chains[uuid] = chain
         chain.reader.time_ms = self.time_ms
-        for item in chain.reader.entry(line):
-            said = answer_in(item.event)
-            chain.answer = chain.answer if said is None else said
-            yield item
+        yield from chain.watched(chain.reader.entry(line))
 
 
 @dataclass(slots=True)
@@ -328,6 +325,13 @@ class _SideChain:
 
     reader: _Reader
     answer: str = ""
+
+    def watched(self, items: Iterator[LoggedItem]) -> Iterator[LoggedItem]:
+        """Yield items, and remember the last answer."""
+        for item in items:
+            said = answer_in(item.event)
+            self.answer = self.answer if said is None else said
+            yield item
 
 
 def _is_prompt(line: JsonFields) -> bool:

@@ -161,7 +161,7 @@ def _main_items(
             yield from reader.finish()
             event = log.Forked(parent=f"{_NAME}-{text_at(metas[one], 'id')}", at=0)
             yield LoggedItem(time_ms=reader.time_ms, event=event)
-    yield from reader.finish()
+    yield from reader.finish(is_end=True)
 
 
 def _scope(meta: JsonFields) -> str:
@@ -177,7 +177,7 @@ def _agent_name(meta: JsonFields) -> str:
 def _agent_items(path: Path, meta: JsonFields, scopes: Mapping[str, str], report: ReadReport) -> Iterator[LoggedItem]:
     """Yield what a sub-agent did, between its start and its end."""
     reader = _Reader(report, _scope(meta))
-    items = chain(reader.items(path, None), reader.finish())
+    items = chain(reader.items(path, None), reader.finish(is_end=True))
     return delegated(items, reader.scope, _agent_name(meta), scopes.get(_parent_thread(meta), log.MAIN))
 
 
@@ -219,6 +219,8 @@ class _Reader:
                 yield from self._item(payload)
             case "token_usage_record":
                 yield from self._billed(object_at(payload, "usage"))
+            case "event_msg" if payload.get("type") == "task_complete":
+                yield from self.finish()
             case "event_msg" if payload.get("type") == "token_count":
                 yield from self._billed(object_at(payload, "info", "last_token_usage"))
             case "compacted":
@@ -289,12 +291,13 @@ class _Reader:
         else:
             yield from step
 
-    def finish(self) -> Iterator[LoggedItem]:
-        """Yield everything that waits."""
-        yield from self.flush()
+    def finish(self, *, is_end: bool = False) -> Iterator[LoggedItem]:
+        """Yield everything that waits; at the end of the log, the turn may go on."""
+        waiting = list(self.flush())
         answer, self.answer = self.answer, None
         if answer is not None:
-            yield answer
+            waiting.insert(0, answer)
+        yield from (replace(item, may_grow=is_end) for item in waiting)
 
     def _compaction(self, payload: JsonFields) -> Iterator[LoggedItem]:
         text = text_at(payload, "message")

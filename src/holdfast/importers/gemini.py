@@ -130,9 +130,9 @@ def _read_session(found: FoundSession, report: ReadReport) -> Iterator[LoggedIte
     sources = [_Reader(report).items(own)]
     for path in agents:
         own_id = text_at(headers[path], "sessionId")
-        agent = names.get(own_id, "agent")
-        scope = f"{agent}:{own_id}"
-        sources.append(delegated(_Reader(report, scope).items([path]), scope, agent))
+        # The scope has no name in it: the name is known only once the call of the parent is on record.
+        scope = f"agent:{own_id}"
+        sources.append(delegated(_Reader(report, scope).items([path]), scope, names.get(own_id, "agent")))
     return iter(merge(*sources, key=lambda item: item.time_ms))
 
 
@@ -170,7 +170,7 @@ class _Reader:
             self.listed = {}
             for line in _lines(path, self.report):
                 yield from self._line(line)
-            yield from self._flush(is_end=path == paths[-1])
+            yield from self._flush(is_end=True)
 
     def _line(self, line: JsonFields) -> Iterator[LoggedItem]:
         update = object_at(line, "$set")
@@ -194,10 +194,11 @@ class _Reader:
             self.report.note_version(line.get("version"))
 
     def _flush(self, *, is_end: bool = False) -> Iterator[LoggedItem]:
-        """Yield the last message of the model; at the end of the log it may still get its calls."""
+        """Yield the last message of the model; at the end of the log, one that is only thoughts will go on."""
         line, self.waiting = self.waiting, None
         if line is not None:
-            yield from (replace(item, may_grow=is_end) for item in self._message(line))
+            may_grow = is_end and not _text_of(line.get("content")) and not list_at(line, "toolCalls")
+            yield from (replace(item, may_grow=may_grow) for item in self._message(line))
 
     def _message(self, line: JsonFields) -> Iterator[LoggedItem]:
         """Yield a message, and the results of its calls."""

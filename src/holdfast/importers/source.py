@@ -239,29 +239,39 @@ def agent_started(scope: str, agent: str, time_ms: int, *, task: str, parent: st
     return LoggedItem(time_ms=time_ms, event=started)
 
 
-def agent_finished(scope: str, answer: str, time_ms: int, *, may_grow: bool = False) -> LoggedItem:
-    """Return the end of a sub-agent; `may_grow` if it may go on."""
+def agent_finished(scope: str, answer: str, time_ms: int) -> LoggedItem:
+    """Return the end of a sub-agent; one that has not answered may go on."""
     event = log.DelegationFinished(scope=scope, answer=answer, state="answered" if answer else "silent")
-    return LoggedItem(time_ms=time_ms, event=event, may_grow=may_grow)
+    return LoggedItem(time_ms=time_ms, event=event, may_grow=not answer)
 
 
 def delegated(items: Iterable[LoggedItem], scope: str, agent: str, parent: str = log.MAIN) -> Iterator[LoggedItem]:
     """Yield what a sub-agent did, between its start and its end; its first prompt is its task."""
-    answer, last = "", None
+    answer, last, opening = "", None, list[LoggedItem]()
+    is_started = False
     for item in items:
-        if last is None:
-            yield agent_started(scope, agent, item.time_ms, task=prompt_in(item.event), parent=parent)
-        answer = answer if (said := answer_in(item.event)) is None else said
         last = item
-        yield item
+        answer = answer if (said := answer_in(item.event)) is None else said
+        opening.append(item)
+        task = "" if is_started else prompt_in(item.event)
+        if task:
+            yield agent_started(scope, agent, opening[0].time_ms, task=task, parent=parent)
+            is_started = True
+        if is_started:
+            yield from opening
+            opening = []
     if last is not None:
-        yield agent_finished(scope, answer, last.time_ms, may_grow=True)
+        if not is_started:
+            yield agent_started(scope, agent, opening[0].time_ms, task="", parent=parent)
+            yield from opening
+        yield agent_finished(scope, answer, last.time_ms)
 
 
 def prompt_in(event: log.Event) -> str:
-    """Return the text of a message with the user's role; nothing for another event."""
+    """Return what was said to an agent; nothing for another event, or for a note of the program."""
     message = _decoded(event)
-    return message.text if message is not None and message.role == "user" else ""
+    is_note = isinstance(event, log.MessageAppended) and event.trust is not None
+    return message.text if message is not None and message.role == "user" and not is_note else ""
 
 
 def answer_in(event: log.Event) -> str | None:
@@ -345,7 +355,7 @@ def time_in(value: object, otherwise: int) -> int:
 def title_of(text: str) -> str:
     """Return the first line of a text as the title of a session."""
     line = next((line for line in map(str.strip, text[:2_000].splitlines()) if line), "")
-    return printable(line)[:MAX_SESSION_TITLE_CHARS]
+    return " ".join(printable(line).split())[:MAX_SESSION_TITLE_CHARS]
 
 
 def printable(text: str) -> str:
