@@ -21,7 +21,7 @@ LAYERS = (
     {"apps.viewer"},
     {"apps.lab", "apps.serving"},
     {"apps.settings"},
-    {"adapters", "testing", "govern"},
+    {"adapters", "importers", "testing", "govern"},
     {"session"},
     {"stores", "models", "counters"},
     {"wire"},

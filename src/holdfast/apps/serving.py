@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
+from types import FrameType
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -71,9 +72,15 @@ def is_address(name: str) -> bool:
 class AppServer(uvicorn.Server):
     """A server that tells its address once it takes requests, and ends with code 0 after a signal."""
 
-    def __init__(self, config: uvicorn.Config, announce: Callable[[str], None]) -> None:
+    def __init__(self, config: uvicorn.Config, announce: Callable[[str], None], on_stop: Callable[[], None]) -> None:
         super().__init__(config)
         self._announce = announce
+        self._on_stop = on_stop
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop after running exchanges."""
+        self._on_stop()
+        super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen."""
@@ -103,11 +110,12 @@ async def serve_app(
     remedy: str,
     drain_seconds: int,
     announce: Callable[[str], None],
+    on_stop: Callable[[], None] = lambda: None,
 ) -> int:
     """Serve until a signal comes; then running exchanges have `drain_seconds` to end. Return the exit code.
 
     `name` is the program and `remedy` what to do about a port in use, for errors. `announce` is called with the address
-    once the server takes requests.
+    once the server takes requests, `on_stop` when it begins to stop.
     """
     config = uvicorn.Config(
         app,
@@ -122,7 +130,7 @@ async def serve_app(
         timeout_graceful_shutdown=drain_seconds,
     )
     logging.getLogger("uvicorn.error").addFilter(_is_error)
-    await AppServer(config, announce).serve(sockets=[_listening_socket(host, port, name, remedy)])
+    await AppServer(config, announce, on_stop).serve(sockets=[_listening_socket(host, port, name, remedy)])
     return 0
 
 

@@ -7,14 +7,13 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.apps.cli.config import settings_for
-from holdfast.apps.cli.output import print_result, warn
+from holdfast.apps.cli.output import ProgressCounter, print_result, warn
 from holdfast.apps.settings.build import delete_session_files
-from holdfast.errors import SettingsError
+from holdfast.errors import HoldfastError, SettingsError
 from holdfast.session.log.event_log import now_ms
 from holdfast.stores.base import Store, resolve_session_id
 from holdfast.stores.files import write_private_lines
 
-VIEWER_INSTALL_HINT = "the viewer needs more packages: pip install 'holdfast[view]'"
 DEFAULT_PORT, LOOPBACK_ADDRESS, DRAIN_SECONDS = 8788, "127.0.0.1", 2
 
 
@@ -25,17 +24,17 @@ async def view_sessions(args: argparse.Namespace, store: Store) -> int:
 
     holdfast view
     holdfast view report-2024 --no-open
+    holdfast view --from claude-code
     holdfast view report-2024 --export report.html
     """
-    try:
-        from holdfast.apps.serving import serve_app  # noqa: PLC0415 - an extra
-        from holdfast.apps.viewer.access import ViewerAccess  # noqa: PLC0415 - as above
-        from holdfast.apps.viewer.app import viewer_app  # noqa: PLC0415 - as above
-        from holdfast.apps.viewer.changes import StoreEditor  # noqa: PLC0415 - as above
-        from holdfast.apps.viewer.rendering import session_slug  # noqa: PLC0415 - as above
-    except ImportError as error:
-        raise ImportError(f"{VIEWER_INSTALL_HINT} ({error})") from error
+    from holdfast.apps.serving import serve_app  # noqa: PLC0415 - as above
+    from holdfast.apps.viewer.access import ViewerAccess  # noqa: PLC0415 - an extra
+    from holdfast.apps.viewer.app import viewer_app  # noqa: PLC0415 - as above
+    from holdfast.apps.viewer.changes import StoreEditor  # noqa: PLC0415 - as above
+    from holdfast.apps.viewer.rendering import session_slug  # noqa: PLC0415 - as above
 
+    if args.program is not None:
+        await _import_program(args, store)
     session = await resolve_session_id(store, args.id) if args.id else None
     if args.export is not None:
         return await _export(args, store, session)
@@ -66,6 +65,26 @@ async def view_sessions(args: argparse.Namespace, store: Store) -> int:
         await app.state.close()
 
 
+async def _import_program(args: argparse.Namespace, store: Store) -> None:
+    """Import what is new in the sessions of another program; what cannot be read is told, and the rest is shown."""
+    from holdfast.importers.importing import import_found  # noqa: PLC0415 - for this option only
+    from holdfast.importers.programs import describe_absence, find_sessions, program_named  # noqa: PLC0415 - as above
+    from holdfast.importers.source import ReadReport  # noqa: PLC0415 - as above
+
+    program, search = program_named(args.program), ReadReport()
+    found = find_sessions(program, args.path, search)
+    if not found:
+        warn(describe_absence(program, args.path))
+    progress = ProgressCounter(f"of {len(found):,} sessions")
+    for number, one in enumerate(found, start=1):
+        try:
+            await import_found(store, program, one, now_ms=now_ms())
+        except (HoldfastError, OSError) as error:
+            warn(f"{one.id}: {error}")
+        progress(number)
+    progress.done()
+
+
 async def _export(args: argparse.Namespace, store: Store, session: str | None) -> int:
     """Write a session as one HTML file."""
     from holdfast.apps.viewer.export import export_page  # noqa: PLC0415 - an extra
@@ -90,6 +109,12 @@ def add_view_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `holdfast view`."""
     session = "open this session, by its id or the beginning of it (default: the list of all)"
     parser.add_argument("id", nargs="?", metavar="ID", help=session)
+    program = (
+        "first import what is new in the sessions of this program: claude-code, codex, copilot, gemini, opencode, pi"
+    )
+    parser.add_argument("--from", dest="program", metavar="PROGRAM", help=program)
+    path = "with --from, a folder or a file with its sessions (default: where the program keeps them)"
+    parser.add_argument("--path", type=Path, metavar="PATH", help=path)
     port = f"the port; 0 takes a free one (default: {DEFAULT_PORT})"
     parser.add_argument("--port", type=_port_number, default=DEFAULT_PORT, metavar="N", help=port)
     parser.add_argument("--no-open", dest="open", action="store_false", help="print the address, and open no browser")

@@ -19,7 +19,15 @@ from holdfast.apps.viewer.request_comparison import (
     diff_rows,
     receipt_lines,
 )
-from holdfast.apps.viewer.session_index import IndexedRequest, LoadedMessage, LogMark, SessionIndex, SessionIndexes
+from holdfast.apps.viewer.session_index import (
+    ContextPoint,
+    IndexedRequest,
+    LoadedMessage,
+    LogMark,
+    PartTokens,
+    SessionIndex,
+    SessionIndexes,
+)
 from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.spans import format_positions, position_ranges
 from holdfast.core.history import events as log
@@ -28,8 +36,9 @@ from holdfast.core.history.history import History
 from holdfast.core.history.message_cache import MessageCache
 from holdfast.core.planning.change_receipt import ChangeReceipt
 from holdfast.core.recall.references import MAX_REFERENCE_DIGITS
+from holdfast.counters.models import find_model
 from holdfast.errors import HoldfastError, MalformedInputError, NotInMemoryError, UnknownSessionError
-from holdfast.session.request import payload_hash, recorded_extras
+from holdfast.session.request import encode_extras, payload_hash
 from holdfast.stores.base import JsonRecord, SessionInfo
 from holdfast.text import clip_to_line
 from holdfast.wire.formats import format_named
@@ -171,6 +180,8 @@ class ContextPlot:
     """The number of the first request after a change of context, and the number of the change."""
     total: int
     """How many requests there are; a long session shows some of them."""
+    is_billed: bool = False
+    """Whether no requests are on record, so that each point is an answer with its billed tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,7 +483,7 @@ class Pages:
             request = _request_numbered(index, number)
             event, past, messages = await index.rebuild(request)
             now = _side(index, request, past, messages)
-            is_same = payload_hash(now.hashes, **now.extras) == request.payload_hash
+            is_same = payload_hash(now.hashes, encode_extras(now.extras)) == request.payload_hash
             form = format_named(request.format or "openai-chat")
             cache, diff = None, tuple[DiffRow, ...]()
             if request.previous is not None:
@@ -505,8 +516,8 @@ class Pages:
                 receipt=tuple(receipt_lines(event, past, messages)),
                 cache=cache,
                 diff=diff,
-                system=now.extras["system"] or None,
-                tools=now.extras["tools"] or None,
+                system=now.extras.system or None,
+                tools=[*map(dict, now.extras.tools)] or None,
                 native=tuple(message for _, message in messages) if with_native else (),
             )
 
@@ -636,7 +647,7 @@ def _side(
     index: SessionIndex, request: IndexedRequest, past: History, messages: Sequence[tuple[int | None, JsonRecord]]
 ) -> RequestSide:
     hashes = [index.hash_of(position, message) for position, message in messages]
-    return RequestSide(request, recorded_extras(past, request.scope), messages, hashes)
+    return RequestSide(request, past.session_state.extras_for(request.scope), messages, hashes)
 
 
 def change_value(number: int, receipt: ChangeReceipt, mark: LogMark, index: SessionIndex) -> ChangeValue:
@@ -685,38 +696,40 @@ def _named_positions(line: str) -> Iterator[int]:
 
 def context_plot(index: SessionIndex, *, max_points: int = MAX_CONTEXT_POINTS) -> ContextPlot:
     """Return the context of the main agent over time; of many requests, those that matter to the shape."""
-    rows = [row for row in index.requests if row.scope == log.MAIN]
-    shown = _thinned(rows, max_points)
+    points = index.context_points()
+    shown = _thinned(points, max_points)
     drops: list[tuple[int, int]] = []
-    for before, row in pairwise(shown):
-        drops += [(row.number, number) for number in range(before.change_count + 1, row.change_count + 1)][-1:]
-    names = ("system", "tools", "summary", "user", "assistant", "tool_output")
+    for before, point in pairwise(shown):
+        drops += [(point.number, number) for number in range(before.change_count + 1, point.change_count + 1)][-1:]
+    known = find_model(index.model)
+    window = known.max_input_tokens if known else 0
     return ContextPlot(
-        requests=tuple(row.number for row in shown),
-        times_ms=tuple(row.time_ms for row in shown),
-        parts={name: tuple(getattr(row.parts, name) for row in shown) for name in names},
-        budget=tuple(row.budget for row in shown),
-        positions=tuple(max(0, row.length - 1) for row in shown),
+        requests=tuple(point.number for point in shown),
+        times_ms=tuple(point.time_ms for point in shown),
+        parts={name: tuple(getattr(point.parts, name) for point in shown) for name in PartTokens._fields},
+        budget=tuple(point.budget or window for point in shown),
+        positions=tuple(max(0, point.length - 1) for point in shown),
         drops=tuple(drops),
-        total=len(rows),
+        total=len(points),
+        is_billed=bool(points) and not index.requests,
     )
 
 
-def _thinned(rows: list[IndexedRequest], max_points: int) -> list[IndexedRequest]:
-    """Return some of many requests: of each stretch the largest and the smallest, so that drops stay."""
-    if len(rows) <= max_points:
-        return rows
-    width = len(rows) * 2 / max_points
-    kept: dict[int, IndexedRequest] = {}
+def _thinned(points: list[ContextPoint], max_points: int) -> list[ContextPoint]:
+    """Return some of many points: of each stretch the largest and the smallest, so that drops stay."""
+    if len(points) <= max_points:
+        return points
+    width = len(points) * 2 / max_points
+    kept: dict[int, ContextPoint] = {}
     for bucket in range(max_points // 2):
-        part = rows[int(bucket * width) : int((bucket + 1) * width)]
-        for row in (min(part, key=_size_of), max(part, key=_size_of)) if part else ():
-            kept[row.number] = row
+        part = points[int(bucket * width) : int((bucket + 1) * width)]
+        for point in (min(part, key=_size_of), max(part, key=_size_of)) if part else ():
+            kept[point.number] = point
     return [kept[number] for number in sorted(kept)]
 
 
-def _size_of(row: IndexedRequest) -> int:
-    return row.parts.total
+def _size_of(point: ContextPoint) -> int:
+    return point.parts.total
 
 
 def excerpt_of(text: str, query: str) -> str:

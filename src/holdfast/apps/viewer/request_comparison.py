@@ -4,7 +4,7 @@ Bytes are counted in our canonical encoding: system text, tools, then the messag
 the same request with other spaces, but the first difference is in the same place.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -15,6 +15,7 @@ from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.spans import format_positions, position_ranges, ranges_without
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
+from holdfast.core.history.session_state import RequestExtras
 from holdfast.core.planning.situation import MILLION
 from holdfast.counters.models import find_model, prices_of
 from holdfast.stores.base import JsonRecord
@@ -64,15 +65,14 @@ class RequestSide:
     """A request to compare."""
 
     request: IndexedRequest
-    extras: Mapping[str, object]
-    """System text and tools."""
+    extras: RequestExtras
     messages: SentMessages
     hashes: Sequence[str]
 
     @property
     def head(self) -> str:
         """What comes before the messages."""
-        return dump_json([self.extras["system"], self.extras["tools"]])
+        return dump_json([self.extras.system, list(map(dict, self.extras.tools))])
 
 
 def cache_break(before: RequestSide, now: RequestSide, model: str | None) -> CacheBreak:
@@ -82,7 +82,7 @@ def cache_break(before: RequestSide, now: RequestSide, model: str | None) -> Cac
     kept = _byte_count(now.head) + _message_bytes(now.messages[:same])
     place, was, now_text = f"message {same + 1} of the request", "", ""
     if before.head != now.head:
-        is_system = before.extras["system"] != now.extras["system"]
+        is_system = before.extras.system != now.extras.system
         place, was, now_text, kept = "the system text" if is_system else "the tools", before.head, now.head, 0
     elif not is_prefix:
         was, now_text = _text_at(before.messages, same), _text_at(now.messages, same)

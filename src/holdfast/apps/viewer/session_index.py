@@ -103,6 +103,18 @@ class IndexedRequest:
     """How many changes of context there were."""
 
 
+class ContextPoint(NamedTuple):
+    """The size of the main agent's context at one moment: at a request, or at an answer that was billed."""
+
+    number: int
+    """The number of the request, or the position of the answer."""
+    time_ms: int
+    length: int
+    parts: PartTokens
+    budget: int
+    change_count: int
+
+
 @dataclass(frozen=True, slots=True)
 class LogMark:
     """An event between two messages, for display."""
@@ -153,7 +165,7 @@ class SessionIndex:
         self.lock = asyncio.Lock()
         self.client = ""
         self.client_model: str | None = None
-        """The model that the gateway's client last named."""
+        """The model that the gateway's client or an imported session names."""
         self._loaded: OrderedDict[int, LoadedMessage] = OrderedDict()
         self._hashes: dict[int, str] = {}
         self._reading: asyncio.Task[None] | None = None
@@ -174,6 +186,7 @@ class SessionIndex:
         self._hashes.clear()
         self.requests: list[IndexedRequest] = []
         self._last_request: dict[str, int] = {}
+        self._billed_points: list[ContextPoint] = []
         self.changes: list[tuple[LogMark, ContextChange]] = []
         self._change_events: list[tuple[int, int, log.Event]] = []
         self.marks: list[LogMark] = []
@@ -214,6 +227,14 @@ class SessionIndex:
         """The model of the session, if the log or the gateway's client names it."""
         return self._history.session_state.model or self.client_model
 
+    def context_points(self) -> list[ContextPoint]:
+        """Return the size of the main agent's context at each request; without requests, at each billed answer."""
+        return [
+            ContextPoint(one.number, one.time_ms, one.length, one.parts, one.budget, one.change_count)
+            for one in self.requests
+            if one.scope == log.MAIN
+        ] or self._billed_points
+
     def receipts(self) -> list[ChangeReceipt]:
         """Return the receipt of every change of context, the oldest first."""
         found = change_receipts(
@@ -253,8 +274,10 @@ class SessionIndex:
             one.result()
 
     async def _read_values(self, total: int) -> None:
-        client = await self.store.get_value(session_value_key(self.session, "client")) or {}
-        name, model = client.get("client"), client.get("model")
+        # The gateway's client, or the program that an import came from.
+        client = await self.store.get_value(session_value_key(self.session, "client"))
+        client = client or await self.store.get_value(session_value_key(self.session, "import")) or {}
+        name, model = client.get("client") or client.get("program"), client.get("model")
         self.client = name if isinstance(name, str) else ""
         self.client_model = model if isinstance(model, str) else None
         if total >= SNAPSHOT_MIN_RECORDS:
@@ -299,7 +322,7 @@ class SessionIndex:
         length = len(self._history)
         match event:
             case log.MessageAppended():
-                self._add_message(event, place)
+                self._add_message(event, place, time_ms)
             case log.ChangeUndone() | log.ChangeRedone():
                 self._change_events.append((place, time_ms, event))
                 verb = "undone" if isinstance(event, log.ChangeUndone) else "in force again"
@@ -326,7 +349,7 @@ class SessionIndex:
                 if sentence := EVENT_SENTENCES.get(type(event)):
                     self.marks.append(LogMark(place, time_ms, length, event.KIND, sentence.format(event)))
 
-    def _add_message(self, event: log.MessageAppended, place: int) -> None:
+    def _add_message(self, event: log.MessageAppended, place: int, time_ms: int) -> None:
         message = self._history.entries[len(self._history) - 1].message
         self._positions.append(place)
         scope, count = self._scope_runs[-1] if self._scope_runs else ("", 0)
@@ -340,6 +363,11 @@ class SessionIndex:
         if event.usage is not None:
             self.bills.add(event.usage, self._history.session_state.model)
             self.bills.latest = event.usage
+            if event.scope == log.MAIN and event.usage.all_input_tokens:
+                length = len(self._history)
+                parts = self._part_tokens(log.MAIN, event.usage.all_input_tokens, stop=length - 1)
+                point = ContextPoint(length - 1, time_ms, length, parts, 0, len(self.changes))
+                self._billed_points.append(point)
         if not self.title and len(self._history) <= FIRST_MESSAGES and message.is_prompt:
             self.title = clip_to_line(message.text, MAX_FIRST_PROMPT_CHARS)
 
@@ -356,7 +384,13 @@ class SessionIndex:
                 version=history.version,
                 state=history.session_state,
                 format=history.format,
-                parts=self._part_tokens(event),
+                parts=self._part_tokens(
+                    event.scope,
+                    _count(situation.get("tokens")),
+                    system=_count(situation.get("systemTokens")),
+                    tools=_count(situation.get("toolsTokens")),
+                    stop=len(history),
+                ),
                 budget=_count(situation.get("budget")),
                 payload_hash=event.payload_hash,
                 is_chained=event.chain_hash in {None, chain_hash(self._chain, event.payload_hash)},
@@ -368,12 +402,11 @@ class SessionIndex:
         self._chain = event.chain_hash or self._chain
         self._last_request[event.scope] = number
 
-    def _part_tokens(self, event: log.RequestPrepared) -> PartTokens:
+    def _part_tokens(self, scope: str, tokens: int, *, stop: int, system: int = 0, tools: int = 0) -> PartTokens:
         """Return the tokens of a request by part; the conversation's are divided by the sizes of what is in view."""
-        situation, history = event.situation, self._history
-        system, tools = _count(situation.get("systemTokens")), _count(situation.get("toolsTokens"))
-        conversation = max(0, _count(situation.get("tokens")) - system - tools)
-        state = history.version.state_of(event.scope)
+        history = self._history
+        conversation = max(0, tokens - system - tools)
+        state = history.version.state_of(scope)
         summary, position, spans = 0, state.cleared_at, list[tuple[int, int]]()
         for compaction in state.compactions:
             span = compaction.span
@@ -381,7 +414,7 @@ class SessionIndex:
             spans += [(kept, kept + 1) for kept in span.kept]
             position = max(position, span.stop)
             summary += sum(map(len, compaction.replacement))
-        spans.append((position, len(history)))
+        spans.append((position, stop))
         sizes = {name: sum(max(0, sums[b] - sums[a]) for a, b in spans if a < b) for name, sums in self._chars.items()}
         for hidden in history.version.hidden:
             for name, sums in self._chars.items():
@@ -476,6 +509,7 @@ class SessionIndex:
             change_count=0,
             has_forgotten_versions=False,
             session_state=request.state,
+            request_chain="",
             scopes=history.scopes,
             ledgers={},
         )

@@ -79,7 +79,7 @@
           const sizes = LABELS.map((label, index) => [label, Object.values(plot.parts)[index][at]]).filter(([, size]) => size);
           const total = plot.columns[PARTS.length][at];
           const drop = drops.has(at) ? ` · after change ${drops.get(at)}` : "";
-          tip.textContent = `request ${plot.requests[at]}: ${total.toLocaleString("en")} tokens (${sizes.map(([label, size]) => `${label} ${short(size)}`).join(", ")})${drop}`;
+          tip.textContent = `${plot.is_billed ? "answer #" : "request "}${plot.requests[at]}: ${total.toLocaleString("en")} tokens (${sizes.map(([label, size]) => `${label} ${short(size)}`).join(", ")})${drop}`;
         }],
       },
     };
