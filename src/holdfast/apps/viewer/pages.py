@@ -362,7 +362,7 @@ class Pages:
         Texts longer than `max_chars` are cut.
         """
         start = max(0, first or 0)
-        index = await self._open(session, needed_messages=start + MESSAGES_PER_PAGE)
+        index = await self._open(session, needed_messages=start + MESSAGES_PER_PAGE, wait_seconds=PAGE_WAIT_SECONDS)
         info = await self._info(session)
         async with index.lock:
             count = index.message_count
@@ -440,10 +440,13 @@ class Pages:
     # Changes of context.
 
     def _changes(self, index: SessionIndex) -> list[ChangeValue]:
-        return [
-            change_value(number, receipt, mark, index)
-            for number, (receipt, (mark, _)) in enumerate(zip(index.receipts(), index.changes, strict=True), 1)
-        ]
+        return index.remember(
+            "changes",
+            lambda: [
+                change_value(number, receipt, mark, index)
+                for number, (receipt, (mark, _)) in enumerate(zip(index.receipts(), index.changes, strict=True), 1)
+            ],
+        )
 
     async def change(self, session: str, number: int) -> ChangePage:
         """Return one change of context, with the sources of each line of its summary."""
@@ -523,7 +526,7 @@ class Pages:
 
     async def message(self, session: str, position: int) -> MessagePage:
         """Return one message in full."""
-        index = await self._open(session, needed_messages=position + 1)
+        index = await self._open(session, needed_messages=position + 1, wait_seconds=PAGE_WAIT_SECONDS)
         info = await self._info(session)
         async with index.lock:
             loaded = (await index.load([position])).get(position)
@@ -542,7 +545,7 @@ class Pages:
         if not index.is_complete:
             return None
         async with index.lock:
-            return context_plot(index)
+            return index.remember("plot", lambda: context_plot(index))
 
     async def facts(self, session: str) -> SessionFacts:
         """Return what the list says about a session."""
@@ -554,17 +557,18 @@ class Pages:
         return index.requests[-1].budget or None if index.requests else None
 
     async def _open(
-        self, session: str, *, needed_messages: int | None = None, wait_seconds: float | None = PAGE_WAIT_SECONDS
+        self, session: str, *, needed_messages: int | None = None, wait_seconds: float | None = None
     ) -> SessionIndex:
-        """Return the index of a session that exists; waits for all of its log unless the page needs only messages."""
+        """Return the index of a session that exists.
+
+        Waits until its log was read, or for `wait_seconds` at most; with `needed_messages`, until so many are known.
+        """
         if not session.startswith(self.prefix) or not await self._store.length(session):
             raise UnknownSessionError(session.removeprefix(self.prefix))
         index = await self._indexes.get(session)
-        is_partial = needed_messages is not None or wait_seconds is None
-        await index.refresh(wait_seconds=wait_seconds if is_partial else None, needed_messages=needed_messages)
-        if needed_messages is not None:
-            while not index.is_complete and index.message_count < needed_messages:
-                await index.refresh(wait_seconds=PAGE_WAIT_SECONDS / 4)
+        await index.refresh(wait_seconds=wait_seconds, needed_messages=needed_messages)
+        while needed_messages is not None and not index.is_complete and index.message_count < needed_messages:
+            await index.refresh(wait_seconds=PAGE_WAIT_SECONDS / 8)
         return index
 
     async def _info(self, session: str) -> SessionInfo | None:
@@ -646,8 +650,9 @@ def _positions_from(index: SessionIndex, start: int, scope: str) -> Iterator[int
 def _side(
     index: SessionIndex, request: IndexedRequest, past: History, messages: Sequence[tuple[int | None, JsonRecord]]
 ) -> RequestSide:
-    hashes = [index.hash_of(position, message) for position, message in messages]
-    return RequestSide(request, past.session_state.extras_for(request.scope), messages, hashes)
+    measured = [index.measure(position, message) for position, message in messages]
+    hashes, sizes = [digest for digest, _ in measured], [size for _, size in measured]
+    return RequestSide(request, past.session_state.extras_for(request.scope), messages, hashes, sizes)
 
 
 def change_value(number: int, receipt: ChangeReceipt, mark: LogMark, index: SessionIndex) -> ChangeValue:

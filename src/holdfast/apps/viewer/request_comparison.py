@@ -68,6 +68,8 @@ class RequestSide:
     extras: RequestExtras
     messages: SentMessages
     hashes: Sequence[str]
+    sizes: Sequence[int]
+    """The bytes of each message."""
 
     @property
     def head(self) -> str:
@@ -79,7 +81,7 @@ def cache_break(before: RequestSide, now: RequestSide, model: str | None) -> Cac
     """Return the first byte in which a request differs from the one before, and what it cost."""
     same = _common(before.hashes, now.hashes) if before.head == now.head else 0
     is_prefix = before.head == now.head and same == len(before.messages)
-    kept = _byte_count(now.head) + _message_bytes(now.messages[:same])
+    kept = shared = _byte_count(now.head) + sum(now.sizes[:same]) + same
     place, was, now_text = f"message {same + 1} of the request", "", ""
     if before.head != now.head:
         is_system = before.extras.system != now.extras.system
@@ -88,7 +90,7 @@ def cache_break(before: RequestSide, now: RequestSide, model: str | None) -> Cac
         was, now_text = _text_at(before.messages, same), _text_at(now.messages, same)
     at = _common(was, now_text)
     byte = kept + _byte_count(now_text[:at])
-    tokens, whole = before.request.parts.total, _byte_count(before.head) + _message_bytes(before.messages)
+    tokens, whole = before.request.parts.total, shared + sum(before.sizes[same:])
     reused = tokens if is_prefix else tokens * min(byte, whole) // max(1, whole)
     lost = tokens - reused
     known = prices_of(found) if (found := find_model(model)) else None
@@ -111,10 +113,6 @@ def cache_break(before: RequestSide, now: RequestSide, model: str | None) -> Cac
 
 def _text_at(messages: SentMessages, number: int) -> str:
     return dump_json(dict(messages[number][1])) if number < len(messages) else ""
-
-
-def _message_bytes(messages: SentMessages) -> int:
-    return sum(_byte_count(dump_json(dict(message))) + 1 for _, message in messages)
 
 
 def _byte_count(text: str) -> int:
@@ -165,8 +163,8 @@ def receipt_lines(event: log.RequestPrepared, past: History, messages: SentMessa
         one for compaction in state.compactions
         for one in ranges_without(compaction.span.stop, sorted(sent), start=compaction.span.start)
     ]  # fmt: skip
-    in_force = [entry.position for entry in past.context(event.scope).visible_entries() if entry.position is not None]
-    dropped = [at for at in in_force if at not in sent]
+    context = past.context(event.scope)
+    dropped = [at for at in context.needed_positions() if at not in sent and context.is_in_view(at)]
     situation = event.situation
     yield "messages", pluralize(len(messages), "message") + (f", {made} of them written for it" if made else "")
     yield "budget", f"{situation.get('budget', 0):,} tokens ({situation.get('source', 'unknown')})"

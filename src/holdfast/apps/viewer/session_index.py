@@ -9,17 +9,18 @@ import asyncio
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, cast
 
+from holdfast.core.conversation.json_values import dump_json
 from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.history import events as log
 from holdfast.core.history.context import ContextVersion
 from holdfast.core.history.history import History
 from holdfast.core.history.session_state import SessionState
-from holdfast.core.history.snapshot import HistorySnapshot, pack_positions, unpack_positions
+from holdfast.core.history.snapshot import unpack_positions
 from holdfast.core.planning.change_receipt import ChangeReceipt, ContextChange, change_receipts
 from holdfast.counters.models import dollars_of
 from holdfast.errors import MalformedInputError, NotInMemoryError, StoreError
@@ -30,6 +31,7 @@ from holdfast.stores.base import Store, session_value_key
 from holdfast.text import clip_to_line
 from holdfast.wire.formats import format_named
 
+T = TypeVar("T")
 RECORDS_PER_STEP = 250
 """How many records are read at a time: about twenty milliseconds of work."""
 SNAPSHOT_MIN_RECORDS = 2_000
@@ -167,7 +169,7 @@ class SessionIndex:
         self.client_model: str | None = None
         """The model that the gateway's client or an imported session names."""
         self._loaded: OrderedDict[int, LoadedMessage] = OrderedDict()
-        self._hashes: dict[int, str] = {}
+        self._measured: dict[int, tuple[str, int]] = {}
         self._reading: asyncio.Task[None] | None = None
         self._snapshot: tuple[History, array[int]] | None = None
         self.total = 0
@@ -178,18 +180,19 @@ class SessionIndex:
         self._stored = StoredLog(self.store, self.session)
         self._history = History(format_named)
         self._positions = array("q")
-        self._scope_runs: list[tuple[str, int]] = []
         self._chars = {name: array("q", [0]) for name in ("system", "user", "assistant", "tool_output")}
         """By part, the characters of the messages before each position."""
         self._chain = ""
         self._loaded.clear()
-        self._hashes.clear()
+        self._measured.clear()
         self.requests: list[IndexedRequest] = []
         self._last_request: dict[str, int] = {}
         self._billed_points: list[ContextPoint] = []
         self.changes: list[tuple[LogMark, ContextChange]] = []
         self._change_events: list[tuple[int, int, log.Event]] = []
         self.marks: list[LogMark] = []
+        self._remembered: dict[str, tuple[int, object]] = {}
+        """Values computed from the index, with the number of records that they were computed from."""
         self.bills = _Bills()
         self.title = ""
         self.damage: list[str] = []
@@ -226,6 +229,13 @@ class SessionIndex:
     def model(self) -> str | None:
         """The model of the session, if the log or the gateway's client names it."""
         return self._history.session_state.model or self.client_model
+
+    def remember(self, name: str, compute: Callable[[], T]) -> T:
+        """Return a value that depends on the index only, computed once for each state of the log."""
+        known = self._remembered.get(name)
+        if known is None or known[0] != self.length:
+            known = self._remembered[name] = self.length, compute()
+        return cast("T", known[1])
 
     def context_points(self) -> list[ContextPoint]:
         """Return the size of the main agent's context at each request; without requests, at each billed answer."""
@@ -352,11 +362,6 @@ class SessionIndex:
     def _add_message(self, event: log.MessageAppended, place: int, time_ms: int) -> None:
         message = self._history.entries[len(self._history) - 1].message
         self._positions.append(place)
-        scope, count = self._scope_runs[-1] if self._scope_runs else ("", 0)
-        if count and scope == event.scope:
-            self._scope_runs[-1] = scope, count + 1
-        else:
-            self._scope_runs.append((event.scope, 1))
         part, outline = _part_of(message), message.outline
         for name, sums in self._chars.items():
             sums.append(sums[-1] + (outline.chat_chars + outline.work_chars if name == part else 0))
@@ -443,7 +448,7 @@ class SessionIndex:
                 found[at] = self._loaded[at] = LoadedMessage(event, stored.time_ms, self._decode_message(at, event))
         while len(self._loaded) > MAX_LOADED_MESSAGES:
             gone, _ = self._loaded.popitem(last=False)
-            self._hashes.pop(gone, None)
+            self._measured.pop(gone, None)
         return found
 
     def _decode_message(self, position: int, event: log.MessageAppended) -> Message:
@@ -479,41 +484,19 @@ class SessionIndex:
                 for at, loaded in found.items():
                     past.entries.load(Entry(loaded.message, at), loaded.event)
 
-    def hash_of(self, position: int | None, message: Mapping[str, object]) -> str:
-        """Return the hash of a message of a request; that of an unchanged message is computed once."""
+    def measure(self, position: int | None, message: Mapping[str, object]) -> tuple[str, int]:
+        """Return the hash and the bytes of a message of a request; of an unchanged message they are computed once."""
         loaded = self._loaded.get(position) if position is not None else None
         if position is None or loaded is None or loaded.event.native is not message:
-            return message_hash(message)
-        if position not in self._hashes:
-            self._hashes[position] = message_hash(message)
-        return self._hashes[position]
+            return message_hash(message), json_bytes(message)
+        known = self._measured.get(position)
+        if known is None:
+            known = self._measured[position] = message_hash(message), json_bytes(message)
+        return known
 
     def history_at(self, request: IndexedRequest) -> History:
         """Return the history at a request, without its messages."""
-        runs, left = list[tuple[str, int]](), request.length
-        for scope, count in self._scope_runs:
-            if left <= 0:
-                break
-            runs.append((scope, min(count, left)))
-            left -= count
-        history = self._history
-        state = HistorySnapshot(
-            length=request.length,
-            format=request.format,
-            scope_runs=tuple(runs),
-            system_positions=tuple(at for at in history.system_positions if at < request.length),
-            packed_prompts=pack_positions(array("q")),
-            recall_marks=history.recall_marks.snapshot(),
-            versions=(request.version,),
-            current=0,
-            change_count=0,
-            has_forgotten_versions=False,
-            session_state=request.state,
-            request_chain="",
-            scopes=history.scopes,
-            ledgers={},
-        )
-        return History.from_snapshot(state, format_named)
+        return self._history.at(request.length, request.version, request.state, request.format)
 
     async def close(self) -> None:
         """Stop reading."""
@@ -550,6 +533,12 @@ class SessionIndexes:
         """Stop reading everywhere."""
         for index in self._indexes.values():
             await index.close()
+
+
+def json_bytes(message: Mapping[str, object]) -> int:
+    """Return the size of a message as compact JSON."""
+    text = dump_json(dict(message))
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
 
 
 def _part_of(message: Message) -> str:
