@@ -207,6 +207,20 @@ async def test_an_undone_compaction_is_told_as_undone(browser: Browser, store: M
     assert any(row["note"] == "the last change of context is undone" for row in after["rows"])
 
 
+async def test_two_policies_are_compared_turn_by_turn(browser: Browser) -> None:
+    path = "/s/report/compare?one=default&other=full&budget=4000"
+    while (page := await browser.json(path))["comparison"] is None:
+        pass
+
+    ours, full = page["comparison"]["totals"]
+    turns = page["comparison"]["turns"]
+    assert (ours["policy"], full["policy"], page["comparison"]["budget"]) == ("default", "full", 4_000)
+    assert [turn["number"] for turn in turns] == list(range(1, 25))
+    assert full["sent_tokens"] == sum(turn["sent_tokens"][1] for turn in turns)
+    assert full["compactions"] == 0
+    assert "Turn by turn" in await browser.page(path)
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [
@@ -215,6 +229,8 @@ async def test_an_undone_compaction_is_told_as_undone(browser: Browser, store: M
         ("/s/report/requests/0", 404),
         ("/s/report/changes/99", 404),
         ("/s/report/messages/9999", 404),
+        ("/s/report/compare?one=/etc/passwd.toml", 400),
+        ("/s/report/compare?budget=1", 400),
         ("/s/report?from=abc", 400),
         ("/s/report?from=-1", 400),
         ("/?after=nonsense", 400),
