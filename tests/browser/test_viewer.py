@@ -166,7 +166,7 @@ def test_a_request_after_a_compaction_shows_the_byte_that_broke_the_cache(site: 
     with site.opened("/s/billing/changes/1") as page:
         page.get_by_role("link", name=re.compile(r"request \d+")).last.click()
         expect(page.get_by_text(re.compile(r"The cache breaks at byte [\d,]+"))).to_be_visible()
-        expect(page.get_by_text(re.compile(r"for \$[\d.]+ more than from the cache"))).to_be_visible()
+        expect(page.get_by_text(re.compile(r"are sent uncached because of it, for \$[\d.]+"))).to_be_visible()
         page.evaluate("document.fonts.ready")
         page.screenshot(path=SCREENSHOTS / "viewer-request.png")
 

@@ -119,7 +119,8 @@ async def test_the_first_byte_that_breaks_the_cache_is_found_with_its_cost(store
     assert texts[0][first:].startswith(cache["was"][:20])
     assert texts[1][first:].startswith(cache["now"][:20])
     assert 0 < cache["lost_tokens"] <= before["tokens"]
-    assert cache["dollars"] == pytest.approx(cache["lost_tokens"] * (1.25 - 0.125) / 1e6)
+    assert 0 < cache["rewritten_tokens"] < page["tokens"]
+    assert cache["dollars"] == pytest.approx(cache["rewritten_tokens"] * 1.25 / 1e6)
     assert "a compaction since the last request" in cache["reason"]
 
 
