@@ -15,6 +15,7 @@ from itertools import pairwise
 import msgspec
 
 from holdfast.apps.gateway.client_body import ClientBody, texts_of
+from holdfast.apps.gateway.governing import BodyExtras, extras_of
 from holdfast.apps.gateway.identity import (
     Agent,
     Chain,
@@ -87,6 +88,7 @@ class Lane:
         self._slices: list[msgspec.Raw] = []
         self._lengths: list[int] = []
         self._agent_slices: tuple[list[msgspec.Raw], msgspec.Raw] | None = None
+        self._extras: BodyExtras | None = None
 
     def read(self, body: ClientBody) -> ClientList:
         """Return the list of a request; messages that came as the same bytes before are not parsed again."""
@@ -126,13 +128,23 @@ class Lane:
     def keep(self, listed: ClientList) -> None:
         """Keep a list, to compare the next one with it."""
         body = listed.body
+        if not self._has_same_extras(body):
+            self._extras = None
         self._slices, self._lengths = body.slices, listed.lengths
         self._agent_slices = body.system_slices, body.tools_slice
 
+    def extras_of(self, body: ClientBody) -> BodyExtras:
+        """Return the system text and the tools of the list that was kept last; they are parsed when they change."""
+        if self._extras is None:
+            self._extras = extras_of(body)
+        return self._extras
+
     def agent_of(self, body: ClientBody) -> Agent:
         """Return the agent that speaks in a request."""
-        is_unchanged = self._agent_slices == (body.system_slices, body.tools_slice)
-        return self.agent if is_unchanged and self.agent else Agent.of(body)
+        return self.agent if self.agent and self._has_same_extras(body) else Agent.of(body)
+
+    def _has_same_extras(self, body: ClientBody) -> bool:
+        return self._agent_slices == (body.system_slices, body.tools_slice)
 
     def is_other_agent(self, body: ClientBody) -> bool:
         """Return whether a request comes from another agent than the one of this lane."""

@@ -14,8 +14,8 @@ import hashlib
 import re
 import secrets
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
@@ -26,7 +26,7 @@ import msgspec
 import orjson
 
 from holdfast.apps.gateway.client_body import ClientBody, read_body, read_json, texts_of
-from holdfast.apps.gateway.governing import extras_of, governed_body, is_whole, model_of
+from holdfast.apps.gateway.governing import governed_body, has_changes, is_whole, model_of
 from holdfast.apps.gateway.identity import (
     UNNAMED_PREFIX,
     Agent,
@@ -46,10 +46,10 @@ from holdfast.apps.gateway.identity import (
 )
 from holdfast.apps.gateway.lanes import ClientList, Lane, OpenSession
 from holdfast.apps.gateway.wires import header_line
-from holdfast.core.history.events import SideCallPurpose
+from holdfast.core.history.events import SideCallPurpose, Usage
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import Policy
-from holdfast.errors import HoldfastError, RecordingError, SettingsError
+from holdfast.errors import ConcurrentWriteError, HoldfastError, RecordingError, SettingsError
 from holdfast.models.base import Summarizer
 from holdfast.session.delegation import Delegate
 from holdfast.session.log.event_log import Clock, now_ms
@@ -81,6 +81,8 @@ MIN_SUMMARY_CHARS = 24
 MAX_DELEGATED_CHARS, FIRST_PROMPTS = 20_000, 3
 """How long a sub-agent's task may be, and among how many first messages it is looked for."""
 TOKEN_COUNT_PATHS = ("/count_tokens", ":countTokens", "/input_tokens")
+MAX_OVERTAKEN = 8
+"""How often a request is recorded again because another process was faster."""
 MAIN_LANE = ""
 
 
@@ -177,9 +179,16 @@ class Recorder:
             return Exchange(request)
         reading = _Reading(request, body, signals, chain_start(request.namespace, request.wire))
         try:
-            return await self.run_to_completion(self._receive(reading))
+            return await self.run_to_completion(self._receive_until_current(reading))
         except (HoldfastError, ValueError) as error:
             raise RecordingError(str(error)) from error
+
+    async def _receive_until_current(self, reading: _Reading) -> "Exchange":
+        """Record a request, and again if another process has written to its session meanwhile."""
+        for _ in range(MAX_OVERTAKEN):
+            with suppress(ConcurrentWriteError):
+                return await self._receive(reading)
+        return await self._receive(reading)
 
     async def close(self) -> None:
         """Finish what is being recorded, and close all sessions."""
@@ -456,7 +465,7 @@ class Recorder:
         happened = await self._compare(reading, opened, lane, listed)
         if happened.side_call:
             return Exchange(reading.request, _SideSink(self, opened, reading, happened.side_call, listed.chain))
-        with self._dropping_lane(opened, MAIN_LANE):
+        async with self._writing(opened, MAIN_LANE, lane):
             await self._end_answered_delegates(opened, listed, shared)
             if happened.summary is not None:
                 natives = [*reading.body.leading_messages(), *reading.body.messages()]
@@ -470,17 +479,19 @@ class Recorder:
                     await opened.session.rewind(to=lane.positions[shared])
                 await self._append(opened, lane, listed, shared)
             await self._remember_client(reading, opened, lane)
-        lane.keep(listed)
+            lane.keep(listed)
+            prepared = await self._prepare(reading, lane)
         self._remember_prompt(reading, opened, listed)
         exchange = Exchange(reading.request, _LaneSink(self, opened, reading, MAIN_LANE, lane))
-        await self._govern(exchange, reading, lane, listed)
+        self._govern(exchange, reading, lane, listed, prepared)
         return exchange
 
-    @contextmanager
-    def _dropping_lane(self, opened: OpenSession, name: str) -> Generator[None]:
-        """Read a lane again from the log if recording fails half-way."""
+    @asynccontextmanager
+    async def _writing(self, opened: OpenSession, name: str, lane: Lane) -> AsyncGenerator[None]:
+        """Write new messages and the request with them at once; if that fails, the lane is read again from the log."""
         try:
-            yield
+            async with lane.conversation.one_write():
+                yield
         except BaseException:
             opened.lanes.pop(name, None)
             raise
@@ -542,7 +553,7 @@ class Recorder:
         """Record a list that holds only what is new, because the provider keeps the rest."""
         lane = await self._main_lane(opened, reading)
         shared = len(lane.chain.links)
-        with self._dropping_lane(opened, MAIN_LANE):
+        async with self._writing(opened, MAIN_LANE, lane):
             await self._append(opened, lane, ClientList.read(reading.body, lane.chain.first(shared)), shared)
             await self._remember_client(reading, opened, lane)
         return Exchange(reading.request, _LaneSink(self, opened, reading, MAIN_LANE, lane))
@@ -563,42 +574,51 @@ class Recorder:
             context = opened.session.delegate(signals.agent_type, task=task, sees=SEES_NOTHING, adds_task_message=False)
             lane = Lane(await opened.delegates.enter_async_context(context), Chain(reading.start))
             shared = 0
-        with self._dropping_lane(opened, name):
+        async with self._writing(opened, name, lane):
             opened.lanes[name] = lane
             await self._append(opened, lane, listed, shared)
-        lane.keep(listed)
+            lane.keep(listed)
+            prepared = await self._prepare(reading, lane)
         exchange = Exchange(reading.request, _LaneSink(self, opened, reading, name, lane))
-        await self._govern(exchange, reading, lane, listed)
+        self._govern(exchange, reading, lane, listed, prepared)
         return exchange
 
     # Governing.
 
-    async def _govern(self, exchange: "Exchange", reading: _Reading, lane: Lane, listed: ClientList) -> None:
-        """Give an exchange the body that fits the budget: the client's own bytes where nothing had to change."""
-        body, raw = reading.body, reading.request.body
-        extras, slices = extras_of(body), lane.recorded_slices(listed)
+    async def _prepare(self, reading: _Reading, lane: Lane) -> Request | HoldfastError | ValueError:
+        """Return the request that fits the budget, or why there is none."""
+        extras, model = lane.extras_of(reading.body), model_of(reading.request.path, reading.body)
+        try:
+            return await lane.conversation.prepare(self._budget, model=model, system=extras.system, tools=extras.tools)
+        except (HoldfastError, ValueError) as error:
+            return error
 
-        def use(prepared: Request) -> None:
-            exchange.headers["x-holdfast-tokens"] = str(prepared.tokens.total)
-            exchange.headers["x-holdfast-budget"] = str(prepared.receipt.budget.tokens)
-            if not is_whole(prepared, slices):
-                exchange.body = governed_body(raw, body, slices, prepared)
+    def _govern(
+        self,
+        exchange: "Exchange",
+        reading: _Reading,
+        lane: Lane,
+        listed: ClientList,
+        prepared: Request | HoldfastError | ValueError,
+    ) -> None:
+        """Give an exchange the body that fits the budget: the client's own bytes where nothing had to change."""
+        if isinstance(prepared, Exception):
+            # What cannot be governed goes on as it came; the provider has the last word.
+            exchange.headers["x-holdfast-error"] = header_line(f"not governed: {prepared}")
+            return
+
+        def use(request: Request) -> None:
+            exchange.headers["x-holdfast-tokens"] = str(request.tokens.total)
+            exchange.headers["x-holdfast-budget"] = str(request.receipt.budget.tokens)
+            if has_changes(request) and not is_whole(request, slices := lane.recorded_slices(listed)):
+                exchange.body = governed_body(reading.request.body, reading.body, slices, request)
                 exchange.headers["x-holdfast-compacted"] = "1"
 
         async def shrink(error: str, status: int) -> None:
             use(await lane.conversation.retry(error, status=status))
 
-        try:
-            use(
-                await lane.conversation.prepare(
-                    self._budget, model=model_of(reading.request.path, body), system=extras.system, tools=extras.tools
-                )
-            )
-        except (HoldfastError, ValueError) as error:
-            # What cannot be governed goes on as it came; the provider has the last word.
-            exchange.headers["x-holdfast-error"] = header_line(f"not governed: {error}")
-        else:
-            exchange.shrink = shrink
+        use(prepared)
+        exchange.shrink = shrink
 
     async def _end_answered_delegates(self, opened: OpenSession, listed: ClientList, shared: int) -> None:
         """End the delegations whose last answer the main agent received."""
@@ -666,8 +686,7 @@ class Recorder:
             if answer.usage:
                 await record_side_answer(opened.session, answer, "other")
         else:
-            usage = answer.usage if has_usage(answer) else None
-            name = opened.session.history.format
+            name, usage = opened.session.history.format, usage_of(answer)
             places = await lane.conversation.record(answer.messages, format=name, usage=usage, duration_ms=duration_ms)
             lane.note_reasoning(wire, answer.messages, places)
             for place, native in zip(places, answer.messages, strict=True):
@@ -703,18 +722,19 @@ class Recorder:
 
 async def record_side_answer(session: Session, answer: Answer, purpose: SideCallPurpose) -> None:
     """Record an answer beside the conversation, with its cost."""
-    usage = answer.usage if has_usage(answer) else None
+    usage = usage_of(answer)
     if answer.messages or usage:
         await session.record_side_call(answer_text(answer), purpose=purpose, model=answer.model, usage=usage)
 
 
-def has_usage(answer: Answer) -> bool:
-    """Return whether an answer has a usage report that can be read."""
+def usage_of(answer: Answer) -> Usage | None:
+    """Return what an answer cost; None if there is no report, or none that can be read."""
+    if answer.usage is None:
+        return None
     try:
-        read_usage(answer.usage)
+        return read_usage(answer.usage)
     except SettingsError:
-        return False
-    return True
+        return None
 
 
 class _LaneSink:
@@ -794,8 +814,7 @@ class Exchange:
     async def _store(self, sink: _LaneSink | _SideSink, *, is_answer: bool) -> None:
         try:
             answer = read_answer(self._wire, answer_events(b"".join(self._chunks))) if is_answer else None
-            if answer is not None and has_usage(answer):
-                usage = read_usage(answer.usage)
+            if answer is not None and (usage := usage_of(answer)) is not None:
                 self.tokens = usage.all_input_tokens + usage.output_tokens
             await sink.store(answer, int((monotonic() - self._started) * 1000))
         finally:
