@@ -92,6 +92,20 @@ class _ChatReader:
         self._has_deltas = False
 
     def add(self, event: JsonObject) -> None:
+        # Nearly every event is one more piece of text, and nothing else in it matters.
+        try:
+            choice = event["choices"][0]
+            delta = choice["delta"]
+            text = delta["content"]
+            is_only_text = isinstance(text, str) and len(delta) == 1 and choice["finish_reason"] is None
+            if self._has_deltas and is_only_text and not choice["index"] and not event.get("usage"):
+                self._texts.setdefault("content", []).append(text)
+                return
+        except (KeyError, IndexError, TypeError):
+            pass
+        self._add_any(event)
+
+    def _add_any(self, event: JsonObject) -> None:
         if usage := event.get("usage"):
             self._answer.usage = _object(usage) or None
         choice = _first_object(event.get("choices"))

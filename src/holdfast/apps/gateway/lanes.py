@@ -21,12 +21,13 @@ from holdfast.apps.gateway.identity import (
     Chain,
     essential_fingerprint,
     is_from_model,
+    is_optional,
     is_prompt,
     reasoning_key,
 )
 from holdfast.session.conversation import Conversation
 from holdfast.session.session import Session
-from holdfast.wire.answers import JsonMapping, JsonObject, Wire
+from holdfast.wire.answers import JsonMapping, JsonObject
 
 MAX_SIDE_LISTS = 8
 
@@ -108,10 +109,10 @@ class Lane:
                 found[position] = listed.body.slices[index]
         return found
 
-    def note_reasoning(self, wire: Wire, natives: Sequence[JsonMapping], places: Sequence[int]) -> None:
+    def note_reasoning(self, natives: Sequence[JsonMapping], places: Sequence[int]) -> None:
         """Remember where items were recorded that have no place in the chain."""
         for native, place in zip(natives, places, strict=True):
-            if essential_fingerprint(wire, native) is None:
+            if is_optional(native):
                 self.reasoning_positions[reasoning_key(native)] = place
 
     def count_same(self, body: ClientBody) -> int:

@@ -311,15 +311,20 @@ class Recorder:
 
     async def _receive_named(self, reading: _Reading, session_id: str) -> "Exchange":
         async with self.session(session_id) as opened:
-            known = opened.session.history.format or reading.request.wire
-        if not known.startswith(reading.request.wire):
-            session_id = f"{session_id}.{reading.request.wire}"  # the client went on with another provider
-        async with self.session(session_id) as opened, opened.lock:
-            if opened.is_empty and not (reading.signals.agent or _purpose_without_history(reading)):
-                await self._copy_fork(reading, opened)
-            if "conversation" in reading.body.fields and reading.request.wire == "openai-responses":
-                return await self._record_continuation(reading, opened)
-            return await self._record(reading, opened)
+            known = opened.session.history.format
+            if known is None or known.startswith(reading.request.wire):
+                async with opened.lock:
+                    return await self._record_named(reading, opened)
+        # The client went on with another provider.
+        async with self.session(f"{session_id}.{reading.request.wire}") as opened, opened.lock:
+            return await self._record_named(reading, opened)
+
+    async def _record_named(self, reading: _Reading, opened: OpenSession) -> "Exchange":
+        if opened.is_empty and not (reading.signals.agent or _purpose_without_history(reading)):
+            await self._copy_fork(reading, opened)
+        if "conversation" in reading.body.fields and reading.request.wire == "openai-responses":
+            return await self._record_continuation(reading, opened)
+        return await self._record(reading, opened)
 
     async def _copy_fork(self, reading: _Reading, opened: OpenSession) -> None:
         """Begin a new session with the conversation that its first list continues, if another session has it."""
@@ -451,7 +456,7 @@ class Recorder:
                 chain.add(fingerprint, from_model=is_from_model(wire, native))
                 lane.positions.append(position)
             elif not is_leading:
-                lane.note_reasoning(wire, [native], [position])
+                lane.note_reasoning([native], [position])
         opened.lanes[MAIN_LANE] = lane
         return lane
 
@@ -503,7 +508,7 @@ class Recorder:
         natives = [*leading, *listed.body.messages(first)]
         name = opened.session.history.format or _format_for(listed.body)
         places = await lane.conversation.record(natives, format=name) if natives else range(0)
-        lane.note_reasoning(listed.body.wire, natives[len(leading) :], places[len(leading) :])
+        lane.note_reasoning(natives[len(leading) :], places[len(leading) :])
         lengths = listed.lengths[first:]
         numbered = zip(places[len(leading) :], [shared, *lengths], lengths, strict=False)
         lane.chain = listed.chain
@@ -688,7 +693,7 @@ class Recorder:
         else:
             name, usage = opened.session.history.format, usage_of(answer)
             places = await lane.conversation.record(answer.messages, format=name, usage=usage, duration_ms=duration_ms)
-            lane.note_reasoning(wire, answer.messages, places)
+            lane.note_reasoning(answer.messages, places)
             for place, native in zip(places, answer.messages, strict=True):
                 if (fingerprint := essential_fingerprint(wire, native)) is not None:
                     lane.chain.add(fingerprint, from_model=True)
