@@ -19,7 +19,7 @@ LAYERS = (
     {"apps.cli"},
     {"apps.chat", "apps.gateway", "apps.lab", "apps.mcp"},
     {"apps.settings"},
-    {"adapters", "testing", "govern"},
+    {"adapters", "importers", "testing", "govern"},
     {"session"},
     {"stores", "models", "counters"},
     {"wire"},

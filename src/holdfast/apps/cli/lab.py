@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from holdfast.apps.lab.runner import LabRun, PolicyResult, ReplayJob
 
 DEFAULT_BUDGETS, DEFAULT_TUNING_BUDGET = "16000,50000", "16000"
+DEFAULT_PROGRAM_BUDGETS, DEFAULT_PROGRAM_SESSIONS = "50000,100000", 10
+"""For sessions of other programs, whose system text and tools alone may take 20,000 tokens."""
 DEFAULT_POLICIES, DEFAULT_PRICE_LISTS = "default", "anthropic"
 DEFAULT_BASELINES = "full,sliding,pair-safe,head-tail,masking,hysteresis,threshold"
 DEFAULT_SUMMARY_SECONDS, MAX_BUDGET_DIGITS = 60.0, 12
@@ -35,6 +37,7 @@ async def lab_run(args: argparse.Namespace, store: Store) -> int:
     No model is called. A model's summaries are simulated for a policy named with +summary.
 
     holdfast lab run sessions.jsonl --policy default,copilot,my.toml --budget 16000,50000 --html report.html
+    holdfast lab run --from claude-code
     """
     from holdfast.apps.lab import report, tables  # noqa: PLC0415 - loaded when the command runs
     from holdfast.apps.lab.baselines import BASELINES  # noqa: PLC0415 - as above
@@ -47,7 +50,8 @@ async def lab_run(args: argparse.Namespace, store: Store) -> int:
         for name in names:
             if name not in BASELINES:
                 find_policy(name, setting)
-    prices, budgets = prices_for(args.prices), _parse_budgets(args.budgets, args.static)
+    shown = DEFAULT_PROGRAM_BUDGETS if args.program and args.budgets == DEFAULT_BUDGETS else args.budgets
+    prices, budgets = prices_for(args.prices), _parse_budgets(shown, args.static)
     recordings, problems = await _load_recordings(args, store, budgets)
     played = [*(name for name in baselines if name not in policies), *policies]
     jobs = list(make_jobs(recordings, played, budgets, prices, static=args.static, seconds=args.seconds))
@@ -61,7 +65,9 @@ async def lab_run(args: argparse.Namespace, store: Store) -> int:
     if args.json:
         print_json(tables.result_rows(run.results))
     elif entries:
-        found = tables.build_table(entries)
+        found = tables.build_table(([*tables.pool_results(entries)] if args.program else []) or entries)
+        if args.program:
+            print("\n".join(tables.describe_policies(entries, prices[0].name)))
         ours = [entry for entry in entries if entry.policy in policies]
         about = [*found.legend, *tables.confidence_intervals(ours), *tables.compare_bills(entries)]
         print(escape_control_characters("\n".join([*found.render(), "", *about])))
@@ -113,9 +119,17 @@ async def _load_recordings(
 ) -> "tuple[list[Recording], list[str]]":
     """Return the recordings and the problems of those that could not be read; print the problems."""
     from holdfast.apps.lab.recordings import concatenate  # noqa: PLC0415 - as above
-    from holdfast.apps.lab.sources import load_recordings  # noqa: PLC0415 - as above
+    from holdfast.apps.lab.sources import load_program_sessions, load_recordings  # noqa: PLC0415 - as above
+    from holdfast.importers.programs import describe_absence, program_named  # noqa: PLC0415 - as above
 
-    found, problems = await load_recordings(args.sources, store)
+    if args.program is not None:
+        program = program_named(args.program)
+        found, problems = await load_program_sessions(program, args.sources, args.limit)
+        if not found and not problems:
+            path = Path(args.sources[0]) if args.sources else None
+            raise SettingsError("--from", f"{describe_absence(program, path)}; there is nothing to replay")
+    else:
+        found, problems = await load_recordings(args.sources, store)
     recordings = [one for one in found if (one.static or 0) < min(budgets)]
     problems += [
         f"session {one.name!r}: its tools alone take {one.static:,} tokens; give a larger --budget"
@@ -183,14 +197,19 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", dest="policies", default=DEFAULT_POLICIES, metavar="LIST", help=policies)
     baselines = f"the policies to compare with (default: {DEFAULT_BASELINES})"
     parser.add_argument("--baselines", default=DEFAULT_BASELINES, metavar="LIST", help=baselines)
-    budgets = f"the largest requests in tokens (default: {DEFAULT_BUDGETS})"
+    budgets = f"the largest requests in tokens (default: {DEFAULT_BUDGETS}; with --from {DEFAULT_PROGRAM_BUDGETS})"
     parser.add_argument("--budget", dest="budgets", default=DEFAULT_BUDGETS, metavar="LIST", help=budgets)
     parser.add_argument("--csv", metavar="FILE", help="write the figures as comma-separated values")
     parser.add_argument("--html", metavar="FILE", help="write a report with plots")
 
 
 def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sources", nargs="+", metavar="SOURCE", help="a file of conversations, or the id of a session")
+    sources = "a file of conversations, or the id of a session; with --from, folders or files of that program"
+    parser.add_argument("sources", nargs="*", metavar="SOURCE", help=sources)
+    program = "replay the sessions that this program has left on this machine; `holdfast import --help` lists programs"
+    parser.add_argument("--from", dest="program", metavar="PROGRAM", help=program)
+    limit = f"with --from, replay this many sessions, the newest (default: {DEFAULT_PROGRAM_SESSIONS})"
+    parser.add_argument("--limit", type=int, default=DEFAULT_PROGRAM_SESSIONS, metavar="N", help=limit)
     prices = f"price lists, models or .toml files; policies plan with the first (default: {DEFAULT_PRICE_LISTS})"
     parser.add_argument("--prices", default=DEFAULT_PRICE_LISTS, metavar="LIST", help=prices)
     static = "tokens of system text and tools, if a recording does not say (default: 3000)"

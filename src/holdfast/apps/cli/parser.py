@@ -25,6 +25,7 @@ Keep long conversations with a language model inside its context window; inspect
   holdfast sessions                        list the stored sessions
   holdfast show report --json              show one of them, by the beginning of its id
   holdfast replay report --verify          check that every request is what was sent
+  holdfast import --from claude-code       import the sessions that another program has left on this machine
   holdfast lab run report                  compare what policies would have kept, lost and cost
   holdfast COMMAND --help                  explain a command, with its defaults and an example
 
@@ -114,16 +115,16 @@ def _add_sessions(commands: Subparsers) -> None:
 
 def _add_files(commands: Subparsers) -> None:
     from holdfast.apps.cli import sessions as do  # noqa: PLC0415 - loaded when the command runs
+    from holdfast.apps.cli.imports import add_import_arguments, import_command  # noqa: PLC0415 - as above
 
     export = _add_command(commands, "export", do.export_session, of_session=True)
     export.set_defaults(is_data=True)
-    importing = _add_command(commands, "import", do.import_file)
-    name = "the id of the new session (default: the id in the file, or the name of the file)"
-    importing.add_argument("--as", dest="session", metavar="ID", help=name)
+    importing = _add_command(commands, "import", import_command)
+    add_import_arguments(importing)
     recover = _add_command(commands, "recover", do.recover_file)
+    recover.add_argument("file", type=Path, metavar="FILE", help="the file to read")
     for reading in (importing, recover):
         reading.set_defaults(makes_store=True)
-        reading.add_argument("file", type=Path, metavar="FILE", help="the file to read")
     for writing, default in ((export, "standard output"), (recover, "the same name with .recovered.db")):
         output = f"the file to write (default: {default})"
         writing.add_argument("-o", "--output", type=Path, metavar="FILE", help=output)

@@ -25,19 +25,13 @@ from holdfast.apps.settings.build import delete_session_files, session_files
 from holdfast.errors import SettingsError, StoreUnavailableError
 from holdfast.session.log.event_log import now_ms
 from holdfast.session.maintenance.scrub import scrub, scrub_files
-from holdfast.session.maintenance.transfer import (
-    ImportResult,
-    export_records,
-    import_recovered,
-    import_session,
-    records_from_file,
-)
+from holdfast.session.maintenance.transfer import export_records, import_recovered
 from holdfast.session.maintenance.verify import RebuiltRequest, rebuilt_requests
 from holdfast.session.request import encode_entry
 from holdfast.session.session import Session
 from holdfast.stores.base import Store, StoredRecord, expired_sessions, iter_sessions, resolve_session_id
 from holdfast.stores.files import write_private_lines
-from holdfast.stores.jsonl import export_lines, load_file
+from holdfast.stores.jsonl import export_lines
 from holdfast.stores.sqlite.recover import recover_store
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.text import pluralize
@@ -227,37 +221,6 @@ async def export_session(args: argparse.Namespace, store: Store) -> int:
         facts = {"records": len(records), "file": str(args.output)}
         print_result(args, f"wrote {len(records):,} records to {args.output}", facts)
     return int(bool(lost))
-
-
-async def import_file(args: argparse.Namespace, store: Store) -> int:
-    """Import an export, OpenAI chat messages (JSON or JSON lines) or a pydantic-ai history.
-
-    holdfast import report.jsonl --as report-2024
-    """
-    found = load_file(args.file)
-    name, many = args.session or found.session or args.file.stem, len(found.conversations) > 1
-    names = [f"{name}-{number}" if many else name for number in range(1, len(found.conversations) + 1)]
-    for taken in [one for one in names if await store.length(one)]:
-        raise SettingsError("session", f"{taken!r} already exists; choose another id with --as")
-    progress, arrived = ProgressCounter("records"), list[ImportResult]()
-    for one, conversation in zip(names, found.conversations, strict=True):
-        records = records_from_file(conversation, now_ms())
-        arrived.append(await import_session(store, one, records, name=conversation.name, progress=progress))
-    progress.done()
-    refused = [f"line {line}: {problem}" for one in arrived for line, problem in one.refused]
-    losses = [f"line {loss.line}: {loss.bytes:,} bytes not read: {loss.reason}" for loss in found.losses]
-    newer = [
-        f"{one.session}: a newer version of Holdfast wrote it; it is read-only" for one in arrived if one.is_read_only
-    ]
-    for problem in [*found.notes, *losses, *refused, *newer]:
-        warn(problem)
-    lines = [
-        f"imported {escape_control_characters(one.session)}: {one.messages:,} messages, {one.records:,} records"
-        for one in arrived
-    ]
-    facts = {"source": found.source, "sessions": list(map(asdict, arrived)), "losses": list(map(asdict, found.losses))}
-    print_result(args, "\n".join(lines), {**facts, "notes": found.notes})
-    return int(bool(losses or refused))
 
 
 async def recover_file(args: argparse.Namespace, store: Store) -> int:

@@ -5,12 +5,14 @@ cannot be read is skipped and reported with its file, line or session.
 """
 
 import json
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 
-from holdfast.apps.lab.recordings import Recording, read_recording
+from holdfast.apps.lab.recordings import RecordedCompaction, Recording, read_recording
 from holdfast.apps.lab.simulation import LAB_FORMAT, LAB_MODEL
 from holdfast.core.conversation.json_values import dump_json
 from holdfast.core.conversation.messages import Opaque
@@ -18,6 +20,9 @@ from holdfast.core.history import events as log
 from holdfast.core.history.codec import from_record
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import HoldfastError, MalformedInputError, UnknownSessionError
+from holdfast.importers.importing import import_found
+from holdfast.importers.programs import find_sessions
+from holdfast.importers.source import ReadReport, SourceProgram
 from holdfast.session.log.event_log import now_ms
 from holdfast.session.maintenance.transfer import export_records, import_session, records_from_file
 from holdfast.stores.base import Store, resolve_session_id
@@ -47,6 +52,31 @@ async def load_recordings(sources: Sequence[str], store: Store) -> tuple[list[Re
                 found.append(_check_playable(await _read_session(store, await resolve_session_id(store, source))))
         except (OSError, HoldfastError) as error:
             problems.append(_describe_error(source, error))
+    return _with_unique_names(found), problems
+
+
+async def load_program_sessions(
+    program: SourceProgram, paths: Sequence[str], limit: int
+) -> tuple[list[Recording], list[str]]:
+    """Return the newest sessions that a program has left on this machine, or at some paths, and the problems.
+
+    They are imported into memory: nothing is written.
+    """
+    search = ReadReport()
+    places = [Path(path) for path in paths] or [None]
+    sessions = {one.id: one for place in places for one in find_sessions(program, place, search)}
+    newest = sorted(sessions.values(), key=lambda one: -one.modified_ms)
+    found, problems = list[Recording](), [f"not read: {one}" for one in (*search.unreadable, *search.outside)]
+    for one in newest:
+        if len(found) == limit:
+            break
+        store = MemoryStore()
+        try:
+            done = await import_found(store, program, one, now_ms=now_ms())
+            if done.messages:
+                found.append(_check_playable(_to_chat_format(await _read_session(store, done.session))))
+        except (OSError, HoldfastError) as error:
+            problems.append(f"{one.session_id}: {error}")
     return _with_unique_names(found), problems
 
 
@@ -157,6 +187,8 @@ class _SessionLog:
     """Whether the log has the system text and tools that were sent."""
     counter: str = ""
     """The token counter of the recorded session."""
+    compactions: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    """The compactions of the program itself: how many messages were before each, and its summary."""
 
     def apply(self, time_ms: int, event: log.Event) -> None:
         """Apply an event of the main agent."""
@@ -167,6 +199,8 @@ class _SessionLog:
                 self.system, self.has_request_extras = text, True
             case log.ToolsChanged(scope=log.MAIN, tools=tools):
                 self.tools, self.has_request_extras = tools, True
+            case log.CompactionCompleted(success=True, scope=log.MAIN, trigger="client", summary=summary):
+                self.compactions.append((len(self.messages), summary.text))
             case log.RequestPrepared(scope=log.MAIN, situation=situation):
                 self.counter, self.has_request_extras = str(situation.get("counter")), True
             case _:
@@ -184,10 +218,15 @@ async def _read_session(store: Store, session: str) -> Recording:
     times: list[float | None] = [None] * len(messages)
     usage: list[Mapping[str, int] | None] = [None] * len(messages)
     notes: dict[str, None] = {}
+    numbers = [-1] * len(messages)
+    formats: set[str] = set()
     for format_name, run in groupby(session_log.messages, key=lambda pair: pair[1].format):
         events = list(run)
         natives, places, lost = _convert_to_chat(format_name, [event.native for _, event in events])
         notes |= dict.fromkeys(lost)
+        formats.add(format_name)
+        first = numbers[-1] + 1 if numbers else 0
+        numbers += [first + place for place in places]
         messages += natives
         times += [events[place][0] for place in places]
         usage += [_billed_usage(events[place][1], native) for place, native in zip(places, natives, strict=True)]
@@ -198,9 +237,24 @@ async def _read_session(store: Store, session: str) -> Recording:
         times=[logged if own is None else own for own, logged in zip(recording.times, times, strict=True)],
         usage=[logged if own is None else own for own, logged in zip(recording.usage, usage, strict=True)],
         static=tools_tokens if session_log.has_request_extras else None,
-        is_claude=not session_log.has_request_extras or session_log.counter == counter_for("claude").name,
+        is_claude=_is_billed_by_claude(session_log, formats),
         notes=tuple(notes),
+        compactions=tuple(
+            RecordedCompaction(bisect_left(numbers, count), summary)
+            for count, summary in session_log.compactions
+            if bisect_left(numbers, count) < len(messages)
+        ),
+        inserted=frozenset(
+            index for index, number in enumerate(numbers) if number >= 0 and session_log.messages[number][1].trust
+        ),
     )
+
+
+def _is_billed_by_claude(session_log: _SessionLog, formats: AbstractSet[str]) -> bool:
+    """Return whether the bills of a session count tokens as Claude does; a log of another program says no counter."""
+    if session_log.counter:
+        return session_log.counter == counter_for("claude").name
+    return not session_log.has_request_extras or formats == {ANTHROPIC_FORMAT}
 
 
 def _plain_system(system: str) -> str:

@@ -10,6 +10,7 @@ from statistics import mean
 from holdfast.apps.lab.policies import SUMMARY_OPTION
 from holdfast.apps.lab.runner import JsonRow, PolicyResult
 from holdfast.apps.settings.policies import set_nested
+from holdfast.text import pluralize
 
 TABLE_WIDTH = 110
 """The width of the table in characters, unless the figures need more."""
@@ -230,6 +231,48 @@ def _pool_figure(name: str, group: Sequence[PolicyResult]) -> float:
     if name in {"M8.invalid", "M9.over", "M14.differences", "M4.lost"}:
         return sum(found)
     return max(found) if name.endswith("_max") else mean(found)
+
+
+def describe_policies(results: Sequence[PolicyResult], prices: str) -> Iterator[str]:
+    """Yield in words what each policy would have cost, broken and forgotten, over all recordings."""
+    groups = _by_policy(results)
+    for budget in dict.fromkeys(budget for _, budget in groups):
+        played = {policy: group for (policy, at), group in groups.items() if at == budget}
+        whole = played.get("full", [])
+        requests = max(sum(len(entry.turns) for entry in group) for group in played.values())
+        sessions = len({entry.session for entry in results})
+        yield (
+            f"At {budget:,} tokens, {pluralize(requests, 'request')} of {pluralize(sessions, 'session')} would have:"
+        )
+        width = max(map(len, played)) + 2
+        for policy, group in played.items():
+            yield f"  {policy.ljust(width)}{', '.join(_consequences(group, whole, prices))}"
+        if whole and not _sum(whole, "M9.over"):
+            yield "  Every request fits whole, so no policy had to leave anything out; try a smaller --budget."
+        yield ""
+
+
+def _consequences(group: Sequence[PolicyResult], whole: Sequence[PolicyResult], prices: str) -> Iterator[str]:
+    cost, full_cost = (_sum(one, f"M6.{prices}{TOTAL_SUFFIX}") for one in (group, whole))
+    if full_cost and group is not whole:
+        yield f"cost {cost / full_cost:.0%} of the full history"
+    else:
+        yield f"cost as much as {cost:,.0f} plain input tokens"
+    yield f"broken {pluralize(round(_sum(group, 'M8.invalid') + _sum(group, 'M9.over')), 'request')}"
+    demands = _sum(group, "M1.demands")
+    if not demands:
+        yield "been asked for nothing old"
+        return
+    lost, after_recall = (
+        sum((1 - one.figures[name]) * one.figures["M1.demands"] for one in group if name in one.figures) / demands
+        for name in ("M1.far", "M1.far_recall")
+    )
+    recall = f" ({after_recall:.0%} after a recall)" if any("M1.far_recall" in one.figures for one in group) else ""
+    yield f"forgotten {lost:.0%} of the names that were needed again{recall}"
+
+
+def _sum(group: Sequence[PolicyResult], name: str) -> float:
+    return sum(entry.figures.get(name, 0.0) for entry in group)
 
 
 def confidence_intervals(results: Sequence[PolicyResult]) -> Iterator[str]:

@@ -46,6 +46,14 @@ class ContextState:
 
 
 INITIAL_CONTEXT = ContextState()
+CONTEXT_CHANGES = (
+    log.CompactionCompleted,
+    log.OutputsOffloaded,
+    log.TurnsReducedToText,
+    log.ContextCleared,
+    log.Rewound,
+)
+"""The events that change the context of a scope."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,8 @@ class ContextVersion:
 
     def after(self, event: log.Event, length: int) -> "ContextVersion | None":
         """Return the version after an event, or None if the event changes no context."""
+        if not isinstance(event, CONTEXT_CHANGES):
+            return None
         checkpoints = self.checkpoints
         match event:
             case log.CompactionCompleted(success=True):

@@ -39,12 +39,13 @@ OPEN_ROUND_REASON = "a compaction waits until the running tool round ends, becau
 def plan_input_of(history: History, policy: Policy, situation: Situation) -> PlanInput:
     """Return the input of the rules of a policy."""
     window = situation.window or policy.unknown_window
-    situation = replace(
-        situation,
-        is_interrupted=situation.is_interrupted or history.was_interrupted(situation.scope),
-        pins=situation.pins | history.session_state.pins,
-        policy_limit=policy.compaction.request_limit(window) if policy.compaction else situation.policy_limit,
-    )
+    facts = {
+        "is_interrupted": situation.is_interrupted or history.was_interrupted(situation.scope),
+        "pins": situation.pins | history.session_state.pins,
+        "policy_limit": policy.compaction.request_limit(window) if policy.compaction else situation.policy_limit,
+    }
+    if any(getattr(situation, name) != value for name, value in facts.items()):
+        situation = replace(situation, **facts)
     projection = history.projection(situation.counter, situation.scope)
     entries, tokens = projection.entries[:], projection.tokens
     if policy.outputs is not None:

@@ -6,6 +6,7 @@ when it needs messages that are not in memory, or when another writer appended f
 """
 
 import asyncio
+import os
 import time
 from array import array
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -32,6 +33,7 @@ from holdfast.errors import (
     StoreUnavailableError,
     UnknownScopeError,
     UnknownSessionError,
+    WrongEventLoopError,
 )
 from holdfast.session.heavy_work import MAX_INLINE_CHARS, plan_in_thread
 from holdfast.session.log.index_text import index_entries
@@ -39,7 +41,6 @@ from holdfast.session.log.records import StoredLog, encode_event
 from holdfast.session.log.session_snapshot import SessionSnapshot, decode_snapshot, encode_snapshot
 from holdfast.session.subscription import EventPublisher
 from holdfast.stores.base import IndexEntry, JsonRecord, Snapshot, Store, StoredRecord
-from holdfast.stores.event_loop import EventLoopGuard
 from holdfast.stores.retention import record_retention
 from holdfast.wire.formats import format_named
 from holdfast.wire.signals import message_signals
@@ -79,20 +80,27 @@ class _DeferredMessages(NamedTuple):
 
 
 class SessionLock:
-    """Guards a session's history: held only while waiting for the store, and never granted after the close."""
+    """Guards a session's history: held only while waiting for the store, and never granted after the close.
+
+    It belongs to the event loop and the process of its first use. A second loop would wait for ever for what only the
+    first can finish, so that mistake is reported at once.
+    """
 
     def __init__(self, session: str) -> None:
         self._session = session
         self._lock = asyncio.Lock()
-        self._guard = EventLoopGuard(f"session {session!r}")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = 0
         self.is_closed = False
 
     def check_open(self) -> None:
         """Raise `SessionClosedError` if the session was closed, `WrongEventLoopError` if another loop runs it."""
-        if self._guard.has_loop_ended:
-            # No task can hold the lock any more: a program may call `asyncio.run` for each turn.
-            self._guard, self._lock = EventLoopGuard(f"session {self._session!r}"), asyncio.Lock()
-        self._guard.check()
+        loop, process = asyncio.get_running_loop(), os.getpid()
+        if self._loop is not loop or self._process != process:
+            if self._loop is not None and not (self._process == process and self._loop.is_closed()):
+                raise WrongEventLoopError(f"session {self._session!r}")
+            # No task can hold the lock of an ended loop any more: a program may call `asyncio.run` for each turn.
+            self._loop, self._process, self._lock = loop, process, asyncio.Lock()
         if self.is_closed:
             raise SessionClosedError(self._session)
 
@@ -101,7 +109,7 @@ class SessionLock:
         await self._lock.acquire()
         if self.is_closed:
             self._lock.release()
-        self.check_open()
+            raise SessionClosedError(self._session)
 
     async def __aexit__(self, *_: object) -> None:
         self._lock.release()
@@ -296,15 +304,7 @@ class SessionLog:
         if not events:
             return range(len(self.history), len(self.history))
         for conflicts in range(MAX_CONFLICTS):
-            start, marks = len(self.history), self.history.recall_marks.for_unrecorded()
-            observed = [
-                (position, marks.observe(message, position, event.scope))
-                for position, (event, message) in enumerate(zip(events, messages, strict=True), start)
-            ]
-            if sum(sum(message.outline[-2:]) for _, message in observed) <= MAX_INLINE_CHARS:
-                index = index_entries(observed)
-            else:
-                index = await plan_in_thread(partial(index_entries, observed))
+            start, index = len(self.history), await self._index_entries(events, messages)
             if self._deferring_task is not None and self._deferring_task is asyncio.current_task():
                 self._defer(events, messages, index)
                 return range(start, start + len(events))
@@ -327,6 +327,21 @@ class SessionLog:
                 raise ConcurrentWriteError(self.session)
         actual = await self.store.length(self.session)
         raise SequenceConflictError(self.session, expected=self.stored.length, actual=actual)
+
+    async def _index_entries(
+        self, events: Sequence[log.MessageAppended], messages: Sequence[Message]
+    ) -> Sequence[IndexEntry]:
+        """Return what a search finds in messages that come next."""
+        observed = [*enumerate(messages, len(self.history))]
+        if self.history.recall_marks.open_calls or any(message.outline.call_ids for message in messages):
+            marks = self.history.recall_marks.for_unrecorded()
+            observed = [
+                (position, marks.observe(message, position, event.scope))
+                for event, (position, message) in zip(events, observed, strict=True)
+            ]
+        if sum(sum(message.outline[-2:]) for _, message in observed) <= MAX_INLINE_CHARS:
+            return index_entries(observed)
+        return await plan_in_thread(partial(index_entries, observed))
 
     async def _after_append(self, messages: Sequence[tuple[int, log.MessageAppended]]) -> None:
         """Record what recorded messages say about their provider, and what is kept beside the log."""
@@ -404,8 +419,10 @@ class SessionLog:
         self._deferred = _DeferredMessages()
         for number, (event, message) in enumerate(zip_longest(events, messages), place):
             self._apply(event, time_ms, number, message)
-        self._evict()
-        self.publisher.publish([*deferred.events, *events])
+        if self.history.entries.cached_count > self._cache_limit:
+            self._evict()
+        if self.publisher.has_subscribers:
+            self.publisher.publish([*deferred.events, *events])
         return True
 
     @asynccontextmanager
@@ -460,8 +477,6 @@ class SessionLog:
 
     def _evict(self) -> None:
         """Evict messages outside the view. Only writes call this: a read would evict what it has just loaded."""
-        if self.history.entries.cached_count <= self._cache_limit:
-            return
         with suppress(NotInMemoryError):  # pinned messages may not be loaded yet
             for position in self.history.evict(MAX_EXTRA_CACHED // 2):
                 self.message_hashes.pop(position, None)
