@@ -384,7 +384,8 @@ class Recorder:
                 async with self.session(session_id) as opened, opened.lock:
                     lane = await self._main_lane(opened, reading)
                     is_branch = not is_continued and lane.in_flight and not lane.is_other_agent(body)
-                    if not is_branch and not listed.has_prompt_after(opened.side_tips):
+                    is_new = is_branch or listed.has_prompt_after(opened.side_tips)
+                    if reading.signals.purpose or not is_new:
                         return await self._record(reading, opened)
         elif session_id := self._session_with_summary(reading):
             async with self.session(session_id) as opened, opened.lock:
