@@ -11,7 +11,6 @@ the whole list is recorded then.
 
 import asyncio
 import hashlib
-import re
 import secrets
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -23,9 +22,9 @@ from time import monotonic
 from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
-import orjson
 
-from holdfast.apps.gateway.client_body import ClientBody, read_body, read_json, texts_of
+from holdfast.apps.gateway.answer_stream import answer_events
+from holdfast.apps.gateway.client_body import ClientBody, read_body, texts_of
 from holdfast.apps.gateway.governing import (
     COMPACTION_HEADER,
     NOTHING_REQUESTED,
@@ -95,9 +94,6 @@ TOKEN_COUNT_PATHS = ("/count_tokens", ":countTokens", "/input_tokens")
 MAX_OVERTAKEN = 8
 """How often a request is recorded again because another process was faster."""
 MAIN_LANE = ""
-
-
-_ONE_LINE_EVENT = re.compile(rb"^data: ?(\{.*)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -900,31 +896,12 @@ class Exchange:
 
     async def _store(self, sink: _LaneSink | _SideSink, *, is_answer: bool) -> None:
         try:
-            answer = read_answer(self._wire, answer_events(b"".join(self._chunks))) if is_answer else None
+            answer = read_answer(self._wire, answer_events(self._wire, b"".join(self._chunks))) if is_answer else None
             if answer is not None and (usage := usage_of(answer)) is not None:
                 self.tokens = usage.all_input_tokens + usage.output_tokens
             await sink.store(answer, int((monotonic() - self._started) * 1000))
         finally:
             await sink.recorder.release(sink.opened)
-
-
-def answer_events(raw: bytes) -> list[object]:
-    """Return the events of an answer: those of a stream, or the JSON of a response without one."""
-    start = raw[:64].lstrip()
-    if start.startswith((b"{", b"[")):
-        with suppress(ValueError):
-            whole = read_json(raw)
-            return list(whole) if is_list(whole) else [whole]
-        return []
-    # Nearly every event is one line: reading all of them at once takes a third of the time.
-    with suppress(ValueError):
-        return orjson.loads(b"[%s]" % b",".join(_ONE_LINE_EVENT.findall(raw)))
-    found: list[object] = []
-    for event in raw.replace(b"\r\n", b"\n").split(b"\n\n"):
-        data = b"\n".join(line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:"))
-        with suppress(ValueError):
-            found.append(read_json(data))
-    return found
 
 
 def _says_something(answer: Answer) -> bool:
