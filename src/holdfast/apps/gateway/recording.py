@@ -23,7 +23,6 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.apps.gateway.answer_stream import answer_events
 from holdfast.apps.gateway.client_body import ClientBody, read_body, texts_of
 from holdfast.apps.gateway.governing import (
     COMPACTION_HEADER,
@@ -54,7 +53,7 @@ from holdfast.apps.gateway.identity import (
 )
 from holdfast.apps.gateway.lanes import ClientList, Lane, OpenSession
 from holdfast.apps.gateway.upstream_summarizer import ClientAccess, Payment
-from holdfast.apps.gateway.wires import header_line
+from holdfast.apps.gateway.wires import answer_events, header_line
 from holdfast.core.history.events import SideCallPurpose, Usage
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import PRESETS, Policy, policy_named
