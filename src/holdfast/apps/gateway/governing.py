@@ -110,6 +110,12 @@ def model_of(path: str, body: ClientBody) -> str | None:
     return path.partition("/models/")[2].partition(":")[0].partition("?")[0] or None
 
 
+def has_changes(request: Request) -> bool:
+    """Return whether any message of a session is not in a prepared request as it was recorded."""
+    receipt = request.receipt
+    return bool(receipt.clipped or receipt.elided or receipt.compacted or receipt.dropped)
+
+
 def is_whole(request: Request, slices: Mapping[int, msgspec.Raw]) -> bool:
     """Return whether a prepared request has all of a client's messages, unshortened.
 
