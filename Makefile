@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
-CHAT   := $(VENV)/installed-chat
+PROGRAMS := $(VENV)/installed-programs
 
 .PHONY: help setup chat test suite coverage test-model lint ruff types check format bench bench-peers clients imports lab-report checklist crash torture torture-long demo clean
 help:  ## Show the targets
@@ -20,14 +20,14 @@ endef
 
 $(STAMP): pyproject.toml constraints.txt
 	$(call install,dev)
-	@touch $(STAMP) $(CHAT)
+	@touch $(STAMP) $(PROGRAMS)
 
-$(CHAT): pyproject.toml constraints.txt
+$(PROGRAMS): pyproject.toml constraints.txt
 	@echo "setting up .venv, once" >&2
-	$(call install,chat)
-	@touch $(CHAT)
+	$(call install,programs)
+	@touch $(PROGRAMS)
 
-chat: $(CHAT)  ## Talk to a model; without a key or an account it is a small one on this machine. ARGS='--resume'
+chat: $(PROGRAMS)  ## Talk to a model; without a key or an account it is a small one on this machine. ARGS='--resume'
 	@$(BIN)/holdfast chat $(ARGS)
 
 setup: $(STAMP)  ## Make .venv and install the project with its tools

@@ -276,7 +276,8 @@ async def neighbors() -> list[Row]:
         work = [asyncio.ensure_future(other.prepare(BUDGET)) for other in others]
         beside: list[float] = []
         while not all(task.done() for task in work):
-            beside.append(await turn(own, 20 + len(beside)))
+            # A turn in memory never waits, so it is a task of its own, and the others get theirs.
+            beside.append(await asyncio.ensure_future(turn(own, 20 + len(beside))))
         await asyncio.gather(*work)
     for other in others:
         await other.close()

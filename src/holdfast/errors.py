@@ -6,6 +6,7 @@ HoldfastError
 ├── UnknownReferenceError      a reference names no message that this agent may see
 ├── SettingsError              a budget, policy, format or model setting cannot work
 │   └── UnknownScopeError      the conversation has no agent with that scope
+├── MissingExtraError          a part of Holdfast needs packages that are not installed; names the extra that has them
 ├── PendingToolCallsError      a tool call may still be running, so no request can be made yet
 ├── CannotFitError             the parts that may not be shortened are larger than the budget
 ├── CompactionError            a requested compaction was not made; nothing has changed
@@ -41,7 +42,8 @@ An error message says what is true and what to do; the facts are attributes. Eve
 contains nothing that looks like a key.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import ClassVar
 
 from holdfast.redaction import redact_text
@@ -114,6 +116,25 @@ class UnknownScopeError(SettingsError):
             "scope", f"no agent has the scope {scope!r:.60}; pass 'main'{f' or one of {others}' * bool(others)}"
         )
         self.scope = scope
+
+
+class MissingExtraError(HoldfastError, ImportError):
+    """Raised when packages of an optional part are not installed. Install the extra that the message names."""
+
+    def __init__(self, part: str, extra: str, problem: str) -> None:
+        super().__init__(f"{part} needs more packages ({problem}): pip install '.[{extra}]' in Holdfast's folder")
+        self.extra = extra
+
+
+@contextmanager
+def imports_of_extra(extra: str, part: str) -> Generator[None]:
+    """Raise `MissingExtraError` for an import that fails inside, because `part` needs the packages of `extra`."""
+    try:
+        yield
+    except MissingExtraError:
+        raise
+    except ImportError as error:
+        raise MissingExtraError(part, extra, str(error)) from error
 
 
 class PendingToolCallsError(HoldfastError):

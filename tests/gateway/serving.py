@@ -46,6 +46,7 @@ class RawClient:
     head: bytes = b""
     body: bytearray = field(default_factory=bytearray)
     _is_head: bool = False
+    _headers: Mapping[str, str] = field(default_factory=dict[str, str])
     _reader: asyncio.StreamReader | None = None
     _writer: asyncio.StreamWriter | None = None
 
@@ -68,8 +69,13 @@ class RawClient:
             return Seen()
         line, *rest = self.head.decode("latin-1").rstrip("\r\n").split("\r\n")
         headers = [(name.lower(), value) for name, _, value in (one.partition(": ") for one in rest)]
-        is_whole = self._is_head or await self._read_body(dict(headers), until)
+        self._headers = dict(headers)
+        is_whole = self._is_head or await self._read_body(self._headers, until)
         return Seen(int(line.split(" ")[1]), headers, bytes(self.body), is_whole)
+
+    async def read_more(self, until: bytes | None = None) -> bool:
+        """Read on, to the end or until the body contains some bytes; return whether it is complete."""
+        return await self._read_body(self._headers, until)
 
     async def _read_body(self, headers: Mapping[str, str], until: bytes | None) -> bool:
         assert self._reader is not None

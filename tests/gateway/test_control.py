@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncGenerator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from holdfast.apps.gateway.access import Access
 from holdfast.stores.jsonl import load_file
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
-from tests.gateway.serving import Seen, ask, running_gateway
+from tests.gateway.serving import RawClient, Seen, ask, running_gateway
 
 TOKEN = "t0ken"
 ANSWER = {
@@ -40,10 +41,14 @@ async def talk(url: str, session: str, *texts: str) -> None:
 
 
 @pytest.fixture
-async def url() -> AsyncGenerator[str]:
-    answer = FaultyAnswer(pieces=[json.dumps(ANSWER).encode()])
-    access = Access(control_token=TOKEN)
-    async with FaultyUpstream(answer) as upstream, running_gateway(upstream.url, access=access) as address:
+async def upstream() -> AsyncGenerator[FaultyUpstream]:
+    async with FaultyUpstream(FaultyAnswer(pieces=[json.dumps(ANSWER).encode()])) as double:
+        yield double
+
+
+@pytest.fixture
+async def url(upstream: FaultyUpstream) -> AsyncGenerator[str]:
+    async with running_gateway(upstream.url, access=Access(control_token=TOKEN), budget=3_000) as address:
         yield address
 
 
@@ -78,6 +83,7 @@ async def test_a_session_says_what_it_is(url: str) -> None:
         "messages": 4,
         "tokens": 100,
         "compactions": 0,
+        "compaction_due": "",
     }
 
 
@@ -92,6 +98,51 @@ async def test_messages_and_events_come_in_pages(url: str) -> None:
         "one", "Noted.", "two", "Noted.",
     ]  # fmt: skip
     assert (rest["next"], [one["position"] for one in events["events"]], events["next"]) == (None, [0], 0)
+
+
+def events_in(body: bytes) -> list[dict[str, str]]:
+    """Return the events of a stream, each with its fields."""
+    found = [one for one in body.decode().split("\n\n") if one and not one.startswith(":")]
+    return [dict(line.split(": ", 1) for line in one.splitlines() if ": " in line) for one in found]
+
+
+async def test_events_are_streamed_as_they_happen_and_resume_after_the_last_one(url: str) -> None:
+    await talk(url, "s", "one")
+    watcher = RawClient(url)
+    headers = {"authorization": f"Bearer {TOKEN}", "accept": "text/event-stream"}
+    await watcher.send("GET", "/holdfast/v1/sessions/s/events", b"", headers)
+    before = await watcher.read(until=b"Noted.")
+    await talk(url, "s", "one", "two")
+
+    await watcher.read_more(until=b'"content":"two"')
+    live = events_in(bytes(watcher.body).rpartition(b"\n\n")[0])
+    watcher.leave()
+    again = RawClient(url)
+    resumed_from = live[2]["id"]
+    await again.send("GET", "/holdfast/v1/sessions/s/events", b"", headers | {"last-event-id": resumed_from})
+    rest = events_in((await again.read(until=b'"content":"two"')).body.rpartition(b"\n\n")[0])
+    again.leave()
+    listed = (await value(url, "/sessions/s/events"))["events"]
+
+    assert (before.status, before.header("content-type")) == (200, "text/event-stream; charset=utf-8")
+    assert [json.loads(one["data"]) for one in live] == listed[: len(live)]
+    assert [(one["id"], one["event"]) for one in live] == [
+        (str(one["position"]), one["record"]["type"]) for one in listed[: len(live)]
+    ]
+    assert [int(one["id"]) for one in rest] == list(range(3, 3 + len(rest)))
+
+
+async def test_a_stream_of_events_ends_with_its_session(url: str) -> None:
+    await talk(url, "s", "one")
+    watcher = RawClient(url)
+    headers = {"authorization": f"Bearer {TOKEN}", "accept": "text/event-stream"}
+    await watcher.send("GET", "/holdfast/v1/sessions/s/events?after=0", b"", headers)
+    await watcher.read(until=b"Noted.")
+
+    await value(url, "/sessions/s", "DELETE")
+
+    assert await watcher.read_more()
+    watcher.leave()
 
 
 async def test_recall_returns_exact_excerpts_with_their_references(url: str) -> None:
@@ -124,6 +175,7 @@ async def test_a_deleted_session_is_gone_and_its_name_can_be_used_again(url: str
         ("GET", "/sessions?limit=x", b"", 400),
         ("GET", "/sessions?after=x", b"", 400),
         ("GET", "/sessions/s/requests/9", b"", 404),
+        ("GET", "/sessions/unknown/events", b"", 404),
         ("POST", "/sessions/s/recall", b"{", 400),
         ("POST", "/sessions/s/recall", b'{"query": 3}', 400),
         ("POST", "/sessions/s/recall", b'{"query": "a", "tokens": 0}', 400),
@@ -161,6 +213,7 @@ async def test_the_description_names_every_route(url: str) -> None:
         "/holdfast/v1/sessions/{id}/requests/{number}",
         "/holdfast/v1/sessions/{id}/requests/{number}/receipt",
         "/holdfast/v1/sessions/{id}/rewind",
+        "/holdfast/v1/sessions/{id}/settings",
         "/holdfast/v1/sessions/{id}/undo",
         "/holdfast/v1/sessions/{id}/unpin",
     ]
@@ -220,6 +273,19 @@ async def test_a_session_is_pinned_rewound_forked_and_exported(url: str, tmp_pat
         "three",
         "Noted.",
     ]
+
+
+async def test_every_request_is_there_with_the_bytes_that_were_sent(url: str, upstream: FaultyUpstream) -> None:
+    await talk(url, "s", *LONG, *LONG)
+
+    listed = (await value(url, "/sessions/s/requests"))["requests"]
+    found = [await control(url, f"/sessions/s/requests/{one['number']}") for one in listed]
+
+    sent = [one.body for one in upstream.requests]
+    assert [seen.body for seen in found] == sent
+    assert sent != sorted(sent, key=len), "it was compacted"
+    assert [one["sha256"] for one in listed] == [sha256(body).hexdigest() for body in sent]
+    assert [seen.header("x-holdfast-sha256") for seen in found] == [one["sha256"] for one in listed]
 
 
 async def test_what_cannot_be_compacted_is_a_conflict(url: str) -> None:

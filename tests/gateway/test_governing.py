@@ -7,6 +7,7 @@ import pytest
 
 from holdfast import validate
 from holdfast.apps.gateway.client_body import read_body
+from holdfast.apps.gateway.governing import requested_governing
 from holdfast.apps.gateway.recording import ClientRequest, Exchange, Recorder
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream_events, whole_answer
@@ -69,6 +70,7 @@ class Talk:
             body=self.raw,
             namespace="",
             upstream="x",
+            governing=requested_governing({name.replace("_", "-"): value for name, value in headers.items()}, None),
         )
         exchange = await self.recorder.receive(request)
         reply = ProviderReply(f"answer {self.number}: {WORDS}")
@@ -183,3 +185,50 @@ async def test_a_refusal_as_too_long_makes_the_same_request_smaller() -> None:
     assert slices_of(exchange.body, "openai-chat")[-1] == talk.prompt("and now?")
     await exchange.finish("refused", 400)
     await recorder.close()
+
+
+async def test_from_the_first_compaction_on_the_provider_is_told_to_drop_thinking_that_no_longer_fits() -> None:
+    recorder = Recorder(MemoryStore(), budget=BUDGET)
+    asked: dict[str, Any] = {"type": "enabled", "budget_tokens": 9}
+    talk = Talk(recorder, "anthropic", **members_of("anthropic") | {"model": "claude-sonnet-5-5", "thinking": asked})
+    told = asked | {"block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+    seen: list[tuple[bool, object, str]] = []
+
+    for number in range(16):
+        exchange = await talk.ask(f"prompt {number}")
+        is_compacted = exchange.headers.get("x-holdfast-compacted") == "1"
+        assert is_compacted or exchange.body == talk.raw, "before it not a byte changes"
+        seen.append((is_compacted, json.loads(exchange.body)["thinking"], exchange.beta))
+    async with recorder.session("talk") as opened:
+        while await opened.session.undo():
+            pass
+    undone = await talk.ask("after the undo", x_holdfast_compaction="off")
+
+    await recorder.close()
+    assert {is_compacted for is_compacted, _, _ in seen} == {False, True}
+    assert [(thinking, beta) for _, thinking, beta in seen] == [
+        (told, "thinking-binding-controls-2026-08-01") if is_compacted else (asked, "") for is_compacted, _, _ in seen
+    ]
+    assert json.loads(undone.body)["thinking"] == told
+
+
+@pytest.mark.parametrize(
+    ("model", "thinking"),
+    [
+        ("claude-sonnet-4-5", {"type": "enabled", "budget_tokens": 9}),
+        ("claude-sonnet-5-5", {"type": "disabled"}),
+        ("claude-sonnet-5-5", {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "error"}}),
+        ("claude-sonnet-5-5", None),
+    ],
+)
+async def test_thinking_stays_as_the_client_has_it_where_nothing_has_to_be_said(
+    model: str, thinking: dict[str, Any] | None
+) -> None:
+    recorder = Recorder(MemoryStore(), budget=BUDGET)
+    talk = Talk(recorder, "anthropic", **members_of("anthropic") | {"model": model, "thinking": thinking})
+
+    exchanges = [await talk.ask(f"prompt {number}") for number in range(16)]
+
+    await recorder.close()
+    assert exchanges[-1].headers["x-holdfast-compacted"] == "1"
+    assert {(str(json.loads(one.body)["thinking"]), one.beta) for one in exchanges} == {(str(thinking), "")}

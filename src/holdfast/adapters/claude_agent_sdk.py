@@ -9,21 +9,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, create_sdk_mcp_server, tool
-from claude_agent_sdk.types import HookContext, HookEvent, HookInput, McpServerConfig, SyncHookJSONOutput
-
 from holdfast.core.conversation.json_values import dump_json
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import Policy
 from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
-from holdfast.errors import HoldfastError, SettingsError
+from holdfast.errors import HoldfastError, SettingsError, imports_of_extra
 from holdfast.session.background_loop import BACKGROUND_LOOP
 from holdfast.session.blocking import BlockingSession
 from holdfast.session.delegation import Delegate, DelegateContext
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
+
+with imports_of_extra("claude-agent-sdk", "the adapter for the Claude Agent SDK"):
+    from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, create_sdk_mcp_server, tool
+    from claude_agent_sdk.types import HookContext, HookEvent, HookInput, McpServerConfig, SyncHookJSONOutput
 
 SDK_FORMAT = "anthropic-messages"
 RECORDED_HOOKS: tuple[HookEvent, ...] = (

@@ -9,14 +9,6 @@ from collections.abc import Mapping, Sequence
 from contextvars import Token
 from typing import Any, cast
 
-from google.adk.agents import LlmAgent
-from google.adk.agents.callback_context import CallbackContext
-from google.adk.models.llm_request import LlmRequest
-from google.adk.models.llm_response import LlmResponse
-from google.adk.plugins import BasePlugin
-from google.adk.tools import BaseTool, ToolContext
-from google.genai import types
-
 from holdfast.adapters.framework_conversation import (
     CURRENT_CALL,
     FrameworkConversation,
@@ -29,7 +21,7 @@ from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
-from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError
+from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError, imports_of_extra
 from holdfast.models.base import Summarizer
 from holdfast.session.background_loop import BACKGROUND_LOOP
 from holdfast.session.blocking import BlockingSession
@@ -37,6 +29,15 @@ from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
+
+with imports_of_extra("google-adk", "the adapter for Google ADK"):
+    from google.adk.agents import LlmAgent
+    from google.adk.agents.callback_context import CallbackContext
+    from google.adk.models.llm_request import LlmRequest
+    from google.adk.models.llm_response import LlmResponse
+    from google.adk.plugins import BasePlugin
+    from google.adk.tools import BaseTool, ToolContext
+    from google.genai import types
 
 
 class GeminiContents:

@@ -9,15 +9,6 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 
-from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
-from langchain.agents.middleware.types import ToolCallRequest
-from langchain_core.exceptions import ContextOverflowError
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolCall, ToolMessage
-from langchain_core.tools import BaseTool, StructuredTool
-from langchain_core.utils.function_calling import convert_to_openai_tool
-from langgraph.config import get_config
-from langgraph.types import Command
-
 from holdfast.adapters.framework_conversation import (
     CURRENT_CALL,
     FrameworkConversation,
@@ -32,7 +23,7 @@ from holdfast.core.history.events import Usage
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
-from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError, SettingsError
+from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError, SettingsError, imports_of_extra
 from holdfast.models.base import Summarizer
 from holdfast.session.background_loop import BACKGROUND_LOOP
 from holdfast.session.blocking import BlockingSession
@@ -40,6 +31,16 @@ from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
+
+with imports_of_extra("langchain", "the adapter for LangChain"):
+    from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
+    from langchain.agents.middleware.types import ToolCallRequest
+    from langchain_core.exceptions import ContextOverflowError
+    from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolCall, ToolMessage
+    from langchain_core.tools import BaseTool, StructuredTool
+    from langchain_core.utils.function_calling import convert_to_openai_tool
+    from langgraph.config import get_config
+    from langgraph.types import Command
 
 TOOL_CALL_BLOCKS = frozenset({"tool_use", "tool_call", "function_call"})
 """Content blocks that repeat the calls of `AIMessage.tool_calls`."""

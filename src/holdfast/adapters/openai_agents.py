@@ -11,20 +11,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from agents import (
-    Agent,
-    FunctionTool,
-    Model,
-    ModelProvider,
-    ModelResponse,
-    RunConfig,
-    SessionSettings,
-    TResponseInputItem,
-)
-from agents.items import TResponseStreamEvent
-from agents.run_config import CallModelData, CallModelInputFilter, ModelInputData
-from agents.tool_context import ToolContext
-
 from holdfast.adapters.framework_conversation import FrameworkConversation, FrameworkRequest, recall_definition
 from holdfast.adapters.session_pool import SessionOptions, SessionPool
 from holdfast.core.conversation.shorten import RECALL_TOOL
@@ -32,7 +18,7 @@ from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
-from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError
+from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError, imports_of_extra
 from holdfast.models.base import Summarizer
 from holdfast.session.background_loop import BACKGROUND_LOOP
 from holdfast.session.compaction.compactor import CompactionOptions
@@ -41,6 +27,21 @@ from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
 from holdfast.wire.formats import canonical_message, format_named
+
+with imports_of_extra("openai-agents", "the adapter for the OpenAI Agents SDK"):
+    from agents import (
+        Agent,
+        FunctionTool,
+        Model,
+        ModelProvider,
+        ModelResponse,
+        RunConfig,
+        SessionSettings,
+        TResponseInputItem,
+    )
+    from agents.items import TResponseStreamEvent
+    from agents.run_config import CallModelData, CallModelInputFilter, ModelInputData
+    from agents.tool_context import ToolContext
 
 Item = dict[str, Any]
 """One item of the Responses API."""

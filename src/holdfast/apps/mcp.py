@@ -10,15 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, cast
 
-from mcp import types
-from mcp.server import Server
-from mcp.server.stdio import stdio_server
-
 from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.recall.query import RECALL_PARAMETERS
 from holdfast.core.schema import is_integer
-from holdfast.errors import HoldfastError, UnknownSessionError
+from holdfast.errors import HoldfastError, UnknownSessionError, imports_of_extra
 from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.session.memory.search_tool import MEMORY_SEARCH_DESCRIPTION, MEMORY_SEARCH_PARAMETERS, MemorySearchTool
@@ -26,6 +22,11 @@ from holdfast.session.request import encode_entry
 from holdfast.session.session import Session
 from holdfast.stores.base import SessionInfo, Store, resolve_session_id
 from holdfast.stores.read_only import ReadOnlyStore
+
+with imports_of_extra("mcp", "holdfast mcp"):
+    from mcp import types
+    from mcp.server import Server
+    from mcp.server.stdio import stdio_server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

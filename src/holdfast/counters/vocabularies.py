@@ -88,8 +88,11 @@ class VocabularyCounter:
         return self._count_short(text) if len(text) <= CACHED_TEXT_CHARS else self._count(text)
 
     def _count(self, text: str) -> int:
-        starts = range(0, len(text), CHUNK_CHARS)
-        tokens = sum(len(self._encode(text[start : start + CHUNK_CHARS])) for start in starts)
+        if len(text) <= CHUNK_CHARS:
+            tokens = len(self._encode(text))
+        else:
+            starts = range(0, len(text), CHUNK_CHARS)
+            tokens = sum(len(self._encode(text[start : start + CHUNK_CHARS])) for start in starts)
         if self._splits_digits:
             tokens += sum(len(group) - 1 for group in _DIGITS.findall(text))
         return tokens if self._factor == 1 else -int(-tokens * self._factor // 1)

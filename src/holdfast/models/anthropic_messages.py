@@ -90,9 +90,14 @@ class MessagesSummarizer:
             **({"tools": prefix.tools} if prefix and prefix.tools else {}),
             "messages": messages,
             **compaction,
-            "max_tokens": prompt.max_output_tokens,
+            "max_tokens": prompt.max_output_tokens + self._thinking_tokens(),
             "stream": True,
         }
+
+    def _thinking_tokens(self) -> int:
+        """Return the budget for thinking, which counts as output."""
+        thinking = self._options.get("thinking")
+        return token_count(thinking.get("budget_tokens")) if is_mapping(thinking) else 0
 
 
 def _add_event(reply: StreamedReply, payload: Mapping[str, object]) -> None:

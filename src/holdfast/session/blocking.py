@@ -158,6 +158,7 @@ class _BlockingConversation(Generic[AgentT]):
     interrupt = _waiting(DelegatingConversation.interrupt)
     compact = _waiting(DelegatingConversation.compact)
     preview = _waiting(DelegatingConversation.preview)
+    apply_preview = _waiting(DelegatingConversation.apply_preview)
     visible_messages = _waiting(DelegatingConversation.visible_messages)
     messages = _waiting(DelegatingConversation.messages)
     numbered_messages = _waiting(DelegatingConversation.numbered_messages)

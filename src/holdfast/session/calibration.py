@@ -5,6 +5,7 @@ learned is bounded, belongs to one model at one endpoint, and never raises a req
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast.core.conversation.tokens import Calibration, calibration_bounds
 from holdfast.core.history.events import MAIN, Usage
@@ -27,8 +28,7 @@ SHARE_TOLERANCE = 0.1
 """How far the billed shares of two requests may differ if the provider counts both in the same way."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServedModel:
+class ServedModel(NamedTuple):
     """A model at an endpoint: what is learned about one says nothing about the same model elsewhere."""
 
     model: str | None = None

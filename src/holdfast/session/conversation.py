@@ -53,7 +53,7 @@ from holdfast.session.inputs import (
 from holdfast.session.log.event_log import Clock, SessionLog, locked, retried
 from holdfast.session.log.records import encode_event
 from holdfast.session.overflow_retry import OverflowRetry
-from holdfast.session.prepare import RequestBuilder, RequestOptions
+from holdfast.session.prepare import EncodeBody, RequestBuilder, RequestOptions
 from holdfast.session.recall.answerer import answer_recall
 from holdfast.session.recall.artifact_lookup import find_artifact, text_range, visible_artifacts
 from holdfast.session.recall.earlier import EarlierSessions
@@ -208,6 +208,8 @@ class Conversation:
         scope: str | OwnScope = OWN_SCOPE,
         has_recall: bool | None = None,
         endpoint: str | None = None,
+        encode_body: EncodeBody | None = None,
+        compacts: bool = True,
     ) -> Request:
         """Return the next request: valid for its provider, within its budget, and recorded.
 
@@ -218,7 +220,10 @@ class Conversation:
         `model` and `endpoint` apply to this request; None means those of the session. `max_prompt_tokens` is the
         largest prompt that the provider of the model accepts, if it names one; it applies to later requests too.
         `has_recall` says whether the model has the tool of `recall_tool`; if so, markers in the request explain how to
-        recall the omitted text. None keeps the last value.
+        recall the omitted text. None keeps the last value. `encode_body` returns the bytes that you will send for a
+        request; they are recorded with it, and with those that `retry` makes of it, so that they can be proved. With
+        `compacts=False` nothing is shortened, even beyond the budget; `compaction_due` of the request then says why the
+        policy would compact now.
         """
         self._check_running()
         model, scope = check_model(model) or self.model, await self._find_scope(scope)
@@ -232,6 +237,8 @@ class Conversation:
             tools=tools,
             scope=scope,
             has_recall=has_recall,
+            encode_body=encode_body,
+            compacts=compacts,
         )
         limit = self._compactor.options.memory_limit_bytes
         if limit is not None and scope == log.MAIN:
@@ -307,6 +314,14 @@ class Conversation:
         focus = check_text("focus", focus)
         requested = self._engine.requested
         return await (requested.draft(options, focus) if draft else requested.preview(options))
+
+    @retried
+    async def apply_preview(
+        self, preview: log.CompactionCompleted, *, budget: int | Budget | None = None
+    ) -> log.CompactionCompleted:
+        """Compact exactly as `preview` said; raises `CompactionFailedError` if that is not possible any more."""
+        options = RequestOptions(budget=budget, model=self.model, scope=self.scope)
+        return await self._engine.requested.apply_preview(options, preview)
 
     # Reading.
 

@@ -71,4 +71,5 @@ def _thread(name: str) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, f"holdfast-{name}")
 
 
-os.register_at_fork(after_in_child=_thread.cache_clear)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_thread.cache_clear)

@@ -4,10 +4,11 @@ If a policy waits for a summary, it waits without the session's lock. Messages t
 once, and the request includes them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.json_values import dump_json
@@ -46,19 +47,28 @@ from holdfast.models.base import CachedPrefix
 from holdfast.session.calibration import ServedModel, UsageCalibrator
 from holdfast.session.compaction.compactor import Compactor
 from holdfast.session.compaction.summarizer import SentRequest
-from holdfast.session.heavy_work import MAX_INLINE_MESSAGES, MAX_INLINE_TOKENS, count_messages, plan_in_thread
+from holdfast.session.heavy_work import (
+    MAX_INLINE_CHARS,
+    MAX_INLINE_MESSAGES,
+    MAX_INLINE_TOKENS,
+    count_messages,
+    plan_in_thread,
+)
 from holdfast.session.inputs import extras_json
 from holdfast.session.log.event_log import SessionLog
+from holdfast.session.log.sent_body import SentBodies
 from holdfast.session.request import (
     EncodedView,
     Request,
     ViewPieces,
+    encode_extras,
     encode_view,
-    policy_hash,
     request_of,
     request_prepared_event,
 )
 from holdfast.session.thinking import bind_thinking
+
+EncodeBody: TypeAlias = Callable[[Request], bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +89,10 @@ class RequestOptions:
     """Whether to plan as if no model could write summaries."""
     has_recall: bool | None = None
     """Whether the model has the recall tool; None keeps the last value."""
+    encode_body: EncodeBody | None = None
+    """Returns the bytes that will be sent for a request, which are recorded with it."""
+    compacts: bool = True
+    """Whether the context may be shortened for it."""
 
     @property
     def served_model(self) -> ServedModel:
@@ -93,10 +107,11 @@ class RequestOptions:
 
 
 class ExtrasCounter:
-    """Counts the tokens of system text and tools, and caches the counts until they change."""
+    """Counts the tokens of system text and tools, and encodes them; caches both until they change."""
 
     def __init__(self) -> None:
         self._counted: dict[tuple[str, str], tuple[RequestExtras, int, int]] = {}
+        self._encoded: dict[str, tuple[RequestExtras, bytes]] = {}
 
     def tokens(self, scope: str, extras: RequestExtras, counter: Counter) -> tuple[int, int]:
         """Return the token counts of an agent's system text and of its tools."""
@@ -107,8 +122,16 @@ class ExtrasCounter:
             known = self._counted[scope, counter.name] = extras, system, tools
         return known[1:]
 
+    def encoded(self, scope: str, extras: RequestExtras) -> bytes:
+        """Return an agent's system text and tools as the payload's hash begins with them."""
+        known = self._encoded.get(scope)
+        if known is None or known[0].system is not extras.system or known[0].tools is not extras.tools:
+            known = self._encoded[scope] = extras, encode_extras(extras)
+        return known[1]
+
     def forget(self, scope: str) -> None:
-        """Discard the counts of an agent that will make no more requests."""
+        """Discard what is known of an agent that will make no more requests."""
+        self._encoded.pop(scope, None)
         self._counted = {key: known for key, known in self._counted.items() if key[0] != scope}
 
 
@@ -131,6 +154,9 @@ def _changed_options(history: History, options: RequestOptions) -> list[log.Even
 
 LEDGER_SHARE, LEDGER_TAIL_SHARE = 0.5, 0.1
 """From the first share of the window on, messages are read for the ledger, except the newest, which have the second."""
+MAX_LEDGER_CHARS = 8_000
+"""About so much is read for the ledger after each recorded message, in a few milliseconds."""
+UNLIMITED_TOKENS = 10**9
 MAX_SUMMARY_WAITS = 2
 """How often one request waits for a summary."""
 
@@ -165,6 +191,7 @@ class RequestBuilder:
         self._encoded: dict[str, EncodedView] = {}
         """By scope, the entries of the last request as they were sent."""
         self._pieces: dict[str, ViewPieces] = {}
+        self._sent_bodies = SentBodies()
         self.last_prepared: dict[str, LastPrepared] = {}
         """By scope, the last request that no rejection made smaller, until the provider answers it."""
         self._budgets: dict[tuple[str, str | None], Budget] = {}
@@ -172,6 +199,8 @@ class RequestBuilder:
         self.prompt_limits: dict[str | None, int] = {}
         """By model, the largest prompt that the provider accepts, if the caller has named it."""
         self._extras_counter = ExtrasCounter()
+        self._resolved_budget: tuple[tuple[object, ...], Budget] | None = None
+        """The budget of the last request, with what it was resolved from."""
 
     @property
     def policy(self) -> Policy:
@@ -211,6 +240,8 @@ class RequestBuilder:
                 async with self._log.lock:
                     if is_refreshed or not self._log.is_loaded:
                         await self._log.refresh()
+                    if self._compactor.is_policy_by_model:
+                        self._compactor.use_model(options.model)
                     await self._read_new_messages(options)
                     return await self._attempt(options, reasons, may_wait=may_wait)
             except (StoreError, NotInMemoryError):
@@ -234,6 +265,7 @@ class RequestBuilder:
         self.last_requests.pop(scope, None)
         self._encoded.pop(scope, None)
         self._pieces.pop(scope, None)
+        self._sent_bodies.forget(scope)
         self._extras_counter.forget(scope)
         self._budgets = {key: budget for key, budget in self._budgets.items() if key[0] != scope}
 
@@ -282,12 +314,12 @@ class RequestBuilder:
             self.prompt_limits[model] = Budget.resolve(max_prompt_tokens=max_prompt_tokens).tokens
 
     def _budget(self, options: RequestOptions) -> Budget:
-        return budget_for(
-            options.model,
-            options.budget,
-            max_prompt_tokens=self.prompt_limits.get(options.model),
-            unknown_window=self._compactor.policy.unknown_window,
-        )
+        model, given, limit = options.model, options.budget, self.prompt_limits.get(options.model)
+        key = model, given, type(given), limit, self._compactor.policy.unknown_window
+        if self._resolved_budget is None or self._resolved_budget[0] != key:
+            budget = budget_for(model, given, max_prompt_tokens=limit, unknown_window=key[-1])
+            self._resolved_budget = key, budget
+        return self._resolved_budget[1]
 
     def plan_input(self, options: RequestOptions, calibration: Calibration | None = None) -> PlanInput:
         """Return the input of the planning rules."""
@@ -307,9 +339,10 @@ class RequestBuilder:
         if self._log.history.session_state.running_compaction is not None:
             await self._compactor.end_stale_run()
         calibration = await self._calibrator.calibration(options.served_model)
-        if not may_wait:
-            options = replace(options, without_summarizer=True)
+        options = options if may_wait else replace(options, without_summarizer=True)
         plan_input = self.plan_input(options, calibration)
+        if not options.compacts:
+            return await self._finish_as_it_is(plan_input, options)
         if policy.apply == "inline" and plan_input.situation.has_ready_summary:
             await self._compactor.commit(plan_input.situation)
             plan_input = self.plan_input(options, calibration)
@@ -338,6 +371,15 @@ class RequestBuilder:
         )
         return await self._finish(plan, view, plan_input, options, tuple(dict.fromkeys((*reasons, *view.reasons))))
 
+    async def _finish_as_it_is(self, plan_input: PlanInput, options: RequestOptions) -> Request:
+        """Return a request that shortens nothing, with the reasons why the policy would do so now."""
+        plan = make_plan(plan_input, self._compactor.policy)
+        is_due = bool(plan.now or plan.later)
+        situation = replace(plan_input.situation, budget=Budget(UNLIMITED_TOKENS, source="user"), policy_limit=None)
+        view = view_of(replace(plan_input, situation=situation), self._compactor.policy.without_rules())
+        due = "; ".join(plan.reasons) or "the threshold of the policy is reached" if is_due else ""
+        return replace(await self._finish(Plan(), view, plan_input, options, view.reasons), compaction_due=due)
+
     async def _view(self, plan_input: PlanInput) -> View:
         """Return the view of a request; one that has to be fitted is made in a thread."""
         policy, processors = self._compactor.policy, self.processors
@@ -347,7 +389,7 @@ class RequestBuilder:
         return await plan_in_thread(lambda: view_of(plan_input, policy, processors))
 
     async def extend_ledger(self, scope: str) -> None:
-        """Read messages for the ledger that the next compaction replaces, so that it need not read them all at once.
+        """Read some messages for the ledger of the next compaction, so that it need not read them all at once.
 
         Caller must hold the lock.
         """
@@ -362,10 +404,11 @@ class RequestBuilder:
         last_exchange = uncuttable_span(projection, len(projection) - 1)[0] if len(projection) else 0
         stop = projection.position_at(min(last_exchange, projection.tail_start(int(LEDGER_TAIL_SHARE * last.window))))
         with suppress(NotInMemoryError):
-            if history.unread_chars(scope, stop) <= MAX_INLINE_TOKENS:
-                history.ledger(scope, stop)
-            else:
+            stop, chars = history.next_ledger_part(scope, stop, MAX_LEDGER_CHARS)
+            if chars > MAX_INLINE_CHARS:
                 await plan_in_thread(lambda: history.ledger(scope, stop))
+            elif chars:
+                history.ledger(scope, stop)
 
     async def _apply_step(self, step: Step, plan_input: PlanInput, reason: str, *, may_wait: bool) -> bool:
         """Carry out a step, and return whether the request must first wait for a summary."""
@@ -399,7 +442,15 @@ class RequestBuilder:
             reasons = tuple(dict.fromkeys((*reasons, *view.reasons)))
         history, encoded = self._log.history, self._encoded.get(scope)
         encoded = self._encoded[scope] = encode_view(view.entries, history, self._log.message_hashes, encoded)
-        request = request_of(view, encoded, plan_input, reasons=reasons, system=options.system, tools=options.tools)
+        request = request_of(
+            view,
+            encoded,
+            plan_input,
+            reasons=reasons,
+            encoded_extras=self._extras_counter.encoded(scope, history.session_state.extras_for(scope)),
+            system=options.system,
+            tools=options.tools,
+        )
         prefix_break = self._prefix_break(self.last_requests.get(scope), request, options)
         if not options.refusals:
             self._budgets[scope, options.model] = situation.budget
@@ -426,18 +477,21 @@ class RequestBuilder:
         pieces = self._pieces.get(scope)
         if pieces is None or pieces.projection is not plan_input.projection:
             pieces = self._pieces[scope] = ViewPieces(plan_input.projection)
+        event = request_prepared_event(
+            request,
+            view,
+            plan_input,
+            self._compactor.policy_hash,
+            pieces.extend(view, request.messages),
+            prefix_break=prefix_break,
+            **prefix,
+        )
+        if options.encode_body is not None:
+            event = self._with_body(event, request, scope, options.encode_body)
         await self._log.append(
             usage_measured_event(view, request.tokens, situation),
             *(() if view.truncated is None else (view.truncated,)),
-            request_prepared_event(
-                request,
-                view,
-                plan_input,
-                policy_hash(self._compactor.policy),
-                pieces.extend(view, request.messages),
-                prefix_break=prefix_break,
-                **prefix,
-            ),
+            event,
         )
         self.last_requests[scope] = sent
         if view.is_emergency:
@@ -447,6 +501,14 @@ class RequestBuilder:
             self._log.last_sent = tuple(request.messages), request.hashes, request.positions
         self._calibrator.record_request(options.served_model, request.tokens.counted, scope)
         return request
+
+    def _with_body(
+        self, event: log.RequestPrepared, request: Request, scope: str, encode_body: EncodeBody
+    ) -> log.RequestPrepared:
+        """Return the event of a request with the bytes that will be sent for it."""
+        native_at = self._log.history.entries.native
+        found = self._sent_bodies.pieces(scope, encode_body(request), request.positions, native_at)
+        return event if found is None else replace(event, body=found[0], body_hash=found[1])
 
     def _prefix_break(
         self, last: SentRequest | None, request: Request, options: RequestOptions

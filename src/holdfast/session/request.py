@@ -17,6 +17,7 @@ from holdfast.core.conversation.transcript import MessageFormat, Transcript
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.projection import Projection
+from holdfast.core.history.session_state import RequestExtras
 from holdfast.core.memory.evictions import EMERGENCY_VIEW_KEY
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.receipt import Receipt, View, receipt_of
@@ -41,20 +42,28 @@ class Request:
     """The hash of each message."""
     positions: tuple[int | None, ...] = field(default=(), repr=False)
     """Where each message was recorded; None for one that was made for this request."""
+    compaction_due: str = ""
+    """Why the policy would compact now, if the caller has forbidden it."""
     transcript: Transcript | None = field(default=None, repr=False, compare=False)
     """What the next call of `govern` can reuse, if it gets this request as `previous`."""
 
 
+_encode_canonically = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str).encode
+
+
 def message_hash(native: Mapping[str, object]) -> str:
     """Return the hash of a message in our canonical encoding: sorted keys, no spaces, ASCII."""
-    text = json.dumps(native, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(_encode_canonically(native).encode()).hexdigest()
 
 
-def payload_hash(message_hashes: Iterable[str], *, system: object = None, tools: object = None) -> str:
+def encode_extras(extras: RequestExtras) -> bytes:
+    """Return system text and tools, as they were recorded, in our canonical encoding."""
+    return _encode_canonically([extras.system, list(map(dict, extras.tools))]).encode()
+
+
+def payload_hash(message_hashes: Iterable[str], encoded_extras: bytes) -> str:
     """Return the hash of a request; it combines the hashes of its messages, so only new messages are hashed."""
-    extras = json.dumps([system, tools], sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(extras.encode() + bytes.fromhex("".join(message_hashes))).hexdigest()
+    return hashlib.sha256(encoded_extras + bytes.fromhex("".join(message_hashes))).hexdigest()
 
 
 def chain_hash(previous: str, payload: str) -> str:
@@ -71,7 +80,7 @@ def encode_entry(entry: Entry, message_format: MessageFormat) -> Mapping[str, ob
 
 
 def limit_cache_marks(
-    messages: list[Mapping[str, object]], message_format: MessageFormat, *, system: object = None, tools: object = None
+    messages: list[Mapping[str, object]], message_format: MessageFormat, *, system: object = None, tools: object = ()
 ) -> list[Mapping[str, object]]:
     """Return the messages of a request without the oldest cache marks, if they have more than the provider allows.
 
@@ -103,14 +112,19 @@ class EncodedView(NamedTuple):
 def encode_view(
     entries: list[Entry], history: History, known_hashes: dict[int, str], previous: EncodedView | None
 ) -> EncodedView:
-    """Return the entries of a view as JSON with their hashes; `known_hashes` caches those of recorded messages."""
+    """Return the entries of a view as JSON with their hashes; `known_hashes` caches those of recorded messages.
+
+    The result takes over the lists of the previous view, as far as both have the same entries.
+    """
     message_format = history.message_format
-    encoded = EncodedView(message_format, entries, [], [], [], [], [], [])
     if previous is not None and previous.format is message_format:
         same = common_length(entries, previous.entries)
-        columns: zip[tuple[list[Any], list[Any]]] = zip(encoded[2:], previous[2:], strict=True)
-        for column, known in columns:
-            column.extend(known[:same])
+        columns: list[list[Any]] = [*previous[2:]]
+        for column in columns:
+            del column[same:]
+        encoded = EncodedView(message_format, entries, *columns)
+    else:
+        encoded = EncodedView(message_format, entries, [], [], [], [], [], [])
     for entry in entries[len(encoded.messages) :]:
         message, position = entry
         native = encode_entry(entry, message_format)
@@ -142,17 +156,18 @@ def request_of(
     plan_input: PlanInput,
     *,
     reasons: tuple[str, ...],
+    encoded_extras: bytes,
     system: object = None,
     tools: object = None,
 ) -> Request:
     """Return the request of a session's view."""
     history, situation = plan_input.history, plan_input.situation
-    extras = recorded_extras(history, situation.scope)
     messages, hashes, positions = encoded.messages[:], encoded.hashes, encoded.positions
     # Only recorded messages are kept, clipped or elided, and they have a position.
     recorded = cast("list[int]", positions)
     if encoded.format.max_cache_marks is not None:
-        messages = limit_cache_marks(messages, encoded.format, **extras)
+        extras = history.session_state.extras_for(situation.scope)
+        messages = limit_cache_marks(messages, encoded.format, system=extras.system, tools=extras.tools)
         hashes = [
             digest if message is marked else message_hash(message)
             for digest, message, marked in zip(hashes, messages, encoded.messages, strict=True)
@@ -181,16 +196,10 @@ def request_of(
         receipt,
         system,
         tools,
-        hash=payload_hash(hashes, **extras),
+        hash=payload_hash(hashes, encoded_extras),
         hashes=tuple(hashes),
         positions=tuple(positions),
     )
-
-
-def recorded_extras(history: History, scope: str) -> dict[str, object]:
-    """Return system text and tools as they were recorded; the payload's hash uses these, now and at a replay."""
-    extras = history.session_state.extras_for(scope)
-    return {"system": extras.system, "tools": list(map(dict, extras.tools))}
 
 
 def request_prepared_event(
@@ -226,7 +235,7 @@ def request_prepared_event(
         extras_hash=extras_hash,
         scope=situation.scope,
         prefix_break=prefix_break,
-        chain_hash=chain_hash(plan_input.history.session_state.request_chain, request.hash),
+        chain_hash=chain_hash(plan_input.history.request_chain, request.hash),
     )
 
 
@@ -245,9 +254,9 @@ def rebuild_request(event: log.RequestPrepared, history: History) -> tuple[list[
             if piece.get("withoutThinking"):
                 entries = [*map(_without_thinking, entries)]
             messages += [encode_entry(entry, history.message_format) for entry in entries]
-    extras = recorded_extras(history, event.scope)
-    messages = limit_cache_marks(messages, history.message_format, **extras)
-    return messages, payload_hash(map(message_hash, messages), **extras)
+    extras = history.session_state.extras_for(event.scope)
+    messages = limit_cache_marks(messages, history.message_format, system=extras.system, tools=extras.tools)
+    return messages, payload_hash(map(message_hash, messages), encode_extras(extras))
 
 
 @lru_cache(maxsize=16)

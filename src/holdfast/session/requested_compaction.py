@@ -6,7 +6,6 @@ changed then. A digest replaces a rejected summary only if the policy allows it.
 
 import asyncio
 import gc
-import resource
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -34,6 +33,8 @@ from holdfast.errors import (
 from holdfast.session.compaction.compactor import Compactor
 from holdfast.session.log.event_log import SessionLog, locked
 from holdfast.session.prepare import RequestBuilder, RequestOptions
+
+PREVIEW_IS_OLD = "the context has changed since the preview; ask for another one"
 
 
 class RequestedCompaction:
@@ -118,10 +119,31 @@ class RequestedCompaction:
                 lambda: self._draft_event(step, self._builder.plan_input(options), summary)
             )
 
+    @locked
+    async def apply_preview(self, options: RequestOptions, preview: log.CompactionCompleted) -> log.CompactionCompleted:
+        """Record a compaction that was previewed; raises if the messages that it replaces have changed since."""
+        options = self._builder.with_last_budget(options)
+        await self._compactor.shelve_ready_summary()
+        by_model = preview.summary.by_model is not None
+        step = CompactSpan(span=preview.span, by="summary" if by_model else "digest", trigger="manual")
+        plan_input = self._builder.plan_input(replace(options, without_summarizer=not by_model))
+        try:
+            event = self._completed_event(step, plan_input, preview.summary if by_model else None)
+        except (ValueError, IndexError) as error:
+            raise CompactionFailedError(PREVIEW_IS_OLD) from error
+        if event.replacement != preview.replacement:
+            raise CompactionFailedError(PREVIEW_IS_OLD)
+        event = await self._compactor.observers.add_checkpoint(event)
+        await self._compactor.record_completed(event)
+        await self._record_usage(event, options)
+        return event
+
     def _plan(
         self, options: RequestOptions, trigger: log.CompactionTrigger, *, is_preview: bool = False
     ) -> tuple[CompactSpan, PlanInput]:
         """Return the span to compact and the input it was chosen from; raises if there is nothing to compact."""
+        if self._compactor.is_policy_by_model:
+            self._compactor.use_model(options.model)
         plan_input = self._builder.plan_input(options)
         spoken = sum(entry.message.role != "system" for entry in plan_input.projection.entries)
         if spoken < self._policy.manual_min_messages:
@@ -232,7 +254,11 @@ async def compact_above_memory_limit(
 
 
 def resident_bytes() -> int:
-    """Return how much memory the process uses; on systems that report only the peak, the peak."""
+    """Return how much memory the process uses; where only the peak is known, the peak, and 0 where nothing is."""
+    if sys.platform == "win32":
+        return 0
+    import resource  # noqa: PLC0415 - not on every platform
+
     try:
         return int(STATM_PATH.read_text().split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):

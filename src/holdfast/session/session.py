@@ -153,7 +153,7 @@ class Session(DelegatingConversation):
             model=model,
             endpoint=endpoint,
             compaction=options,
-            clock=check_clock(clock),
+            clock=now_ms if clock is now_ms else check_clock(clock),
             processors=processors,
             format_name=format,
         )

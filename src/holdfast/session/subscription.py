@@ -41,9 +41,14 @@ class EventPublisher:
         self._callbacks: dict[object, tuple[EventCallback, frozenset[str]]] = {}
         self._subscriptions: set[EventSubscription] = set()
 
+    @property
+    def has_subscribers(self) -> bool:
+        """Whether anybody waits for events."""
+        return bool(self._callbacks or self._subscriptions)
+
     def publish(self, events: Sequence[Event]) -> None:
         """Deliver events; an error of a callback goes to the log `holdfast`, and the session goes on."""
-        for event in events if self._callbacks or self._subscriptions else ():
+        for event in events:
             name = event_name(event)
             for callback, names in list(self._callbacks.values()):
                 if not names or name in names:

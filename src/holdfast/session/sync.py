@@ -21,7 +21,7 @@ from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.history.events import MAIN
 from holdfast.core.history.history import History
-from holdfast.core.history.read_notes import CompactedReads
+from holdfast.core.history.read_notes import NO_READS
 from holdfast.errors import NotInMemoryError
 from holdfast.session.log.event_log import SessionLog
 from holdfast.session.request import message_hash
@@ -87,7 +87,7 @@ def with_read_notes(
     history: History, events: Sequence[log.MessageAppended], messages: Sequence[Message]
 ) -> list[log.MessageAppended]:
     """Return new messages of one scope, with notes on results that only repeat compacted content."""
-    compacted = history.compacted_reads(events[0].scope) if events else CompactedReads()
+    compacted = history.compacted_reads(events[0].scope) if events else NO_READS
     if not compacted.reads or not any(message.outline.result_ids for message in messages):
         return list(events)
     try:

@@ -45,7 +45,7 @@ a writer with an outdated view could restore what another writer, above all a re
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from holdfast.core.conversation.json_values import is_utf8
 from holdfast.errors import SettingsError, UnknownSessionError
@@ -120,8 +120,7 @@ class Snapshot:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class AppendTimes:
+class AppendTimes(NamedTuple):
     """The times of appended records, as stores need them."""
 
     each: Sequence[int]
@@ -131,10 +130,12 @@ class AppendTimes:
     @classmethod
     def of(cls, time_ms: int | Sequence[int], count: int) -> "AppendTimes":
         """Return the times of a number of records."""
-        each = [time_ms] * count if isinstance(time_ms, int) else time_ms
+        if isinstance(time_ms, int):
+            return cls([time_ms] * count, time_ms, time_ms)
+        each = time_ms
         if len(each) != count:
             raise SettingsError("time_ms", f"must be one time, or one for each of {count:,} records, not {len(each):,}")
-        first = time_ms if isinstance(time_ms, int) else each[0] if each else 0
+        first = each[0] if each else 0
         return cls(each, first, max(each, default=first))
 
 
@@ -246,8 +247,10 @@ class Store(Protocol):
         ...
 
 
-SessionValueKind: TypeAlias = Literal["memory", "board", "retention", "consolidated", "client", "answer", "import"]
-_PLAIN_KINDS = ("memory", "board", "retention", "client", "import")
+SessionValueKind: TypeAlias = Literal[
+    "memory", "board", "retention", "consolidated", "client", "governing", "answer", "import"
+]
+_PLAIN_KINDS = ("memory", "board", "retention", "client", "governing", "import")
 _QUALIFIED_KINDS = ("consolidated", "answer")
 """Kinds whose key also names something else, without a colon in it."""
 

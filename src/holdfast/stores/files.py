@@ -1,8 +1,10 @@
-"""Files that only their owner can read."""
+"""Files that only their owner can read, and locks on files, on every platform."""
 
+import errno
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -26,9 +28,32 @@ def create_private_file(path: Path) -> None:
     if not path.exists():
         create_private_folder(path.parent)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, PRIVATE_FILE_MODE))
-    elif stat.S_IMODE(path.stat().st_mode) & 0o077 and path.stat().st_uid == os.getuid():
+    elif stat.S_IMODE(path.stat().st_mode) & 0o077 and is_own_file(path.stat()):
         with suppress(OSError):  # on a read-only mount it stays as it is
             path.chmod(PRIVATE_FILE_MODE)
+
+
+def is_own_file(status: os.stat_result) -> bool:
+    """Return whether a file belongs to this user; True where files have no numbered owners."""
+    return sys.platform == "win32" or status.st_uid == os.geteuid()
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file for this process, and return whether that worked; closing the file releases the lock."""
+    try:
+        if sys.platform == "win32":  # pragma: no cover - written for a platform that the tests do not have
+            import msvcrt  # noqa: PLC0415 - only there
+
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl  # noqa: PLC0415 - not on every platform
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in {errno.EACCES, errno.EAGAIN, errno.EDEADLK}:
+            return False
+        raise
+    return True
 
 
 def write_private_lines(path: Path, lines: Iterable[str]) -> None:

@@ -12,15 +12,13 @@ from contextlib import asynccontextmanager
 from random import random
 from typing import TypeAlias, TypeVar
 
-from holdfast.errors import StoreUnavailableError
+from holdfast.errors import StoreUnavailableError, imports_of_extra
 
-try:
+with imports_of_extra("postgres", "PostgreSQL"):
     import psycopg
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
     from psycopg.pq import TransactionStatus
     from psycopg.rows import TupleRow
-except ImportError as error:  # pragma: no cover - depends on what is installed
-    raise ImportError("PostgreSQL needs a driver: pip install '.[postgres]' in Holdfast's folder") from error
 
 POSTGRES_LABEL = "postgresql"
 POSTGRES_CONNECT_DEFAULTS: Mapping[str, str | int] = {

@@ -1,7 +1,9 @@
 """How text is split into words for the search index, and a query into terms; the same for every store.
 
 An identifier is indexed whole and by its parts: `src/report/totals.py` is found as `report`, `parseTotals` as
-`totals`. Chinese, Japanese and Korean have no spaces between words, so they are indexed as pairs of characters.
+`totals`. Chinese, Japanese and Korean have no spaces between words, so they are indexed as pairs of characters, and the
+last character of a run alone: a single character is then the beginning of one of them. Accents, full-width forms and
+case make no difference: `naive` finds "naïve", `STRASSE` finds "Straße".
 
 An index holds words as they were written. A query may use other forms ("camping", "camped"), so a longer word is
 searched by the stem that its forms share. A name of several words is searched word by word and also as a phrase,
@@ -11,12 +13,16 @@ which is rarer and therefore counts more.
 import math
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
+
+from holdfast.text import plain_letters
 
 MAX_WORD_CHARS = 64
 _WORD = r"[^\W_]+"
 _CJK = r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff]"
-_PART = rf"{_CJK}+|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+"
+_RUN = rf"{_CJK}+|(?:(?!{_CJK})\w)+"
+_PART = r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+"
 _BETWEEN = {code: " " for code in range(128) if not chr(code).isalnum()}
 """The ASCII characters that separate words."""
 
@@ -29,7 +35,7 @@ def index_words(text: str) -> list[str]:
 def index_body(text: str) -> str:
     """Return the words under which a text is indexed, separated by spaces."""
     if not text.isascii():
-        return " ".join(map(_word_forms, re.findall(_WORD, text)))
+        return " ".join(map(_word_forms, re.findall(_WORD, plain_letters(text))))
     # Nearly every word is indexed as it is, so that case is the fast one: first a whole text of such words.
     found = text.translate(_BETWEEN).split()
     if text == text.lower() and max(map(len, found), default=0) <= MAX_WORD_CHARS:
@@ -38,20 +44,29 @@ def index_body(text: str) -> str:
 
 
 def _word_forms(word: str) -> str:
+    if not word.isascii() and (folded := word.casefold()).isascii():
+        word = folded
     if word.isascii() and (word.islower() or word.isdigit() or (word.isalpha() and word[1:].islower())):
         return word[:MAX_WORD_CHARS].lower()
-    return " ".join(_parts(word))
+    if word.isascii():
+        return " ".join(_parts(word))
+    return " ".join([form for run in re.findall(_RUN, word) for form in _run_forms(run, is_whole=run == word)])
+
+
+def _run_forms(run: str, *, is_whole: bool) -> Iterator[str]:
+    if re.match(_CJK, run):
+        yield from (run[index : index + 2] for index in range(len(run)))
+    elif is_whole:
+        yield from _parts(run)
+    else:
+        yield _word_forms(run)
 
 
 def _parts(word: str) -> Iterator[str]:
     parts = re.findall(_PART, word)
     if len(parts) > 1 and word.isascii():
         yield word.lower()[:MAX_WORD_CHARS]
-    for part in parts:
-        if re.match(_CJK, part):
-            yield from (part[index : index + 2] for index in range(max(1, len(part) - 1)))
-        else:
-            yield part.lower()[:MAX_WORD_CHARS]
+    yield from (part.casefold()[:MAX_WORD_CHARS] for part in parts)
 
 
 MAX_TERMS = 32
@@ -76,13 +91,26 @@ def search_terms(query: str) -> list[SearchTerm]:
     """Return the terms of a query, each once, in its order."""
     terms: dict[SearchTerm, None] = {}
     for token in query.split():
-        words = index_words(token)
+        words = _without_run_ends(index_words(token))
         if 1 < len(words) <= MAX_NAME_WORDS:
             terms[SearchTerm(tuple(words))] = None
         for word in words:
             stem = word_stem(word)
-            terms[SearchTerm((stem,), is_stem=stem != word or _has_forms(word))] = None
+            terms[SearchTerm((stem,), is_stem=stem != word or _has_forms(word) or _is_character(word))] = None
     return list(terms)[:MAX_TERMS]
+
+
+def _without_run_ends(words: list[str]) -> list[str]:
+    """Return words without the last character of each run of characters, which its pairs hold already."""
+    return [
+        word
+        for before, word in pairwise(["", *words])
+        if not (_is_character(word) and len(before) > 1 and before[-1] == word and re.match(_CJK, before))
+    ]
+
+
+def _is_character(word: str) -> bool:
+    return len(word) == 1 and re.match(_CJK, word) is not None
 
 
 def word_stem(word: str) -> str:

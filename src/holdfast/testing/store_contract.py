@@ -265,6 +265,23 @@ class StoreContract:
         assert await found("lake", 1, 3) == [2, 1]
         assert await found("lake", 4) == []
 
+    async def test_a_search_ignores_accents_width_and_case_and_finds_single_characters(self, store: Store) -> None:
+        found_by = {
+            "我的猫叫小白，它喜欢鱼": ["猫", "鱼", "小白"],
+            "Die Straße ist ÜBERHÖHT": ["STRASSE", "überhöht", "uberhoht"],
+            "コードはＡＢＣ１２３です": ["abc123", "ＡＢＣ１２３"],
+            "η ΑΘΗΝΑ, İstanbul, naïve cafe\u0301": ["αθήνα", "istanbul", "naive", "CAFÉ"],
+            "Ёлка, 한국어로, القاهرة": ["ёлка", "елка", "한국어", "القاهرة"],
+        }
+        index = [IndexEntry(position, text) for position, text in enumerate(found_by)]
+        await store.append("a", [message_record(text) for text in found_by], after=0, time_ms=NOW_MS, index=index)
+
+        async def found(words: str) -> list[int]:
+            return [hit.position for hit in await store.search(words, session="a")]
+
+        for position, queries in enumerate(found_by.values()):
+            assert [await found(query) for query in queries] == [[position]] * len(queries), queries
+
     async def test_sessions_are_listed_newest_first_and_in_pages(self, store: Store) -> None:
         for number in range(5):
             await store.append(f"s{number}", [message_record("x")], after=0, time_ms=NOW_MS + number)

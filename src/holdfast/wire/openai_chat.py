@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from holdfast.core.conversation.batching import ONE_RESULT_PER_MESSAGE
 from holdfast.core.conversation.messages import (
@@ -101,6 +101,8 @@ class OpenAIChat:
         return measures
 
     def decode(self, native: object, index: int) -> Message:
+        if (plain := _decode_plain(native)) is not None:
+            return plain
         place = InputPath(index)
         native = place.require_message(native)
         role = place.require_role(native, OPENAI_CHAT_ROLES)
@@ -134,6 +136,21 @@ class OpenAIChat:
         else:
             native.pop("tool_calls", None)
         return native
+
+
+def _decode_plain(value: object) -> Message | None:
+    """Return a message that has only a text and a role of its own, as most have; None for any other."""
+    if type(value) is not dict:
+        return None
+    native = cast("dict[str, object]", value)
+    role, text = native.get("role"), native.get("content")
+    if len(native) != _PLAIN_FIELD_COUNT or role not in {"user", "assistant"} or type(text) is not str:
+        return None
+    if not text or not text.isascii():
+        return None
+    who: Role = "user" if role == "user" else "assistant"
+    parts = (Text(text, TRUST_OF_ROLE[who]),)
+    return Message(who, parts, native, parts)
 
 
 def _extras(native: Mapping[str, Any], role: Role) -> str:

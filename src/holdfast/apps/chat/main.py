@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -155,13 +155,15 @@ def end_on_signals(end: Callable[[], object]) -> Generator[list[int]]:
 
     loop = asyncio.get_running_loop()
     numbers = [number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None]
-    for number in numbers:
-        loop.add_signal_handler(number, receive, number)
+    with suppress(NotImplementedError):  # not on every platform
+        for number in numbers:
+            loop.add_signal_handler(number, receive, number)
     try:
         yield received
     finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
+        with suppress(NotImplementedError):
+            for number in numbers:
+                loop.remove_signal_handler(number)
 
 
 @asynccontextmanager

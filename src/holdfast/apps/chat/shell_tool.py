@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -142,9 +143,13 @@ async def _collect_output(process: asyncio.subprocess.Process, output: bytearray
 
 async def _terminate(process: asyncio.subprocess.Process) -> None:
     """End a process and everything that it started."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    is_posix = sys.platform != "win32"
+    for number in (signal.SIGTERM, signal.SIGKILL) if is_posix else (signal.SIGTERM,):
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
+            if is_posix:
+                os.killpg(process.pid, number)
+            else:
+                process.kill()
         if process.returncode is not None:
             return
         with suppress(TimeoutError):

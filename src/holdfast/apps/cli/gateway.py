@@ -2,19 +2,24 @@
 
 import argparse
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from holdfast.apps.cli.config import settings_for
 from holdfast.apps.cli.output import print_result, warn
+from holdfast.apps.settings.policies import load_policy_file
 from holdfast.apps.settings.settings import Settings
-from holdfast.core.planning.policy import PRESETS
+from holdfast.core.planning.policy import PRESETS, Policy
 from holdfast.errors import SettingsError
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from holdfast.stores.sqlite.store import SqliteStore
 
-INSTALL_HINT = "the gateway needs more packages: pip install 'holdfast[gateway]'"
+if TYPE_CHECKING:
+    from holdfast.apps.gateway.upstream_summarizer import Payment
+
 MEGABYTE_BYTES = 1 << 20
 
 
@@ -29,14 +34,11 @@ async def run_gateway(args: argparse.Namespace, store: Store) -> int:
     """
     del store
     settings = settings_for(args)
-    try:
-        from holdfast.apps.gateway.access import Access, control_token, load_keys  # noqa: PLC0415 - an extra
-        from holdfast.apps.gateway.app import gateway_app  # noqa: PLC0415 - as above
-        from holdfast.apps.gateway.exchange import RelaySettings  # noqa: PLC0415 - as above
-        from holdfast.apps.gateway.server import serve_gateway  # noqa: PLC0415 - as above
-        from holdfast.apps.gateway.upstream import PhaseTimeouts  # noqa: PLC0415 - as above
-    except ImportError as error:
-        raise ImportError(f"{INSTALL_HINT} ({error})") from error
+    from holdfast.apps.gateway.access import Access, control_token, load_keys  # noqa: PLC0415 - an extra
+    from holdfast.apps.gateway.app import gateway_app  # noqa: PLC0415 - as above
+    from holdfast.apps.gateway.exchange import RelaySettings  # noqa: PLC0415 - as above
+    from holdfast.apps.gateway.server import serve_gateway  # noqa: PLC0415 - as above
+    from holdfast.apps.gateway.upstream import PhaseTimeouts  # noqa: PLC0415 - as above
 
     keys = load_keys(args.keys) if args.keys else None
     access = Access(host=args.host, hosts=frozenset(settings.gateway_hosts), keys=keys)
@@ -44,9 +46,13 @@ async def run_gateway(args: argparse.Namespace, store: Store) -> int:
     app = gateway_app(
         store=settings.store,
         policy=settings.effective_policy,
+        policies=_policies(settings),
         budget=settings.max_context_tokens,
         summarizer=_summarizer(settings),
-        upstreams=_upstreams([*settings.gateway_upstreams, *args.upstream]),
+        payment=cast("Payment", settings.gateway_summaries),
+        upstreams=_named(
+            [*settings.gateway_upstreams, *args.upstream], "--upstream", "NAME=URL", "openai=http://127.0.0.1:8000/v1"
+        ),
         access=replace(access, control_token=token),
         timeouts=PhaseTimeouts(
             connect_seconds=settings.gateway_connect_seconds,
@@ -62,6 +68,12 @@ async def run_gateway(args: argparse.Namespace, store: Store) -> int:
     if token_file is not None:
         warn(f"the token of the control API is in {token_file}")
     return await serve_gateway(app, host=args.host, port=args.port, drain_seconds=settings.gateway_drain_seconds)
+
+
+def _policies(settings: Settings) -> dict[str, Policy]:
+    """Return the policies that requests may name besides the presets."""
+    files = _named(settings.gateway_policies, "gateway_policies", "NAME=FILE", "coding=coding.toml")
+    return {name: load_policy_file(Path(file).expanduser(), settings.preset) for name, file in files.items()}
 
 
 def _summarizer(settings: Settings) -> str | None:
@@ -117,14 +129,14 @@ def add_key_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--control", action="store_true", help="the key may also use the control API")
 
 
-def _upstreams(texts: list[str]) -> dict[str, str]:
-    """Return base URLs by name."""
+def _named(texts: Sequence[str], place: str, form: str, example: str) -> dict[str, str]:
+    """Return values by their names, from texts of the form `NAME=…`."""
     named: dict[str, str] = {}
     for text in texts:
-        name, separator, url = text.partition("=")
+        name, separator, value = text.partition("=")
         if not separator or not name.strip():
-            raise SettingsError("--upstream", f"{text!r:.80} must be NAME=URL, such as openai=http://127.0.0.1:8000/v1")
-        named[name.strip()] = url.strip()
+            raise SettingsError(place, f"{text!r:.80} must be {form}, such as {example}")
+        named[name.strip()] = value.strip()
     return named
 
 

@@ -22,6 +22,7 @@ from holdfast.apps.gateway.metrics import METRICS_TYPE, GatewayMetrics
 from holdfast.apps.gateway.recording import Recorder
 from holdfast.apps.gateway.tracing import ExchangeTracer
 from holdfast.apps.gateway.upstream import PhaseTimeouts, UpstreamClient, Upstreams
+from holdfast.apps.gateway.upstream_summarizer import Payment
 from holdfast.apps.gateway.wires import destination_of, error_body
 from holdfast.core.planning.policy import Policy
 from holdfast.errors import HoldfastError
@@ -37,8 +38,10 @@ def gateway_app(
     *,
     store: str | Store = "memory://",
     policy: str | Policy = "default",
+    policies: Mapping[str, Policy] | None = None,
     budget: int | None = None,
     summarizer: str | Summarizer | None = None,
+    payment: Payment = "key",
     upstreams: Mapping[str, str] | None = None,
     access: Access | None = None,
     timeouts: PhaseTimeouts | None = None,
@@ -47,14 +50,16 @@ def gateway_app(
 ) -> Starlette:
     """Return the gateway as an application.
 
-    `budget` is the largest request in tokens; None means what the model accepts. `summarizer` writes summaries in the
-    background, with its own key; without one a compaction is a digest made by rule.
+    `policies` are policies of your own by name; requests may name them, and the presets. `budget` is the largest
+    request in tokens; None means what the model accepts. `summarizer` writes summaries in the background, with its own
+    key. Without one the model of the conversation does, with the client's key: `payment` may allow subscription logins
+    too, or neither. Without a key a compaction is a digest made by rule.
     `upstreams` are base URLs by name; the providers' public addresses are there without it. `access` says who may
     connect; by default programs of this machine. Where no lifespan runs, call `close_gateway(app)` at the end.
     """
     metrics = GatewayMetrics()
     client = UpstreamClient(timeouts or PhaseTimeouts())
-    recorder = Recorder(store, policy=policy, budget=budget, summarizer=summarizer)
+    recorder = Recorder(store, policy=policy, policies=policies, budget=budget, summarizer=summarizer, payment=payment)
     rules = access or Access()
     relay = Relay(
         recorder=recorder,
@@ -90,7 +95,13 @@ def gateway_app(
     ]
     app = Starlette(routes=routes, middleware=[Middleware(_SourceCheck, access=rules)], lifespan=_lifespan)
     app.state.close_gateway = [recorder.close, client.close]
+    app.state.recorder = recorder
     return app
+
+
+def stop_live_streams(app: Starlette) -> None:
+    """End the live streams of the control API, which would else last until their readers leave."""
+    app.state.recorder.is_stopping = True
 
 
 async def close_gateway(app: Starlette) -> None:

@@ -3,21 +3,26 @@
 Every route needs the token, or a key with that right. A key sees the sessions of its own namespace only.
 """
 
+import asyncio
+import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from time import monotonic
 from typing import Annotated, TypeAlias
 
 import msgspec
 import orjson
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 
 from holdfast.apps.gateway.access import Access, AccessDeniedError, Caller
+from holdfast.apps.gateway.governing import GoverningChoice
 from holdfast.apps.gateway.identity import session_id_for
 from holdfast.apps.gateway.recording import Recorder
+from holdfast.apps.gateway.wires import STREAM_TYPE
 from holdfast.core.history import events as log
 from holdfast.core.planning.change_receipt import ChangeReceipt
 from holdfast.core.recall.query import RecallQuery
@@ -31,15 +36,22 @@ from holdfast.errors import (
     UnknownReferenceError,
     UnknownSessionError,
 )
+from holdfast.session.log.records import inline_blob
+from holdfast.session.log.sent_body import sent_body
+from holdfast.session.maintenance.scrub import TOMBSTONE
 from holdfast.session.maintenance.transfer import export_records
-from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.session.session import Session
-from holdfast.stores.base import SessionInfo, iter_sessions, session_value_key
+from holdfast.stores.base import SessionInfo, StoredRecord, iter_sessions, session_value_key
 from holdfast.stores.jsonl import export_lines
 
 DEFAULT_PAGE, MAX_PAGE = 100, 100_000
+MAX_ID_CHARS = 15
 DEFAULT_RECALL_TOKENS = 2_000
+EVENTS_AT_ONCE = 500
+POLL_SECONDS, PING_SECONDS = 1.0, 15.0
+STREAM_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 MAX_TITLE_CHARS = 80
+MAX_PREVIEWS = 8
 _Handler: TypeAlias = Callable[[Request, Caller], Awaitable[object]]
 
 
@@ -52,14 +64,21 @@ def control_routes(recorder: Recorder, access: Access) -> list[BaseRoute]:
         ("GET", "/sessions", api.sessions, "Sessions, the newest change first; limit, after, q."),
         ("GET", f"{session}/messages", api.messages, "All that was said, in order, also what was compacted."),
         ("GET", f"{session}/requests/{{number:int}}/receipt", api.request_receipt, "What was done for one request."),
-        ("GET", f"{session}/requests/{{number:int}}", api.request, "The messages of one request, as they were sent."),
+        ("GET", f"{session}/requests/{{number:int}}", api.request, "The exact bytes of one request, as it was sent."),
         ("GET", f"{session}/requests", api.requests, "The requests that were prepared."),
-        ("GET", f"{session}/events", api.events, "The events of the log; limit, after."),
+        (
+            "GET",
+            f"{session}/events",
+            api.events,
+            "The events of the log; limit, after. With Accept: text/event-stream live, from Last-Event-ID.",
+        ),
         ("GET", f"{session}/receipts", api.receipts, "Every change of the context: what it did, why, and its cost."),
         ("GET", f"{session}/export", api.export, "The archive that `holdfast import` reads, as JSON lines."),
+        ("GET", f"{session}/settings", api.settings, "How the session is governed: policy, compaction, budget."),
+        ("POST", f"{session}/settings", api.set_settings, "Govern it in another way: policy, compaction, budget."),
         ("POST", f"{session}/recall", api.recall, "Exact excerpts of what was said: query, tokens."),
-        ("POST", f"{session}/preview", api.preview, "What a compaction would do now; nothing is recorded: focus."),
-        ("POST", f"{session}/compact", api.compact, "Compact now; focus names what the summary must cover."),
+        ("POST", f"{session}/preview", api.preview, "What a compaction would do; its id approves it: focus, draft."),
+        ("POST", f"{session}/compact", api.compact, "Compact now: focus, or the id of a preview."),
         ("POST", f"{session}/undo", api.undo, "Undo the last change of the context."),
         ("POST", f"{session}/redo", api.redo, "Redo the change that was undone last."),
         ("POST", f"{session}/rewind", api.rewind, "Continue from before the message at a position: to."),
@@ -86,6 +105,13 @@ class UnknownRouteError(Exception):
     """Raised when the control API has no such path."""
 
 
+class DamagedRequestError(Exception):
+    """Raised when the log no longer has the bytes of a request: somebody has changed it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"the log was changed: the bytes of request {number} do not have the hash that was recorded")
+
+
 def _endpoint(handler: _Handler, access: Access) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
@@ -102,6 +128,8 @@ def _endpoint(handler: _Handler, access: Access) -> Callable[[Request], Awaitabl
             return _json({"error": str(error)}, 400)
         except CompactionError as error:
             return _json({"error": str(error)}, 409)
+        except DamagedRequestError as error:
+            return _json({"error": str(error)}, 500)
         except HoldfastError as error:
             return _json({"error": str(error)}, 503)
 
@@ -117,9 +145,18 @@ class _RecallBody(msgspec.Struct, forbid_unknown_fields=True):
     tokens: Annotated[int, msgspec.Meta(ge=1)] = DEFAULT_RECALL_TOKENS
 
 
+class _PreviewBody(msgspec.Struct, forbid_unknown_fields=True):
+    focus: str = ""
+    budget: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    draft: bool = False
+    """Whether a model writes the summary that would be used."""
+
+
 class _CompactBody(msgspec.Struct, forbid_unknown_fields=True):
     focus: str = ""
     budget: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    preview: str = ""
+    """The id of a preview that is approved."""
 
 
 class _RewindBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -150,6 +187,10 @@ def _described_compaction(done: log.CompactionCompleted) -> dict[str, object]:
         "by": done.summary.by_model or "rule",
         "reason": done.reason,
     }
+
+
+def _described_choice(choice: GoverningChoice) -> dict[str, object]:
+    return {"policy": choice.policy, "compaction": choice.compaction or "auto", "budget": choice.budget}
 
 
 def _described_receipt(receipt: ChangeReceipt) -> dict[str, object]:
@@ -231,7 +272,14 @@ class _ControlApi:
             events = [event for event in await session.events() if isinstance(event, log.RequestPrepared)]
         return {
             "requests": [
-                {"number": number, "scope": event.scope, "hash": event.payload_hash, "policy": event.policy}
+                {
+                    "number": number,
+                    "scope": event.scope,
+                    "tokens": event.situation.get("tokens"),
+                    "sha256": event.body_hash,
+                    "hash": event.payload_hash,
+                    "policy": event.policy,
+                }
                 for number, event in enumerate(events, start=1)
             ]
         }
@@ -239,17 +287,60 @@ class _ControlApi:
     async def request(self, request: Request, caller: Caller) -> object:
         number = int(request.path_params["number"])
         async with self._opened(request, caller) as session:
-            for one in rebuilt_requests(await session.events()):
-                if one.number == number - 1:
-                    return {"number": number, "messages": one.messages, "system": one.system, "tools": one.tools}
-        raise UnknownReferenceError(f"request {number}")
+            events = await session.events()
+        if not 1 <= number <= sum(isinstance(event, log.RequestPrepared) for event in events):
+            raise UnknownReferenceError(f"request {number}")
+        body = sent_body(events, number - 1)
+        if body is None:
+            raise UnknownReferenceError(f"request {number}, whose bytes were not recorded")
+        is_scrubbed = not body.is_same and TOMBSTONE.encode() in body.content
+        if not body.is_same and not is_scrubbed:
+            raise DamagedRequestError(number)
+        headers = {"x-holdfast-sha256": body.sha256, **({"x-holdfast-scrubbed": "1"} if is_scrubbed else {})}
+        return Response(body.content, media_type="application/json", headers=headers)
 
     async def events(self, request: Request, caller: Caller) -> object:
         limit, after = _number(request, "limit", DEFAULT_PAGE), _number(request, "after", -1)
         session_id = await self._known(request, caller)
-        records = await self._recorder.store.read(session_id, start=after + 1, limit=limit)
-        more = records and records[-1].position + 1 < await self._recorder.store.length(session_id)
-        return {"events": [asdict(one) for one in records], "next": records[-1].position if more else None}
+        if STREAM_TYPE in request.headers.get("accept", ""):
+            last = request.headers.get("last-event-id", "")
+            if last and not (last.isdecimal() and len(last) <= MAX_ID_CHARS):
+                raise MalformedInputError("Last-Event-ID", f"must be the id of an event, not {last!r:.40}")
+            stream = self._live_events(session_id, int(last) if last else after)
+            return StreamingResponse(stream, media_type=STREAM_TYPE, headers=STREAM_HEADERS)
+        found = await self._read_events(session_id, after, limit)
+        more = found and found[-1].position + 1 < await self._recorder.store.length(session_id)
+        return {"events": [asdict(one) for one in found], "next": found[-1].position if more else None}
+
+    async def _read_events(self, session_id: str, after: int, limit: int) -> list[StoredRecord]:
+        store = self._recorder.store
+        records = await store.read(session_id, start=after + 1, limit=limit)
+        return [replace(one, record=await inline_blob(store, one.record)) for one in records]
+
+    async def _live_events(self, session_id: str, after: int) -> AsyncGenerator[bytes]:
+        """Yield the events after a position as they are recorded, until the session is deleted or the gateway stops."""
+        recorder, news, quiet_since = self._recorder, asyncio.Event(), monotonic()
+        async with recorder.session(session_id) as opened:
+            end_callback = opened.session.on(lambda _: news.set())
+            try:
+                while not recorder.is_stopping:
+                    news.clear()
+                    for one in await self._read_events(session_id, after, EVENTS_AT_ONCE):
+                        after, quiet_since = one.position, monotonic()
+                        kind = str(one.record.get("type", "")).replace("\n", " ")
+                        yield b"id: %d\nevent: %s\ndata: %s\n\n" % (after, kind.encode(), orjson.dumps(asdict(one)))
+                        news.set()
+                    if not news.is_set() and await recorder.store.length(session_id) <= after:
+                        return  # it was deleted
+                    if monotonic() - quiet_since > PING_SECONDS:
+                        quiet_since = monotonic()
+                        yield b": ping\n\n"
+                    with suppress(TimeoutError):
+                        # Other processes may write too, so the store is read now and then in any case.
+                        async with asyncio.timeout(POLL_SECONDS):
+                            await news.wait()
+            finally:
+                end_callback()
 
     async def recall(self, request: Request, caller: Caller) -> object:
         asked = msgspec.json.decode(await request.body(), type=_RecallBody)
@@ -268,7 +359,9 @@ class _ControlApi:
             events = [event for event in await session.events() if isinstance(event, log.RequestPrepared)]
         if not 1 <= number <= len(events):
             raise UnknownReferenceError(f"request {number}")
-        return {"number": number} | asdict(events[number - 1])
+        receipt = asdict(events[number - 1])
+        del receipt["body"]  # the request itself has it
+        return {"number": number} | receipt
 
     async def export(self, request: Request, caller: Caller) -> object:
         session_id, store = await self._known(request, caller), self._recorder.store
@@ -277,15 +370,45 @@ class _ControlApi:
         lines = "".join(export_lines(session_id, names[0] if names else "", records))
         return Response(lines, media_type="application/jsonl")
 
+    async def settings(self, request: Request, caller: Caller) -> object:
+        async with self._recorder.session(await self._known(request, caller)) as opened:
+            return _described_choice(await self._recorder.stored_choice(opened))
+
+    async def set_settings(self, request: Request, caller: Caller) -> object:
+        asked = msgspec.json.decode(await request.body(), type=GoverningChoice)
+        async with self._recorder.session(await self._known(request, caller)) as opened, opened.lock:
+            choice = asked.otherwise(await self._recorder.stored_choice(opened))
+            await self._recorder.choose(opened, choice)
+            return _described_choice(choice)
+
     async def preview(self, request: Request, caller: Caller) -> object:
-        asked = msgspec.json.decode(await request.body() or b"{}", type=_CompactBody)
-        async with self._opened(request, caller) as session:
-            return _described_compaction(await session.preview(focus=asked.focus, budget=asked.budget))
+        asked = msgspec.json.decode(await request.body() or b"{}", type=_PreviewBody)
+        async with self._recorder.session(await self._known(request, caller)) as opened:
+            choice = await self._recorder.stored_choice(opened)
+            await self._recorder.use_policy(opened, choice)
+            budget = asked.budget or choice.budget
+            found = await opened.session.preview(focus=asked.focus, budget=budget, draft=asked.draft)
+            number = secrets.token_hex(8)
+            opened.previews[number] = found
+            while len(opened.previews) > MAX_PREVIEWS:
+                del opened.previews[next(iter(opened.previews))]
+            return {"id": number} | _described_compaction(found)
 
     async def compact(self, request: Request, caller: Caller) -> object:
         asked = msgspec.json.decode(await request.body() or b"{}", type=_CompactBody)
-        async with self._opened(request, caller) as session:
-            return _described_compaction(await session.compact(focus=asked.focus, budget=asked.budget))
+        async with self._recorder.session(await self._known(request, caller)) as opened:
+            choice = await self._recorder.stored_choice(opened)
+            await self._recorder.use_policy(opened, choice)
+            budget = asked.budget or choice.budget
+            if asked.preview:
+                approved = opened.previews.pop(asked.preview, None)
+                if approved is None:
+                    raise UnknownReferenceError(f"preview {asked.preview}")
+                done = await opened.session.apply_preview(approved, budget=budget)
+            else:
+                done = await opened.session.compact(focus=asked.focus, budget=budget)
+            opened.compaction_due = ""
+            return _described_compaction(done)
 
     async def undo(self, request: Request, caller: Caller) -> object:
         async with self._opened(request, caller) as session:
@@ -356,6 +479,7 @@ class _ControlApi:
                 "tokens": latest.all_input_tokens + latest.output_tokens if latest else 0,
                 "compactions": sum(isinstance(event, log.CompactionCompleted) and event.success for event in events),
                 "cost": sum(dollars_of(usage, side or model or "") or 0.0 for usage, side in usages),
+                "compaction_due": opened.compaction_due,
                 "updated_at": datetime.fromtimestamp(info.updated_ms / 1_000, UTC).isoformat(),
             }
 

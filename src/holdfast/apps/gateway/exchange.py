@@ -25,6 +25,7 @@ from holdfast.apps.gateway.encodings import (
     UnreadableBodyError,
     decompressed,
 )
+from holdfast.apps.gateway.governing import NOTHING_REQUESTED, requested_governing
 from holdfast.apps.gateway.metrics import GatewayMetrics
 from holdfast.apps.gateway.recording import ClientRequest, Ending, Exchange, Recorder
 from holdfast.apps.gateway.tracing import ExchangeTracer
@@ -38,6 +39,7 @@ from holdfast.apps.gateway.upstream import (
     request_headers,
     response_headers,
 )
+from holdfast.apps.gateway.upstream_summarizer import ClientAccess
 from holdfast.apps.gateway.wires import (
     PINGS,
     STREAM_TYPE,
@@ -49,7 +51,7 @@ from holdfast.apps.gateway.wires import (
     header_line,
     is_event_boundary,
 )
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, SettingsError
 from holdfast.redaction import redact_text
 from holdfast.wire.answers import Wire
 
@@ -285,6 +287,11 @@ class Relay:
         if destination.wire is None:
             return await self._pass_through(call)
         try:
+            call.governing = requested_governing(call.headers, destination.policy)
+            self._recorder.check_policy(call.governing.choice)
+        except SettingsError as error:
+            return await self._refuse(call, 400, str(error))
+        try:
             call.body = await call.client.read_all(max_bytes=self._settings.max_body_bytes)
             await self._record(call, destination.wire)
         except BodyTooLargeError:
@@ -318,6 +325,8 @@ class Relay:
                         body=body,
                         namespace=call.caller.namespace,
                         upstream=destination.upstream,
+                        governing=call.governing,
+                        access=self._client_access(call),
                     )
                 )
         except BodyTooLargeError:
@@ -372,6 +381,9 @@ class Relay:
             call.raw_headers, body_bytes=len(body), without=dropped | self._own_credential(call), encodings=True
         )
         self._add_key(call, headers)
+        if call.exchange is not None and (beta := call.exchange.beta):
+            named = headers.get("anthropic-beta", "")
+            headers["anthropic-beta"] = named if beta in named else ",".join(filter(None, (named, beta)))
         response = await self._call_upstream(call, headers, body)
         if response is None:
             return "refused"
@@ -551,6 +563,15 @@ class Relay:
         body = error_body(call.destination.provider, status, text)
         await call.client.answer(status, body, {**call.own_headers(), **(headers or {})})
 
+    def _client_access(self, call: "_Call") -> ClientAccess | None:
+        """Return how the client reaches its provider; None if there is no key."""
+        own = self._own_credential(call)
+        keys = {name: call.headers[name] for name in CREDENTIAL_HEADERS if name in call.headers and name not in own}
+        if not keys and (key := self._upstreams.key_header(call.destination)):
+            keys = dict([key])
+        url = self._upstreams.url(call.destination, "")
+        return ClientAccess.of(str(url), call.headers, keys) if keys else None
+
     def _own_credential(self, call: "_Call") -> frozenset[str]:
         return frozenset({call.caller.credential} if call.caller.credential in CREDENTIAL_HEADERS else ())
 
@@ -575,6 +596,7 @@ class _Call:
         self.client = client
         self.query = scope["query_string"].decode("latin-1")
         self.caller = Caller()
+        self.governing = NOTHING_REQUESTED
         self.body = b""
         """The body as it came."""
         self.plain = b""

@@ -7,11 +7,14 @@ the replacement is new. All other members of the body stay as they came, in thei
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 import orjson
 
 from holdfast.apps.gateway.client_body import ClientBody, read_json
+from holdfast.counters.models import binds_thinking
+from holdfast.errors import SettingsError
 from holdfast.session.request import Request
 from holdfast.wire.answers import JsonMapping, Wire
 from holdfast.wire.anthropic import MAX_CACHE_MARKS
@@ -25,6 +28,63 @@ LIST_MEMBERS: Mapping[Wire, str] = {
 }
 _SYSTEM_ROLES = frozenset({"system", "developer"})
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+CompactionMode: TypeAlias = Literal["auto", "ask", "off"]
+"""When a conversation is compacted: as its policy says; when somebody approves it; when somebody asks for it."""
+POLICY_HEADER, COMPACTION_HEADER, BUDGET_HEADER = "x-holdfast-policy", "x-holdfast-compaction", "x-holdfast-budget"
+COMPACT_NOW = "now"
+MIN_BUDGET = 256
+
+
+class GoverningChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How somebody wants a conversation to be governed; None leaves a question to whoever else has a say."""
+
+    policy: str | None = None
+    compaction: CompactionMode | None = None
+    budget: Annotated[int, msgspec.Meta(ge=MIN_BUDGET)] | None = None
+
+    def otherwise(self, other: "GoverningChoice") -> "GoverningChoice":
+        """Return this choice, and where it has none the other."""
+        return GoverningChoice(
+            policy=self.policy or other.policy,
+            compaction=self.compaction or other.compaction,
+            budget=self.budget or other.budget,
+        )
+
+
+NO_CHOICE = GoverningChoice()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedGoverning:
+    """What the path and the headers of a request say about governing."""
+
+    choice: GoverningChoice = NO_CHOICE
+    compacts_now: bool = False
+    """Whether the conversation is compacted before this request."""
+
+
+NOTHING_REQUESTED = RequestedGoverning()
+
+
+def requested_governing(headers: Mapping[str, str], policy_in_path: str | None) -> RequestedGoverning:
+    """Return how a request wants to be governed; raises `SettingsError` that names the wrong header."""
+    said = {
+        "policy": policy_in_path or headers.get(POLICY_HEADER),
+        "compaction": headers.get(COMPACTION_HEADER, "").lower(),
+        "budget": headers.get(BUDGET_HEADER, ""),
+    }
+    if not any(said.values()):
+        return NOTHING_REQUESTED
+    compacts_now = said["compaction"] == COMPACT_NOW
+    found = {name: value for name, value in said.items() if value and not (name == "compaction" and compacts_now)}
+    try:
+        # Headers are text, so a number may be written as one.
+        return RequestedGoverning(msgspec.convert(found, GoverningChoice, strict=False), compacts_now)
+    except msgspec.ValidationError as error:
+        problem = f"{error}; compaction is auto, ask, off or now, and a budget has at least {MIN_BUDGET} tokens"
+        raise SettingsError("x-holdfast-…", problem) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +145,14 @@ def governed_body(raw: bytes, body: ClientBody, slices: Mapping[int, msgspec.Raw
         if beside + sum(map(_mark_count, sent)) < MAX_CACHE_MARKS:
             marks = [mark for one in unsent.values() if (mark := _cache_mark(bytes(one))) is not None]
             sent[replacement] = _with_cache_mark(sent[replacement], marks[-1]) if marks else sent[replacement]
+    return with_members(raw, {LIST_MEMBERS[body.wire]: b"[%s]" % b",".join(sent)})
+
+
+def with_members(raw: bytes, changed: Mapping[str, bytes]) -> bytes:
+    """Return a body with other values of some of its members; all others stay as they came, in their order."""
     members = _MEMBERS.decode(raw)
-    name = LIST_MEMBERS[body.wire]
     return b"{%s}" % b",".join(
-        b"%s:%s" % (orjson.dumps(key), b"[%s]" % b",".join(sent) if key == name else bytes(value))
-        for key, value in members.items()
+        b"%s:%s" % (orjson.dumps(name), changed.get(name) or bytes(value)) for name, value in members.items()
     )
 
 
@@ -99,6 +162,29 @@ def _is_left_to_client(native: JsonMapping) -> bool:
     The client's system messages, as they are now, are at the front; reasoning that it left out may be out of date.
     """
     return native.get("role") in _SYSTEM_ROLES or native.get("type") == "reasoning"
+
+
+# Thinking.
+
+BINDING_BETA = "thinking-binding-controls-2026-08-01"
+_DROP_BLOCK = {"prefix_mismatch_behavior": "drop_block"}
+
+
+def thinking_that_drops_blocks(wire: Wire, raw: bytes) -> bytes | None:
+    """Return the member `thinking` of a request so that a mismatch drops a block; None if it says so or has none.
+
+    Newer Claude models refuse thinking that was said after another prefix. The view holds none that the log knows to be
+    such; a client that goes back to an earlier state may still send some.
+    """
+    if wire != "anthropic":
+        return None
+    members = _MEMBERS.decode(raw)
+    thinking, model = (read_json(members.get(name, b"null")) for name in ("thinking", "model"))
+    if not binds_thinking(model if isinstance(model, str) else None, "anthropic-messages"):
+        return None
+    if not is_mapping(thinking) or "block_binding" in thinking or thinking.get("type") == "disabled":
+        return None
+    return orjson.dumps({**thinking, "block_binding": _DROP_BLOCK})
 
 
 # Cache marks.

@@ -15,6 +15,7 @@ from itertools import pairwise
 import msgspec
 
 from holdfast.apps.gateway.client_body import ClientBody, texts_of
+from holdfast.apps.gateway.governing import GoverningChoice
 from holdfast.apps.gateway.identity import (
     Agent,
     Chain,
@@ -23,6 +24,9 @@ from holdfast.apps.gateway.identity import (
     is_prompt,
     reasoning_key,
 )
+from holdfast.apps.gateway.upstream_summarizer import UpstreamSummarizer
+from holdfast.core.history.events import CompactionCompleted
+from holdfast.core.planning.policy import Policy
 from holdfast.session.conversation import Conversation
 from holdfast.session.session import Session
 from holdfast.wire.answers import JsonMapping, JsonObject, Wire
@@ -156,6 +160,20 @@ class OpenSession:
     window: str | None = None
     """Which window of its conversation the client was in."""
     users: int = 0
+    policy: Policy | None = None
+    """The policy that was set last."""
+    summarizer: UpstreamSummarizer = field(default_factory=UpstreamSummarizer)
+    """Writes summaries with the key of a client, if that is allowed."""
+    has_key: bool = False
+    """Whether there is such a key."""
+    choice: GoverningChoice | None = None
+    """How somebody wants it to be governed, once that was read from the store."""
+    has_compacted: bool = False
+    """Whether a request of it was ever sent in another form than it came."""
+    compaction_due: str = ""
+    """Why the policy would compact now, if that waits for approval."""
+    previews: dict[str, CompactionCompleted] = field(default_factory=dict[str, CompactionCompleted])
+    """By id, the compactions that were previewed and can be approved."""
 
     @property
     def is_empty(self) -> bool:

@@ -26,7 +26,19 @@ import msgspec
 import orjson
 
 from holdfast.apps.gateway.client_body import ClientBody, read_body, read_json, texts_of
-from holdfast.apps.gateway.governing import extras_of, governed_body, is_whole, model_of
+from holdfast.apps.gateway.governing import (
+    BINDING_BETA,
+    COMPACTION_HEADER,
+    NOTHING_REQUESTED,
+    GoverningChoice,
+    RequestedGoverning,
+    extras_of,
+    governed_body,
+    is_whole,
+    model_of,
+    thinking_that_drops_blocks,
+    with_members,
+)
 from holdfast.apps.gateway.identity import (
     UNNAMED_PREFIX,
     Agent,
@@ -45,12 +57,14 @@ from holdfast.apps.gateway.identity import (
     side_purpose_of_words,
 )
 from holdfast.apps.gateway.lanes import ClientList, Lane, OpenSession
+from holdfast.apps.gateway.upstream_summarizer import ClientAccess, Payment
 from holdfast.apps.gateway.wires import header_line
 from holdfast.core.history.events import SideCallPurpose
 from holdfast.core.history.visibility import SEES_NOTHING
-from holdfast.core.planning.policy import Policy
-from holdfast.errors import HoldfastError, RecordingError, SettingsError
+from holdfast.core.planning.policy import PRESETS, Policy, policy_named
+from holdfast.errors import CompactionError, HoldfastError, RecordingError, SettingsError
 from holdfast.models.base import Summarizer
+from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.delegation import Delegate
 from holdfast.session.log.event_log import Clock, now_ms
 from holdfast.session.request import Request
@@ -103,6 +117,10 @@ class ClientRequest:
     """Whose conversations these are: the name of the gateway's own key, or empty."""
     upstream: str
     """The name of the upstream that answers."""
+    governing: RequestedGoverning = NOTHING_REQUESTED
+    """What it says about governing."""
+    access: ClientAccess | None = None
+    """How the client reaches its provider, if it has a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +152,21 @@ class Recorder:
         store: str | Store,
         *,
         policy: str | Policy = "default",
+        policies: Mapping[str, Policy] | None = None,
         budget: int | None = None,
         summarizer: str | Summarizer | None = None,
+        payment: Payment = "key",
         max_open_sessions: int = MAX_HELD_SESSIONS,
         clock: Clock = now_ms,
     ) -> None:
         self.store = open_store(store)
         self._owns_store = isinstance(store, str)
-        self._policy = policy
+        self._policy = policy_named(policy)
+        self.policies: Mapping[str, Policy] = {**PRESETS, **(policies or {})}
+        """The policies that requests may name."""
         self._budget = budget
         self._summarizer = summarizer
+        self._payment: Payment = payment
         self._clock = clock
         self._max_open = max_open_sessions
         self._open: OrderedDict[str, OpenSession] = OrderedDict()
@@ -161,6 +184,8 @@ class Recorder:
         """By the first message as it came, the open sessions that begin with it."""
         self._by_cache_key: OrderedDict[str, str] = OrderedDict()
         self._tasks: set[asyncio.Task[object]] = set()
+        self.is_stopping = False
+        """Whether the gateway stops as soon as running exchanges have ended."""
 
     async def receive(self, request: ClientRequest) -> "Exchange":
         """Record the new messages of a request, and return its exchange; raises `RecordingError`.
@@ -183,6 +208,7 @@ class Recorder:
 
     async def close(self) -> None:
         """Finish what is being recorded, and close all sessions."""
+        self.is_stopping = True
         while self._tasks:
             await asyncio.wait(self._tasks)
         for opened in list(self._open.values()):
@@ -473,7 +499,7 @@ class Recorder:
         lane.keep(listed)
         self._remember_prompt(reading, opened, listed)
         exchange = Exchange(reading.request, _LaneSink(self, opened, reading, MAIN_LANE, lane))
-        await self._govern(exchange, reading, lane, listed)
+        await self._govern(exchange, reading, opened, lane, listed)
         return exchange
 
     @contextmanager
@@ -568,37 +594,104 @@ class Recorder:
             await self._append(opened, lane, listed, shared)
         lane.keep(listed)
         exchange = Exchange(reading.request, _LaneSink(self, opened, reading, name, lane))
-        await self._govern(exchange, reading, lane, listed)
+        await self._govern(exchange, reading, opened, lane, listed)
         return exchange
 
     # Governing.
 
-    async def _govern(self, exchange: "Exchange", reading: _Reading, lane: Lane, listed: ClientList) -> None:
+    async def stored_choice(self, opened: OpenSession) -> GoverningChoice:
+        """Return how the control API said that a session is governed."""
+        if opened.choice is None:
+            stored = await self.store.get_value(session_value_key(opened.id, "governing")) or {}
+            opened.has_compacted = bool(stored.get("compacted"))
+            opened.choice = msgspec.convert(stored.get("choice") or {}, GoverningChoice)
+        return opened.choice
+
+    async def choose(self, opened: OpenSession, choice: GoverningChoice) -> None:
+        """Govern a session in another way from now on; raises `SettingsError` for a policy that there is not."""
+        self.check_policy(choice)
+        opened.choice = choice
+        await self._store_governing(opened)
+
+    async def _store_governing(self, opened: OpenSession) -> None:
+        value = {"choice": msgspec.to_builtins(opened.choice), "compacted": opened.has_compacted}
+        await self.store.put_value(session_value_key(opened.id, "governing"), value)
+
+    def check_policy(self, choice: GoverningChoice) -> None:
+        """Check that there is a policy of that name."""
+        if choice.policy is not None and choice.policy not in self.policies:
+            known = ", ".join(self.policies)
+            raise SettingsError("policy", f"none is called {choice.policy!r:.60}; there are {known}")
+
+    async def use_policy(self, opened: OpenSession, choice: GoverningChoice, *, has_key: bool | None = None) -> None:
+        """Give a session the policy that was chosen for it or the gateway's, and a summarizer if it has a key."""
+        policy = self.policies[choice.policy] if choice.policy else self._policy
+        has_key = opened.has_key if has_key is None else has_key
+        if policy is opened.policy and has_key is opened.has_key:
+            return
+        options = None
+        if self._summarizer is None:
+            options = CompactionOptions(automatic=opened.summarizer if has_key else None)
+        await opened.session.set_policy(policy, compaction=options)
+        opened.policy, opened.has_key = policy, has_key
+
+    def _take_key(self, reading: _Reading, opened: OpenSession) -> bool:
+        """Return whether summaries may be written with the key of a request, which then is the one to use."""
+        access, model = reading.request.access, reading.body.model
+        if self._summarizer is not None or access is None or model is None or not access.pays(self._payment):
+            return False
+        return opened.summarizer.use(reading.request.wire, model, access, reading.request.body)
+
+    async def _govern(
+        self, exchange: "Exchange", reading: _Reading, opened: OpenSession, lane: Lane, listed: ClientList
+    ) -> None:
         """Give an exchange the body that fits the budget: the client's own bytes where nothing had to change."""
+        wanted = reading.request.governing
+        choice = wanted.choice.otherwise(await self.stored_choice(opened))
+        await self.use_policy(opened, choice, has_key=self._take_key(reading, opened))
         body, raw = reading.body, reading.request.body
         extras, slices = extras_of(body), lane.recorded_slices(listed)
 
-        def use(prepared: Request) -> None:
-            exchange.headers["x-holdfast-tokens"] = str(prepared.tokens.total)
-            exchange.headers["x-holdfast-budget"] = str(prepared.receipt.budget.tokens)
-            if not is_whole(prepared, slices):
-                exchange.body = governed_body(raw, body, slices, prepared)
-                exchange.headers["x-holdfast-compacted"] = "1"
+        def encode(prepared: Request) -> bytes:
+            is_changed = not is_whole(prepared, slices)
+            exchange.body = governed_body(raw, body, slices, prepared) if is_changed else raw
+            exchange.describe(prepared, has_compacted=is_changed or opened.has_compacted)
+            return exchange.body
 
         async def shrink(error: str, status: int) -> None:
-            use(await lane.conversation.retry(error, status=status))
+            await lane.conversation.retry(error, status=status)
 
+        budget, compacts = choice.budget or self._budget, choice.compaction in {None, "auto"}
         try:
-            use(
-                await lane.conversation.prepare(
-                    self._budget, model=model_of(reading.request.path, body), system=extras.system, tools=extras.tools
-                )
+            if wanted.compacts_now:
+                await self._compact_now(exchange, lane, budget)
+            prepared = await lane.conversation.prepare(
+                budget,
+                model=model_of(reading.request.path, body),
+                system=extras.system,
+                tools=extras.tools,
+                encode_body=encode,
+                compacts=compacts,
             )
+            if "x-holdfast-compacted" in exchange.headers and not opened.has_compacted:
+                opened.has_compacted = True
+                await self._store_governing(opened)
+            opened.compaction_due = prepared.compaction_due if choice.compaction == "ask" else ""
+            if opened.compaction_due:
+                exchange.headers[COMPACTION_HEADER] = "due"
         except (HoldfastError, ValueError) as error:
             # What cannot be governed goes on as it came; the provider has the last word.
             exchange.headers["x-holdfast-error"] = header_line(f"not governed: {error}")
         else:
-            exchange.shrink = shrink
+            exchange.shrink = shrink if compacts else None
+
+    async def _compact_now(self, exchange: "Exchange", lane: Lane, budget: int | None) -> None:
+        """Compact by rule before a request, because it says so; a model's summary would take too long here."""
+        try:
+            preview = await lane.conversation.preview(budget=budget)
+            await lane.conversation.apply_preview(preview, budget=budget)
+        except CompactionError as error:
+            exchange.headers["x-holdfast-error"] = header_line(f"not compacted: {error}")
 
     async def _end_answered_delegates(self, opened: OpenSession, listed: ClientList, shared: int) -> None:
         """End the delegations whose last answer the main agent received."""
@@ -759,11 +852,13 @@ class Exchange:
         self.session_id = sink.opened.id if sink else ""
         """Empty if the request is not recorded."""
         self.request_id = secrets.token_hex(8)
-        self.body = request.body
+        self._received = self.body = request.body
         """What to send: the client's own bytes where nothing was compacted."""
         self.headers: dict[str, str] = {"x-holdfast-request": self.request_id}
         if sink:
             self.headers["x-holdfast-session"] = self.session_id
+        self.beta = ""
+        """A feature of the provider that the body uses and the client has not named."""
         self.tokens = 0
         """What the answer cost, input and output together, once it is finished; 0 if the provider did not say."""
         self.shrink: Callable[[str, int], Awaitable[None]] | None = None
@@ -774,8 +869,19 @@ class Exchange:
         self._size = 0
         self._started = monotonic()
 
+    def describe(self, prepared: Request, *, has_compacted: bool) -> None:
+        """Complete the body of a prepared request, and tell in headers what was done for it."""
+        self.headers["x-holdfast-tokens"] = str(prepared.tokens.total)
+        self.headers["x-holdfast-budget"] = str(prepared.receipt.budget.tokens)
+        if has_compacted and (thinking := thinking_that_drops_blocks(self._wire, self.body)):
+            self.body, self.beta = with_members(self.body, {"thinking": thinking}), BINDING_BETA
+        if self.body is not self._received:
+            self.headers["x-holdfast-compacted"] = "1"
+
     def feed(self, chunk: bytes) -> None:
         """Take bytes of a successful answer as they arrive."""
+        if self._sink is not None and not self._size:
+            self._sink.opened.summarizer.note_answer()
         if self._sink is not None and self._size < MAX_ANSWER_BYTES:
             self._chunks.append(chunk)
             self._size += len(chunk)
@@ -785,6 +891,7 @@ class Exchange:
         sink, self._sink = self._sink, None
         if sink is None:
             return
+        sink.opened.summarizer.note_answer()
         is_answer = ended != "refused" and status < HTTPStatus.BAD_REQUEST
         try:
             await sink.recorder.run_to_completion(self._store(sink, is_answer=is_answer))

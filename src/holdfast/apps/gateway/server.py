@@ -4,12 +4,14 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from types import FrameType
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.applications import Starlette
 
+from holdfast.apps.gateway.app import stop_live_streams
 from holdfast.errors import SettingsError
 
 KEEP_ALIVE_SECONDS = 120
@@ -20,6 +22,15 @@ UNFINISHED_ANSWER = "ASGI callable returned without completing response."
 
 class GatewayServer(uvicorn.Server):
     """A server that prints one line once it takes requests, and ends with code 0 after a signal."""
+
+    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_stop = on_stop
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop after running exchanges."""
+        self._on_stop()
+        super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen."""
@@ -40,7 +51,7 @@ class GatewayServer(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-async def serve_gateway(app: ASGIApp, *, host: str, port: int, drain_seconds: int) -> int:
+async def serve_gateway(app: Starlette, *, host: str, port: int, drain_seconds: int) -> int:
     """Serve until a signal comes; then running exchanges have `drain_seconds` to end. Return the exit code."""
     config = uvicorn.Config(
         app,
@@ -55,7 +66,8 @@ async def serve_gateway(app: ASGIApp, *, host: str, port: int, drain_seconds: in
         timeout_graceful_shutdown=drain_seconds,
     )
     logging.getLogger("uvicorn.error").addFilter(_is_error)
-    await GatewayServer(config).serve(sockets=[_listening_socket(host, port)])
+    server = GatewayServer(config, lambda: stop_live_streams(app))
+    await server.serve(sockets=[_listening_socket(host, port)])
     return 0
 
 

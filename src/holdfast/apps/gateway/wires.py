@@ -16,7 +16,7 @@ from holdfast.wire.answers import Wire
 Provider: TypeAlias = Literal["openai", "anthropic", "gemini"]
 """The APIs that requests are forwarded to; it is also the name of the upstream if the path names none."""
 
-_PREFIX = re.compile(r"/(?P<kind>[su])/(?P<name>[^/]+)(?=/|$)")
+_PREFIX = re.compile(r"/(?P<kind>[sup])/(?P<name>[^/]+)(?=/|$)")
 _GEMINI_METHOD = re.compile(r"/models/[^/]+:(?P<method>\w+)$")
 RECORDED_GEMINI_METHODS = frozenset({"generateContent", "streamGenerateContent", "countTokens"})
 
@@ -31,13 +31,18 @@ class Destination:
     wire: Wire | None
     """The API whose messages the body has; None for a request that is only passed on."""
     path: str
-    """The path after the session and the upstream, percent-encoded as it came."""
+    """The path after session, upstream and policy, percent-encoded as it came."""
     session: str | None
     """The session that the path names."""
+    policy: str | None = None
+    """The policy that the path names."""
 
 
 def destination_of(raw_path: str, method: str, headers: Mapping[str, str]) -> Destination:
-    """Return where a request goes. `/s/ID` names its session and `/u/NAME` its upstream, in any order."""
+    """Return where a request goes.
+
+    `/s/ID` names its session, `/u/NAME` its upstream and `/p/NAME` its policy, in any order.
+    """
     named: dict[str, str] = {}
     path = raw_path
     while (prefix := _PREFIX.match(path)) and prefix["kind"] not in named:
@@ -46,7 +51,7 @@ def destination_of(raw_path: str, method: str, headers: Mapping[str, str]) -> De
     path = path or "/"
     provider = _provider_of(path, headers)
     wire = _wire_of(path, provider) if method == "POST" else None
-    return Destination(named.get("u", provider), provider, wire, path, named.get("s"))
+    return Destination(named.get("u", provider), provider, wire, path, named.get("s"), named.get("p"))
 
 
 def _provider_of(path: str, headers: Mapping[str, str]) -> Provider:

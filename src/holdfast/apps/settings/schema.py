@@ -280,6 +280,18 @@ class DeclaredSettings:
         "Providers of the gateway, NAME=URL with the base URL that the provider's own client would be given",
         default=(),
     )
+    gateway_policies: tuple[str, ...] = _setting(
+        GATEWAY_GROUP,
+        TextList(),
+        "Policies that requests may name besides the presets, NAME=FILE; each is based on the preset",
+        default=(),
+    )
+    gateway_summaries: str = _setting(
+        GATEWAY_GROUP,
+        Choice("digest", "key", "login"),
+        "What may pay for summaries without a `summarization_model`: nothing, a client's API key, or also its login",
+        default="key",
+    )
     gateway_hosts: tuple[str, ...] = _setting(
         GATEWAY_GROUP,
         TextList(),

@@ -9,6 +9,7 @@ form of an event.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, is_dataclass, replace
 from functools import cache, partial
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias, cast, get_args
 
 from holdfast.core.conversation.spans import Span
@@ -85,17 +86,31 @@ def _stored_fields(item: "Field[object]", hint: object) -> Iterator[_Field]:
     yield _Field("", item.name, key, is_required, hint, type_check(hint), nested)
 
 
+@cache
+def _field_reader(kind: type) -> tuple[list[tuple[str, bool, type | None]], Callable[[object], tuple[object, ...]]]:
+    """Return what is stored of each field of a type, and a function that reads all of them at once."""
+    fields = _fields(kind)
+    names = [f"{one.owner}.{one.name}" if one.owner else one.name for one in fields]
+    stored = [(one.key, one.is_required, one.nested) for one in fields]
+    # With a single name, `attrgetter` would return the value itself.
+    return (
+        (stored, attrgetter(*names))
+        if len(names) > 1
+        else (stored, lambda value: tuple(getattr(value, name) for name in names))
+    )
+
+
 def _to_json(value: object) -> EventRecord:
     out: EventRecord = {}
-    for owner, name, key, is_required, _, _, nested in _fields(type(value)):
-        content: object = getattr(getattr(value, owner) if owner else value, name)
+    fields, read_fields = _field_reader(type(value))
+    for (key, is_required, nested), content in zip(fields, read_fields(value), strict=True):
         if not is_required and (content is None or content == ()):
             continue
         if nested:
-            content = _to_json(content)
-            if not content:
-                continue
-        out[key] = list(cast("tuple[object, ...]", content)) if isinstance(content, tuple) else content
+            if inner := _to_json(content):
+                out[key] = inner
+        else:
+            out[key] = list(cast("tuple[object, ...]", content)) if isinstance(content, tuple) else content
     return out
 
 

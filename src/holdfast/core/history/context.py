@@ -46,6 +46,14 @@ class ContextState:
 
 
 INITIAL_CONTEXT = ContextState()
+CONTEXT_CHANGES = (
+    log.CompactionCompleted,
+    log.OutputsOffloaded,
+    log.TurnsReducedToText,
+    log.ContextCleared,
+    log.Rewound,
+)
+"""The events that change the context of a scope."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,8 @@ class ContextVersion:
 
     def after(self, event: log.Event, length: int) -> "ContextVersion | None":
         """Return the version after an event, or None if the event changes no context."""
+        if not isinstance(event, CONTEXT_CHANGES):
+            return None
         checkpoints = self.checkpoints
         match event:
             case log.CompactionCompleted(success=True):
@@ -180,6 +190,12 @@ class Context:
     def state(self) -> ContextState:
         """The state of this scope."""
         return self.version.state_of(self.scope)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether views contain every message of this scope that no compaction replaces, as it was recorded."""
+        state = self.state
+        return not (self.attachments or self.version.hidden or state.left_out or state.offloaded)
 
     @property
     def has_recall(self) -> bool:

@@ -521,6 +521,10 @@ class RequestPrepared:
     """Compared with the agent's last request of the same process; None after a restart, and if the prefix is whole."""
     chain_hash: str | None = None
     """The hash of this request's hash and of the chain before it; None in logs of earlier versions."""
+    body: tuple[Mapping[str, object], ...] = ()
+    """The bytes that were sent, in pieces, if the sender said which; see `session.log.sent_body`."""
+    body_hash: str | None = None
+    """The SHA-256 of those bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from holdfast.core.history import events as log
 from holdfast.core.history.context import Context, ContextState, ContextVersion
 from holdfast.core.history.message_cache import MessageCache
 from holdfast.core.history.projection import Projection
-from holdfast.core.history.read_notes import CompactedReads, add_read_notes
+from holdfast.core.history.read_notes import NO_READS, CompactedReads, add_read_notes
 from holdfast.core.history.recall_marks import RecallMarks
 from holdfast.core.history.scopes import FUTURE_DELEGATE, MainVisibility, Scopes, label_trust
 from holdfast.core.history.session_state import SessionState
@@ -62,7 +62,12 @@ class _OpenLedger:
 
 @dataclass(slots=True)
 class History:
-    """All messages and state of a session; only one owner appends to it."""
+    """All messages and state of a session; only one owner appends to it.
+
+    `projection`, `ledger`, `ledger_covering` and `compacted_reads` extend what they have kept from their last call, so
+    only the holder of the session's lock may call them; a thread that plans a request calls them for that holder.
+    Everything else only reads, and nothing of it changes while a request is planned.
+    """
 
     formats: Callable[[str], MessageFormat]
     """Returns a message format by its name."""
@@ -88,6 +93,8 @@ class History:
     _current: int = 0
     change_count: int = 0
     """The number of context changes, including undo and redo."""
+    request_chain: str = ""
+    """The chain hash of the last request; empty if there is none."""
     _has_forgotten_versions: bool = False
     """Whether versions before the first of `_versions` were dropped from memory."""
     _projections: dict[tuple[str, str], Projection] = field(default_factory=dict[tuple[str, str], Projection])
@@ -169,10 +176,11 @@ class History:
 
     def uncounted_messages(self, counter: Counter, scope: str = log.MAIN) -> list[Message]:
         """Return the messages in memory that the next projection of a scope would have to count."""
-        known, context = self._projections.get((scope, counter.name)), self.context(scope)
-        is_extended = known is not None and known.context.version is context.version
-        newer = range(known.context.length, context.length) if known and is_extended else context.needed_positions()
-        entries = [entry for position in newer if (entry := self.entries.get(position)) is not None]
+        known = self._projections.get((scope, counter.name))
+        is_extended = known is not None and known.context.version is self.version
+        newer = range(known.context.length, len(self.entries)) if known and is_extended else None
+        positions = self.context(scope).needed_positions() if newer is None else newer
+        entries = [entry for position in positions if (entry := self.entries.get(position)) is not None]
         return [message for message, _ in entries if all(known is not counter for known, _ in message.counts)]
 
     def delegable_context(self, parent: str) -> Context:
@@ -199,11 +207,17 @@ class History:
         kept.stop = max(kept.stop, stop)
         return ledger
 
-    def unread_chars(self, scope: str, stop: int) -> int:
-        """Return the length of the messages that a ledger up to `stop` has yet to read."""
-        kept = self._ledgers.get(scope)
-        entries = self.entries[kept.stop if kept else 0 : stop]
-        return sum(sum(entry.message.outline[-2:]) for entry in entries)
+    def next_ledger_part(self, scope: str, stop: int, max_chars: int) -> tuple[int, int]:
+        """Return where a ledger stops that reads about `max_chars` more, before `stop`, and how many these are.
+
+        It reads at least one message more, however long that is.
+        """
+        kept, chars = self._ledgers.get(scope), 0
+        for position in range(kept.stop if kept else 0, stop):
+            chars += sum(self.entries[position].message.outline[-2:])
+            if chars >= max_chars:
+                return position + 1, chars
+        return stop, chars
 
     def ledger_covering(self, scope: str, stop: int) -> Ledger:
         """Return a ledger of at least the messages before a position: the known one, if it already covers them."""
@@ -223,13 +237,13 @@ class History:
         """Return the file reads that the last compaction replaced; empty if no ledger ends exactly at its span."""
         compactions = self.version.state_of(scope).compactions
         if not compactions:
-            return CompactedReads()
+            return NO_READS
         stop = compactions[-1].span.stop
         known, kept = self._compacted_reads.get(scope), self._ledgers.get(scope)
         if known is not None and known.stop == stop:
             return known
         if kept is None or kept.stop != stop or kept.lineage.hidden != self.version.hidden:
-            return CompactedReads()
+            return NO_READS
         known = self._compacted_reads[scope] = CompactedReads.from_ledger(kept.unpacked(), kept.stop)
         return known
 
@@ -248,10 +262,18 @@ class History:
 
         `message` is the decoded message, if the caller already has it.
         """
-        before = self.version
         if isinstance(event, log.MessageAppended):
             self._append_message(event, message)
-        elif isinstance(event, log.ChangeUndone):
+        elif isinstance(event, log.RequestPrepared):
+            self.request_chain = event.chain_hash or self.request_chain
+        elif not isinstance(event, log.UsageMeasured):
+            self._change_context(event)
+        self.session_state = self.session_state.after(event, len(self.entries))
+
+    def _change_context(self, event: log.Event) -> None:
+        """Apply an event that may change a context; an impossible event raises an error and changes nothing."""
+        before = self.version
+        if isinstance(event, log.ChangeUndone):
             self._check_undo()
             self._move_version(-self.can_undo)
         elif isinstance(event, log.ChangeRedone):
@@ -275,7 +297,6 @@ class History:
         if isinstance(event, log.Rewound):
             self._compacted_reads.clear()
         self.change_count += self.version is not before
-        self.session_state = self.session_state.after(event, len(self.entries))
 
     def _check_undo(self) -> None:
         if not self._current and self._has_forgotten_versions:
@@ -384,6 +405,7 @@ class History:
             versions=tuple(self._versions[first:]),
             current=self._current - first,
             change_count=self.change_count,
+            request_chain=self.request_chain,
             has_forgotten_versions=self._has_forgotten_versions or first > 0,
             session_state=self.session_state,
             scopes=deepcopy(self.scopes),
@@ -400,7 +422,7 @@ class History:
         history.prompt_positions = unpack_positions(snapshot.packed_prompts)
         history.recall_marks = RecallMarks.from_snapshot(snapshot.recall_marks)
         history._versions, history._current = list(snapshot.versions), snapshot.current
-        history.change_count = snapshot.change_count
+        history.change_count, history.request_chain = snapshot.change_count, snapshot.request_chain
         history._has_forgotten_versions, history.session_state = snapshot.has_forgotten_versions, snapshot.session_state
         history._ledgers = {
             scope: _OpenLedger(kept.lineage, kept.stop, kept.text) for scope, kept in snapshot.ledgers.items()

@@ -62,6 +62,9 @@ class CompactedReads:
         )
 
 
+NO_READS = CompactedReads()
+
+
 def add_read_notes(message: Message, notes: ReadNotes) -> Message:
     """Return a message with notes appended to its results."""
     if not notes:

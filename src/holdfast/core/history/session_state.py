@@ -72,8 +72,6 @@ class SessionState:
     running_delegates: Mapping[str, str] = field(default_factory=dict[str, str])
     """The scopes of running delegations, each with the owner of its lease."""
     forked_from: log.Forked | None = None
-    request_chain: str = ""
-    """The chain hash of the last request; empty if there is none."""
     sent_prefixes: Mapping[str, SentPrefix] = field(default_factory=dict[str, SentPrefix])
     """By scope, the last request to a model that binds its thinking."""
     client_summaries: tuple[str, ...] = ()
@@ -84,6 +82,10 @@ class SessionState:
     def after(self, event: log.Event, length: int) -> "SessionState":
         """Return the state after an event; `length` is the number of messages at that time."""
         match event:
+            case (
+                log.MessageAppended(usage=None, name=None) | log.UsageMeasured() | log.RequestPrepared(prefix_hash=None)
+            ):
+                return self
             case log.RequestPrepared():
                 return self._after_request(event, length)
             case log.TurnInterrupted(scope=scope):
@@ -98,8 +100,9 @@ class SessionState:
                 )
             case log.CompactionCompleted():
                 return self._after_compaction(event, length)
-            case log.MessageAppended(usage=log.Usage() as usage):
-                return self._after_usage(usage, length)
+            case log.MessageAppended(usage=usage, name=name):
+                attachments = self.attachments if name is None else {**self.attachments, name: length - 1}
+                return self._after_usage(usage, length) if usage else replace(self, attachments=attachments)
             case log.Rewound(to=to):
                 is_stale = self.is_compaction_stale or (
                     self.running_compaction is not None and to < self.running_compaction.span.stop
@@ -108,8 +111,6 @@ class SessionState:
                 return replace(self, last_summary=kept, is_compaction_stale=is_stale)
             case log.ContextCleared() | log.ChangeUndone() | log.ChangeRedone():
                 return replace(self, last_summary=None, is_compaction_stale=True)
-            case log.MessageAppended(name=str() as name):
-                return replace(self, attachments={**self.attachments, name: length - 1})
             case _:
                 return _after_simple_event(self, event)
 
@@ -133,13 +134,10 @@ class SessionState:
         return known if is_inside else None
 
     def _after_request(self, event: log.RequestPrepared, length: int) -> "SessionState":
-        """Return the state after a request: its place in the chain, and the prefix that a model binds thinking to."""
-        state = replace(self, request_chain=event.chain_hash or self.request_chain)
-        if event.prefix_hash is None:
-            return state
+        """Return the state after a request, with the prefix that a model binds its thinking to."""
         known = self.sent_prefixes.get(event.scope)
-        sent = SentPrefix(event.prefix_hash, length, known.first_extras if known else event.extras_hash or "")
-        return replace(state, sent_prefixes={**self.sent_prefixes, event.scope: sent})
+        sent = SentPrefix(event.prefix_hash or "", length, known.first_extras if known else event.extras_hash or "")
+        return replace(self, sent_prefixes={**self.sent_prefixes, event.scope: sent})
 
     def _after_compaction(self, event: log.CompactionCompleted, length: int) -> "SessionState":
         """Return the state after a compaction that was applied or failed."""

@@ -153,6 +153,7 @@ class HistorySnapshot:
     current: int
     """The index of the version in force."""
     change_count: int
+    request_chain: str
     has_forgotten_versions: bool
     session_state: SessionState
     scopes: Scopes

@@ -39,12 +39,13 @@ OPEN_ROUND_REASON = "a compaction waits until the running tool round ends, becau
 def plan_input_of(history: History, policy: Policy, situation: Situation) -> PlanInput:
     """Return the input of the rules of a policy."""
     window = situation.window or policy.unknown_window
-    situation = replace(
-        situation,
-        is_interrupted=situation.is_interrupted or history.was_interrupted(situation.scope),
-        pins=situation.pins | history.session_state.pins,
-        policy_limit=policy.compaction.request_limit(window) if policy.compaction else situation.policy_limit,
-    )
+    facts = {
+        "is_interrupted": situation.is_interrupted or history.was_interrupted(situation.scope),
+        "pins": situation.pins | history.session_state.pins,
+        "policy_limit": policy.compaction.request_limit(window) if policy.compaction else situation.policy_limit,
+    }
+    if any(getattr(situation, name) != value for name, value in facts.items()):
+        situation = replace(situation, **facts)
     projection = history.projection(situation.counter, situation.scope)
     entries, tokens = projection.entries[:], projection.tokens
     if policy.outputs is not None:
@@ -141,6 +142,7 @@ def view_of(plan_input: PlanInput, policy: Policy, processors: RequestProcessors
         projection.tokens,
         len(projection),
         has_media=projection.media_count > 0,
+        has_system=bool(plan_input.history.system_positions),
     )
     if projection.has_other_scopes:
         _check_own_calls(plan_input)
@@ -297,7 +299,7 @@ def _view_within_limits(view: View, plan_input: PlanInput, policy: Policy) -> Vi
 def _with_entries(view: View, entries: list[Entry], plan_input: PlanInput, *reasons: str) -> View:
     price = _message_pricer(plan_input)
     tokens = sum(price(entry.message) for entry in entries)
-    return replace(view, entries=entries, tokens=tokens, reasons=(*view.reasons, *reasons))
+    return replace(view, entries=entries, tokens=tokens, has_system=True, reasons=(*view.reasons, *reasons))
 
 
 def _message_pricer(plan_input: PlanInput) -> Callable[[Message], int]:

@@ -2,12 +2,13 @@
 
 `read_policy` reads a policy from TOML. `base` names the preset to start from (the default if missing). Each table
 changes the settings of one rule, `rule` in it chooses another rule, and `false` instead of a table switches the rule
-off.
+off. `[models."claude-*"]` holds what differs for the models whose names match.
 """
 
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias, cast
 
 from holdfast.core.history.scopes import MainVisibility
@@ -28,6 +29,7 @@ RestoreMode: TypeAlias = Literal["full", "since_summary", "replay", "recent_text
 AnyCompaction: TypeAlias = (
     DefaultCompaction | CoCliCompaction | InkeepCompaction | CopilotCompaction | CowAgentCompaction
 )
+MODELS_TABLE = "models"
 SummarizerChoice: TypeAlias = Literal["cheap_then_primary", "dedicated", "session"]
 
 
@@ -98,6 +100,8 @@ class Policy:
     """Whether programs keep a daily memory of evicted messages; a session does so whenever it has a folder."""
     retention_days: int | None = field(default=None, metadata=integer_bounds(1, 10**6))
     """After how many days a session may be deleted; None for never."""
+    models: "tuple[tuple[str, Policy], ...]" = field(default=(), repr=False)
+    """For patterns of models' names, such as `claude-*`, the policy of those models; the first match counts."""
 
     def __post_init__(self) -> None:
         check_fields(self, "policy")
@@ -105,6 +109,15 @@ class Policy:
             # Its settings are part of the policy's hash, which every request records.
             rule = type(self.compaction).__name__
             raise SettingsError("policy.compaction", f"{rule} must be a dataclass: @dataclass(frozen=True)")
+
+    def for_model(self, model: str | None) -> "Policy":
+        """Return the policy for a model: that of the first pattern that its name matches, or this one."""
+        name = (model or "").lower()
+        return next((policy for pattern, policy in self.models if fnmatchcase(name, pattern.lower())), self)
+
+    def without_rules(self) -> "Policy":
+        """Return a policy that leaves every message as it is."""
+        return replace(self, compaction=None, offload=None, outputs=None, limits=None, truncator=None, emergency=None)
 
 
 DEFAULT = Policy(
@@ -202,11 +215,32 @@ def _with_changes(record: object, table: Mapping[str, object], place: str) -> ob
     hints = {item.name: hint for item, hint in typed_fields(type(record))}
     changes: dict[str, object] = {}
     for name, value in table.items():
+        if name == MODELS_TABLE and isinstance(record, Policy):
+            changes[name] = _model_policies(record, table, place)
+            continue
         if name not in hints:
             hint = suggest_similar(name, list(hints), f"there are: {', '.join(hints)}")
             raise SettingsError(f"{place}.{name}", f"is not a setting; {hint}")
         changes[name] = _changed_value(getattr(record, name), value, hints[name], f"{place}.{name}")
     return replace(record, **changes)  # pyright: ignore[reportArgumentType, reportUnknownVariableType]
+
+
+def _model_policies(policy: Policy, table: Mapping[str, object], place: str) -> tuple[tuple[str, Policy], ...]:
+    """Return the policy for each pattern of models: the settings of the table, and then those of the pattern."""
+    common = {name: value for name, value in table.items() if name != MODELS_TABLE}
+    base, place = cast("Policy", _with_changes(policy, common, place)), f"{place}.{MODELS_TABLE}"
+    patterns = table[MODELS_TABLE]
+    if not patterns:
+        return ()
+    if not isinstance(patterns, dict):
+        raise SettingsError(place, f"must be a table of patterns, not {patterns!r:.60}")
+    found: list[tuple[str, Policy]] = []
+    for pattern, changes in cast("dict[str, object]", patterns).items():
+        where = f"{place}.{pattern}"
+        if not isinstance(changes, dict) or MODELS_TABLE in changes:
+            raise SettingsError(where, f"must be a table of settings, not {changes!r:.60}")
+        found.append((pattern, cast("Policy", _with_changes(base, cast("dict[str, object]", changes), where))))
+    return tuple(found)
 
 
 def _changed_value(current: object, value: object, hint: object, place: str) -> object:

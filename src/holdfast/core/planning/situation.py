@@ -15,6 +15,7 @@ prompt can cost more than a longer one: a rewritten prefix is new text again. Pr
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 from holdfast.core.conversation.batching import ONE_RESULT_PER_MESSAGE, Batching
@@ -181,7 +182,7 @@ def _input_tokens(setting: str, window: int, max_output: int | None) -> int:
     return window - room_for_answer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Situation:
     """Everything that a plan for one request depends on besides history and policy, as values."""
 
@@ -227,7 +228,7 @@ class Situation:
             return MARGIN_CALIBRATED
         return 0.0 if self.counter.provenance == "counted" else MARGIN_ESTIMATED
 
-    @property
+    @cached_property
     def usable_tokens(self) -> int:
         """The budget less the margin, in tokens as our counter counts them.
 
@@ -236,14 +237,14 @@ class Situation:
         tokens = int(self.budget.tokens * (1 - self.margin) / self.calibration.factor)
         return min(tokens, self.budget.tokens) if self.counter.provenance == "counted" else tokens
 
-    @property
+    @cached_property
     def limit(self) -> int:
         """The size of a full request, in tokens as our counter counts them."""
         if self.policy_limit is None:
             return self.usable_tokens
         return min(self.usable_tokens, int(self.policy_limit / self.calibration.factor))
 
-    @property
+    @cached_property
     def billed_limit(self) -> int:
         """The same limit in tokens as the provider counts them, for displays and events."""
         return self.billed_tokens(self.limit)
@@ -253,7 +254,7 @@ class Situation:
         """Whether the policy's own limit is lower than what the model accepts."""
         return self.limit < self.usable_tokens
 
-    @property
+    @cached_property
     def message_budget(self) -> int:
         """Tokens that the messages may take."""
         return self.limit - self.extras_tokens - REPLY_OVERHEAD
@@ -293,7 +294,7 @@ class Situation:
             return self.calibration.error
         return ERROR_COUNTED if provenance == "counted" else ERROR_ESTIMATED
 
-    @property
+    @cached_property
     def extras_tokens(self) -> int:
         """Tokens of the tools and of the system text outside the messages."""
         return self.system_tokens + self.tools_tokens

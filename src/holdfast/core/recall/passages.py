@@ -13,6 +13,7 @@ from itertools import accumulate, islice
 from typing import TypeAlias, cast
 
 from holdfast.core.conversation.messages import Media, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.text import plain_letters
 
 LEAD_CHARS = 200
 """How much text before a match to include if its line is too long to include whole."""
@@ -47,11 +48,8 @@ def best_passage(text: str, matches: TextMatches, max_chars: int) -> tuple[int, 
 
 def find_matches(text: str, words: Sequence[str], literal: str = "") -> TextMatches:
     """Return where words, or other words with the same stem, occur in a text, in text order."""
-    lower = text.lower()
-    if len(lower) != len(text):
-        # A few letters become two characters in lower case, which would shift the offsets.
-        lower = text
-    if literal and (at := lower.find(literal.lower())) >= 0:
+    lower = _folded(text)
+    if literal and (at := lower.find(_folded(literal))) >= 0:
         return [(at, literal)]
     found: TextMatches = []
     for stem in dict.fromkeys(map(_word_stem, words)):
@@ -64,9 +62,20 @@ def find_matches(text: str, words: Sequence[str], literal: str = "") -> TextMatc
     return sorted(found)
 
 
+def _folded(text: str) -> str:
+    """Return a text in lower case, without accents and full-width forms, in which every character keeps its place."""
+    if text.isascii():
+        return text.lower()
+    return text.translate({ord(letter): _folded_letter(letter) for letter in {*text}})
+
+
+def _folded_letter(letter: str) -> str:
+    return (plain_letters(letter).casefold() or letter)[0]
+
+
 def _word_stem(word: str) -> str:
     """Return the beginning that the inflected forms of a word share."""
-    small = word.lower()
+    small = word.lower() if word.isascii() else plain_letters(word).casefold()
     for ending in ("ing", "ies", "ed", "es", "s", "e", "y"):
         if small.isascii() and small.endswith(ending) and len(small) - len(ending) >= MIN_PASSAGE_STEM_CHARS:
             return small[: -len(ending)]

@@ -46,6 +46,7 @@ from holdfast.session.compaction.summarizer import SentRequest, SummaryJob, summ
 from holdfast.session.log.event_log import SessionLog, locked
 from holdfast.session.log.leases import HELD_HERE, has_owner_exited, new_owner_id
 from holdfast.session.memory.daily import DailyMemory
+from holdfast.session.request import policy_hash
 
 LEASE_MS = 600_000
 """A compaction that has not ended after this long counts as abandoned."""
@@ -125,12 +126,19 @@ class Compactor:
 
     def set_policy(self, policy: Policy, options: CompactionOptions | None = None) -> None:
         """Use another policy from now on, and other options if there are any."""
-        self.policy = policy
+        self._policy = self.policy = policy
         """The policy in force; every part of the session reads it from here."""
+        self.policy_hash = policy_hash(policy)
+        self.is_policy_by_model = bool(policy.models)
         if options is not None:
             self.options = options
             self.has_summarizer = options.manual is not None or options.automatic is not None
             self.observers.set_observers(options)
+
+    def use_model(self, model: str | None) -> None:
+        """Use the policy for a model from now on."""
+        self.policy = self._policy.for_model(model)
+        self.policy_hash = policy_hash(self.policy)
 
     def _memory_writer(self, daily: DailyMemory) -> MemoryWriter:
         return MemoryWriter(

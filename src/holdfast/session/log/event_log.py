@@ -6,6 +6,7 @@ when it needs messages that are not in memory, or when another writer appended f
 """
 
 import asyncio
+import os
 import time
 from array import array
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -31,6 +32,7 @@ from holdfast.errors import (
     StoreUnavailableError,
     UnknownScopeError,
     UnknownSessionError,
+    WrongEventLoopError,
 )
 from holdfast.session.heavy_work import MAX_INLINE_CHARS, plan_in_thread
 from holdfast.session.log.index_text import index_entries
@@ -38,7 +40,6 @@ from holdfast.session.log.records import StoredLog, encode_event
 from holdfast.session.log.session_snapshot import SessionSnapshot, decode_snapshot, encode_snapshot
 from holdfast.session.subscription import EventPublisher
 from holdfast.stores.base import IndexEntry, Snapshot, Store, StoredRecord
-from holdfast.stores.event_loop import EventLoopGuard
 from holdfast.stores.retention import record_retention
 from holdfast.wire.formats import format_named
 from holdfast.wire.signals import message_signals
@@ -70,20 +71,27 @@ class _UnconfirmedAppend(NamedTuple):
 
 
 class SessionLock:
-    """Guards a session's history: held only while waiting for the store, and never granted after the close."""
+    """Guards a session's history: held only while waiting for the store, and never granted after the close.
+
+    It belongs to the event loop and the process of its first use. A second loop would wait for ever for what only the
+    first can finish, so that mistake is reported at once.
+    """
 
     def __init__(self, session: str) -> None:
         self._session = session
         self._lock = asyncio.Lock()
-        self._guard = EventLoopGuard(f"session {session!r}")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = 0
         self.is_closed = False
 
     def check_open(self) -> None:
         """Raise `SessionClosedError` if the session was closed, `WrongEventLoopError` if another loop runs it."""
-        if self._guard.has_loop_ended:
-            # No task can hold the lock any more: a program may call `asyncio.run` for each turn.
-            self._guard, self._lock = EventLoopGuard(f"session {self._session!r}"), asyncio.Lock()
-        self._guard.check()
+        loop, process = asyncio.get_running_loop(), os.getpid()
+        if self._loop is not loop or self._process != process:
+            if self._loop is not None and not (self._process == process and self._loop.is_closed()):
+                raise WrongEventLoopError(f"session {self._session!r}")
+            # No task can hold the lock of an ended loop any more: a program may call `asyncio.run` for each turn.
+            self._loop, self._process, self._lock = loop, process, asyncio.Lock()
         if self.is_closed:
             raise SessionClosedError(self._session)
 
@@ -92,7 +100,7 @@ class SessionLock:
         await self._lock.acquire()
         if self.is_closed:
             self._lock.release()
-        self.check_open()
+            raise SessionClosedError(self._session)
 
     async def __aexit__(self, *_: object) -> None:
         self._lock.release()
@@ -279,11 +287,14 @@ class SessionLog:
         if not events:
             return range(len(self.history), len(self.history))
         for conflicts in range(MAX_CONFLICTS):
-            start, marks = len(self.history), self.history.recall_marks.for_unrecorded()
-            observed = [
-                (position, marks.observe(message, position, event.scope))
-                for position, (event, message) in enumerate(zip(events, messages, strict=True), start)
-            ]
+            start = len(self.history)
+            observed = [*enumerate(messages, start)]
+            if self.history.recall_marks.open_calls or any(message.outline.call_ids for message in messages):
+                marks = self.history.recall_marks.for_unrecorded()
+                observed = [
+                    (position, marks.observe(message, position, event.scope))
+                    for event, (position, message) in zip(events, observed, strict=True)
+                ]
             if sum(sum(message.outline[-2:]) for _, message in observed) <= MAX_INLINE_CHARS:
                 index = index_entries(observed)
             else:
@@ -376,14 +387,14 @@ class SessionLog:
             return False
         for number, (event, message) in enumerate(zip_longest(events, messages), place):
             self._apply(event, time_ms, number, message)
-        self._evict()
-        self.publisher.publish(events)
+        if self.history.entries.cached_count > self._cache_limit:
+            self._evict()
+        if self.publisher.has_subscribers:
+            self.publisher.publish(events)
         return True
 
     def _evict(self) -> None:
         """Evict messages outside the view. Only writes call this: a read would evict what it has just loaded."""
-        if self.history.entries.cached_count <= self._cache_limit:
-            return
         with suppress(NotInMemoryError):  # pinned messages may not be loaded yet
             for position in self.history.evict(MAX_EXTRA_CACHED // 2):
                 self.message_hashes.pop(position, None)

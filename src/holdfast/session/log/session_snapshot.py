@@ -11,7 +11,7 @@ from holdfast.core.history.codec import RECORD_SCHEMA
 from holdfast.core.history.snapshot import HistorySnapshot, from_snapshot_json, to_snapshot_json
 from holdfast.session.log.records import engine_version
 
-SNAPSHOT_VERSION = 12
+SNAPSHOT_VERSION = 13
 """Increased whenever an older snapshot would be read wrongly."""
 
 

@@ -10,7 +10,6 @@ other line is kept byte for byte. A file that is not a flat mapping is renamed.
 
 import codecs
 import errno
-import fcntl
 import os
 import re
 import secrets
@@ -21,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.errors import WorkspaceUnavailableError
-from holdfast.stores.files import PRIVATE_FILE_MODE, create_private_folder
+from holdfast.stores.files import PRIVATE_FILE_MODE, create_private_folder, is_own_file, try_lock
 
 DISK_REMEDIES = {
     errno.ENOSPC: "free some space",
@@ -204,7 +203,7 @@ def _resolve_link(path: Path) -> Path:
     except (OSError, RuntimeError):  # a loop of links raises one or the other
         problem = "is a link to a file that does not exist; create the file, or remove the link"
         raise WorkspaceUnavailableError(str(path), problem) from None
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+    if not stat.S_ISREG(found.st_mode) or not is_own_file(found):
         problem = f"is a link to {target}, which is not a regular file of this user; remove the link"
         raise WorkspaceUnavailableError(str(path), problem)
     return target
@@ -217,14 +216,10 @@ def folder_lock(folder: Path) -> Generator[None]:
     descriptor = os.open(folder / LOCK_FILE, os.O_CREAT | os.O_RDWR, PRIVATE_FILE_MODE)
     deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    problem = f"another process has held the lock for {LOCK_TIMEOUT_SECONDS:g} s; try again later"
-                    raise WorkspaceUnavailableError(str(folder), problem) from None
+        while not try_lock(descriptor):
+            if time.monotonic() > deadline:
+                problem = f"another process has held the lock for {LOCK_TIMEOUT_SECONDS:g} s; try again later"
+                raise WorkspaceUnavailableError(str(folder), problem)
             time.sleep(LOCK_POLL_SECONDS)
         yield
     finally:

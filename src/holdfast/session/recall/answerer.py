@@ -15,6 +15,7 @@ from holdfast.core.history.context import Context
 from holdfast.core.ledger.actions import call_outcome
 from holdfast.core.ledger.identifiers import argument_value
 from holdfast.core.ledger.ledger import Ledger
+from holdfast.core.ledger.names import RankedName
 from holdfast.core.ledger.tool_calls import describe_call
 from holdfast.core.recall.answer import (
     ExcerptPacker,
@@ -66,13 +67,17 @@ async def answer_recall(
 ) -> RecallAnswer:
     """Return the answer to a query within its token budget; messages in view come last."""
     counter, allowance = counter_for(model), query.max_tokens
+    # A plan in a thread may extend the ledger while this answer is written, so only the lock's holder reads it.
+    async with session_log.lock:
+        ledger = _compacted_ledger(session_log, context)
+        role_factors = ledger.role_factors() if ledger else {}
+        names = ledger.names.ranked(MAX_RANKED) if ledger and query.questions else []
     while True:
         reader = MessageReader(session_log, context)
-        ledger = _compacted_ledger(session_log, context)
-        finder = MessageFinder(reader, in_view, ledger.role_factors() if ledger else {})
+        finder = MessageFinder(reader, in_view, role_factors)
         if query.diff:
             return await _ReadingComparer(reader, finder).compare(query, counter)
-        answerer = _RecallAnswerer(reader, finder, query, ExcerptPacker(counter, allowance), ledger)
+        answerer = _RecallAnswerer(reader, finder, query, ExcerptPacker(counter, allowance), names)
         answer = await (answerer.answer_references() if query.refs else answerer.answer_search())
         excess = counter.count(str(answer)) - query.max_tokens
         if excess <= 0 or not answer.excerpts:
@@ -108,12 +113,12 @@ class _RecallAnswerer:
         finder: MessageFinder,
         query: RecallQuery,
         packer: ExcerptPacker,
-        ledger: Ledger | None,
+        compacted_names: Sequence[RankedName],
     ) -> None:
         self._reader, self._finder = reader, finder
         self._context = reader.context
         self._query, self._packer = query, packer
-        self._ledger = ledger
+        self._compacted_names = compacted_names
 
     # Answers by reference.
 
@@ -209,16 +214,16 @@ class _RecallAnswerer:
         return int(self._query.max_tokens * NAMES_SHARE)
 
     def _names(self, allowance: int) -> str:
-        """Return ledger names that match the query and are not in view; empty if the ledger is not in memory."""
-        if self._ledger is None:
+        """Return names of compacted messages that match the query and are not in view."""
+        if not self._compacted_names:
             return ""
         context = self._context
         newest = context.entries_between(_compacted_before(context), context.length)
         tail = (message_body(entry.message).text for entry in newest)
         summaries = (text for compaction in context.state.compactions for text in compaction.replacement)
         in_view = "\n".join([*tail, *summaries, *(excerpt.text for excerpt in self._packer.excerpts)])
-        items = self._ledger.names.ranked(MAX_RANKED)
-        return relevant_names(self._query.questions, items, allowance, self._packer.counter, exclude_text=in_view)
+        questions, counter = self._query.questions, self._packer.counter
+        return relevant_names(questions, self._compacted_names, allowance, counter, exclude_text=in_view)
 
     async def _with_neighbors(self, found: list[FoundMessage]) -> list[FoundMessage]:
         count = self._query.neighbours

@@ -1,6 +1,5 @@
 """M4 losslessness, M10 stalls, M11 cost and coverage of summaries, M12 overhead of the engine."""
 
-import resource
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -106,9 +105,17 @@ class EngineOverhead(TurnCollector):
 
     async def figures(self) -> Mapping[str, float]:
         busy = sorted(1_000 * seconds for seconds in self.simulated.cpu_seconds) or [0.0]
-        unit = 2**20 if sys.platform == "darwin" else 2**10
         return {
             "M12.cpu_ms_p50": statistics.median(busy),
             "M12.cpu_ms_p99": busy[min(len(busy) - 1, len(busy) * 99 // 100)],
-            "M12.rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit,
+            "M12.rss_mb": _peak_megabytes(),
         }
+
+
+def _peak_megabytes() -> float:
+    """Return the most memory that the process has used so far; 0 where the platform does not say."""
+    if sys.platform == "win32":
+        return 0.0
+    import resource  # noqa: PLC0415 - not on every platform
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)

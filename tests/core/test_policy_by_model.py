@@ -1,0 +1,44 @@
+"""One policy may have other settings for some models."""
+
+import pytest
+
+from holdfast.core.planning.policy import DEFAULT, read_policy
+from holdfast.core.planning.rules.default import DefaultCompaction
+from holdfast.errors import SettingsError
+
+POLICY = read_policy("""
+base = "default"
+unknown_window = 50_000
+[compaction]
+soft_share = 0.7
+[models."claude-*".compaction]
+soft_share = 0.5
+[models."*"]
+compaction = false
+""")
+
+
+def test_the_first_pattern_that_matches_a_model_decides_and_keeps_the_common_settings() -> None:
+    claude, other = POLICY.for_model("Claude-Sonnet-4-5"), POLICY.for_model("gpt-5")
+
+    assert (claude.compaction, claude.unknown_window) == (DefaultCompaction(soft_share=0.5), 50_000)
+    assert (other.compaction, other.unknown_window) == (None, 50_000)
+
+
+def test_a_policy_without_patterns_is_the_same_for_every_model() -> None:
+    assert DEFAULT.for_model("gpt-5") is DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("models = 3", "policy.models: must be a table of patterns, not 3"),
+        ('[models."a*".compaction]\nsoft_shar = 0.5', "policy.models.a*.compaction.soft_shar: is not a setting"),
+        ('[models."a*".models."b"]\n', "policy.models.a*: must be a table of settings"),
+    ],
+)
+def test_a_mistake_in_a_pattern_is_named_with_its_place(text: str, problem: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        read_policy(text)
+
+    assert str(error.value).startswith(problem)

@@ -1,0 +1,45 @@
+"""A part of Holdfast whose packages are not installed says which extra has them."""
+
+import importlib
+import sys
+
+import pytest
+
+from holdfast.errors import HoldfastError, MissingExtraError
+
+PARTS = {
+    "holdfast.adapters.claude_agent_sdk": (
+        "claude_agent_sdk",
+        "claude-agent-sdk",
+        "the adapter for the Claude Agent SDK",
+    ),
+    "holdfast.adapters.google_adk": ("google", "google-adk", "the adapter for Google ADK"),
+    "holdfast.adapters.langchain": ("langchain", "langchain", "the adapter for LangChain"),
+    "holdfast.adapters.openai_agents": ("agents", "openai-agents", "the adapter for the OpenAI Agents SDK"),
+    "holdfast.adapters.pydantic_ai": ("pydantic_ai", "pydantic-ai", "the adapter for pydantic-ai"),
+    "holdfast.apps.mcp": ("mcp", "mcp", "holdfast mcp"),
+    "holdfast.gateway": ("starlette", "gateway", "the gateway"),
+    "holdfast.stores.postgres_pool": ("psycopg", "postgres", "PostgreSQL"),
+}
+
+
+@pytest.mark.parametrize("module", PARTS)
+def test_a_part_whose_packages_are_missing_names_the_extra_that_has_them(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, extra, part = PARTS[module]
+    for name in [*sys.modules]:
+        if f"{name}.".startswith((f"{package}.", f"{module}.", "holdfast.apps.gateway.")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)  # what Python takes for a module that cannot be imported
+
+    with pytest.raises(MissingExtraError) as failure:
+        importlib.import_module(module)
+
+    problem = failure.value.__cause__
+    assert str(failure.value) == (
+        f"{part} needs more packages ({problem}): pip install '.[{extra}]' in Holdfast's folder"
+    )
+    assert failure.value.extra == extra
+    assert isinstance(failure.value, HoldfastError)
+    assert isinstance(failure.value, ImportError)
