@@ -154,8 +154,6 @@ def _changed_options(history: History, options: RequestOptions) -> list[log.Even
 
 def _counted_from(before: View, view: View) -> View:
     """Return a view whose receipt tells what there was before the first step."""
-    if before is view:
-        return view
     return replace(
         view,
         tokens_before=before.tokens_before,
@@ -375,7 +373,7 @@ class RequestBuilder:
                 if await self._apply_step(step, plan_input, reason, may_wait=may_wait):
                     return None
                 plan_input = self.plan_input(options, calibration)
-        view = _counted_from(before, view)
+        view = view if before is view else _counted_from(before, view)
         return await self._finish(plan, view, plan_input, options, tuple(dict.fromkeys((*reasons, *view.reasons))))
 
     async def _finish_as_it_is(self, plan_input: PlanInput, options: RequestOptions) -> Request:
