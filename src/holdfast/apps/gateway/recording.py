@@ -720,10 +720,11 @@ class Recorder:
     async def _remember_client(self, reading: _Reading, opened: OpenSession, lane: Lane) -> None:
         agent = lane.agent_of(reading.body)
         opened.window = reading.signals.window or opened.window
-        opened.session.model = reading.body.model
-        if agent != lane.agent:
+        known, opened.session.model = opened.session.model, reading.body.model
+        if agent != lane.agent or known not in {None, reading.body.model}:
             lane.agent = agent
             client = {"client": reading.request.headers.get("user-agent", "")[:200], "wire": reading.request.wire}
+            client["model"] = reading.body.model or ""
             await self.store.put_value(session_value_key(opened.id, "client"), client | agent.to_json())
         if reading.body.slices:
             known = self._by_first.setdefault(_first_key(reading), OrderedDict())
