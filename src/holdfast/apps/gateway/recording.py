@@ -255,6 +255,9 @@ class Recorder:
             if task is None:
                 task = self._opening[session_id] = asyncio.ensure_future(self._open_session(session_id))
             await asyncio.shield(task)
+        if opened.is_outdated:
+            await opened.session.refresh()
+            opened.is_outdated = False
         opened.users += 1
         self._open.move_to_end(session_id)
         return opened
@@ -517,6 +520,7 @@ class Recorder:
                 yield
         except BaseException:
             opened.lanes.pop(name, None)
+            opened.is_outdated = True
             raise
 
     async def _append(self, opened: OpenSession, lane: Lane, listed: ClientList, shared: int) -> None:
