@@ -138,6 +138,18 @@ class _Reading:
     """The first link of its chain."""
 
 
+def _read_request(request: ClientRequest) -> _Reading | None:
+    """Return a request that was read; None if it has no messages of its wire."""
+    try:
+        body = read_body(request.wire, request.body)
+        signals = read_signals(request.session_in_path, request.headers, body)
+        if not body.slices or not body.message(len(body.slices) - 1):
+            return None
+    except (ValueError, msgspec.MsgspecError):
+        return None
+    return _Reading(request, body, signals, chain_start(request.namespace, request.wire))
+
+
 class Recorder:
     """Records the exchanges of clients in the sessions of a store."""
 
@@ -186,15 +198,12 @@ class Recorder:
 
         A body that is no request of its wire is not recorded: its exchange has no session. The upstream will refuse it.
         """
-        try:
-            body = read_body(request.wire, request.body)
-            signals = read_signals(request.session_in_path, request.headers, body)
-            is_readable = bool(body.slices) and bool(body.message(len(body.slices) - 1))
-        except (ValueError, msgspec.MsgspecError):
-            return Exchange(request)
-        if not is_readable:
-            return Exchange(request)
-        reading = _Reading(request, body, signals, chain_start(request.namespace, request.wire))
+        reading = _read_request(request)
+        if reading is None:
+            exchange = Exchange(request)
+            if request.body:
+                exchange.headers["x-holdfast-error"] = f"not recorded: the body has no messages of {request.wire}"
+            return exchange
         try:
             return await self.run_to_completion(self._receive_until_current(reading))
         except (HoldfastError, ValueError) as error:
