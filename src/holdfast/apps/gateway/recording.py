@@ -141,6 +141,18 @@ class _Reading:
     """The first link of its chain."""
 
 
+def _read_request(request: ClientRequest) -> _Reading | None:
+    """Return a request that was read; None if it has no messages of its wire."""
+    try:
+        body = read_body(request.wire, request.body)
+        signals = read_signals(request.session_in_path, request.headers, body)
+        if not body.slices or not body.message(len(body.slices) - 1):
+            return None
+    except (ValueError, msgspec.MsgspecError):
+        return None
+    return _Reading(request, body, signals, chain_start(request.namespace, request.wire))
+
+
 class Recorder:
     """Records the exchanges of clients in the sessions of a store."""
 
@@ -189,15 +201,12 @@ class Recorder:
 
         A body that is no request of its wire is not recorded: its exchange has no session. The upstream will refuse it.
         """
-        try:
-            body = read_body(request.wire, request.body)
-            signals = read_signals(request.session_in_path, request.headers, body)
-            is_readable = bool(body.slices) and bool(body.message(len(body.slices) - 1))
-        except (ValueError, msgspec.MsgspecError):
-            return Exchange(request)
-        if not is_readable:
-            return Exchange(request)
-        reading = _Reading(request, body, signals, chain_start(request.namespace, request.wire))
+        reading = _read_request(request)
+        if reading is None:
+            exchange = Exchange(request)
+            if request.body:
+                exchange.headers["x-holdfast-error"] = f"not recorded: the body has no messages of {request.wire}"
+            return exchange
         try:
             return await self.run_to_completion(self._receive_until_current(reading))
         except (HoldfastError, ValueError) as error:
@@ -258,6 +267,9 @@ class Recorder:
             if task is None:
                 task = self._opening[session_id] = asyncio.ensure_future(self._open_session(session_id))
             await asyncio.shield(task)
+        if opened.is_outdated:
+            await opened.session.refresh()
+            opened.is_outdated = False
         opened.users += 1
         self._open.move_to_end(session_id)
         return opened
@@ -520,6 +532,7 @@ class Recorder:
                 yield
         except BaseException:
             opened.lanes.pop(name, None)
+            opened.is_outdated = True
             raise
 
     async def _append(self, opened: OpenSession, lane: Lane, listed: ClientList, shared: int) -> None:
