@@ -363,13 +363,7 @@ class RequestBuilder:
                 if await self._apply_step(step, plan_input, reason, may_wait=may_wait):
                     return None
                 plan_input = self.plan_input(options, calibration)
-        if before is not view:
-            view = replace(
-                view,
-                tokens_before=before.tokens_before,
-                messages_before=before.messages_before,
-                is_before_counted=before.is_before_counted,
-            )
+        view = view.after_steps(before)
         return await self._finish(plan, view, plan_input, options, tuple(dict.fromkeys((*reasons, *view.reasons))))
 
     async def _finish_as_it_is(self, plan_input: PlanInput, options: RequestOptions) -> Request:

@@ -373,7 +373,9 @@ class SessionLog:
         """
         records = [encode_event(event) for event in events]
         for event in events if must_be_current else ():
-            self.history.check(event)
+            # A request is always possible: it changes no context.
+            if not isinstance(event, log.UsageMeasured | log.RequestPrepared):
+                self.history.check(event)
         place, time_ms = self.stored.length, self.clock()
         try:
             await self.stored.append(records, time_ms, index)
@@ -389,7 +391,7 @@ class SessionLog:
             self._apply(event, time_ms, number, message)
         if self.history.entries.cached_count > self._cache_limit:
             self._evict()
-        if self.publisher.has_subscribers:
+        if self.publisher.callbacks or self.publisher.subscriptions:
             self.publisher.publish(events)
         return True
 
