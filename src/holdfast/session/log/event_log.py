@@ -397,7 +397,9 @@ class SessionLog:
         """
         records = [encode_event(event) for event in events]
         for event in events if must_be_current else ():
-            self.history.check(event)
+            # A request is always possible: it changes no context.
+            if not isinstance(event, log.UsageMeasured | log.RequestPrepared):
+                self.history.check(event)
         deferred, time_ms = self._deferred, self.clock()
         place = self.stored.length + len(deferred.records)
         try:
@@ -421,7 +423,7 @@ class SessionLog:
             self._apply(event, time_ms, number, message)
         if self.history.entries.cached_count > self._cache_limit:
             self._evict()
-        if self.publisher.has_subscribers:
+        if self.publisher.callbacks or self.publisher.subscriptions:
             self.publisher.publish([*deferred.events, *events])
         return True
 
