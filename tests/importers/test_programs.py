@@ -1,5 +1,6 @@
 """Every message of a session that another program wrote is imported, in order, with calls, sub-agents, compactions."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -248,3 +249,20 @@ async def test_a_document_of_an_older_gemini_is_read_like_lines(tmp_path: Path) 
     (done,) = await import_all(store, tmp_path, "gemini")
 
     assert await lines_of(store, done.session) == ["main: user: Hello", "model: g", "main: assistant: Good day."]
+
+
+async def test_a_branch_to_which_the_user_returns_is_in_force_again(tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of("pi", tmp_path)
+    (path,) = root.glob("sessions/*/*.jsonl")
+    with path.open("a") as file:
+        said = {"role": "user", "content": "Buy it back"}
+        file.write(json.dumps({"type": "message", "id": "p20", "parentId": "p8", "message": said}) + "\n")
+
+    (done,) = await import_all(store, root, "pi")
+
+    assert (await lines_of(store, done.session))[len(PI) :] == [
+        "rewound to 6",
+        "main: user: Sell the boat",
+        "main: assistant: Sold. [100+7→5]",
+        "main: user: Buy it back",
+    ]

@@ -27,6 +27,7 @@ from holdfast.importers.source import (
     delegated,
     files_below,
     first_line,
+    hash_of,
     list_at,
     object_at,
     own_compaction,
@@ -154,7 +155,8 @@ class _Reader:
     """By the uuid of an entry that is a block of an answer, the key of the answer."""
     time_ms: int = 1
     boundary: JsonFields = field(default_factory=dict[str, object])
-    shape: str = ""
+    shape: bytes = b""
+    """A hash of the system text and the tools."""
     side_chains: "dict[str, _SideChain]" = field(default_factory=dict[str, "_SideChain"])
     """By the uuid of an entry, the sub-agent in the main file that it belongs to."""
     open_chains: "list[_SideChain]" = field(default_factory=list["_SideChain"])
@@ -278,7 +280,7 @@ class _Reader:
     def _request_shape(self, line: JsonFields) -> Iterator[LoggedItem]:
         """Yield the system text and the tools of the next requests, where they have changed."""
         shape = object_at(line, "shape")
-        known = json.dumps(shape, sort_keys=True)
+        known = hash_of(json.dumps(shape, sort_keys=True))
         if known == self.shape:
             return
         self.shape = known

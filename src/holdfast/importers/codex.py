@@ -24,6 +24,7 @@ from holdfast.importers.source import (
     delegated,
     files_below,
     first_line,
+    hash_of,
     list_at,
     object_at,
     own_compaction,
@@ -195,8 +196,8 @@ class _Reader:
     """The last answer, until it is known that it is no summary for a compaction."""
     model: str = ""
     system: str = ""
-    keys: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
-    """By role and text, the key of a message."""
+    keys: dict[bytes, str] = field(default_factory=dict[bytes, str])
+    """By a hash of role and text, the key of a message."""
     count: int = 0
 
     def items(self, path: Path, stop: int | None) -> Iterator[LoggedItem]:
@@ -252,7 +253,7 @@ class _Reader:
         self.count += 1
         key = text_at(native, "id") or str(self.count)
         if kind == "message":
-            self.keys.setdefault((text_at(native, "role"), _text_of(native)), key)
+            self.keys.setdefault(_content_hash(native), key)
         trust = "memory" if _is_by_program(payload) else None
         event = log.MessageAppended(format=_FORMAT, native=native, scope=self.scope, trust=trust)
         item = LoggedItem(time_ms=self.time_ms, event=event, key=key)
@@ -310,7 +311,7 @@ class _Reader:
         yield from self.finish()
         listed = [object_at(one) for one in list_at(payload, "replacement_history")]
         kept = {text_at(one, "id") for one in listed}
-        kept |= {key for one in listed if (key := self.keys.get((text_at(one, "role"), _text_of(one))))}
+        kept |= {key for one in listed if (key := self.keys.get(_content_hash(one)))}
         event = own_compaction((text,), program=_TITLE, scope=self.scope)
         yield LoggedItem(time_ms=self.time_ms, event=event, kept=frozenset(kept))
 
@@ -328,6 +329,10 @@ def _is_by_program(payload: JsonFields) -> bool:
     if any(authors):
         return "user" not in authors
     return _text_of(payload).lstrip().startswith(_PROGRAM_TEXTS)
+
+
+def _content_hash(native: JsonFields) -> bytes:
+    return hash_of(text_at(native, "role"), _text_of(native))
 
 
 def _text_of(native: Mapping[str, object]) -> str:

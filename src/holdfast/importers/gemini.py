@@ -26,6 +26,7 @@ from holdfast.importers.source import (
     delegated,
     files_below,
     first_line,
+    hash_of,
     list_at,
     object_at,
     open_regular_file,
@@ -157,8 +158,8 @@ class _Reader:
     """The last message of the model, which may be written again with its calls."""
     listed: dict[str, None] = field(default_factory=dict[str, None])
     """The keys of the messages in the program's list, in order."""
-    said: dict[str, str] = field(default_factory=dict[str, str])
-    """By role and content, the key of each message."""
+    said: dict[bytes, str] = field(default_factory=dict[bytes, str])
+    """By a hash of role and content, the key of each message."""
     known: set[str] = field(default_factory=set[str])
     answered: set[str] = field(default_factory=set[str])
     """The ids of the calls whose results are known."""
@@ -257,7 +258,7 @@ class _Reader:
             return
         self.known.add(key)
         native = {"role": role, "parts": parts}
-        self.said.setdefault(_content_key(role, parts), key)
+        self.said.setdefault(_content_hash(role, parts), key)
         trust = "memory" if is_note else None
         event = log.MessageAppended(format=_FORMAT, native=native, scope=self.scope, usage=usage, trust=trust)
         yield LoggedItem(time_ms=time_ms, event=event, key=key)
@@ -301,15 +302,15 @@ class _Reader:
         results = [text_at(part, "functionResponse", "id") for part in parts if "functionResponse" in part]
         if results and all(one in self.answered for one in results):
             return f"results:{own}"
-        return self.said.get(_content_key("model" if kind == "gemini" else "user", parts))
+        return self.said.get(_content_hash("model" if kind == "gemini" else "user", parts))
 
 
 def _call(call: JsonFields) -> JsonFields:
     return {"functionCall": {"id": call.get("id"), "name": call.get("name"), "args": object_at(call, "args")}}
 
 
-def _content_key(role: str, parts: list[JsonFields]) -> str:
-    return f"{role}:{json.dumps(parts, sort_keys=True)}"
+def _content_hash(role: str, parts: list[JsonFields]) -> bytes:
+    return hash_of(role, json.dumps(parts, sort_keys=True))
 
 
 def _parts(content: object) -> list[JsonFields]:

@@ -110,12 +110,6 @@ def model_of(path: str, body: ClientBody) -> str | None:
     return path.partition("/models/")[2].partition(":")[0].partition("?")[0] or None
 
 
-def has_changes(request: Request) -> bool:
-    """Return whether any message of a session is not in a prepared request as it was recorded."""
-    receipt = request.receipt
-    return bool(receipt.clipped or receipt.elided or receipt.compacted or receipt.dropped)
-
-
 def is_whole(request: Request, slices: Mapping[int, msgspec.Raw]) -> bool:
     """Return whether a prepared request has all of a client's messages, unshortened.
 
@@ -123,10 +117,9 @@ def is_whole(request: Request, slices: Mapping[int, msgspec.Raw]) -> bool:
     between it and its provider, until it has to change anyway.
     """
     receipt = request.receipt
-    reduced = {*receipt.clipped, *receipt.elided}
-    for positions in (*receipt.compacted, *receipt.dropped):
-        reduced.update(positions)
-    return reduced.isdisjoint(slices)
+    shortened = {*receipt.clipped, *receipt.elided}
+    present = {*request.positions, *(repair.position for repair in receipt.repairs)}
+    return shortened.isdisjoint(slices) and present.issuperset(slices)
 
 
 def governed_body(raw: bytes, body: ClientBody, slices: Mapping[int, msgspec.Raw], request: Request) -> bytes:

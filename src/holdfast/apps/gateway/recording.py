@@ -31,7 +31,6 @@ from holdfast.apps.gateway.governing import (
     GoverningChoice,
     RequestedGoverning,
     governed_body,
-    has_changes,
     is_whole,
     model_of,
     thinking_that_drops_blocks,
@@ -677,10 +676,10 @@ class Recorder:
         extras = lane.extras_of(body)
 
         def encode(prepared: Request) -> bytes:
-            exchange.body = raw
-            if has_changes(prepared) and not is_whole(prepared, slices := lane.recorded_slices(listed)):
-                exchange.body = governed_body(raw, body, slices, prepared)
-            exchange.describe(prepared, has_compacted=exchange.body is not raw or opened.has_compacted)
+            slices = {} if prepared.receipt.is_unchanged else lane.recorded_slices(listed)
+            is_changed = not is_whole(prepared, slices)
+            exchange.body = governed_body(raw, body, slices, prepared) if is_changed else raw
+            exchange.describe(prepared, has_compacted=is_changed or opened.has_compacted)
             return exchange.body
 
         async def shrink(error: str, status: int) -> None:
