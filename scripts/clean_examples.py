@@ -16,10 +16,10 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 EXAMPLES: Mapping[str, tuple[str, str]] = {
     "pydantic-ai": ("holdfast.adapters.pydantic_ai", "examples/07_a_pydantic_ai_agent.py"),
-    "langchain": ("holdfast.adapters.langchain", "examples/adapters/langchain.py"),
-    "openai-agents": ("holdfast.adapters.openai_agents", "examples/adapters/openai_agents.py"),
-    "google-adk": ("holdfast.adapters.google_adk", "examples/adapters/google_adk.py"),
-    "claude-agent-sdk": ("holdfast.adapters.claude_agent_sdk", "examples/adapters/claude_agent_sdk.py"),
+    "langchain": ("holdfast.adapters.langchain", "examples/adapters/langchain_agent.py"),
+    "openai-agents": ("holdfast.adapters.openai_agents", "examples/adapters/openai_agents_agent.py"),
+    "google-adk": ("holdfast.adapters.google_adk", "examples/adapters/google_adk_agent.py"),
+    "claude-agent-sdk": ("holdfast.adapters.claude_agent_sdk", "examples/adapters/claude_agent_sdk_agent.py"),
 }
 """By extra, the adapter and its example."""
 
