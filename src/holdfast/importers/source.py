@@ -165,13 +165,18 @@ def read_json_lines(path: Path, report: ReadReport, *, max_lines: int | None = N
                 report.damaged["not a JSON object"] += 1
 
 
-def first_line(path: Path, report: ReadReport) -> JsonFields:
-    """Return the first object of a file; an empty one, and note it, if the file cannot be opened."""
+def first_lines(path: Path, report: ReadReport) -> list[JsonFields]:
+    """Return the first objects of a file; none, and note it, if the file cannot be opened."""
     try:
-        return next(read_json_lines(path, ReadReport(), max_lines=1), NOTHING)
+        return list(read_json_lines(path, ReadReport(), max_lines=PEEKED_LINES))
     except OSError as error:
         report.unreadable.append(f"{path}: {error.strerror or error}")
-        return NOTHING
+        return []
+
+
+def first_of_type(lines: list[JsonFields], kind: str) -> JsonFields:
+    """Return the first of some lines that has a type, or an empty object: the line itself may be damaged."""
+    return next((line for line in lines if line.get("type") == kind), NOTHING)
 
 
 def _skip_line(file: BinaryIO, left: int) -> int:
