@@ -289,6 +289,7 @@ async def test_an_import_that_was_interrupted_continues(tmp_path: Path, monkeypa
     assert await lines_of(store, done.session) == CLAUDE_CODE
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this platform has no named pipes")
 def test_links_out_of_the_folder_pipes_and_unreadable_files_are_not_followed(tmp_path: Path) -> None:
     root, elsewhere = copy_of("pi", tmp_path), tmp_path / "elsewhere.jsonl"
     (path,) = root.glob(LINE_FILES["pi"])
