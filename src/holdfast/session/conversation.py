@@ -4,7 +4,8 @@ A conversation is bound to one scope of the log. The `Session` is the main agent
 own. All conversations of a session share one `SessionEngine`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -196,6 +197,17 @@ class Conversation:
             await self._builder.extend_ledger(scope)
             return places
 
+    @asynccontextmanager
+    async def one_write(self) -> AsyncGenerator[None]:
+        """Write the messages that are recorded inside together with the request that is prepared after them.
+
+        They are durable at the end of the block, also if an error ends it. Raises if they could not be written:
+        `ConcurrentWriteError` if another writer appended first, and then all of it is to be done again.
+        """
+        self._check_running()
+        async with self._log.deferring_messages():
+            yield
+
     @retried
     async def prepare(
         self,
@@ -322,6 +334,21 @@ class Conversation:
         """Compact exactly as `preview` said; raises `CompactionFailedError` if that is not possible any more."""
         options = RequestOptions(budget=budget, model=self.model, scope=self.scope)
         return await self._engine.requested.apply_preview(options, preview)
+
+    @retried
+    async def compact_with(
+        self, texts: Sequence[str], *, span: range, budget: int | Budget | None = None
+    ) -> log.CompactionCompleted:
+        """Compact what a preview showed, with texts of your own in place of its `replacement`.
+
+        `span` is that of the preview; if the conversation went on meanwhile, raises an error, and nothing has changed.
+        """
+        self._check_running()
+        edited = tuple(check_text("texts", text) for text in texts)
+        if not edited or not all(text.strip() for text in edited):
+            raise SettingsError("texts", "must be one or more texts that are not empty")
+        options = RequestOptions(budget=budget, model=self.model, scope=self.scope)
+        return await self._engine.requested.compact_with(options, edited, span)
 
     # Reading.
 
