@@ -407,8 +407,6 @@ class SessionLog:
         except BaseException as error:
             if deferred.records:
                 self._lose_deferred(error)
-                if isinstance(error, SequenceConflictError):
-                    raise ConcurrentWriteError(self.session) from error
             if not isinstance(error, SequenceConflictError):
                 raise
             # Back off with jitter so that conflicting writers do not retry in lockstep.
@@ -468,12 +466,13 @@ class SessionLog:
             await self._try_append(())
 
     def _lose_deferred(self, error: BaseException) -> None:
-        """Discard what is in memory, because the store does not have all of it."""
+        """Discard what is in memory, because the store does not have all of it; raises if another writer was first."""
         self.reset()
         self.is_loaded = False
         if isinstance(error, SequenceConflictError):
-            error = ConcurrentWriteError(self.session)
-        elif not isinstance(error, HoldfastError):
+            self._lost_messages = ConcurrentWriteError(self.session)
+            raise self._lost_messages from error
+        if not isinstance(error, HoldfastError):
             error = StoreUnavailableError(f"session {self.session!r}", "the last write was cancelled; send it again")
         self._lost_messages = error
 
