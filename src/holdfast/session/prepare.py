@@ -363,7 +363,7 @@ class RequestBuilder:
                 if await self._apply_step(step, plan_input, reason, may_wait=may_wait):
                     return None
                 plan_input = self.plan_input(options, calibration)
-        view = view.after_steps(before)
+        view = view if view is before else view.after_steps(before)
         return await self._finish(plan, view, plan_input, options, tuple(dict.fromkeys((*reasons, *view.reasons))))
 
     async def _finish_as_it_is(self, plan_input: PlanInput, options: RequestOptions) -> Request:

@@ -58,8 +58,6 @@ class View:
 
     def after_steps(self, before: "View") -> "View":
         """Return the view with the size of the one before the steps of a plan."""
-        if before is self:
-            return self
         return replace(
             self,
             tokens_before=before.tokens_before,
