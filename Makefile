@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 PROGRAMS := $(VENV)/installed-programs
 
-.PHONY: help setup chat view test suite coverage test-model lint ruff types check format bench bench-peers clients browser lab-report checklist crash torture torture-long demo clean
+.PHONY: help setup chat view test suite coverage test-model lint ruff types check format bench bench-peers clients imports examples browser lab-report checklist crash torture torture-long demo clean
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -106,8 +106,15 @@ bench-peers: $(STAMP)  ## Compare with all peers, each in its own environment, a
 view: $(PROGRAMS)  ## Open the stored sessions in a browser; ARGS='--from claude-code'
 	@$(BIN)/holdfast view $(ARGS)
 
-clients: $(STAMP)  ## Real coding agents through the gateway to an upstream double; HOLDFAST_CLIENTS=FOLDER has them, ONLY=codex,pi
-	@$(BIN)/python -m benchmarks.clients $(if $(ONLY),--only $(ONLY))
+clients: $(STAMP)  ## Real coding agents through the gateway to an upstream double; HOLDFAST_CLIENTS=FOLDER has them, ONLY=codex,pi, ROUND=budget or kill
+	@$(BIN)/python -m benchmarks.clients $(if $(ONLY),--only $(ONLY)) $(if $(ROUND),--round $(ROUND))
+
+imports: $(STAMP)  ## Import what real coding agents wrote, and compare; Codex recalls it over MCP; HOLDFAST_CLIENTS=FOLDER, ONLY=codex,pi
+	@$(BIN)/python -m benchmarks.clients.imports $(if $(ONLY),--only $(ONLY))
+	@$(BIN)/python -m benchmarks.clients.mcp
+
+examples: $(STAMP)  ## Each adapter's example in a clean environment with only its extra; EXTRAS='langchain google-adk'
+	@$(BIN)/python -m scripts.clean_examples $(EXTRAS)
 
 clean:  ## Remove .venv, what peers were installed into, and caches
 	@rm -rf $(VENV) .peers .pytest_cache .ruff_cache .hypothesis .coverage* build dist

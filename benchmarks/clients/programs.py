@@ -109,31 +109,23 @@ def _copilot(name: str, **environment: str) -> Program:
     )
 
 
+def _claude_code(name: str, **environment: str) -> Program:
+    return Program(
+        name=name,
+        packages=["@anthropic-ai/claude-code@2.1.325"],
+        command=["node_modules/.bin/claude"],
+        environment=lambda url: CLAUDE_ENVIRONMENT | {"ANTHROPIC_BASE_URL": url} | environment,
+        first=lambda prompt: ["-p", prompt],
+        resume=lambda prompt: ["-p", "-c", prompt],
+        fork=lambda prompt: ["-p", "-c", "--fork-session", prompt],
+        compact=["-p", "-c", "/compact"],
+        has_agents=True,
+    )
+
+
 PROGRAMS = (
-    Program(
-        name="claude-code",
-        packages=["@anthropic-ai/claude-code@2.1.325"],
-        command=["node_modules/.bin/claude"],
-        environment=lambda url: CLAUDE_ENVIRONMENT | {"ANTHROPIC_BASE_URL": url},
-        first=lambda prompt: ["-p", prompt],
-        resume=lambda prompt: ["-p", "-c", prompt],
-        fork=lambda prompt: ["-p", "-c", "--fork-session", prompt],
-        compact=["-p", "-c", "/compact"],
-        has_agents=True,
-    ),
-    Program(
-        name="claude-code-hints",
-        packages=["@anthropic-ai/claude-code@2.1.325"],
-        command=["node_modules/.bin/claude"],
-        environment=lambda url: (
-            CLAUDE_ENVIRONMENT | {"ANTHROPIC_BASE_URL": url, "CLAUDE_CODE_GATEWAY_HINT_HEADERS": "1"}
-        ),
-        first=lambda prompt: ["-p", prompt],
-        resume=lambda prompt: ["-p", "-c", prompt],
-        fork=lambda prompt: ["-p", "-c", "--fork-session", prompt],
-        compact=["-p", "-c", "/compact"],
-        has_agents=True,
-    ),
+    _claude_code("claude-code"),
+    _claude_code("claude-code-hints", CLAUDE_CODE_GATEWAY_HINT_HEADERS="1"),
     Program(
         name="codex",
         packages=["@openai/codex@0.166.0"],

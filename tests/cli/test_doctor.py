@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.apps.cli.main import main
+from holdfast.apps.gateway.access import Access
 from holdfast.session.log.event_log import now_ms
 from holdfast.session.session import Session
 from holdfast.testing.chat import user_message
 from holdfast.testing.endpoint import ScriptedEndpoint, sse_event, stream_response, text_chunk
+from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
+from tests.gateway.serving import running_gateway
 
 Captured = pytest.CaptureFixture[str]
 
@@ -218,3 +221,41 @@ def test_every_mcp_server_is_started_to_see_whether_it_can(home: Path, capsys: C
     gone, tides = about(findings, "mcp")
     assert (code, tides) == (1, ("ok", "tides starts"))
     assert (gone[0], gone[1].partition(":")[0]) == ("fail", "the MCP server 'gone' cannot start")
+
+
+ANSWER = b'{"choices": [{"index": 0, "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}]}'
+
+
+async def test_a_request_through_the_gateway_shows_that_it_answers_records_and_deletes(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setenv("HOLDFAST_CONTROL_TOKEN", "t0ken")
+    access = Access(control_token=os.environ["HOLDFAST_CONTROL_TOKEN"])
+    async with (
+        FaultyUpstream(FaultyAnswer(pieces=[ANSWER])) as upstream,
+        running_gateway(upstream.url, access=access) as url,
+    ):
+        code, findings = await asyncio.to_thread(checked, capsys, "--gateway", url, "--model", "openai:gpt-5")
+        upstream.answer = FaultyAnswer(status=401, pieces=[b'{"error": "no key"}'])
+        refused, problems = await asyncio.to_thread(checked, capsys, "--gateway", url)
+        sent = [json.loads(request.body) for request in upstream.requests]
+
+    assert [state for state, _ in about(findings, "gateway")] == ["ok", "ok"]
+    assert about(findings, "gateway")[1][1] == (
+        "2 messages were on record, and the request went out as it came; they are deleted again"
+    )
+    assert sent[0]["messages"] == [{"role": "user", "content": "Say ok."}]
+    assert (code, refused) == (1, 1), "the key of the model is missing here"
+    assert about(problems, "gateway")[0] == (
+        "fail",
+        f'{url}/v1/chat/completions answered 401: {{"error": "no key"}}; '
+        "check --upstream and the provider's key of the gateway",
+    )
+
+
+def test_a_gateway_that_does_not_run_is_named_with_the_way_to_start_it(capsys: Captured) -> None:
+    _, findings = checked(capsys, "--gateway", "http://127.0.0.1:1")
+
+    assert about(findings, "gateway") == [
+        ("fail", "no gateway answers at http://127.0.0.1:1; start one: holdfast gateway")
+    ]

@@ -199,6 +199,20 @@ async def test_a_compaction_of_the_client_leaves_everything_within_recall(record
         assert "the code word is marzipan" in str(await opened.session.recall("marzipan"))
 
 
+async def test_a_compaction_order_beside_a_running_turn_is_a_side_call_of_that_session(recorder: Recorder) -> None:
+    session_id = await answered(recorder, chat("hi"), "Hello there.")
+    turn = chat("hi", "Hello there.", "go on")
+    running = await recorder.receive(turn)
+    order = chat("hi", "Hello there.", "go on\n\nWrite down what was said.")
+    order = replace(order, headers={"x-interaction-type": "conversation-compaction"})
+    ordered = await answered(recorder, order, "All that was said, written down.")
+    await finish(running, turn, "Going on.", 2)
+
+    assert ordered == session_id
+    assert await messages(recorder, session_id) == ["hi", "Hello there.", "go on", "Going on."]
+    assert await kinds(recorder, session_id) == ["SideCallRecorded"]
+
+
 async def test_a_shared_cache_key_names_no_conversation(recorder: Recorder) -> None:
     key = {"prompt_cache_key": "my-application"}
     first = await answered(recorder, chat("hi", **key), "Hello there.")
@@ -357,3 +371,10 @@ async def test_an_answer_without_a_stream_is_recorded_like_one_with_a_stream(rec
     await exchange.finish("complete", 200)
 
     assert await messages(recorder, "s") == ["hi", "Hello there."]
+
+
+async def test_a_very_long_answer_is_recorded_whole(recorder: Recorder) -> None:
+    text = "word " * 20_000
+    session_id = await answered(recorder, chat("hi", name="s"), text)
+
+    assert await messages(recorder, session_id) == ["hi", text]

@@ -50,3 +50,15 @@ def test_an_agent_that_is_not_installed_is_named_with_the_way_to_install_it(tmp_
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (f"holdfast: wrap: there is no program 'gemini' on the path; {PROGRAMS['gemini'].install}\n")
+
+
+def test_a_gateway_that_does_not_start_says_why_once(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "claude"
+    program.parent.mkdir()
+    program.write_text("")
+    program.chmod(0o700)
+
+    done = wrapped(tmp_path, "claude", "--policy", "other", path=str(program.parent))
+
+    assert (done.returncode, done.stderr.count("holdfast:"), done.stderr.count("\n")) == (2, 1, 1)
+    assert done.stderr.startswith("holdfast: gateway: --preset: 'other' is not known")

@@ -1,5 +1,6 @@
 """Every message of a session that another program wrote is imported, in order, with calls, sub-agents, compactions."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -248,3 +249,44 @@ async def test_a_document_of_an_older_gemini_is_read_like_lines(tmp_path: Path) 
     (done,) = await import_all(store, tmp_path, "gemini")
 
     assert await lines_of(store, done.session) == ["main: user: Hello", "model: g", "main: assistant: Good day."]
+
+
+async def test_a_branch_to_which_the_user_returns_is_in_force_again(tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of("pi", tmp_path)
+    (path,) = root.glob("sessions/*/*.jsonl")
+    with path.open("a") as file:
+        said = {"role": "user", "content": "Buy it back"}
+        file.write(json.dumps({"type": "message", "id": "p20", "parentId": "p8", "message": said}) + "\n")
+
+    (done,) = await import_all(store, root, "pi")
+
+    assert (await lines_of(store, done.session))[len(PI) :] == [
+        "rewound to 6",
+        "main: user: Sell the boat",
+        "main: assistant: Sold. [100+7→5]",
+        "main: user: Buy it back",
+    ]
+
+
+async def test_bare_lines_of_the_first_versions_of_codex_are_read(tmp_path: Path) -> None:
+    folder, store = tmp_path / "2025/05/01", MemoryStore()
+    folder.mkdir(parents=True)
+    lines: list[object] = [
+        {"id": "0196", "timestamp": "2025-05-01T10:00:00Z", "instructions": "Be kind."},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello"}]},
+        {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "c1"},
+        {"type": "function_call_output", "call_id": "c1", "output": "ok"},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Good day."}]},
+    ]
+    (folder / "rollout-2025-05-01T10-00-00-0196.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+    (done,) = await import_all(store, tmp_path, "codex")
+
+    assert (done.session, done.found.title) == ("codex-0196", "Hello")
+    assert await lines_of(store, done.session) == [
+        "main: system: Be kind.",
+        "main: user: Hello",
+        "main: assistant: → c1 shell {}",
+        "main: tool: ← c1 ok",
+        "main: assistant: Good day.",
+    ]

@@ -4,7 +4,8 @@ A conversation is bound to one scope of the log. The `Session` is the main agent
 own. All conversations of a session share one `SessionEngine`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -195,6 +196,17 @@ class Conversation:
             places = await self._log.append_messages(events, decoded)
             await self._builder.extend_ledger(scope)
             return places
+
+    @asynccontextmanager
+    async def one_write(self) -> AsyncGenerator[None]:
+        """Write the messages that are recorded inside together with the request that is prepared after them.
+
+        They are durable at the end of the block, also if an error ends it. Raises if they could not be written:
+        `ConcurrentWriteError` if another writer appended first, and then all of it is to be done again.
+        """
+        self._check_running()
+        async with self._log.deferring_messages():
+            yield
 
     @retried
     async def prepare(

@@ -363,12 +363,7 @@ class RequestBuilder:
                 if await self._apply_step(step, plan_input, reason, may_wait=may_wait):
                     return None
                 plan_input = self.plan_input(options, calibration)
-        view = replace(
-            view,
-            tokens_before=before.tokens_before,
-            messages_before=before.messages_before,
-            is_before_counted=before.is_before_counted,
-        )
+        view = view if view is before else view.after_steps(before)
         return await self._finish(plan, view, plan_input, options, tuple(dict.fromkeys((*reasons, *view.reasons))))
 
     async def _finish_as_it_is(self, plan_input: PlanInput, options: RequestOptions) -> Request:
@@ -488,11 +483,8 @@ class RequestBuilder:
         )
         if options.encode_body is not None:
             event = self._with_body(event, request, scope, options.encode_body)
-        await self._log.append(
-            usage_measured_event(view, request.tokens, situation),
-            *(() if view.truncated is None else (view.truncated,)),
-            event,
-        )
+        measured = usage_measured_event(view, request.tokens, situation)
+        await self._append_request(scope, measured, *(() if view.truncated is None else (view.truncated,)), event)
         self.last_requests[scope] = sent
         if view.is_emergency:
             self._compactor.observers.start_memory_update()
@@ -501,6 +493,13 @@ class RequestBuilder:
             self._log.last_sent = tuple(request.messages), request.hashes, request.positions
         self._calibrator.record_request(options.served_model, request.tokens.counted, scope)
         return request
+
+    async def _append_request(self, scope: str, *events: log.Event) -> None:
+        try:
+            await self._log.append(*events)
+        except BaseException:
+            self._sent_bodies.forget(scope)  # the next one must not refer to a body that was not stored
+            raise
 
     def _with_body(
         self, event: log.RequestPrepared, request: Request, scope: str, encode_body: EncodeBody

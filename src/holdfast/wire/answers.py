@@ -87,49 +87,66 @@ class _ChatReader:
         self._answer = Answer()
         self._texts: dict[str, list[str]] = {}
         self._calls: dict[int, JsonObject] = {}
+        self._call_texts: dict[tuple[int, str], list[str]] = {}
+        """By index and member, the pieces of a call's name and of its arguments."""
         self._has_deltas = False
 
     def add(self, event: JsonObject) -> None:
+        # Nearly every event is one more piece of text, and nothing else in it matters.
+        try:
+            choice = event["choices"][0]
+            delta = choice["delta"]
+            text = delta["content"]
+            is_only_text = isinstance(text, str) and len(delta) == 1 and choice["finish_reason"] is None
+            if self._has_deltas and is_only_text and not choice["index"] and not event.get("usage"):
+                self._texts.setdefault("content", []).append(text)
+                return
+        except (KeyError, IndexError, TypeError):
+            pass
+        self._add_any(event)
+
+    def _add_any(self, event: JsonObject) -> None:
         if usage := event.get("usage"):
             self._answer.usage = _object(usage) or None
-        choice = next(iter(_objects(event.get("choices"))), JsonObject())
+        choice = _first_object(event.get("choices"))
         if not choice or choice.get("index"):
             return
         if not self._has_deltas:
             _read_names(self._answer, event)
-        self._has_deltas = True
-        if whole := _object(choice.get("message")):
-            self._answer.messages = [whole]
+            self._has_deltas = True
+        if (whole := choice.get("message")) and isinstance(whole, dict):
+            self._answer.messages = [cast("JsonObject", whole)]
             self._answer.is_complete = True
         if choice.get("finish_reason") is not None:
             self._answer.is_complete = True
-        delta = _object(choice.get("delta"))
-        for name in _APPENDED_TEXTS:
-            if isinstance(text := delta.get(name), str):
-                self._texts.setdefault(name, []).append(text)
-        if calls := delta.get("tool_calls"):
-            for number, piece in enumerate(_objects(calls)):
-                self._add_call(piece, number)
+        for name, value in _object(choice.get("delta")).items():
+            if isinstance(value, str):
+                if name in _APPENDED_TEXTS:
+                    self._texts.setdefault(name, []).append(value)
+            elif name == "tool_calls":
+                self._add_calls(_objects(value))
 
-    def _add_call(self, piece: JsonObject, number: int) -> None:
-        index = piece.get("index")
-        call = self._calls.setdefault(
-            index if isinstance(index, int) else number,
-            {"id": "", "type": "function", "function": {"name": "", "arguments": ""}},
-        )
-        call.update({key: value for key, value in piece.items() if value and key not in {"index", "function"}})
-        function = _object(piece.get("function"))
-        call["function"]["name"] += function.get("name") or ""
-        call["function"]["arguments"] += function.get("arguments") or ""
+    def _add_calls(self, pieces: list[JsonObject]) -> None:
+        for number, piece in enumerate(pieces):
+            given = piece.get("index")
+            index = given if isinstance(given, int) else number
+            call = self._calls.setdefault(index, {"id": "", "type": "function"})
+            call.update({key: value for key, value in piece.items() if value and key not in {"index", "function"}})
+            for name, value in _object(piece.get("function")).items():
+                if value and isinstance(value, str):
+                    self._call_texts.setdefault((index, name), []).append(value)
 
     def answer(self) -> Answer:
         answer = self._answer
         if answer.messages or not self._has_deltas:
             return answer
         message: JsonObject = {"role": "assistant", "content": None}
-        message |= {name: "".join(pieces) for name, pieces in self._texts.items()}
-        calls = [call for _, call in sorted(self._calls.items())]
-        calls = [call for call in calls if answer.is_complete or _is_json(call["function"]["arguments"])]
+        message |= {name: "".join(self._texts[name]) for name in _APPENDED_TEXTS if name in self._texts}
+        calls: list[JsonObject] = []
+        for index, call in sorted(self._calls.items()):
+            function = {name: "".join(self._call_texts.get((index, name), ())) for name in ("name", "arguments")}
+            if answer.is_complete or _is_json(function["arguments"]):
+                calls.append({**call, "function": function})
         if calls:
             message["tool_calls"] = calls
         if answer.is_complete or calls or any(self._texts.values()):
@@ -143,7 +160,9 @@ class _AnthropicReader:
     def __init__(self) -> None:
         self._answer = Answer()
         self._blocks: dict[int, JsonObject] = {}
-        self._arguments: dict[int, list[str]] = {}
+        self._texts: dict[int, dict[str, list[str]]] = {}
+        """By index and member, the pieces of a block's texts; those of its arguments are `partial_json`."""
+        self._citations: dict[int, list[object]] = {}
         self._ended: set[int] = set()
         self._usage: JsonObject = {}
 
@@ -177,24 +196,30 @@ class _AnthropicReader:
 
     def _add_delta(self, index: int, delta: JsonObject) -> None:
         block = self._blocks.setdefault(index, {})
-        if isinstance(pieces := delta.get("partial_json"), str):
-            self._arguments.setdefault(index, []).append(pieces)
-        elif delta.get("type") == "citations_delta":
-            block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
-        else:
-            for name, value in delta.items():
+        if delta.get("type") == "citations_delta":
+            self._citations.setdefault(index, []).append(delta.get("citation"))
+            return
+        for name, value in delta.items():
+            if isinstance(value, str):
                 if name != "type":
-                    before = block.get(name)
-                    block[name] = before + value if isinstance(before, str) and isinstance(value, str) else value
+                    self._texts.setdefault(index, {}).setdefault(name, []).append(value)
+            else:
+                block[name] = value
 
     def answer(self) -> Answer:
         answer = self._answer
         content: list[JsonObject] = []
         for index, block in sorted(self._blocks.items()):
-            arguments = "".join(self._arguments.get(index, ()))
+            texts = {name: "".join(pieces) for name, pieces in self._texts.get(index, {}).items()}
+            arguments = texts.pop("partial_json", "")
             is_ended = index in self._ended
             if block.get("type") in _NEEDS_ITS_END and not is_ended and not (arguments and _is_json(arguments)):
                 continue
+            for name, text in texts.items():
+                before = block.get(name)
+                block[name] = before + text if isinstance(before, str) else text
+            if citations := self._citations.get(index):
+                block["citations"] = [*(block.get("citations") or ()), *citations]
             if arguments:
                 block["input"] = json.loads(arguments) if _is_json(arguments) else {}
             content.append(block)
@@ -243,6 +268,8 @@ class _GeminiReader:
     def __init__(self) -> None:
         self._answer = Answer()
         self._parts: list[JsonObject] = []
+        self._texts: list[list[str]] = []
+        """For each part, the pieces of its text."""
 
     def add(self, event: JsonObject) -> None:
         answer = self._answer
@@ -255,13 +282,19 @@ class _GeminiReader:
             last = self._parts[-1] if self._parts else {}
             is_continued = "text" in last and "text" in part and "thoughtSignature" not in last
             if is_continued and bool(last.get("thought")) == bool(part.get("thought")):
-                self._parts[-1] = last | part | {"text": f"{last['text']}{part['text']}"}
+                self._parts[-1] = last | part
             else:
                 self._parts.append(part)
+                self._texts.append([])
+            self._texts[-1].append(str(part.get("text", "")))
 
     def answer(self) -> Answer:
         if self._parts or self._answer.is_complete:
-            self._answer.messages = [{"role": "model", "parts": self._parts}]
+            parts = [
+                part | {"text": "".join(pieces)} if len(pieces) > 1 else part
+                for part, pieces in zip(self._parts, self._texts, strict=True)
+            ]
+            self._answer.messages = [{"role": "model", "parts": parts}]
         return self._answer
 
 
@@ -281,6 +314,14 @@ def _read_names(answer: Answer, event: JsonObject) -> None:
 
 def _object(value: object) -> JsonObject:
     return cast("JsonObject", value) if isinstance(value, dict) else {}
+
+
+def _first_object(value: object) -> JsonObject:
+    """Return the first object of a list; an empty one if there is none."""
+    for one in cast("list[object]", value) if isinstance(value, list) else ():
+        if isinstance(one, dict):
+            return cast("JsonObject", one)
+    return {}
 
 
 def _objects(value: object) -> list[JsonObject]:

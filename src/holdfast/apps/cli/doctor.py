@@ -68,6 +68,7 @@ async def run_doctor(args: argparse.Namespace, store: Store) -> int:
     """Check versions, settings, model, store, clock and disk, and say how to fix each problem.
 
     holdfast doctor --ask
+    holdfast doctor --gateway
     """
     del store
     settings = settings_for(args, is_tolerant=True)
@@ -76,6 +77,11 @@ async def run_doctor(args: argparse.Namespace, store: Store) -> int:
     findings += [one async for one in _check_mcp_servers(settings)]
     findings += [one async for one in _check_store(settings)]
     findings += [*_check_clock(), *_check_disk(settings)]
+    if args.gateway:
+        from holdfast.apps.cli.gateway_check import check_gateway  # noqa: PLC0415 - only if it is asked for
+
+        found = await asyncio.to_thread(lambda: list(check_gateway(args.gateway.rstrip("/"), settings)))
+        findings += [DoctorFinding(one.state, "gateway", one.said, one.remedy) for one in found]
     if args.json:
         print_json([asdict(one) for one in findings])
     else:

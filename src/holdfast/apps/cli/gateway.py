@@ -43,7 +43,7 @@ async def run_gateway(args: argparse.Namespace, store: Store) -> int:
 
     keys = load_keys(args.keys) if args.keys else None
     access = Access(host=args.host, hosts=frozenset(settings.gateway_hosts), keys=keys)
-    token, token_file = control_token(await asyncio.to_thread(_token_file, settings))
+    token, token_file = control_token(await asyncio.to_thread(control_token_file, settings))
     app = gateway_app(
         store=settings.store,
         policy=settings.effective_policy,
@@ -150,7 +150,7 @@ def _named(texts: Sequence[str], place: str, form: str, example: str) -> dict[st
     return named
 
 
-def _token_file(settings: Settings) -> Path:
+def control_token_file(settings: Settings) -> Path:
     """Return the file with the token of the control API, beside the store."""
     store = open_store(settings.store)
     if isinstance(store, SqliteStore):

@@ -161,6 +161,8 @@ def _add_settings(commands: Subparsers) -> None:
     )
     doctor = _add_command(commands, "doctor", run_doctor)
     doctor.add_argument("--ask", action="store_true", help="also call the model once")
+    through = "also send a short request through a running gateway (default address: http://127.0.0.1:8787)"
+    doctor.add_argument("--gateway", nargs="?", const="http://127.0.0.1:8787", metavar="URL", help=through)
     for command in (config, models, doctor):
         command.set_defaults(needs_store=False)
         for setting in ("preset", "model"):

@@ -114,7 +114,7 @@ async def _gateway(args: argparse.Namespace) -> AsyncGenerator[str]:
     """Yield the address of a gateway: the one that runs, or one that runs as long as it is needed."""
     port = args.port or DEFAULT_PORT
     url = f"http://127.0.0.1:{port}"
-    is_running = await asyncio.to_thread(_is_gateway, url)
+    is_running = await asyncio.to_thread(is_gateway, url)
     options = [f"--{name}={value}" for name in ("store", "policy", "budget") if (value := getattr(args, name, None))]
     if is_running and not options:
         yield url
@@ -146,11 +146,11 @@ async def _started_url(process: asyncio.subprocess.Process) -> str:
                     drain = asyncio.ensure_future(process.stderr.read())  # so that its pipe never fills
                     drain.add_done_callback(lambda task: None if task.cancelled() else task.exception())
                     return text.removeprefix(LISTENING)
-                said.append(text)
+                said.append(text.removeprefix("holdfast: ").removeprefix("gateway: "))
     raise SettingsError("gateway", "; ".join(said) or f"did not start within {GATEWAY_START_SECONDS:.0f} seconds")
 
 
-def _is_gateway(url: str) -> bool:
+def is_gateway(url: str) -> bool:
     """Return whether one of our gateways answers at an address."""
     try:
         with urlopen(f"{url}/health", timeout=HEALTH_SECONDS) as answer:  # noqa: S310 - an address on loopback

@@ -66,13 +66,18 @@ class ClientBody:
     tools_slice: msgspec.Raw
     fields: JsonObject = field(default_factory=JsonObject)
     """Members that may name the conversation."""
+    _parsed: dict[int, JsonObject] = field(default_factory=dict[int, JsonObject])
 
     def message(self, index: int) -> JsonObject:
-        """Return a message after the leading ones; raises `ValueError` if it is not an object."""
+        """Return a message after the leading ones; raises `ValueError` if it is not an object. Each is parsed once."""
+        known = self._parsed.get(index)
+        if known is not None:
+            return known
         value = read_json(self.slices[index])
         if not isinstance(value, dict):
             raise ValueError(f"message {index} is not an object")  # noqa: TRY004 - the body is at fault, not the caller
-        return cast("JsonObject", value)
+        message = self._parsed[index] = cast("JsonObject", value)
+        return message
 
     def messages(self, start: int = 0, stop: int | None = None) -> list[JsonObject]:
         """Return the messages after the leading ones, from an index on and before another."""

@@ -117,10 +117,9 @@ def is_whole(request: Request, slices: Mapping[int, msgspec.Raw]) -> bool:
     between it and its provider, until it has to change anyway.
     """
     receipt = request.receipt
-    reduced = {*receipt.clipped, *receipt.elided}
-    for positions in (*receipt.compacted, *receipt.dropped):
-        reduced.update(positions)
-    return reduced.isdisjoint(slices)
+    shortened = {*receipt.clipped, *receipt.elided}
+    present = {*request.positions, *(repair.position for repair in receipt.repairs)}
+    return shortened.isdisjoint(slices) and present.issuperset(slices)
 
 
 def governed_body(raw: bytes, body: ClientBody, slices: Mapping[int, msgspec.Raw], request: Request) -> bytes:

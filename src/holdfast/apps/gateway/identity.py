@@ -263,8 +263,8 @@ def response_link(namespace: str, response_id: str) -> bytes:
 
 
 def essential_fingerprint(wire: Wire, native: JsonMapping) -> bytes | None:
-    """Return the fingerprint of what a message says; None for an item that clients may leave out later."""
-    if native.get("type") == "reasoning":
+    """Return the fingerprint of what a message says; None for an optional item."""
+    if is_optional(native):
         return None
     essential = canonical_message(_FORMATS[wire], native)
     try:
@@ -275,6 +275,11 @@ def essential_fingerprint(wire: Wire, native: JsonMapping) -> bytes | None:
         # Clients trim and join what a model said, but nobody edits only its white space.
         content = content.replace(b"\\n", b"").translate(None, b" ")
     return _digest(content)
+
+
+def is_optional(native: JsonMapping) -> bool:
+    """Return whether clients may leave an item out later, so that it has no place in the chain."""
+    return native.get("type") == "reasoning"
 
 
 def reasoning_key(native: JsonMapping) -> bytes:

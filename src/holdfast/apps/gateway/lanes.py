@@ -15,12 +15,13 @@ from itertools import pairwise
 import msgspec
 
 from holdfast.apps.gateway.client_body import ClientBody, texts_of
-from holdfast.apps.gateway.governing import GoverningChoice
+from holdfast.apps.gateway.governing import BodyExtras, GoverningChoice, extras_of
 from holdfast.apps.gateway.identity import (
     Agent,
     Chain,
     essential_fingerprint,
     is_from_model,
+    is_optional,
     is_prompt,
     reasoning_key,
 )
@@ -29,7 +30,7 @@ from holdfast.core.history.events import CompactionCompleted
 from holdfast.core.planning.policy import Policy
 from holdfast.session.conversation import Conversation
 from holdfast.session.session import Session
-from holdfast.wire.answers import JsonMapping, JsonObject, Wire
+from holdfast.wire.answers import JsonMapping, JsonObject
 
 MAX_SIDE_LISTS = 8
 
@@ -91,6 +92,7 @@ class Lane:
         self._slices: list[msgspec.Raw] = []
         self._lengths: list[int] = []
         self._agent_slices: tuple[list[msgspec.Raw], msgspec.Raw] | None = None
+        self._extras: BodyExtras | None = None
 
     def read(self, body: ClientBody) -> ClientList:
         """Return the list of a request; messages that came as the same bytes before are not parsed again."""
@@ -110,10 +112,10 @@ class Lane:
                 found[position] = listed.body.slices[index]
         return found
 
-    def note_reasoning(self, wire: Wire, natives: Sequence[JsonMapping], places: Sequence[int]) -> None:
+    def note_reasoning(self, natives: Sequence[JsonMapping], places: Sequence[int]) -> None:
         """Remember where items were recorded that have no place in the chain."""
         for native, place in zip(natives, places, strict=True):
-            if essential_fingerprint(wire, native) is None:
+            if is_optional(native):
                 self.reasoning_positions[reasoning_key(native)] = place
 
     def count_same(self, body: ClientBody) -> int:
@@ -130,13 +132,23 @@ class Lane:
     def keep(self, listed: ClientList) -> None:
         """Keep a list, to compare the next one with it."""
         body = listed.body
+        if not self._has_same_extras(body):
+            self._extras = None
         self._slices, self._lengths = body.slices, listed.lengths
         self._agent_slices = body.system_slices, body.tools_slice
 
+    def extras_of(self, body: ClientBody) -> BodyExtras:
+        """Return the system text and the tools of the list that was kept last; they are parsed when they change."""
+        if self._extras is None:
+            self._extras = extras_of(body)
+        return self._extras
+
     def agent_of(self, body: ClientBody) -> Agent:
         """Return the agent that speaks in a request."""
-        is_unchanged = self._agent_slices == (body.system_slices, body.tools_slice)
-        return self.agent if is_unchanged and self.agent else Agent.of(body)
+        return self.agent if self.agent and self._has_same_extras(body) else Agent.of(body)
+
+    def _has_same_extras(self, body: ClientBody) -> bool:
+        return self._agent_slices == (body.system_slices, body.tools_slice)
 
     def is_other_agent(self, body: ClientBody) -> bool:
         """Return whether a request comes from another agent than the one of this lane."""
@@ -159,6 +171,8 @@ class OpenSession:
     """The link of the last answer, while only memory has it."""
     window: str | None = None
     """Which window of its conversation the client was in."""
+    is_outdated: bool = False
+    """Whether a write failed, so that the session must be read again before it is used."""
     users: int = 0
     policy: Policy | None = None
     """The policy that was set last."""

@@ -11,11 +11,10 @@ the whole list is recorded then.
 
 import asyncio
 import hashlib
-import re
 import secrets
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
@@ -23,16 +22,14 @@ from time import monotonic
 from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
-import orjson
 
-from holdfast.apps.gateway.client_body import ClientBody, read_body, read_json, texts_of
+from holdfast.apps.gateway.client_body import ClientBody, read_body, texts_of
 from holdfast.apps.gateway.governing import (
     BINDING_BETA,
     COMPACTION_HEADER,
     NOTHING_REQUESTED,
     GoverningChoice,
     RequestedGoverning,
-    extras_of,
     governed_body,
     is_whole,
     model_of,
@@ -58,11 +55,11 @@ from holdfast.apps.gateway.identity import (
 )
 from holdfast.apps.gateway.lanes import ClientList, Lane, OpenSession
 from holdfast.apps.gateway.upstream_summarizer import ClientAccess, Payment
-from holdfast.apps.gateway.wires import header_line
-from holdfast.core.history.events import SideCallPurpose
+from holdfast.apps.gateway.wires import answer_events, header_line
+from holdfast.core.history.events import SideCallPurpose, Usage
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import PRESETS, Policy, policy_named
-from holdfast.errors import CompactionError, HoldfastError, RecordingError, SettingsError
+from holdfast.errors import CompactionError, ConcurrentWriteError, HoldfastError, RecordingError, SettingsError
 from holdfast.models.base import Summarizer
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.delegation import Delegate
@@ -85,6 +82,8 @@ Ending: TypeAlias = Literal["complete", "cut", "client_left", "refused"]
 MAX_HELD_SESSIONS = 256
 MAX_ANSWER_BYTES = 64 * 2**20
 """How much of an answer is kept to be recorded; a longer one is recorded as cut."""
+MAX_INLINE_ANSWER_BYTES = 1 << 18
+"""A larger answer is read in a thread."""
 MAX_ALIKE_SESSIONS = 64
 """How many conversations with the same answer are compared with a list."""
 MAX_RECENT = 256
@@ -95,10 +94,9 @@ MIN_SUMMARY_CHARS = 24
 MAX_DELEGATED_CHARS, FIRST_PROMPTS = 20_000, 3
 """How long a sub-agent's task may be, and among how many first messages it is looked for."""
 TOKEN_COUNT_PATHS = ("/count_tokens", ":countTokens", "/input_tokens")
+MAX_OVERTAKEN = 8
+"""How often a request is recorded again because another process was faster."""
 MAIN_LANE = ""
-
-
-_ONE_LINE_EVENT = re.compile(rb"^data: ?(\{.*)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +140,18 @@ class _Reading:
     signals: Signals
     start: bytes
     """The first link of its chain."""
+
+
+def _read_request(request: ClientRequest) -> _Reading | None:
+    """Return a request that was read; None if it has no messages of its wire."""
+    try:
+        body = read_body(request.wire, request.body)
+        signals = read_signals(request.session_in_path, request.headers, body)
+        if not body.slices or not body.message(len(body.slices) - 1):
+            return None
+    except (ValueError, msgspec.MsgspecError):
+        return None
+    return _Reading(request, body, signals, chain_start(request.namespace, request.wire))
 
 
 class Recorder:
@@ -192,19 +202,23 @@ class Recorder:
 
         A body that is no request of its wire is not recorded: its exchange has no session. The upstream will refuse it.
         """
+        reading = _read_request(request)
+        if reading is None:
+            exchange = Exchange(request)
+            if request.body:
+                exchange.headers["x-holdfast-error"] = f"not recorded: the body has no messages of {request.wire}"
+            return exchange
         try:
-            body = read_body(request.wire, request.body)
-            signals = read_signals(request.session_in_path, request.headers, body)
-            is_readable = bool(body.slices) and bool(body.message(len(body.slices) - 1))
-        except (ValueError, msgspec.MsgspecError):
-            return Exchange(request)
-        if not is_readable:
-            return Exchange(request)
-        reading = _Reading(request, body, signals, chain_start(request.namespace, request.wire))
-        try:
-            return await self.run_to_completion(self._receive(reading))
+            return await self.run_to_completion(self._receive_until_current(reading))
         except (HoldfastError, ValueError) as error:
             raise RecordingError(str(error)) from error
+
+    async def _receive_until_current(self, reading: _Reading) -> "Exchange":
+        """Record a request, and again if another process has written to its session meanwhile."""
+        for _ in range(MAX_OVERTAKEN):
+            with suppress(ConcurrentWriteError):
+                return await self._receive(reading)
+        return await self._receive(reading)
 
     async def close(self) -> None:
         """Finish what is being recorded, and close all sessions."""
@@ -254,6 +268,9 @@ class Recorder:
             if task is None:
                 task = self._opening[session_id] = asyncio.ensure_future(self._open_session(session_id))
             await asyncio.shield(task)
+        if opened.is_outdated:
+            await opened.session.refresh()
+            opened.is_outdated = False
         opened.users += 1
         self._open.move_to_end(session_id)
         return opened
@@ -328,15 +345,20 @@ class Recorder:
 
     async def _receive_named(self, reading: _Reading, session_id: str) -> "Exchange":
         async with self.session(session_id) as opened:
-            known = opened.session.history.format or reading.request.wire
-        if not known.startswith(reading.request.wire):
-            session_id = f"{session_id}.{reading.request.wire}"  # the client went on with another provider
-        async with self.session(session_id) as opened, opened.lock:
-            if opened.is_empty and not (reading.signals.agent or _purpose_without_history(reading)):
-                await self._copy_fork(reading, opened)
-            if "conversation" in reading.body.fields and reading.request.wire == "openai-responses":
-                return await self._record_continuation(reading, opened)
-            return await self._record(reading, opened)
+            known = opened.session.history.format
+            if known is None or known.startswith(reading.request.wire):
+                async with opened.lock:
+                    return await self._record_named(reading, opened)
+        # The client went on with another provider.
+        async with self.session(f"{session_id}.{reading.request.wire}") as opened, opened.lock:
+            return await self._record_named(reading, opened)
+
+    async def _record_named(self, reading: _Reading, opened: OpenSession) -> "Exchange":
+        if opened.is_empty and not (reading.signals.agent or _purpose_without_history(reading)):
+            await self._copy_fork(reading, opened)
+        if "conversation" in reading.body.fields and reading.request.wire == "openai-responses":
+            return await self._record_continuation(reading, opened)
+        return await self._record(reading, opened)
 
     async def _copy_fork(self, reading: _Reading, opened: OpenSession) -> None:
         """Begin a new session with the conversation that its first list continues, if another session has it."""
@@ -373,7 +395,8 @@ class Recorder:
                 async with self.session(session_id) as opened, opened.lock:
                     lane = await self._main_lane(opened, reading)
                     is_branch = not is_continued and lane.in_flight and not lane.is_other_agent(body)
-                    if not is_branch and not listed.has_prompt_after(opened.side_tips):
+                    is_new = is_branch or listed.has_prompt_after(opened.side_tips)
+                    if reading.signals.purpose or not is_new:
                         return await self._record(reading, opened)
         elif session_id := self._session_with_summary(reading):
             async with self.session(session_id) as opened, opened.lock:
@@ -468,7 +491,7 @@ class Recorder:
                 chain.add(fingerprint, from_model=is_from_model(wire, native))
                 lane.positions.append(position)
             elif not is_leading:
-                lane.note_reasoning(wire, [native], [position])
+                lane.note_reasoning([native], [position])
         opened.lanes[MAIN_LANE] = lane
         return lane
 
@@ -482,7 +505,7 @@ class Recorder:
         happened = await self._compare(reading, opened, lane, listed)
         if happened.side_call:
             return Exchange(reading.request, _SideSink(self, opened, reading, happened.side_call, listed.chain))
-        with self._dropping_lane(opened, MAIN_LANE):
+        async with self._writing(opened, MAIN_LANE, lane):
             await self._end_answered_delegates(opened, listed, shared)
             if happened.summary is not None:
                 natives = [*reading.body.leading_messages(), *reading.body.messages()]
@@ -496,19 +519,21 @@ class Recorder:
                     await opened.session.rewind(to=lane.positions[shared])
                 await self._append(opened, lane, listed, shared)
             await self._remember_client(reading, opened, lane)
-        lane.keep(listed)
+            lane.keep(listed)
+            exchange = await self._govern(reading, opened, lane, listed)
         self._remember_prompt(reading, opened, listed)
-        exchange = Exchange(reading.request, _LaneSink(self, opened, reading, MAIN_LANE, lane))
-        await self._govern(exchange, reading, opened, lane, listed)
+        exchange.record_with(_LaneSink(self, opened, reading, MAIN_LANE, lane))
         return exchange
 
-    @contextmanager
-    def _dropping_lane(self, opened: OpenSession, name: str) -> Generator[None]:
-        """Read a lane again from the log if recording fails half-way."""
+    @asynccontextmanager
+    async def _writing(self, opened: OpenSession, name: str, lane: Lane) -> AsyncGenerator[None]:
+        """Write new messages and the request with them at once; if that fails, the lane is read again from the log."""
         try:
-            yield
+            async with lane.conversation.one_write():
+                yield
         except BaseException:
             opened.lanes.pop(name, None)
+            opened.is_outdated = True
             raise
 
     async def _append(self, opened: OpenSession, lane: Lane, listed: ClientList, shared: int) -> None:
@@ -518,7 +543,7 @@ class Recorder:
         natives = [*leading, *listed.body.messages(first)]
         name = opened.session.history.format or _format_for(listed.body)
         places = await lane.conversation.record(natives, format=name) if natives else range(0)
-        lane.note_reasoning(listed.body.wire, natives[len(leading) :], places[len(leading) :])
+        lane.note_reasoning(natives[len(leading) :], places[len(leading) :])
         lengths = listed.lengths[first:]
         numbered = zip(places[len(leading) :], [shared, *lengths], lengths, strict=False)
         lane.chain = listed.chain
@@ -568,7 +593,7 @@ class Recorder:
         """Record a list that holds only what is new, because the provider keeps the rest."""
         lane = await self._main_lane(opened, reading)
         shared = len(lane.chain.links)
-        with self._dropping_lane(opened, MAIN_LANE):
+        async with self._writing(opened, MAIN_LANE, lane):
             await self._append(opened, lane, ClientList.read(reading.body, lane.chain.first(shared)), shared)
             await self._remember_client(reading, opened, lane)
         return Exchange(reading.request, _LaneSink(self, opened, reading, MAIN_LANE, lane))
@@ -589,12 +614,12 @@ class Recorder:
             context = opened.session.delegate(signals.agent_type, task=task, sees=SEES_NOTHING, adds_task_message=False)
             lane = Lane(await opened.delegates.enter_async_context(context), Chain(reading.start))
             shared = 0
-        with self._dropping_lane(opened, name):
+        async with self._writing(opened, name, lane):
             opened.lanes[name] = lane
             await self._append(opened, lane, listed, shared)
-        lane.keep(listed)
-        exchange = Exchange(reading.request, _LaneSink(self, opened, reading, name, lane))
-        await self._govern(exchange, reading, opened, lane, listed)
+            lane.keep(listed)
+            exchange = await self._govern(reading, opened, lane, listed)
+        exchange.record_with(_LaneSink(self, opened, reading, name, lane))
         return exchange
 
     # Governing.
@@ -642,17 +667,16 @@ class Recorder:
             return False
         return opened.summarizer.use(reading.request.wire, model, access, reading.request.body)
 
-    async def _govern(
-        self, exchange: "Exchange", reading: _Reading, opened: OpenSession, lane: Lane, listed: ClientList
-    ) -> None:
-        """Give an exchange the body that fits the budget: the client's own bytes where nothing had to change."""
-        wanted = reading.request.governing
+    async def _govern(self, reading: _Reading, opened: OpenSession, lane: Lane, listed: ClientList) -> "Exchange":
+        """Return an exchange with the body that fits the budget: the client's own bytes where nothing had to change."""
+        exchange, wanted = Exchange(reading.request), reading.request.governing
         choice = wanted.choice.otherwise(await self.stored_choice(opened))
         await self.use_policy(opened, choice, has_key=self._take_key(reading, opened))
         body, raw = reading.body, reading.request.body
-        extras, slices = extras_of(body), lane.recorded_slices(listed)
+        extras = lane.extras_of(body)
 
         def encode(prepared: Request) -> bytes:
+            slices = {} if prepared.receipt.is_unchanged else lane.recorded_slices(listed)
             is_changed = not is_whole(prepared, slices)
             exchange.body = governed_body(raw, body, slices, prepared) if is_changed else raw
             exchange.describe(prepared, has_compacted=is_changed or opened.has_compacted)
@@ -684,6 +708,7 @@ class Recorder:
             exchange.headers["x-holdfast-error"] = header_line(f"not governed: {error}")
         else:
             exchange.shrink = shrink if compacts else None
+        return exchange
 
     async def _compact_now(self, exchange: "Exchange", lane: Lane, budget: int | None) -> None:
         """Compact by rule before a request, because it says so; a model's summary would take too long here."""
@@ -760,10 +785,9 @@ class Recorder:
             if answer.usage:
                 await record_side_answer(opened.session, answer, "other")
         else:
-            usage = answer.usage if has_usage(answer) else None
-            name = opened.session.history.format
+            name, usage = opened.session.history.format, usage_of(answer)
             places = await lane.conversation.record(answer.messages, format=name, usage=usage, duration_ms=duration_ms)
-            lane.note_reasoning(wire, answer.messages, places)
+            lane.note_reasoning(answer.messages, places)
             for place, native in zip(places, answer.messages, strict=True):
                 if (fingerprint := essential_fingerprint(wire, native)) is not None:
                     lane.chain.add(fingerprint, from_model=True)
@@ -797,18 +821,19 @@ class Recorder:
 
 async def record_side_answer(session: Session, answer: Answer, purpose: SideCallPurpose) -> None:
     """Record an answer beside the conversation, with its cost."""
-    usage = answer.usage if has_usage(answer) else None
+    usage = usage_of(answer)
     if answer.messages or usage:
         await session.record_side_call(answer_text(answer), purpose=purpose, model=answer.model, usage=usage)
 
 
-def has_usage(answer: Answer) -> bool:
-    """Return whether an answer has a usage report that can be read."""
+def usage_of(answer: Answer) -> Usage | None:
+    """Return what an answer cost; None if there is no report, or none that can be read."""
+    if answer.usage is None:
+        return None
     try:
-        read_usage(answer.usage)
+        return read_usage(answer.usage)
     except SettingsError:
-        return False
-    return True
+        return None
 
 
 class _LaneSink:
@@ -850,14 +875,12 @@ class Exchange:
     """One request on record, and its answer as it arrives."""
 
     def __init__(self, request: ClientRequest, sink: _LaneSink | _SideSink | None = None) -> None:
-        self.session_id = sink.opened.id if sink else ""
+        self.session_id = ""
         """Empty if the request is not recorded."""
         self.request_id = secrets.token_hex(8)
         self._received = self.body = request.body
         """What to send: the client's own bytes where nothing was compacted."""
         self.headers: dict[str, str] = {"x-holdfast-request": self.request_id}
-        if sink:
-            self.headers["x-holdfast-session"] = self.session_id
         self.beta = ""
         """A feature of the provider that the body uses and the client has not named."""
         self.tokens = 0
@@ -865,10 +888,17 @@ class Exchange:
         self.shrink: Callable[[str, int], Awaitable[None]] | None = None
         """Makes `body` smaller after the provider refused it; raises `HoldfastError` if that does not help."""
         self._wire: Wire = request.wire
-        self._sink = sink
+        self._sink: _LaneSink | _SideSink | None = None
+        if sink is not None:
+            self.record_with(sink)
         self._chunks: list[bytes] = []
         self._size = 0
         self._started = monotonic()
+
+    def record_with(self, sink: _LaneSink | _SideSink) -> None:
+        """Say where the answer goes."""
+        self._sink, self.session_id = sink, sink.opened.id
+        self.headers["x-holdfast-session"] = self.session_id
 
     def describe(self, prepared: Request, *, has_compacted: bool) -> None:
         """Complete the body of a prepared request, and tell in headers what was done for it."""
@@ -899,34 +929,20 @@ class Exchange:
         except (HoldfastError, ValueError) as error:
             raise RecordingError(str(error)) from error
 
+    async def _read_answer(self) -> Answer:
+        raw, wire = b"".join(self._chunks), self._wire
+        if len(raw) <= MAX_INLINE_ANSWER_BYTES:
+            return read_answer(wire, answer_events(wire, raw))
+        return await asyncio.to_thread(lambda: read_answer(wire, answer_events(wire, raw)))
+
     async def _store(self, sink: _LaneSink | _SideSink, *, is_answer: bool) -> None:
         try:
-            answer = read_answer(self._wire, answer_events(b"".join(self._chunks))) if is_answer else None
-            if answer is not None and has_usage(answer):
-                usage = read_usage(answer.usage)
+            answer = await self._read_answer() if is_answer else None
+            if answer is not None and (usage := usage_of(answer)) is not None:
                 self.tokens = usage.all_input_tokens + usage.output_tokens
             await sink.store(answer, int((monotonic() - self._started) * 1000))
         finally:
             await sink.recorder.release(sink.opened)
-
-
-def answer_events(raw: bytes) -> list[object]:
-    """Return the events of an answer: those of a stream, or the JSON of a response without one."""
-    start = raw[:64].lstrip()
-    if start.startswith((b"{", b"[")):
-        with suppress(ValueError):
-            whole = read_json(raw)
-            return list(whole) if is_list(whole) else [whole]
-        return []
-    # Nearly every event is one line: reading all of them at once takes a third of the time.
-    with suppress(ValueError):
-        return orjson.loads(b"[%s]" % b",".join(_ONE_LINE_EVENT.findall(raw)))
-    found: list[object] = []
-    for event in raw.replace(b"\r\n", b"\n").split(b"\n\n"):
-        data = b"\n".join(line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:"))
-        with suppress(ValueError):
-            found.append(read_json(data))
-    return found
 
 
 def _says_something(answer: Answer) -> bool:

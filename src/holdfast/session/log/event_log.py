@@ -23,6 +23,7 @@ from holdfast.core.history.history import History
 from holdfast.core.history.snapshot import pack_positions, unpack_positions
 from holdfast.errors import (
     ConcurrentWriteError,
+    HoldfastError,
     MalformedInputError,
     MissingBlobError,
     NotInMemoryError,
@@ -39,7 +40,7 @@ from holdfast.session.log.index_text import index_entries
 from holdfast.session.log.records import StoredLog, encode_event
 from holdfast.session.log.session_snapshot import SessionSnapshot, decode_snapshot, encode_snapshot
 from holdfast.session.subscription import EventPublisher
-from holdfast.stores.base import IndexEntry, Snapshot, Store, StoredRecord
+from holdfast.stores.base import IndexEntry, JsonRecord, Snapshot, Store, StoredRecord
 from holdfast.stores.retention import record_retention
 from holdfast.wire.formats import format_named
 from holdfast.wire.signals import message_signals
@@ -68,6 +69,14 @@ class _UnconfirmedAppend(NamedTuple):
 
     log_position: int
     events: tuple[log.MessageAppended, ...]
+
+
+class _DeferredMessages(NamedTuple):
+    """Messages that the history has and the store has not: they are written with the next append."""
+
+    events: Sequence[log.MessageAppended] = ()
+    records: Sequence[JsonRecord] = ()
+    entries: Sequence[IndexEntry] = ()
 
 
 class SessionLock:
@@ -121,6 +130,12 @@ class SessionLog:
         """Whether the log was read before; the history may still lack what other writers have appended since."""
         self._retention_days: int | None = None
         self._is_retention_recorded = False
+        self._deferring_task: asyncio.Task[object] | None = None
+        """The task whose messages wait for its next append."""
+        self._deferred_messages: list[tuple[int, log.MessageAppended]] = []
+        """The messages of that task with their positions, those that are written included."""
+        self._lost_messages: HoldfastError | None = None
+        """Why messages that waited could not be written."""
         self.reset()
 
     @asynccontextmanager
@@ -160,6 +175,7 @@ class SessionLog:
         self._log_positions = array("q")
         """The place of each message in the log."""
         self._unconfirmed: _UnconfirmedAppend | None = None
+        self._deferred = _DeferredMessages()
         self._snapshot_length = 0
         self._load_count = FIRST_LOAD_MESSAGES
         self._cache_limit = MAX_EXTRA_CACHED
@@ -191,6 +207,7 @@ class SessionLog:
 
     async def refresh(self) -> int:
         """Apply what other writers have appended since, and return the number of events."""
+        await self._write_deferred()
         was_loaded = self.is_loaded
         if not was_loaded:
             await self._load_snapshot()
@@ -287,18 +304,10 @@ class SessionLog:
         if not events:
             return range(len(self.history), len(self.history))
         for conflicts in range(MAX_CONFLICTS):
-            start = len(self.history)
-            observed = [*enumerate(messages, start)]
-            if self.history.recall_marks.open_calls or any(message.outline.call_ids for message in messages):
-                marks = self.history.recall_marks.for_unrecorded()
-                observed = [
-                    (position, marks.observe(message, position, event.scope))
-                    for event, (position, message) in zip(events, observed, strict=True)
-                ]
-            if sum(sum(message.outline[-2:]) for _, message in observed) <= MAX_INLINE_CHARS:
-                index = index_entries(observed)
-            else:
-                index = await plan_in_thread(partial(index_entries, observed))
+            start, index = len(self.history), await self._index_entries(events, messages)
+            if self._deferring_task is not None and self._deferring_task is asyncio.current_task():
+                self._defer(events, messages, index)
+                return range(start, start + len(events))
             try:
                 is_appended = await self._try_append(
                     events, messages, index, must_be_current=must_be_current, conflicts=conflicts
@@ -309,7 +318,7 @@ class SessionLog:
             if is_appended:
                 places, log_position = range(start, start + len(events)), self.stored.length - len(events)
                 try:
-                    await self._after_append(events, places)
+                    await self._after_append([*zip(places, events, strict=True)])
                 except asyncio.CancelledError:
                     self._unconfirmed = _UnconfirmedAppend(log_position, tuple(events))
                     raise
@@ -319,11 +328,26 @@ class SessionLog:
         actual = await self.store.length(self.session)
         raise SequenceConflictError(self.session, expected=self.stored.length, actual=actual)
 
-    async def _after_append(self, events: Sequence[log.MessageAppended], places: range) -> None:
+    async def _index_entries(
+        self, events: Sequence[log.MessageAppended], messages: Sequence[Message]
+    ) -> Sequence[IndexEntry]:
+        """Return what a search finds in messages that come next."""
+        observed = [*enumerate(messages, len(self.history))]
+        if self.history.recall_marks.open_calls or any(message.outline.call_ids for message in messages):
+            marks = self.history.recall_marks.for_unrecorded()
+            observed = [
+                (position, marks.observe(message, position, event.scope))
+                for event, (position, message) in zip(events, observed, strict=True)
+            ]
+        if sum(sum(message.outline[-2:]) for _, message in observed) <= MAX_INLINE_CHARS:
+            return index_entries(observed)
+        return await plan_in_thread(partial(index_entries, observed))
+
+    async def _after_append(self, messages: Sequence[tuple[int, log.MessageAppended]]) -> None:
         """Record what recorded messages say about their provider, and what is kept beside the log."""
         signals = [
             log.ProviderSignalled(signal=signal, payload={"position": position})
-            for position, event in zip(places, events, strict=True)
+            for position, event in messages
             for signal in message_signals(event.native)
         ]
         if signals:
@@ -373,11 +397,18 @@ class SessionLog:
         """
         records = [encode_event(event) for event in events]
         for event in events if must_be_current else ():
-            self.history.check(event)
-        place, time_ms = self.stored.length, self.clock()
+            # A request is always possible: it changes no context.
+            if not isinstance(event, log.UsageMeasured | log.RequestPrepared):
+                self.history.check(event)
+        deferred, time_ms = self._deferred, self.clock()
+        place = self.stored.length + len(deferred.records)
         try:
-            await self.stored.append(records, time_ms, index)
-        except SequenceConflictError:
+            await self.stored.append([*deferred.records, *records], time_ms, [*deferred.entries, *index])
+        except BaseException as error:
+            if deferred.records:
+                self._lose_deferred(error)
+            if not isinstance(error, SequenceConflictError):
+                raise
             # Back off with jitter so that conflicting writers do not retry in lockstep.
             seconds = min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2 ** min(conflicts, 6))
             await asyncio.sleep(random() * seconds)  # noqa: S311 - jitter needs no cryptography
@@ -385,13 +416,65 @@ class SessionLog:
                 raise UnknownSessionError(self.session) from None
             await self.refresh()
             return False
+        self._deferred = _DeferredMessages()
         for number, (event, message) in enumerate(zip_longest(events, messages), place):
             self._apply(event, time_ms, number, message)
         if self.history.entries.cached_count > self._cache_limit:
             self._evict()
-        if self.publisher.has_subscribers:
-            self.publisher.publish(events)
+        if self.publisher.callbacks or self.publisher.subscriptions:
+            self.publisher.publish([*deferred.events, *events])
         return True
+
+    @asynccontextmanager
+    async def deferring_messages(self) -> AsyncGenerator[None, None]:
+        """Write the messages that this task appends inside together with what it appends after them.
+
+        They are durable at the end, also if an error ends it; raises if they could not be written. Acquires the lock
+        itself.
+        """
+        if not self.is_loaded:
+            async with self.lock:
+                await self.refresh()
+        self._deferring_task, self._lost_messages = asyncio.current_task(), None
+        try:
+            yield
+        finally:
+            self._deferring_task = None
+            async with self.lock:
+                messages, self._deferred_messages = self._deferred_messages, []
+                await self._write_deferred()
+                if self._lost_messages is not None:
+                    raise self._lost_messages
+                await self._after_append(messages)
+
+    def _defer(
+        self, events: Sequence[log.MessageAppended], messages: Sequence[Message], index: Sequence[IndexEntry]
+    ) -> None:
+        records, time_ms, start = [encode_event(event) for event in events], self.clock(), len(self.history)
+        place = self.stored.length + len(self._deferred.records)
+        for number, (event, message) in enumerate(zip(events, messages, strict=True), place):
+            self._apply(event, time_ms, number, message)
+        known = self._deferred
+        self._deferred = _DeferredMessages(
+            (*known.events, *events), (*known.records, *records), (*known.entries, *index)
+        )
+        self._deferred_messages += zip(range(start, len(self.history)), events, strict=True)
+
+    async def _write_deferred(self) -> None:
+        """Write messages that wait for an append, if there are any."""
+        if self._deferred.records:
+            await self._try_append(())
+
+    def _lose_deferred(self, error: BaseException) -> None:
+        """Discard what is in memory, because the store does not have all of it; raises if another writer was first."""
+        self.reset()
+        self.is_loaded = False
+        if isinstance(error, SequenceConflictError):
+            self._lost_messages = ConcurrentWriteError(self.session)
+            raise self._lost_messages from error
+        if not isinstance(error, HoldfastError):
+            error = StoreUnavailableError(f"session {self.session!r}", "the last write was cancelled; send it again")
+        self._lost_messages = error
 
     def _evict(self) -> None:
         """Evict messages outside the view. Only writes call this: a read would evict what it has just loaded."""

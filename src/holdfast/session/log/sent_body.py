@@ -13,7 +13,7 @@ from typing import TypeAlias, cast
 
 from holdfast.core.history import events as log
 from holdfast.errors import MalformedInputError, NotInMemoryError
-from holdfast.wire.anthropic import drop_excess_cache_marks
+from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks
 
 BodyPiece: TypeAlias = Mapping[str, object]
 """`{"from": a, "to": b}` of the body before, `{"message": position}`, or `{"text": …}`.
@@ -122,7 +122,10 @@ def _changed_pieces(
             native = native_at(position)
         except NotInMemoryError:
             continue
-        for piece in ({"message": position}, {"message": position, "unmarked": True}):
+        pieces: list[BodyPiece] = [{"message": position}]
+        if count_cache_marks([native]):
+            pieces.append({"message": position, "unmarked": True})
+        for piece in pieces:
             encoded = _message_bytes(native, is_unmarked="unmarked" in piece)
             most = at if found else min(len(body), at + len(encoded) - 1)
             place = body.rfind(encoded, max(0, start - len(encoded) + 1), most)

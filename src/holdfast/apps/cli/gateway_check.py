@@ -1,0 +1,110 @@
+"""One request through a running gateway, and what became of it: for `holdfast doctor --gateway`."""
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from holdfast.apps.cli.gateway import control_token_file
+from holdfast.apps.cli.wrap import is_gateway
+from holdfast.apps.settings.models import bare_model_name, provider_of
+from holdfast.apps.settings.settings import Settings
+
+ANSWER_SECONDS = 60.0
+MAX_READ_BYTES = 1 << 20
+MAX_QUOTED_CHARS = 200
+PROMPT = "Say ok."
+
+
+class GatewayFinding(NamedTuple):
+    """What was found, whether it is well, and what to do about it."""
+
+    state: Literal["ok", "warn", "fail"]
+    said: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def quoted(self) -> str:
+        return " ".join(self.body.decode(errors="replace").split())[:MAX_QUOTED_CHARS]
+
+
+def check_gateway(url: str, settings: Settings) -> Iterator[GatewayFinding]:
+    """Send a prompt of two words through a gateway, look for it on record, and delete it again."""
+    if not is_gateway(url):
+        yield GatewayFinding("fail", f"no gateway answers at {url}", "start one: holdfast gateway")
+        return
+    session, (path, body) = f"doctor-{secrets.token_hex(4)}", _request(settings)
+    began = time.monotonic()
+    answer = _send(f"{url}/s/{session}{path}", body, {"content-type": "application/json"})
+    if answer.status == 200:  # noqa: PLR2004 - the status that means success
+        yield GatewayFinding("ok", f"{url}{path} answered in {time.monotonic() - began:.1f} s")
+    else:
+        remedy = "check --upstream and the provider's key of the gateway" if answer.status else "look at its output"
+        yield GatewayFinding("fail", f"{url}{path} answered {answer.status}: {answer.quoted}", remedy)
+    if problem := answer.headers.get("x-holdfast-error"):
+        yield GatewayFinding("fail", f"the request was forwarded, and {problem}", "check the store of the gateway")
+    elif "x-holdfast-session" not in answer.headers:
+        yield GatewayFinding(
+            "fail", "the answer does not say which session it belongs to", "is this a Holdfast gateway?"
+        )
+    else:
+        yield from _check_record(url, session, body, settings)
+
+
+def _check_record(url: str, session: str, body: bytes, settings: Settings) -> Iterator[GatewayFinding]:
+    token = os.environ.get("HOLDFAST_CONTROL_TOKEN") or _read(control_token_file(settings))
+    if not token:
+        said = "the control API was not asked, because there is no token"
+        yield GatewayFinding("warn", said, "set HOLDFAST_CONTROL_TOKEN, or use the same --store as the gateway")
+        return
+    base, headers = f"{url}/holdfast/v1/sessions/{session}", {"authorization": f"Bearer {token}"}
+    listed = _send(f"{base}/messages", None, headers)
+    if listed.status != 200:  # noqa: PLR2004 - as above
+        remedy = "set HOLDFAST_CONTROL_TOKEN to the token of that gateway"
+        yield GatewayFinding("fail", f"the control API answered {listed.status}: {listed.quoted}", remedy)
+        return
+    count = len(json.loads(listed.body)["messages"])
+    is_same = _send(f"{base}/requests/1", None, headers).body == body
+    deleted = _send(base, None, headers, "DELETE")
+    proof = "the request went out as it came" if is_same else "the bytes of the request differ"
+    said = f"{count} messages were on record, and {proof}; they are deleted again"
+    yield GatewayFinding("ok" if count and is_same and b"true" in deleted.body else "fail", said)
+
+
+def _request(settings: Settings) -> tuple[str, bytes]:
+    """Return a short request in the API of the model that is set."""
+    model, messages = bare_model_name(settings.model), [{"role": "user", "content": PROMPT}]
+    path = "/v1/messages" if provider_of(settings.model) == "anthropic" else "/v1/chat/completions"
+    return path, json.dumps({"model": model, "max_tokens": 16, "messages": messages}).encode()
+
+
+def _send(url: str, body: bytes | None, headers: Mapping[str, str], method: str | None = None) -> _Answer:
+    request = Request(url, body, dict(headers), method=method or ("POST" if body else "GET"))  # noqa: S310 - HTTP only
+    try:
+        with urlopen(request, timeout=ANSWER_SECONDS) as answer:  # noqa: S310 - as above
+            return _Answer(answer.status, answer.read(MAX_READ_BYTES), dict(answer.headers))
+    except HTTPError as error:
+        with error:
+            return _Answer(error.code, error.read(MAX_READ_BYTES), dict(error.headers))
+    except (URLError, OSError, ValueError) as error:
+        return _Answer(0, str(error).encode())
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""

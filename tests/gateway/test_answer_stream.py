@@ -1,0 +1,58 @@
+"""Events read from the bytes of an answer."""
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.apps.gateway.wires import answer_events
+from holdfast.wire.answers import read_answer
+
+
+def _text_event(text: str) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]}
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=6)
+DELTAS = st.one_of(
+    TEXTS.map(lambda text: {"content": text}),
+    st.just({"role": "assistant", "content": ""}),
+    st.just({"role": "assistant", "content": None}),
+    TEXTS.map(lambda text: {"reasoning_content": text}),
+    TEXTS.map(lambda text: {"content": text, "refusal": None}),
+    st.just({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]}),
+    st.just({}),
+)
+CHOICES = st.fixed_dictionaries(
+    {"index": st.sampled_from([0, 0, 0, 1]), "delta": DELTAS, "finish_reason": st.sampled_from([None, None, "stop"])},
+    optional={"logprobs": st.none()},
+)
+EVENTS = st.one_of(
+    CHOICES.map(lambda choice: {"id": "c", "model": "m", "choices": [choice], "obfuscation": "x"}),
+    TEXTS.map(_text_event),
+    TEXTS.map(lambda text: _text_event(text) | {"usage": None}),
+    st.just({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}),
+    st.just({"error": {"message": "overloaded"}}),
+)
+
+
+@given(events=st.lists(EVENTS, max_size=12), has_end=st.booleans(), is_ascii=st.booleans())
+def test_a_chat_stream_says_the_same_as_its_events_one_by_one(
+    events: list[dict[str, Any]], *, has_end: bool, is_ascii: bool
+) -> None:
+    lines = [b"data: " + json.dumps(event, ensure_ascii=is_ascii).encode() + b"\n\n" for event in events]
+    raw = b"".join(lines) + b"data: [DONE]\n\n" * has_end
+
+    assert read_answer("openai-chat", answer_events("openai-chat", raw)) == read_answer("openai-chat", events)
+
+
+def test_a_run_of_text_is_one_event() -> None:
+    def event(delta: dict[str, Any], reason: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": reason}
+        return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+
+    words = b"".join(event({"content": f"w{number} "}) for number in range(50))
+    raw = event({"role": "assistant", "content": ""}) + words + event({}, "stop") + b"data: [DONE]\n\n"
+
+    assert len(answer_events("openai-chat", raw)) == 4

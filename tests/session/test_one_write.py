@@ -1,0 +1,117 @@
+"""Messages and the request that follows them, written at once."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from holdfast import Session
+from holdfast.core.history.events import MessageAppended
+from holdfast.errors import ConcurrentWriteError, HoldfastError, StoreUnavailableError
+from holdfast.session.session import Session as OpenedSession
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.chat import assistant_message, user_message
+
+
+class NotedStore(MemoryStore):
+    """Notes the kinds of records in each append, and fails an append when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.appends: list[list[str]] = []
+        self.error: BaseException | None = None
+
+    async def append(self, session: str, records: Any, **rest: Any) -> int:
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        self.appends.append([str(record["type"]) for record in records])
+        return await super().append(session, records, **rest)
+
+
+async def said_in(session: OpenedSession) -> Sequence[object]:
+    return [message["content"] for message in await session.messages()]
+
+
+async def say_and_prepare(session: OpenedSession, *texts: str, budget: int | None = 16_000) -> None:
+    async with session.one_write():
+        await session.record([user_message(text) for text in texts])
+        if budget:
+            await session.prepare(budget)
+
+
+async def test_messages_and_the_request_after_them_are_one_append() -> None:
+    store = NotedStore()
+    async with Session.open("s", store=store) as session:
+        async with session.one_write():
+            places = await session.record([user_message("one"), user_message("two")])
+            request = await session.prepare(16_000)
+
+        assert (places, request.messages) == (range(2), [user_message("one"), user_message("two")])
+    assert store.appends == [["message.appended"] * 2 + ["session.usage_info", "request.prepared"]]
+
+
+async def test_messages_are_stored_though_their_request_cannot_be_prepared() -> None:
+    store = NotedStore()
+    async with Session.open("s", store=store) as session:
+        with pytest.raises(HoldfastError):
+            await say_and_prepare(session, "one", "word " * 3_000, budget=10)
+
+        assert await session.messages() == [user_message("one"), user_message("word " * 3_000)]
+    async with Session.open("s", store=store) as reopened:
+        assert len(await reopened.messages()) == 2
+
+
+@pytest.mark.parametrize("error", [StoreUnavailableError("store", "full"), asyncio.CancelledError()])
+@pytest.mark.parametrize("budget", [16_000, None])
+async def test_what_could_not_be_written_is_not_in_the_session_and_can_be_said_again(
+    error: BaseException, budget: int | None
+) -> None:
+    store = NotedStore()
+    async with Session.open("s", store=store) as session:
+        await session.record([user_message("before"), assistant_message("yes")])
+        store.error = error
+
+        with pytest.raises((StoreUnavailableError, asyncio.CancelledError)):
+            await say_and_prepare(session, "one", budget=budget)
+
+        assert await said_in(session) == ["before", "yes"]
+        assert await session.record([user_message("one")]) == range(2, 3)
+        assert await said_in(session) == ["before", "yes", "one"]
+
+
+async def test_another_writer_in_between_makes_the_block_fail_and_loses_nothing() -> None:
+    store = NotedStore()
+    async with Session.open("s", store=store) as session, Session.open("s", store=store) as other:
+        await other.record([user_message("of the other")])
+
+        with pytest.raises(ConcurrentWriteError):
+            await say_and_prepare(session, "mine")
+        await say_and_prepare(session, "mine")
+
+        assert await said_in(session) == ["of the other", "mine"]
+        assert await said_in(other) == ["of the other", "mine"]
+
+
+async def test_what_another_task_records_meanwhile_is_stored_when_it_returns() -> None:
+    store = NotedStore()
+    async with Session.open("s", store=store) as session:
+        async with session.one_write():
+            await session.record([user_message("waits")])
+            places = await asyncio.create_task(session.record([user_message("does not wait")]))
+            stored = await store.length("s")
+
+        assert (places, stored) == (range(1, 2), 2)
+        assert await said_in(session) == ["waits", "does not wait"]
+
+
+async def test_events_are_published_once_they_are_stored() -> None:
+    store, seen = NotedStore(), list[object]()
+    async with Session.open("s", store=store) as session:
+        session.on(lambda event: seen.append(type(event)))
+        async with session.one_write():
+            await session.record([user_message("one")])
+            before = [*seen]
+
+        assert (before, seen) == ([], [MessageAppended])
