@@ -92,8 +92,8 @@ bench: $(STAMP)  ## Speed compared with peers; WORKLOADS='a.jsonl b.jsonl' adds 
 bench-peers: $(STAMP)  ## Compare with all peers, each in its own environment, and write benchmarks/RESULTS.md; PEERS='langchain agno'
 	@$(BIN)/python -m benchmarks.beside $(PEERS) $(if $(PARTS),--only $(PARTS)) $(if $(JSON),--json $(JSON))
 
-clients: $(STAMP)  ## Real coding agents through the gateway to an upstream double; HOLDFAST_CLIENTS=FOLDER has them, ONLY=codex,pi
-	@$(BIN)/python -m benchmarks.clients $(if $(ONLY),--only $(ONLY))
+clients: $(STAMP)  ## Real coding agents through the gateway to an upstream double; HOLDFAST_CLIENTS=FOLDER has them, ONLY=codex,pi, ROUND=budget or kill
+	@$(BIN)/python -m benchmarks.clients $(if $(ONLY),--only $(ONLY)) $(if $(ROUND),--round $(ROUND))
 
 imports: $(STAMP)  ## Import what real coding agents wrote, and compare; Codex recalls it over MCP; HOLDFAST_CLIENTS=FOLDER, ONLY=codex,pi
 	@$(BIN)/python -m benchmarks.clients.imports $(if $(ONLY),--only $(ONLY))

@@ -152,16 +152,6 @@ def _changed_options(history: History, options: RequestOptions) -> list[log.Even
     return events
 
 
-def _counted_from(before: View, view: View) -> View:
-    """Return a view whose receipt tells what there was before the first step."""
-    return replace(
-        view,
-        tokens_before=before.tokens_before,
-        messages_before=before.messages_before,
-        is_before_counted=before.is_before_counted,
-    )
-
-
 LEDGER_SHARE, LEDGER_TAIL_SHARE = 0.5, 0.1
 """From the first share of the window on, messages are read for the ledger, except the newest, which have the second."""
 MAX_LEDGER_CHARS = 8_000
@@ -373,7 +363,7 @@ class RequestBuilder:
                 if await self._apply_step(step, plan_input, reason, may_wait=may_wait):
                     return None
                 plan_input = self.plan_input(options, calibration)
-        view = view if before is view else _counted_from(before, view)
+        view = view if view is before else view.after_steps(before)
         return await self._finish(plan, view, plan_input, options, tuple(dict.fromkeys((*reasons, *view.reasons))))
 
     async def _finish_as_it_is(self, plan_input: PlanInput, options: RequestOptions) -> Request:

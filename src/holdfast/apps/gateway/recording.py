@@ -82,6 +82,8 @@ Ending: TypeAlias = Literal["complete", "cut", "client_left", "refused"]
 MAX_HELD_SESSIONS = 256
 MAX_ANSWER_BYTES = 64 * 2**20
 """How much of an answer is kept to be recorded; a longer one is recorded as cut."""
+MAX_INLINE_ANSWER_BYTES = 1 << 18
+"""A larger answer is read in a thread."""
 MAX_ALIKE_SESSIONS = 64
 """How many conversations with the same answer are compared with a list."""
 MAX_RECENT = 256
@@ -927,9 +929,15 @@ class Exchange:
         except (HoldfastError, ValueError) as error:
             raise RecordingError(str(error)) from error
 
+    async def _read_answer(self) -> Answer:
+        raw, wire = b"".join(self._chunks), self._wire
+        if len(raw) <= MAX_INLINE_ANSWER_BYTES:
+            return read_answer(wire, answer_events(wire, raw))
+        return await asyncio.to_thread(lambda: read_answer(wire, answer_events(wire, raw)))
+
     async def _store(self, sink: _LaneSink | _SideSink, *, is_answer: bool) -> None:
         try:
-            answer = read_answer(self._wire, answer_events(self._wire, b"".join(self._chunks))) if is_answer else None
+            answer = await self._read_answer() if is_answer else None
             if answer is not None and (usage := usage_of(answer)) is not None:
                 self.tokens = usage.all_input_tokens + usage.output_tokens
             await sink.store(answer, int((monotonic() - self._started) * 1000))
