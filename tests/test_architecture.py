@@ -17,7 +17,9 @@ PACKAGE = SOURCE / "holdfast"
 LAYERS = (
     {"blocking", "compaction", "delegation", "gateway", "lab", "memory", "recall", "settings", "storage"},
     {"apps.cli"},
-    {"apps.chat", "apps.gateway", "apps.lab", "apps.mcp"},
+    {"apps.chat", "apps.gateway", "apps.mcp"},
+    {"apps.viewer"},
+    {"apps.lab", "apps.serving"},
     {"apps.settings"},
     {"adapters", "importers", "testing", "govern"},
     {"session"},
@@ -30,7 +32,8 @@ LAYERS = (
     {"core.conversation"},
     {"core.schema"},
     {"errors"},
-    {"redaction", "text"},
+    {"redaction"},
+    {"text"},
 )
 """From the top down: a package imports from the layers below its own, never from another package of the same layer."""
 PURE = (["core"], ["wire"])

@@ -17,6 +17,7 @@ PARTS = {
     "holdfast.adapters.langchain": ("langchain", "langchain", "the adapter for LangChain"),
     "holdfast.adapters.openai_agents": ("agents", "openai-agents", "the adapter for the OpenAI Agents SDK"),
     "holdfast.adapters.pydantic_ai": ("pydantic_ai", "pydantic-ai", "the adapter for pydantic-ai"),
+    "holdfast.apps.viewer": ("jinja2", "view", "the viewer"),
     "holdfast.apps.mcp": ("mcp", "mcp", "holdfast mcp"),
     "holdfast.gateway": ("starlette", "gateway", "the gateway"),
     "holdfast.stores.postgres_pool": ("psycopg", "postgres", "PostgreSQL"),

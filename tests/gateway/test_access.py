@@ -8,7 +8,6 @@ import pytest
 
 from holdfast.apps.gateway.access import (
     Access,
-    AccessDeniedError,
     KeyEntry,
     Keys,
     control_token,
@@ -16,6 +15,7 @@ from holdfast.apps.gateway.access import (
     key_hash,
     load_keys,
 )
+from holdfast.apps.serving import AccessDeniedError
 from holdfast.errors import SettingsError
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
 from tests.gateway.serving import ask, running_gateway

@@ -71,7 +71,7 @@ async def test_it_says_where_it_listens_and_where_its_token_is_and_finishes_stre
 
     assert (first.status, first.body, code) == (200, SSE[0], 0)
     token_file = tmp_path / "a.db.token"
-    assert lines == [f"holdfast: the token of the control API is in {token_file}"]
+    assert lines == [f"holdfast: the token of the control API, and of the pages at /ui, is in {token_file}"]
     assert token_file.stat().st_mode & 0o777 == 0o600
 
 

@@ -371,3 +371,10 @@ async def test_an_answer_without_a_stream_is_recorded_like_one_with_a_stream(rec
     await exchange.finish("complete", 200)
 
     assert await messages(recorder, "s") == ["hi", "Hello there."]
+
+
+async def test_a_very_long_answer_is_recorded_whole(recorder: Recorder) -> None:
+    text = "word " * 20_000
+    session_id = await answered(recorder, chat("hi", name="s"), text)
+
+    assert await messages(recorder, session_id) == ["hi", text]

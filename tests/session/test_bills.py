@@ -53,6 +53,30 @@ async def test_a_bill_is_believed_that_goes_up_and_down_with_what_is_sent(
     assert await paid(*bills) == learned
 
 
+async def test_many_bills_alike_are_written_a_few_times_and_another_one_at_once() -> None:
+    class Counted(MemoryStore):
+        written = 0
+
+        async def put_value(self, key: str, value: Any) -> None:
+            self.written += 1
+            await super().put_value(key, value)
+
+    store, served = Counted(), ServedModel("m")
+    meter = UsageCalibrator(store)
+
+    async def bill(sent: int, billed: int) -> None:
+        meter.record_request(served, sent)
+        await meter.record_usage(Usage(input_tokens=billed))
+
+    for _ in range(100):
+        await bill(1_000, 1_100)
+    alike = store.written
+    await bill(1_000, 1_400)
+
+    assert (alike, store.written) == (8, 9)
+    assert (await UsageCalibrator(store).calibration(served)).factor == (await meter.calibration(served)).factor
+
+
 async def billed_turns(session: Session, share: float, *, turns: int = 24) -> list[Request]:
     """Return the requests of a conversation for which a share of their tokens is billed."""
     requests: list[Request] = []

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from holdfast.core.history import events as log
 from holdfast.importers.source import (
-    PEEKED_LINES,
     FoundSession,
     JsonFields,
     LoggedItem,
@@ -26,7 +25,8 @@ from holdfast.importers.source import (
     count_of,
     delegated,
     files_below,
-    first_line,
+    first_lines,
+    hash_of,
     list_at,
     object_at,
     own_compaction,
@@ -67,22 +67,22 @@ def _find_sessions(root: Path, report: ReadReport) -> Iterator[FoundSession]:
     agents: dict[str, list[Path]] = {}
     for path in paths if root.is_dir() else sorted(root.parent.glob("agent-*.jsonl")):
         if path.name.startswith("agent-") and path.parent.name != "subagents":
-            first = first_line(path, report)
-            agents.setdefault(text_at(first, "sessionId"), []).append(path)
+            named = (text_at(line, "sessionId") for line in first_lines(path, report))
+            agents.setdefault(next(filter(None, named), ""), []).append(path)
     for path in paths:
         if path.name.startswith("agent-") or "subagents" in path.parts:
             continue
         own = path.with_suffix("") / "subagents"
         below = files_below(own, "agent-*.jsonl", report) if own.is_dir() and not own.is_symlink() else []
-        found = _peek(path, (path, *below, *agents.get(path.stem, [])))
+        found = _peek(path, (path, *below, *agents.get(path.stem, [])), report)
         if found is not None:
             yield with_file_facts(found)
 
 
-def _peek(path: Path, files: tuple[Path, ...]) -> FoundSession | None:
+def _peek(path: Path, files: tuple[Path, ...], report: ReadReport) -> FoundSession | None:
     """Return what the list of sessions shows of a log; None if it holds no conversation."""
     title, named, folder, model, is_session = "", "", "", "", False
-    for line in read_json_lines(path, ReadReport(), max_lines=PEEKED_LINES):
+    for line in first_lines(path, report):
         is_session = is_session or isinstance(line.get("sessionId"), str)
         named = text_at(line, "customTitle") or text_at(line, "aiTitle") or text_at(line, "summary") or named
         folder = folder or text_at(line, "cwd")
@@ -154,7 +154,8 @@ class _Reader:
     """By the uuid of an entry that is a block of an answer, the key of the answer."""
     time_ms: int = 1
     boundary: JsonFields = field(default_factory=dict[str, object])
-    shape: str = ""
+    shape: bytes = b""
+    """A hash of the system text and the tools."""
     side_chains: "dict[str, _SideChain]" = field(default_factory=dict[str, "_SideChain"])
     """By the uuid of an entry, the sub-agent in the main file that it belongs to."""
     open_chains: "list[_SideChain]" = field(default_factory=list["_SideChain"])
@@ -170,8 +171,8 @@ class _Reader:
                 yield from self.entry(line)
         yield from self.flush(is_end=True)
         for chain in self.open_chains:
-            yield from chain.reader.flush(is_end=True)
-            yield agent_finished(chain.reader.scope, chain.answer, chain.reader.time_ms, may_grow=True)
+            yield from chain.watched(chain.reader.flush(is_end=True))
+            yield agent_finished(chain.reader.scope, chain.answer, chain.reader.time_ms)
 
     def entry(self, line: JsonFields) -> Iterator[LoggedItem]:
         """Yield what one entry says."""
@@ -278,7 +279,7 @@ class _Reader:
     def _request_shape(self, line: JsonFields) -> Iterator[LoggedItem]:
         """Yield the system text and the tools of the next requests, where they have changed."""
         shape = object_at(line, "shape")
-        known = json.dumps(shape, sort_keys=True)
+        known = hash_of(json.dumps(shape, sort_keys=True))
         if known == self.shape:
             return
         self.shape = known
@@ -316,10 +317,7 @@ class _Reader:
             yield agent_started(scope, "agent", self.time_ms, task=task)
         self.side_chains[uuid] = chain
         chain.reader.time_ms = self.time_ms
-        for item in chain.reader.entry(line):
-            said = answer_in(item.event)
-            chain.answer = chain.answer if said is None else said
-            yield item
+        yield from chain.watched(chain.reader.entry(line))
 
 
 @dataclass(slots=True)
@@ -328,6 +326,13 @@ class _SideChain:
 
     reader: _Reader
     answer: str = ""
+
+    def watched(self, items: Iterator[LoggedItem]) -> Iterator[LoggedItem]:
+        """Yield items, and remember the last answer."""
+        for item in items:
+            said = answer_in(item.event)
+            self.answer = self.answer if said is None else said
+            yield item
 
 
 def _is_prompt(line: JsonFields) -> bool:

@@ -23,7 +23,9 @@ from holdfast.importers.source import (
     count_of,
     delegated,
     files_below,
-    first_line,
+    first_lines,
+    first_of_type,
+    hash_of,
     list_at,
     object_at,
     own_compaction,
@@ -44,8 +46,12 @@ _ANSWER_ITEMS = frozenset({
     "image_generation_call",
 })  # fmt: skip
 _OUTPUT_ITEMS = frozenset({"function_call_output", "custom_tool_call_output", "local_shell_call_output"})
+_BARE_KINDS = _ANSWER_ITEMS | _OUTPUT_ITEMS | {"message"}
+"""Items that the first versions wrote as lines of their own."""
 _PROGRAM_TEXTS = ("<environment_context>", "<user_instructions>", "<turn_aborted>", "# AGENTS.md instructions")
 """How user messages begin that older versions wrote by themselves, without saying so."""
+_STAMP_CHARS = len("rollout-2026-03-02T10-00-00-")
+"""How much of a file's name comes before the id of its session."""
 _PRIVATE_PREFIX = "internal_"
 """How the names of fields begin that the program keeps for itself."""
 
@@ -63,7 +69,7 @@ def _find_sessions(root: Path, report: ReadReport) -> Iterator[FoundSession]:
     for path, meta in metas.items():
         if _parent_thread(meta) or (root.is_file() and path.resolve() != root.resolve()):
             continue
-        title, model = _peek(path)
+        title, model = _peek(path, report)
         found = FoundSession(
             program=_NAME,
             id=text_at(meta, "id"),
@@ -84,10 +90,14 @@ def _sessions_folder(root: Path) -> Path:
 
 
 def _meta(path: Path, report: ReadReport) -> JsonFields:
-    """Return the first line's description of the session; empty if it has none."""
-    first = first_line(path, report)
-    meta = object_at(first, "payload") if first.get("type") == "session_meta" else NOTHING
-    return meta if text_at(meta, "id") else NOTHING
+    """Return a file's description of its session; only the id in the name of the file if that line is damaged."""
+    lines = first_lines(path, report)
+    meta = object_at(first_of_type(lines, "session_meta"), "payload")
+    if text_at(meta, "id") or not lines:
+        return meta
+    # The first versions wrote the description, and items of the Responses API, without saying what each line is.
+    bare = lines[0] if text_at(lines[0], "id") and "type" not in lines[0] else NOTHING
+    return {"id": path.stem[_STAMP_CHARS:], **bare}
 
 
 def _parent_thread(meta: JsonFields) -> str:
@@ -120,13 +130,15 @@ def _forked_from(meta: JsonFields, by_id: Mapping[str, Path], metas: Mapping[Pat
     return found
 
 
-def _peek(path: Path) -> tuple[str, str]:
+def _peek(path: Path, report: ReadReport) -> tuple[str, str]:
     """Return the title and the model of a session for the list of sessions."""
     title, model = "", ""
-    for line in read_json_lines(path, ReadReport(), max_lines=PEEKED_LINES):
-        payload = object_at(line, "payload")
+    for line in first_lines(path, report):
+        is_bare = line.get("type") in _BARE_KINDS
+        payload = line if is_bare else object_at(line, "payload")
         model = model or (text_at(payload, "model") if line.get("type") == "turn_context" else "")
-        if not title and line.get("type") == "response_item" and payload.get("role") == "user":
+        is_item = is_bare or line.get("type") == "response_item"
+        if not title and is_item and payload.get("role") == "user":
             title = "" if _is_by_program(payload) else title_of(_text_of(payload))
         if title and model:
             break
@@ -161,7 +173,7 @@ def _main_items(
             yield from reader.finish()
             event = log.Forked(parent=f"{_NAME}-{text_at(metas[one], 'id')}", at=0)
             yield LoggedItem(time_ms=reader.time_ms, event=event)
-    yield from reader.finish()
+    yield from reader.finish(is_end=True)
 
 
 def _scope(meta: JsonFields) -> str:
@@ -177,7 +189,7 @@ def _agent_name(meta: JsonFields) -> str:
 def _agent_items(path: Path, meta: JsonFields, scopes: Mapping[str, str], report: ReadReport) -> Iterator[LoggedItem]:
     """Yield what a sub-agent did, between its start and its end."""
     reader = _Reader(report, _scope(meta))
-    items = chain(reader.items(path, None), reader.finish())
+    items = chain(reader.items(path, None), reader.finish(is_end=True))
     return delegated(items, reader.scope, _agent_name(meta), scopes.get(_parent_thread(meta), log.MAIN))
 
 
@@ -195,9 +207,10 @@ class _Reader:
     """The last answer, until it is known that it is no summary for a compaction."""
     model: str = ""
     system: str = ""
-    keys: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
-    """By role and text, the key of a message."""
+    keys: dict[bytes, str] = field(default_factory=dict[bytes, str])
+    """By a hash of role and text, the key of a message."""
     count: int = 0
+    has_begun: bool = False
 
     def items(self, path: Path, stop: int | None) -> Iterator[LoggedItem]:
         """Yield what the lines of a file say, before the line with the ordinal `stop` if there is one."""
@@ -206,7 +219,12 @@ class _Reader:
             if stop is not None and isinstance(ordinal, int) and ordinal >= stop:
                 return
             self.time_ms = time_in(line.get("timestamp"), self.time_ms)
-            yield from self._line(line.get("type"), object_at(line, "payload"))
+            kind = line.get("type")
+            if kind in _BARE_KINDS or (kind is None and not self.has_begun):
+                yield from self._item(line) if kind in _BARE_KINDS else self._instructions(line)
+            else:
+                yield from self._line(kind, object_at(line, "payload"))
+            self.has_begun = True
 
     def _line(self, kind: object, payload: JsonFields) -> Iterator[LoggedItem]:
         match kind:
@@ -219,6 +237,8 @@ class _Reader:
                 yield from self._item(payload)
             case "token_usage_record":
                 yield from self._billed(object_at(payload, "usage"))
+            case "event_msg" if payload.get("type") == "task_complete":
+                yield from self.finish()
             case "event_msg" if payload.get("type") == "token_count":
                 yield from self._billed(object_at(payload, "info", "last_token_usage"))
             case "compacted":
@@ -250,7 +270,7 @@ class _Reader:
         self.count += 1
         key = text_at(native, "id") or str(self.count)
         if kind == "message":
-            self.keys.setdefault((text_at(native, "role"), _text_of(native)), key)
+            self.keys.setdefault(_content_hash(native), key)
         trust = "memory" if _is_by_program(payload) else None
         event = log.MessageAppended(format=_FORMAT, native=native, scope=self.scope, trust=trust)
         item = LoggedItem(time_ms=self.time_ms, event=event, key=key)
@@ -289,12 +309,13 @@ class _Reader:
         else:
             yield from step
 
-    def finish(self) -> Iterator[LoggedItem]:
-        """Yield everything that waits."""
-        yield from self.flush()
+    def finish(self, *, is_end: bool = False) -> Iterator[LoggedItem]:
+        """Yield everything that waits; at the end of the log, the turn may go on."""
+        waiting = list(self.flush())
         answer, self.answer = self.answer, None
         if answer is not None:
-            yield answer
+            waiting.insert(0, answer)
+        yield from (replace(item, may_grow=is_end) for item in waiting)
 
     def _compaction(self, payload: JsonFields) -> Iterator[LoggedItem]:
         text = text_at(payload, "message")
@@ -307,7 +328,7 @@ class _Reader:
         yield from self.finish()
         listed = [object_at(one) for one in list_at(payload, "replacement_history")]
         kept = {text_at(one, "id") for one in listed}
-        kept |= {key for one in listed if (key := self.keys.get((text_at(one, "role"), _text_of(one))))}
+        kept |= {key for one in listed if (key := self.keys.get(_content_hash(one)))}
         event = own_compaction((text,), program=_TITLE, scope=self.scope)
         yield LoggedItem(time_ms=self.time_ms, event=event, kept=frozenset(kept))
 
@@ -325,6 +346,10 @@ def _is_by_program(payload: JsonFields) -> bool:
     if any(authors):
         return "user" not in authors
     return _text_of(payload).lstrip().startswith(_PROGRAM_TEXTS)
+
+
+def _content_hash(native: JsonFields) -> bytes:
+    return hash_of(text_at(native, "role"), _text_of(native))
 
 
 def _text_of(native: Mapping[str, object]) -> str:

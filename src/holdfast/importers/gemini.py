@@ -25,7 +25,8 @@ from holdfast.importers.source import (
     count_of,
     delegated,
     files_below,
-    first_line,
+    first_lines,
+    hash_of,
     list_at,
     object_at,
     open_regular_file,
@@ -41,6 +42,7 @@ from holdfast.wire.json_reader import is_list, is_mapping
 
 _NAME, _TITLE = "gemini", "Gemini CLI"
 _FORMAT = "gemini-2"
+_CHATS_FOLDER = "chats"
 _PROGRAM_TEXTS = ("<session_context>", "<hook_context>")
 """How user messages begin that the program wrote by itself."""
 _SHOWN_KINDS = frozenset({"info", "error", "warning"})
@@ -58,11 +60,11 @@ def _find_sessions(root: Path, report: ReadReport) -> Iterator[FoundSession]:
         session = text_at(header, "sessionId")
         if header.get("kind") == "subagent":
             agents.setdefault(path.parent.name, []).append(path)
-        elif session and "chats" in path.parts and (root.is_dir() or root.name == path.name):
+        elif session and _CHATS_FOLDER in path.parts and (root.is_dir() or root.name == path.name):
             groups.setdefault(session, []).append((text_at(header, "startTime"), path, header))
     for session, group in groups.items():
         own = [path for _, path, _ in sorted(group, key=lambda one: one[:2])]
-        title, model = _peek(own[0])
+        title, model = _peek(own[0], report)
         found = FoundSession(
             program=_NAME,
             id=session,
@@ -76,10 +78,14 @@ def _find_sessions(root: Path, report: ReadReport) -> Iterator[FoundSession]:
 
 
 def _header(path: Path, report: ReadReport) -> JsonFields:
-    """Return the description of a session at the start of its file."""
-    return (
-        first_line(path, report) if path.suffix != ".json" else next(_lines(path, ReadReport(), max_lines=1), NOTHING)
-    )
+    """Return the description of a session; what its place says if that line is damaged."""
+    lines = first_lines(path, report) if path.suffix != ".json" else list(_lines(path, ReadReport(), max_lines=1))
+    header = next((line for line in lines if text_at(line, "sessionId")), NOTHING)
+    if header or not lines:
+        return header
+    is_agent = path.parent.parent.name == _CHATS_FOLDER
+    later = (text_at(line, "$set", "sessionId") for line in lines)
+    return {"sessionId": next(filter(None, later), path.stem), "kind": "subagent" if is_agent else "main"}
 
 
 def _project_folder(path: Path) -> str:
@@ -90,10 +96,11 @@ def _project_folder(path: Path) -> str:
     return printable(beside.read_text(encoding="utf-8", errors="replace")[:4_000].strip())
 
 
-def _peek(path: Path) -> tuple[str, str]:
+def _peek(path: Path, report: ReadReport) -> tuple[str, str]:
     """Return the title and the model of a session for the list of sessions."""
     title, summary, model = "", "", ""
-    for line in _lines(path, ReadReport(), max_lines=PEEKED_LINES):
+    lines = first_lines(path, report) if path.suffix != ".json" else _lines(path, ReadReport(), max_lines=PEEKED_LINES)
+    for line in lines:
         summary = text_at(line, "summary") or text_at(line, "$set", "summary") or summary
         model = model or text_at(line, "model")
         if not title and line.get("type") == "user":
@@ -130,9 +137,9 @@ def _read_session(found: FoundSession, report: ReadReport) -> Iterator[LoggedIte
     sources = [_Reader(report).items(own)]
     for path in agents:
         own_id = text_at(headers[path], "sessionId")
-        agent = names.get(own_id, "agent")
-        scope = f"{agent}:{own_id}"
-        sources.append(delegated(_Reader(report, scope).items([path]), scope, agent))
+        # The scope has no name in it: the name is known only once the call of the parent is on record.
+        scope = f"agent:{own_id}"
+        sources.append(delegated(_Reader(report, scope).items([path]), scope, names.get(own_id, "agent")))
     return iter(merge(*sources, key=lambda item: item.time_ms))
 
 
@@ -157,8 +164,8 @@ class _Reader:
     """The last message of the model, which may be written again with its calls."""
     listed: dict[str, None] = field(default_factory=dict[str, None])
     """The keys of the messages in the program's list, in order."""
-    said: dict[str, str] = field(default_factory=dict[str, str])
-    """By role and content, the key of each message."""
+    said: dict[bytes, str] = field(default_factory=dict[bytes, str])
+    """By a hash of role and content, the key of each message."""
     known: set[str] = field(default_factory=set[str])
     answered: set[str] = field(default_factory=set[str])
     """The ids of the calls whose results are known."""
@@ -170,7 +177,7 @@ class _Reader:
             self.listed = {}
             for line in _lines(path, self.report):
                 yield from self._line(line)
-            yield from self._flush(is_end=path == paths[-1])
+            yield from self._flush(is_end=True)
 
     def _line(self, line: JsonFields) -> Iterator[LoggedItem]:
         update = object_at(line, "$set")
@@ -194,10 +201,11 @@ class _Reader:
             self.report.note_version(line.get("version"))
 
     def _flush(self, *, is_end: bool = False) -> Iterator[LoggedItem]:
-        """Yield the last message of the model; at the end of the log it may still get its calls."""
+        """Yield the last message of the model; at the end of the log, one that is only thoughts will go on."""
         line, self.waiting = self.waiting, None
         if line is not None:
-            yield from (replace(item, may_grow=is_end) for item in self._message(line))
+            may_grow = is_end and not _text_of(line.get("content")) and not list_at(line, "toolCalls")
+            yield from (replace(item, may_grow=may_grow) for item in self._message(line))
 
     def _message(self, line: JsonFields) -> Iterator[LoggedItem]:
         """Yield a message, and the results of its calls."""
@@ -256,7 +264,7 @@ class _Reader:
             return
         self.known.add(key)
         native = {"role": role, "parts": parts}
-        self.said.setdefault(_content_key(role, parts), key)
+        self.said.setdefault(_content_hash(role, parts), key)
         trust = "memory" if is_note else None
         event = log.MessageAppended(format=_FORMAT, native=native, scope=self.scope, usage=usage, trust=trust)
         yield LoggedItem(time_ms=time_ms, event=event, key=key)
@@ -300,15 +308,15 @@ class _Reader:
         results = [text_at(part, "functionResponse", "id") for part in parts if "functionResponse" in part]
         if results and all(one in self.answered for one in results):
             return f"results:{own}"
-        return self.said.get(_content_key("model" if kind == "gemini" else "user", parts))
+        return self.said.get(_content_hash("model" if kind == "gemini" else "user", parts))
 
 
 def _call(call: JsonFields) -> JsonFields:
     return {"functionCall": {"id": call.get("id"), "name": call.get("name"), "args": object_at(call, "args")}}
 
 
-def _content_key(role: str, parts: list[JsonFields]) -> str:
-    return f"{role}:{json.dumps(parts, sort_keys=True)}"
+def _content_hash(role: str, parts: list[JsonFields]) -> bytes:
+    return hash_of(role, json.dumps(parts, sort_keys=True))
 
 
 def _parts(content: object) -> list[JsonFields]:

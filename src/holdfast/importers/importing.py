@@ -67,7 +67,7 @@ async def import_found(
     """Import what is new in a session of a program; raises `SettingsError` if it went on in the store."""
     session = session or found.session_id
     result = SessionImport(found, session)
-    key = session_value_key(session, "import")
+    key = import_key(session)
     known = await store.get_value(key)
     length = await store.length(session)
     if length and known is None:
@@ -108,6 +108,11 @@ async def import_found(
     if found.title and (result.is_new or text_at(known, "title") != found.title):
         await store.rename(session, found.title)
     return result
+
+
+def import_key(session: str) -> str:
+    """Return the key under which a store remembers the import of a session."""
+    return session_value_key(session, "import")
 
 
 def _file_facts(found: FoundSession) -> list[object]:
@@ -316,6 +321,9 @@ class _Writer:
         """Write the records that wait."""
         if not self._records:
             return
+        if not self.length:
+            # An import that is interrupted after its first records must be known as one.
+            await self._store.put_value(import_key(self._session), {"program": self._result.found.program})
         blobs: list[str] = []
         packed = [await extract_blob(self._store, record, blobs) for record in self._records]
         self.length = await self._store.append(

@@ -7,12 +7,11 @@ entry that it keeps.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.core.history import events as log
 from holdfast.importers.source import (
-    PEEKED_LINES,
     FoundSession,
     JsonFields,
     LoggedItem,
@@ -20,7 +19,8 @@ from holdfast.importers.source import (
     SourceProgram,
     count_of,
     files_below,
-    first_line,
+    first_lines,
+    first_of_type,
     list_at,
     object_at,
     own_compaction,
@@ -41,18 +41,20 @@ _IGNORED_KINDS = frozenset({"thinking_level_change", "custom", "label", "session
 def _find_sessions(root: Path, report: ReadReport) -> Iterator[FoundSession]:
     """Yield the sessions below a folder, or that of a file."""
     for path in [root] if root.is_file() else files_below(root, "*.jsonl", report):
-        first = first_line(path, report)
-        if first.get("type") != "session" or not text_at(first, "id"):
+        lines = first_lines(path, report)
+        first = first_of_type(lines, "session")
+        name = text_at(first, "id") or path.stem.partition("_")[2]
+        if not name or not (first or first_of_type(lines, "message")):
             continue
         title, named, model = "", "", ""
-        for line in read_json_lines(path, ReadReport(), max_lines=PEEKED_LINES):
+        for line in lines:
             named = text_at(line, "name") if line.get("type") == "session_info" else named
             model = model or text_at(line, "modelId") or text_at(line, "message", "model")
             if not title and text_at(line, "message", "role") == "user":
                 title = title_of(_text(object_at(line, "message").get("content")))
         found = FoundSession(
             program=_NAME,
-            id=text_at(first, "id"),
+            id=name,
             path=path,
             files=(path,),
             title=title_of(named) or title,
@@ -64,28 +66,29 @@ def _find_sessions(root: Path, report: ReadReport) -> Iterator[FoundSession]:
 
 def _read_session(found: FoundSession, report: ReadReport) -> Iterator[LoggedItem]:
     """Yield what happened in a session."""
-    return _Reader(report).items(found.path)
+    return _Reader(found.path, report).items()
 
 
 @dataclass(slots=True)
 class _Reader:
     """Reads the entries of a session."""
 
+    path: Path
     report: ReadReport
     time_ms: int = 1
     newest: str = ""
     """The id of the last entry."""
     parent_of: dict[str, str] = field(default_factory=dict[str, str])
-    messages: dict[str, LoggedItem] = field(default_factory=dict[str, LoggedItem])
-    """The messages by the id of their entry."""
+    messages: set[str] = field(default_factory=set[str])
+    """The ids of the entries that are messages."""
     in_force: dict[str, None] = field(default_factory=dict[str, None])
     """The ids of the messages of the branch in force, in order."""
     model: str = ""
     count: int = 0
 
-    def items(self, path: Path) -> Iterator[LoggedItem]:
-        """Yield what the entries of a file say."""
-        for line in read_json_lines(path, self.report):
+    def items(self) -> Iterator[LoggedItem]:
+        """Yield what the entries of the file say."""
+        for line in read_json_lines(self.path, self.report):
             self.time_ms = time_in(line.get("timestamp"), self.time_ms)
             kind = line.get("type")
             if kind == "session":
@@ -121,9 +124,18 @@ class _Reader:
         at = keys.index(parent) + 1 if parent in self.in_force else 0
         if at < len(keys):
             yield LoggedItem(time_ms=self.time_ms, event=log.Rewound(to=0), rewind_to=keys[at])
-        self.in_force = dict.fromkeys([*keys[:at], *reversed(again)])
-        for key in reversed(again):
-            yield replace(self.messages[key], time_ms=self.time_ms)
+        self.in_force = dict.fromkeys(keys[:at])
+        if again:
+            yield from self._say_again(set(again))
+
+    def _say_again(self, entries: set[str]) -> Iterator[LoggedItem]:
+        """Yield the messages of an earlier branch to which the user has returned; the file is read again for them."""
+        for line in read_json_lines(self.path, ReadReport()):
+            if not entries:
+                return
+            if (key := text_at(line, "id")) in entries:
+                entries.remove(key)
+                yield from self._entry(line, key)
 
     def _entry(self, line: JsonFields, key: str) -> Iterator[LoggedItem]:
         match line.get("type"):
@@ -178,9 +190,9 @@ class _Reader:
         self, key: str, native: JsonFields, *, usage: log.Usage | None = None, is_note: bool = False
     ) -> LoggedItem:
         event = log.MessageAppended(format=_FORMAT, native=native, usage=usage, trust="memory" if is_note else None)
-        item = self.messages[key] = LoggedItem(time_ms=self.time_ms, event=event, key=key)
+        self.messages.add(key)
         self.in_force[key] = None
-        return item
+        return LoggedItem(time_ms=self.time_ms, event=event, key=key)
 
 
 def _text(content: object) -> str:

@@ -12,6 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import reduce
+from hashlib import blake2b
+from operator import or_
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
@@ -164,13 +167,18 @@ def read_json_lines(path: Path, report: ReadReport, *, max_lines: int | None = N
                 report.damaged["not a JSON object"] += 1
 
 
-def first_line(path: Path, report: ReadReport) -> JsonFields:
-    """Return the first object of a file; an empty one, and note it, if the file cannot be opened."""
+def first_lines(path: Path, report: ReadReport) -> list[JsonFields]:
+    """Return the first objects of a file; none, and note it, if the file cannot be opened."""
     try:
-        return next(read_json_lines(path, ReadReport(), max_lines=1), NOTHING)
+        return list(read_json_lines(path, ReadReport(), max_lines=PEEKED_LINES))
     except OSError as error:
         report.unreadable.append(f"{path}: {error.strerror or error}")
-        return NOTHING
+        return []
+
+
+def first_of_type(lines: list[JsonFields], kind: str) -> JsonFields:
+    """Return the first of some lines that has a type, or an empty object: the line itself may be damaged."""
+    return next((line for line in lines if line.get("type") == kind), NOTHING)
 
 
 def _skip_line(file: BinaryIO, left: int) -> int:
@@ -186,7 +194,9 @@ def _skip_line(file: BinaryIO, left: int) -> int:
 
 def open_regular_file(path: Path) -> BinaryIO:
     """Open a file for reading; raises `OSError` for anything else, such as a pipe, which may never end."""
-    number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    # Not every platform has every flag; a pipe opened without O_NONBLOCK would wait for a writer.
+    flags = (getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+    number = os.open(path, reduce(or_, flags, os.O_RDONLY))
     file = os.fdopen(number, "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -239,29 +249,39 @@ def agent_started(scope: str, agent: str, time_ms: int, *, task: str, parent: st
     return LoggedItem(time_ms=time_ms, event=started)
 
 
-def agent_finished(scope: str, answer: str, time_ms: int, *, may_grow: bool = False) -> LoggedItem:
-    """Return the end of a sub-agent; `may_grow` if it may go on."""
+def agent_finished(scope: str, answer: str, time_ms: int) -> LoggedItem:
+    """Return the end of a sub-agent; one that has not answered may go on."""
     event = log.DelegationFinished(scope=scope, answer=answer, state="answered" if answer else "silent")
-    return LoggedItem(time_ms=time_ms, event=event, may_grow=may_grow)
+    return LoggedItem(time_ms=time_ms, event=event, may_grow=not answer)
 
 
 def delegated(items: Iterable[LoggedItem], scope: str, agent: str, parent: str = log.MAIN) -> Iterator[LoggedItem]:
     """Yield what a sub-agent did, between its start and its end; its first prompt is its task."""
-    answer, last = "", None
+    answer, last, opening = "", None, list[LoggedItem]()
+    is_started = False
     for item in items:
-        if last is None:
-            yield agent_started(scope, agent, item.time_ms, task=prompt_in(item.event), parent=parent)
-        answer = answer if (said := answer_in(item.event)) is None else said
         last = item
-        yield item
+        answer = answer if (said := answer_in(item.event)) is None else said
+        opening.append(item)
+        task = "" if is_started else prompt_in(item.event)
+        if task:
+            yield agent_started(scope, agent, opening[0].time_ms, task=task, parent=parent)
+            is_started = True
+        if is_started:
+            yield from opening
+            opening = []
     if last is not None:
-        yield agent_finished(scope, answer, last.time_ms, may_grow=True)
+        if not is_started:
+            yield agent_started(scope, agent, opening[0].time_ms, task="", parent=parent)
+            yield from opening
+        yield agent_finished(scope, answer, last.time_ms)
 
 
 def prompt_in(event: log.Event) -> str:
-    """Return the text of a message with the user's role; nothing for another event."""
+    """Return what was said to an agent; nothing for another event, or for a note of the program."""
     message = _decoded(event)
-    return message.text if message is not None and message.role == "user" else ""
+    is_note = isinstance(event, log.MessageAppended) and event.trust is not None
+    return message.text if message is not None and message.role == "user" and not is_note else ""
 
 
 def answer_in(event: log.Event) -> str | None:
@@ -342,10 +362,15 @@ def time_in(value: object, otherwise: int) -> int:
     return otherwise
 
 
+def hash_of(*texts: str) -> bytes:
+    """Return a hash of texts, which takes less memory than they do."""
+    return blake2b("\0".join(texts).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
 def title_of(text: str) -> str:
     """Return the first line of a text as the title of a session."""
     line = next((line for line in map(str.strip, text[:2_000].splitlines()) if line), "")
-    return printable(line)[:MAX_SESSION_TITLE_CHARS]
+    return " ".join(printable(line).split())[:MAX_SESSION_TITLE_CHARS]
 
 
 def printable(text: str) -> str:

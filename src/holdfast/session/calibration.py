@@ -125,8 +125,12 @@ class UsageCalibrator:
             return
         provenance = counter_for(served.model).provenance
         after = before.learn(counted=counted, reported=reported, provenance=provenance)
-        if after != before:
-            self._calibrations[served] = after
+        if after == before:
+            return
+        self._calibrations[served] = after
+        is_settled = after.factor == before.factor and after.samples > Calibration.SETTLED_SAMPLES
+        # One more report of the same is written rarely: it would be a write for every answer.
+        if not is_settled or after.samples & (after.samples - 1) == 0:
             fact: JsonRecord = {"factor": after.factor, "samples": after.samples, "spread": after.spread}
             await self._store.put_value(f"calibration:{served.key}", fact)
 

@@ -335,6 +335,21 @@ class Conversation:
         options = RequestOptions(budget=budget, model=self.model, scope=self.scope)
         return await self._engine.requested.apply_preview(options, preview)
 
+    @retried
+    async def compact_with(
+        self, texts: Sequence[str], *, span: range, budget: int | Budget | None = None
+    ) -> log.CompactionCompleted:
+        """Compact what a preview showed, with texts of your own in place of its `replacement`.
+
+        `span` is that of the preview; if the conversation went on meanwhile, raises an error, and nothing has changed.
+        """
+        self._check_running()
+        edited = tuple(check_text("texts", text) for text in texts)
+        if not edited or not all(text.strip() for text in edited):
+            raise SettingsError("texts", "must be one or more texts that are not empty")
+        options = RequestOptions(budget=budget, model=self.model, scope=self.scope)
+        return await self._engine.requested.compact_with(options, edited, span)
+
     # Reading.
 
     @locked

@@ -199,6 +199,8 @@ class RequestBuilder:
         self.prompt_limits: dict[str | None, int] = {}
         """By model, the largest prompt that the provider accepts, if the caller has named it."""
         self._extras_counter = ExtrasCounter()
+        self._resolved_budget: tuple[tuple[object, ...], Budget] | None = None
+        """The budget of the last request, with what it was resolved from."""
 
     @property
     def policy(self) -> Policy:
@@ -312,12 +314,12 @@ class RequestBuilder:
             self.prompt_limits[model] = Budget.resolve(max_prompt_tokens=max_prompt_tokens).tokens
 
     def _budget(self, options: RequestOptions) -> Budget:
-        return budget_for(
-            options.model,
-            options.budget,
-            max_prompt_tokens=self.prompt_limits.get(options.model),
-            unknown_window=self._compactor.policy.unknown_window,
-        )
+        model, given, limit = options.model, options.budget, self.prompt_limits.get(options.model)
+        key = model, given, type(given), limit, self._compactor.policy.unknown_window
+        if self._resolved_budget is None or self._resolved_budget[0] != key:
+            budget = budget_for(model, given, max_prompt_tokens=limit, unknown_window=key[-1])
+            self._resolved_budget = key, budget
+        return self._resolved_budget[1]
 
     def plan_input(self, options: RequestOptions, calibration: Calibration | None = None) -> PlanInput:
         """Return the input of the planning rules."""
@@ -346,9 +348,8 @@ class RequestBuilder:
             plan_input = self.plan_input(options, calibration)
         rounds, before = 0, None
         while True:
-            plan = make_plan(plan_input, policy)
             # Make a view before the steps too: if none is possible, this raises before anything is recorded.
-            view = await self._view(plan_input)
+            plan, view = await self._plan(plan_input)
             before = before or view
             if plan.now and has_open_round(view, plan_input, policy):
                 plan = after_open_round(plan)
@@ -361,12 +362,7 @@ class RequestBuilder:
                 if await self._apply_step(step, plan_input, reason, may_wait=may_wait):
                     return None
                 plan_input = self.plan_input(options, calibration)
-        view = replace(
-            view,
-            tokens_before=before.tokens_before,
-            messages_before=before.messages_before,
-            is_before_counted=before.is_before_counted,
-        )
+        view = view if view is before else view.after_steps(before)
         return await self._finish(plan, view, plan_input, options, tuple(dict.fromkeys((*reasons, *view.reasons))))
 
     async def _finish_as_it_is(self, plan_input: PlanInput, options: RequestOptions) -> Request:
@@ -378,13 +374,13 @@ class RequestBuilder:
         due = "; ".join(plan.reasons) or "the threshold of the policy is reached" if is_due else ""
         return replace(await self._finish(Plan(), view, plan_input, options, view.reasons), compaction_due=due)
 
-    async def _view(self, plan_input: PlanInput) -> View:
-        """Return the view of a request; one that has to be fitted is made in a thread."""
+    async def _plan(self, plan_input: PlanInput) -> tuple[Plan, View]:
+        """Return the plan and the view of a request; if the view has to be fitted, both are made in a thread."""
         policy, processors = self._compactor.policy, self.processors
         is_short = plan_input.tokens <= max(MAX_INLINE_TOKENS, plan_input.situation.limit)
         if is_short or processors != NO_PROCESSORS:  # the user's functions run where the user calls us
-            return view_of(plan_input, policy, processors)
-        return await plan_in_thread(lambda: view_of(plan_input, policy, processors))
+            return make_plan(plan_input, policy), view_of(plan_input, policy, processors)
+        return await plan_in_thread(lambda: (make_plan(plan_input, policy), view_of(plan_input, policy, processors)))
 
     async def extend_ledger(self, scope: str) -> None:
         """Read some messages for the ledger of the next compaction, so that it need not read them all at once.

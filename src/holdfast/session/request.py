@@ -73,9 +73,9 @@ def chain_hash(previous: str, payload: str) -> str:
 
 def encode_entry(entry: Entry, message_format: MessageFormat) -> Mapping[str, object]:
     """Return an entry as JSON; for an unedited message, the same object that came in."""
-    message = entry.message
-    if message.is_unedited and message.native is not None and not message.repair_notes:
-        return message.native
+    message, native = entry.message, entry.message.native
+    if native is not None and message.parts is message.decoded and not message.repair_notes:
+        return native
     return message_format.encode(message)
 
 
@@ -134,7 +134,7 @@ def encode_view(
             digest = known_hashes.get(position) or message_hash(native)
             known_hashes[position] = digest
         recorded = None if position is None else history.entries[position].message
-        is_kept = recorded is not None and (message.is_unedited or message is recorded)
+        is_kept = recorded is not None and (message is recorded or message.is_unedited)
         encoded.messages.append(native)
         encoded.hashes.append(digest)
         encoded.positions.append(position)
@@ -241,11 +241,20 @@ def request_prepared_event(
 
 def rebuild_request(event: log.RequestPrepared, history: History) -> tuple[list[Mapping[str, object]], str]:
     """Return the messages of a recorded request and their hash, from the history at that time."""
+    messages = [message for _, message in rebuild_messages(event, history)]
+    extras = encode_extras(history.session_state.extras_for(event.scope))
+    return messages, payload_hash(map(message_hash, messages), extras)
+
+
+def rebuild_messages(event: log.RequestPrepared, history: History) -> list[tuple[int | None, Mapping[str, object]]]:
+    """Return the messages of a recorded request, each with its position; None for one made for this request."""
     visible = history.context(event.scope).visible_entries()
+    positions: list[int | None] = []
     messages: list[Mapping[str, object]] = []
     for piece in event.view:
         made = piece.get("message")
         if isinstance(made, Mapping):
+            positions.append(None)
             messages.append({str(key): value for key, value in made.items()})  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
             continue
         first, last = piece.get("from"), piece.get("to")
@@ -253,10 +262,11 @@ def rebuild_request(event: log.RequestPrepared, history: History) -> tuple[list[
             entries = visible[first:last]
             if piece.get("withoutThinking"):
                 entries = [*map(_without_thinking, entries)]
+            positions += [entry.position for entry in entries]
             messages += [encode_entry(entry, history.message_format) for entry in entries]
     extras = history.session_state.extras_for(event.scope)
     messages = limit_cache_marks(messages, history.message_format, system=extras.system, tools=extras.tools)
-    return messages, payload_hash(map(message_hash, messages), encode_extras(extras))
+    return list(zip(positions, messages, strict=True))
 
 
 @lru_cache(maxsize=16)

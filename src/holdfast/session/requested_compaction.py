@@ -13,7 +13,7 @@ from pathlib import Path
 
 from holdfast.core.history import events as log
 from holdfast.core.history.events import Summary
-from holdfast.core.planning.changes import compaction_completed_event, lost_facts
+from holdfast.core.planning.changes import compaction_completed_event, lost_facts, with_measured_effect
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.replacement import digest_text
 from holdfast.core.planning.steps import CompactSpan, PlanInput
@@ -100,6 +100,29 @@ class RequestedCompaction:
         """Return what a compaction by rule would do, and record nothing."""
         options = replace(self._builder.with_last_budget(options), without_summarizer=True)
         return self._draft_event(*self._plan(options, "manual", is_preview=True))
+
+    @locked
+    async def compact_with(
+        self, options: RequestOptions, texts: tuple[str, ...], span: range
+    ) -> log.CompactionCompleted:
+        """Compact the span of a preview, and put texts of the caller in its place."""
+        options = replace(self._builder.with_last_budget(options), without_summarizer=True)
+        step, plan_input = self._plan(options, "manual", is_preview=True)
+        if step.span.positions != span:
+            raise CompactionFailedError("the conversation went on since the preview; look at a new one")
+        event = replace(
+            self._completed_event(step, plan_input),
+            success=True,
+            error=None,
+            replacement=texts,
+            quoted=(),
+            summary=Summary("\n".join(texts)),
+            reason="the summary was edited",
+        )
+        event = await self._compactor.observers.add_checkpoint(with_measured_effect(event, plan_input))
+        await self._compactor.record_completed(event)
+        await self._record_usage(event, options)
+        return event
 
     async def draft(self, options: RequestOptions, focus: str = "") -> log.CompactionCompleted:
         """Return what a compaction with a model's summary would do; raises as `compact` does, and records nothing."""

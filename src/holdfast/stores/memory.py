@@ -21,6 +21,8 @@ from holdfast.stores.base import (
 from holdfast.stores.encoding import sha256_hex
 from holdfast.stores.search_terms import SearchTerm, index_words, rarity_weight, search_terms
 
+_encode = json.JSONEncoder().encode
+
 
 @dataclass(slots=True)
 class _Log:
@@ -65,16 +67,18 @@ class MemoryStore:
         blobs: Sequence[str] = (),
     ) -> int:
         log, times = self._find_log(session), AppendTimes.of(time_ms, len(records))
-        lines = [(time, json.dumps(record)) for time, record in zip(times.each, records, strict=True)]
+        lines = [*zip(times.each, map(_encode, records), strict=True)]
         length = len(log.records) if log else 0
         if length != after:
             raise SequenceConflictError(session, expected=after, actual=length)
-        for missing in (digest for digest in blobs if digest not in self._blobs):
-            raise MissingBlobError(missing)
+        for digest in blobs:
+            if digest not in self._blobs:
+                raise MissingBlobError(digest)
         if log is None:
             log = self._logs[session] = _Log(session, times.first, times.latest)
         log.records += lines
-        log.texts.update((item.position, item.text) for item in index)
+        for item in index:
+            log.texts[item.position] = item.text
         log.blobs.update(blobs)
         log.updated_ms = max(log.updated_ms, times.latest)
         return len(log.records)
@@ -92,7 +96,7 @@ class MemoryStore:
         dropped: Sequence[str] = (),
     ) -> int:
         check_session_id(session)
-        lines = {position: json.dumps(record) for position, record in records.items()}
+        lines = {position: _encode(record) for position, record in records.items()}
         length = await self.append(session, [tombstone], after=after, time_ms=time_ms, index=index, blobs=blobs)
         log = self._logs[session]
         for position, line in lines.items():
@@ -189,7 +193,7 @@ class MemoryStore:
         return log.snapshot if log else None
 
     async def put_value(self, key: str, value: JsonRecord) -> None:
-        self._values[key] = json.dumps(value)
+        self._values[key] = _encode(value)
 
     async def get_value(self, key: str) -> JsonRecord | None:
         return json.loads(self._values[key]) if key in self._values else None

@@ -54,9 +54,12 @@ def detect_format(messages: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def _format_shown_by(native: Mapping[str, Any]) -> str | None:
+    role, content = native.get("role"), native.get("content")
+    if len(native) == 2 and isinstance(content, str):  # noqa: PLR2004 - a role and a text, as in most messages
+        return OpenAIChat.name if role in {"tool", "function"} else None
     if is_list(native.get("parts")):
         return PydanticAI.name if native.get("kind") in {"request", "response"} else "gemini"
-    role, kind, content = native.get("role"), native.get("type"), native.get("content")
+    kind = native.get("type")
     if role in {"tool", "function"} or "tool_calls" in native:
         return OpenAIChat.name
     types = {part.get("type") for part in content if is_mapping(part)} if is_list(content) else set[object]()

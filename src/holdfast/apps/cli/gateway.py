@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,10 +36,10 @@ async def run_gateway(args: argparse.Namespace, store: Store) -> int:
     del store
     settings = settings_for(args)
     from holdfast.apps.gateway.access import Access, control_token, load_keys  # noqa: PLC0415 - an extra
-    from holdfast.apps.gateway.app import gateway_app  # noqa: PLC0415 - as above
+    from holdfast.apps.gateway.app import gateway_app, stop_live_streams  # noqa: PLC0415 - as above
     from holdfast.apps.gateway.exchange import RelaySettings  # noqa: PLC0415 - as above
-    from holdfast.apps.gateway.server import serve_gateway  # noqa: PLC0415 - as above
     from holdfast.apps.gateway.upstream import PhaseTimeouts  # noqa: PLC0415 - as above
+    from holdfast.apps.serving import serve_app  # noqa: PLC0415 - as above
 
     keys = load_keys(args.keys) if args.keys else None
     access = Access(host=args.host, hosts=frozenset(settings.gateway_hosts), keys=keys)
@@ -66,8 +67,17 @@ async def run_gateway(args: argparse.Namespace, store: Store) -> int:
         ),
     )
     if token_file is not None:
-        warn(f"the token of the control API is in {token_file}")
-    return await serve_gateway(app, host=args.host, port=args.port, drain_seconds=settings.gateway_drain_seconds)
+        warn(f"the token of the control API, and of the pages at /ui, is in {token_file}")
+    return await serve_app(
+        app,
+        name="gateway",
+        host=args.host,
+        port=args.port,
+        remedy="choose another with --port and --host",
+        drain_seconds=settings.gateway_drain_seconds,
+        announce=lambda address: print(f"listening on {address}", file=sys.stderr, flush=True),
+        on_stop=lambda: stop_live_streams(app),
+    )
 
 
 def _policies(settings: Settings) -> dict[str, Policy]:

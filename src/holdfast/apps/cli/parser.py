@@ -23,6 +23,7 @@ Keep long conversations with a language model inside its context window; inspect
   holdfast wrap claude                     start a coding agent behind it
   holdfast doctor                          check the model, the store and the settings
   holdfast sessions                        list the stored sessions
+  holdfast view                            see them in the browser: what the model was sent, and why
   holdfast show report --json              show one of them, by the beginning of its id
   holdfast replay report --verify          check that every request is what was sent
   holdfast import --from claude-code       import the sessions that another program has left on this machine
@@ -180,6 +181,14 @@ def _add_lab(commands: Subparsers) -> None:
     add_tuning_arguments(_add_command(inner, "tune", lab_tune))
 
 
+def _add_view(commands: Subparsers) -> None:
+    from holdfast.apps.cli.view import add_view_arguments, view_sessions  # noqa: PLC0415 - as above
+
+    view = _add_command(commands, "view", view_sessions)
+    view.set_defaults(makes_store=True)
+    add_view_arguments(view)
+
+
 def _add_mcp(commands: Subparsers) -> None:
     from holdfast.apps.cli.mcp import serve_mcp  # noqa: PLC0415 - as above
 
@@ -199,6 +208,7 @@ COMMAND_GROUPS: Mapping[str, AddCommands] = {
     **dict.fromkeys(("consolidate", "memory"), _add_memory),
     **dict.fromkeys(("config", "models", "doctor"), _add_settings),
     "lab": _add_lab,
+    "view": _add_view,
 }
 """The function that adds each command."""
 

@@ -6,7 +6,6 @@ each key has a namespace of its own, whose conversations no other key reaches, a
 """
 
 import hmac
-import ipaddress
 import math
 import os
 import secrets
@@ -15,12 +14,12 @@ import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import cast
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
+from holdfast.apps.serving import AccessDeniedError, check_source, is_address, is_loopback
 from holdfast.core.schema import check_fields, integer_bounds
 from holdfast.errors import SettingsError
 from holdfast.stores.files import create_private_file, write_private_lines
@@ -29,16 +28,6 @@ CONTROL_TOKEN_VARIABLE = "HOLDFAST_CONTROL_TOKEN"  # noqa: S105 - the name of a 
 OWN_KEY_HEADER = "x-holdfast-key"
 KEY_PREFIX = "hf-"
 SECONDS_PER_DAY = 86_400
-SAFE_FETCH_SITES = frozenset({"same-origin", "none"})
-
-
-class AccessDeniedError(Exception):
-    """Raised when a request may not be served. The client gets the status and the text."""
-
-    def __init__(self, status: int, text: str, *, retry_after_seconds: int | None = None) -> None:
-        super().__init__(text)
-        self.status = status
-        self.retry_after_seconds = retry_after_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,23 +167,6 @@ def control_token(path: Path, environ: Mapping[str, str] | None = None) -> tuple
     return token, path
 
 
-@lru_cache(maxsize=256)
-def is_loopback(host: str) -> bool:
-    """Return whether a host name or address leads to this machine only."""
-    name = host.strip("[]").lower()
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    return _is_address(name) and ipaddress.ip_address(name).is_loopback
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """The rules that decide who is served."""
@@ -214,21 +186,14 @@ class Access:
 
     def check_source(self, headers: Mapping[str, str]) -> None:
         """Raise `AccessDeniedError` for a request of a web page, or one that was lured here by a foreign name."""
-        host = headers.get("host", "")
-        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-        if not self._is_own(name.lower()):
-            raise AccessDeniedError(403, f"this gateway is not called {host!r:.80}; see the setting gateway_hosts")
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-            raise AccessDeniedError(403, f"requests of the web page {origin!r:.80} are refused")
-        if headers.get("sec-fetch-site", "none") not in SAFE_FETCH_SITES:
-            raise AccessDeniedError(403, "requests of other web pages are refused")
+        check_source(headers, self.is_own_host, name="this gateway", hint="; see the setting gateway_hosts")
 
-    def _is_own(self, name: str) -> bool:
+    def is_own_host(self, name: str) -> bool:
+        """Return whether a host name, in small letters and without a port, leads to this server."""
         if is_loopback(name) or name in self.hosts:
             return True
         # Beyond loopback a key is needed, and a page that was lured here by DNS has a name, never an address.
-        return not is_loopback(self.host) and (_is_address(name.strip("[]")) or name == socket.gethostname().lower())
+        return not is_loopback(self.host) and (is_address(name.strip("[]")) or name == socket.gethostname().lower())
 
     def identify(self, headers: Mapping[str, str], query: str) -> Caller:
         """Return who sent a request to a provider; raises `AccessDeniedError`."""

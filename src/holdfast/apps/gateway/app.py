@@ -7,26 +7,32 @@ It runs under `holdfast gateway`, and mounts in any ASGI program:
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.apps.gateway.access import Access, AccessDeniedError
+from holdfast.apps.gateway.access import Access
 from holdfast.apps.gateway.control import control_routes
 from holdfast.apps.gateway.exchange import Relay, RelaySettings, headers_of
+from holdfast.apps.gateway.identity import session_id_for
 from holdfast.apps.gateway.recording import Recorder
 from holdfast.apps.gateway.telemetry.metrics import METRICS_TYPE, GatewayMetrics
 from holdfast.apps.gateway.telemetry.tracing import ExchangeTracer
 from holdfast.apps.gateway.upstream import PhaseTimeouts, UpstreamClient, Upstreams
 from holdfast.apps.gateway.upstream_summarizer import Payment
 from holdfast.apps.gateway.wires import destination_of, error_body
+from holdfast.apps.serving import AccessDeniedError
+from holdfast.apps.viewer.access import Reader, ViewerAccess
+from holdfast.apps.viewer.app import viewer_app
 from holdfast.core.planning.policy import Policy
 from holdfast.errors import HoldfastError
 from holdfast.models.base import Summarizer
+from holdfast.session.session import Session
 from holdfast.stores.base import Store
 
 NO_WEBSOCKETS = "this gateway speaks HTTP only; send the request with POST"
@@ -84,6 +90,12 @@ def gateway_app(
     async def show_metrics(_request: Request) -> Response:
         return Response(metrics.render(), media_type=METRICS_TYPE)
 
+    pages = viewer_app(
+        recorder.store,
+        access=ViewerAccess(path="/ui", identify=partial(_reader_of, rules)),
+        editor=RecorderEditor(recorder),
+        is_own_host=rules.is_own_host,
+    )
     routes = [
         Route("/", alive),
         Route("/health", alive),
@@ -91,12 +103,40 @@ def gateway_app(
         Route("/readyz", ready),
         Route("/metrics", show_metrics),
         *control_routes(recorder, rules),
+        Mount("/ui", pages),
         Route("/{path:path}", relay),
     ]
     app = Starlette(routes=routes, middleware=[Middleware(_SourceCheck, access=rules)], lifespan=_lifespan)
-    app.state.close_gateway = [recorder.close, client.close]
+    app.state.close_gateway = [pages.state.close, recorder.close, client.close]
     app.state.recorder = recorder
     return app
+
+
+class RecorderEditor:
+    """Changes sessions that the gateway holds open."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    @asynccontextmanager
+    async def session(self, session_id: str) -> AsyncGenerator[Session]:
+        """Hold a session open; the client's next list is then compared with what is left."""
+        async with self._recorder.session(session_id) as opened, opened.lock:
+            yield opened.session
+            opened.lanes.clear()
+
+    async def delete(self, session_id: str) -> None:
+        """Delete a session with everything that belongs to it."""
+        await self._recorder.delete(session_id)
+
+
+def _reader_of(access: Access, token: str) -> Reader | None:
+    """Return who signs in to the pages with the token of the control API, or with a key that may use it."""
+    try:
+        caller = access.check_control({"authorization": f"Bearer {token}"})
+    except AccessDeniedError:
+        return None
+    return Reader(session_id_for(caller.namespace, "") if caller.namespace else "", may_change=True)
 
 
 def stop_live_streams(app: Starlette) -> None:

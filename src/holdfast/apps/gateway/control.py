@@ -18,11 +18,12 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 
-from holdfast.apps.gateway.access import Access, AccessDeniedError, Caller
+from holdfast.apps.gateway.access import Access, Caller
 from holdfast.apps.gateway.governing import GoverningChoice
 from holdfast.apps.gateway.identity import session_id_for
 from holdfast.apps.gateway.recording import Recorder
 from holdfast.apps.gateway.wires import STREAM_TYPE
+from holdfast.apps.serving import AccessDeniedError
 from holdfast.core.history import events as log
 from holdfast.core.planning.change_receipt import ChangeReceipt
 from holdfast.core.recall.query import RecallQuery

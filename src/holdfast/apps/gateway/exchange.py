@@ -18,7 +18,7 @@ import aiohttp
 from multidict import CIMultiDict
 from starlette.types import Receive, Scope, Send
 
-from holdfast.apps.gateway.access import Access, AccessDeniedError, Caller
+from holdfast.apps.gateway.access import Access, Caller
 from holdfast.apps.gateway.encodings import (
     BodyTooLargeError,
     StreamDecompressor,
@@ -51,6 +51,7 @@ from holdfast.apps.gateway.wires import (
     header_line,
     is_event_boundary,
 )
+from holdfast.apps.serving import AccessDeniedError
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.redaction import redact_text
 from holdfast.wire.answers import Wire

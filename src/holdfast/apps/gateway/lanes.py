@@ -171,6 +171,8 @@ class OpenSession:
     """The link of the last answer, while only memory has it."""
     window: str | None = None
     """Which window of its conversation the client was in."""
+    is_outdated: bool = False
+    """Whether a write failed, so that the session must be read again before it is used."""
     users: int = 0
     policy: Policy | None = None
     """The policy that was set last."""

@@ -23,7 +23,6 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.apps.gateway.answer_stream import answer_events
 from holdfast.apps.gateway.client_body import ClientBody, read_body, texts_of
 from holdfast.apps.gateway.governing import (
     BINDING_BETA,
@@ -56,7 +55,7 @@ from holdfast.apps.gateway.identity import (
 )
 from holdfast.apps.gateway.lanes import ClientList, Lane, OpenSession
 from holdfast.apps.gateway.upstream_summarizer import ClientAccess, Payment
-from holdfast.apps.gateway.wires import header_line
+from holdfast.apps.gateway.wires import answer_events, header_line
 from holdfast.core.history.events import SideCallPurpose, Usage
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import PRESETS, Policy, policy_named
@@ -83,6 +82,8 @@ Ending: TypeAlias = Literal["complete", "cut", "client_left", "refused"]
 MAX_HELD_SESSIONS = 256
 MAX_ANSWER_BYTES = 64 * 2**20
 """How much of an answer is kept to be recorded; a longer one is recorded as cut."""
+MAX_INLINE_ANSWER_BYTES = 1 << 18
+"""A larger answer is read in a thread."""
 MAX_ALIKE_SESSIONS = 64
 """How many conversations with the same answer are compared with a list."""
 MAX_RECENT = 256
@@ -141,6 +142,18 @@ class _Reading:
     """The first link of its chain."""
 
 
+def _read_request(request: ClientRequest) -> _Reading | None:
+    """Return a request that was read; None if it has no messages of its wire."""
+    try:
+        body = read_body(request.wire, request.body)
+        signals = read_signals(request.session_in_path, request.headers, body)
+        if not body.slices or not body.message(len(body.slices) - 1):
+            return None
+    except (ValueError, msgspec.MsgspecError):
+        return None
+    return _Reading(request, body, signals, chain_start(request.namespace, request.wire))
+
+
 class Recorder:
     """Records the exchanges of clients in the sessions of a store."""
 
@@ -189,15 +202,12 @@ class Recorder:
 
         A body that is no request of its wire is not recorded: its exchange has no session. The upstream will refuse it.
         """
-        try:
-            body = read_body(request.wire, request.body)
-            signals = read_signals(request.session_in_path, request.headers, body)
-            is_readable = bool(body.slices) and bool(body.message(len(body.slices) - 1))
-        except (ValueError, msgspec.MsgspecError):
-            return Exchange(request)
-        if not is_readable:
-            return Exchange(request)
-        reading = _Reading(request, body, signals, chain_start(request.namespace, request.wire))
+        reading = _read_request(request)
+        if reading is None:
+            exchange = Exchange(request)
+            if request.body:
+                exchange.headers["x-holdfast-error"] = f"not recorded: the body has no messages of {request.wire}"
+            return exchange
         try:
             return await self.run_to_completion(self._receive_until_current(reading))
         except (HoldfastError, ValueError) as error:
@@ -258,6 +268,9 @@ class Recorder:
             if task is None:
                 task = self._opening[session_id] = asyncio.ensure_future(self._open_session(session_id))
             await asyncio.shield(task)
+        if opened.is_outdated:
+            await opened.session.refresh()
+            opened.is_outdated = False
         opened.users += 1
         self._open.move_to_end(session_id)
         return opened
@@ -520,6 +533,7 @@ class Recorder:
                 yield
         except BaseException:
             opened.lanes.pop(name, None)
+            opened.is_outdated = True
             raise
 
     async def _append(self, opened: OpenSession, lane: Lane, listed: ClientList, shared: int) -> None:
@@ -720,10 +734,11 @@ class Recorder:
     async def _remember_client(self, reading: _Reading, opened: OpenSession, lane: Lane) -> None:
         agent = lane.agent_of(reading.body)
         opened.window = reading.signals.window or opened.window
-        opened.session.model = reading.body.model
-        if agent != lane.agent:
+        known, opened.session.model = opened.session.model, reading.body.model
+        if agent != lane.agent or known not in {None, reading.body.model}:
             lane.agent = agent
             client = {"client": reading.request.headers.get("user-agent", "")[:200], "wire": reading.request.wire}
+            client["model"] = reading.body.model or ""
             await self.store.put_value(session_value_key(opened.id, "client"), client | agent.to_json())
         if reading.body.slices:
             known = self._by_first.setdefault(_first_key(reading), OrderedDict())
@@ -880,6 +895,11 @@ class Exchange:
         self._size = 0
         self._started = monotonic()
 
+    def record_with(self, sink: _LaneSink | _SideSink) -> None:
+        """Say where the answer goes."""
+        self._sink, self.session_id = sink, sink.opened.id
+        self.headers["x-holdfast-session"] = self.session_id
+
     def describe(self, prepared: Request, *, has_compacted: bool) -> None:
         """Complete the body of a prepared request, and tell in headers what was done for it."""
         self.headers["x-holdfast-tokens"] = str(prepared.tokens.total)
@@ -888,11 +908,6 @@ class Exchange:
             self.body, self.beta = with_members(self.body, {"thinking": thinking}), BINDING_BETA
         if self.body is not self._received:
             self.headers["x-holdfast-compacted"] = "1"
-
-    def record_with(self, sink: _LaneSink | _SideSink) -> None:
-        """Say where the answer goes."""
-        self._sink, self.session_id = sink, sink.opened.id
-        self.headers["x-holdfast-session"] = self.session_id
 
     def feed(self, chunk: bytes) -> None:
         """Take bytes of a successful answer as they arrive."""
@@ -914,9 +929,15 @@ class Exchange:
         except (HoldfastError, ValueError) as error:
             raise RecordingError(str(error)) from error
 
+    async def _read_answer(self) -> Answer:
+        raw, wire = b"".join(self._chunks), self._wire
+        if len(raw) <= MAX_INLINE_ANSWER_BYTES:
+            return read_answer(wire, answer_events(wire, raw))
+        return await asyncio.to_thread(lambda: read_answer(wire, answer_events(wire, raw)))
+
     async def _store(self, sink: _LaneSink | _SideSink, *, is_answer: bool) -> None:
         try:
-            answer = read_answer(self._wire, answer_events(self._wire, b"".join(self._chunks))) if is_answer else None
+            answer = await self._read_answer() if is_answer else None
             if answer is not None and (usage := usage_of(answer)) is not None:
                 self.tokens = usage.all_input_tokens + usage.output_tokens
             await sink.store(answer, int((monotonic() - self._started) * 1000))

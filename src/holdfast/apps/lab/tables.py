@@ -258,7 +258,9 @@ def _consequences(group: Sequence[PolicyResult], whole: Sequence[PolicyResult], 
         yield f"cost {cost / full_cost:.0%} of the full history"
     else:
         yield f"cost as much as {cost:,.0f} plain input tokens"
-    yield f"broken {pluralize(round(_sum(group, 'M8.invalid') + _sum(group, 'M9.over')), 'request')}"
+    yield f"broken {pluralize(round(_sum(group, 'M8.invalid')), 'request')}"
+    if over := round(_sum(group, "M9.over")):
+        yield f"sent {over:,} over the budget"
     demands = _sum(group, "M1.demands")
     if not demands:
         yield "been asked for nothing old"

@@ -169,6 +169,15 @@ class MessageOutline(NamedTuple):
     """The length of its tool calls and results."""
 
 
+_PLAIN_OUTLINES = [
+    MessageOutline(
+        (), (), is_filled, has_results_first=True, is_reasoning_only=False, server_uses=(), server_results=()
+    )
+    for is_filled in (True, False)
+]
+"""The outlines of a text without its length: of one with words, and of a blank one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One element of a conversation."""
@@ -191,7 +200,11 @@ class Message:
     def outline(self) -> MessageOutline:
         """The outline of the parts, computed once."""
         outline = self._outline
-        if outline is None:
+        if outline is None and len(self.parts) == 1 and isinstance(only := self.parts[0], Text):
+            # Most messages are one text.
+            outline = _PLAIN_OUTLINES[only.is_blank]._replace(chat_chars=len(only.text))
+            object.__setattr__(self, "_outline", outline)
+        elif outline is None:
             results = tuple(part.call_id for part in self.parts if isinstance(part, ToolResult))
             is_reasoning = all(isinstance(part, Thinking) for part in self.parts)
             server_uses, others = unpaired_server_parts(self.parts)

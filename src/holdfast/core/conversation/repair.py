@@ -251,7 +251,7 @@ class GrowingRepair:
         self._made_ids: set[str] = set()
         self._unanswered: dict[str, None] = {}
 
-    def extend(self, view: Sequence[Entry], *, is_interrupted: bool) -> CountedRepair:
+    def extend(self, view: list[Entry], *, is_interrupted: bool) -> CountedRepair:
         """Return the repair of a view that begins with the one of the last call."""
         outlines = [entry.message.outline for entry in view[self._known_length :]]
         self._has_server_tools = self._has_server_tools or any(
@@ -271,6 +271,8 @@ class GrowingRepair:
         cut = len(view) - 1
         while cut > self.settled and not _begins_exchange(view[cut - 1], view[cut]):
             cut -= 1
+        if not any(self._repairs) and self._settle_sound(newer, cut - self.settled):
+            return self._with_ends(view, view[self.settled :], [], ())
         if cut > self.settled:
             self._settle(view, cut)
         tail = _Stretch(
@@ -279,16 +281,35 @@ class GrowingRepair:
         blanks, orphans, ids, places = zip(self._repairs, tail.repairs, strict=True)
         # Orphaned reasoning is removed from the end to the beginning.
         repairs = [repair for stage in (*blanks, *reversed(orphans), *ids, *places) for repair in stage]
-        whole = [*self._entries, *tail.entries]
-        sent = _with_valid_ends(whole, repairs, tail.pending)
-        tokens = self._tokens + self._count(tail.entries)
+        return self._with_ends([*self._entries, *tail.entries], tail.entries, repairs, tuple(tail.pending))
+
+    def _with_ends(
+        self, whole: list[Entry], newest: Sequence[Entry], repairs: list[Repair], pending: tuple[str, ...]
+    ) -> CountedRepair:
+        """Return repaired entries with valid ends; `newest` are those that follow the settled ones."""
+        sent = _with_valid_ends(whole, repairs, pending)
+        tokens = self._tokens + self._count(newest)
         if sent is not whole:
             spoken = next(index for index, entry in enumerate(sent) if entry.message.role != "system")
             tokens += self._count([entry for entry in (sent[spoken], sent[-1]) if entry is OPENING or entry is CLOSING])
-        return CountedRepair(sent, repairs, tuple(tail.pending), tokens)
+        return CountedRepair(sent, repairs, pending, tokens)
 
     def _count(self, entries: Sequence[Entry]) -> int:
         return sum(sum(message_tokens(entry.message, self._counter)) for entry in entries)
+
+    def _settle_sound(self, newer: list[Entry], count: int) -> bool:
+        """Settle the first of the newer entries as they are, if none of them needs a repair; return whether so."""
+        ids = [call_id for entry in newer for call_id in entry.message.outline.call_ids]
+        if not is_valid_history(newer, self._batching) or not self._call_ids.isdisjoint(ids):
+            return False
+        if count > 0:
+            settled = newer[:count]
+            self.settled += count
+            self._entries += settled
+            self._tokens += self._count(settled)
+            for entry in settled:
+                self._call_ids.update(entry.message.outline.call_ids)
+        return True
 
     def _settle(self, view: Sequence[Entry], cut: int) -> None:
         """Repair the entries before a cut for good, unless the entries after it still answer one of their calls."""

@@ -239,10 +239,12 @@ def message_bytes(message: Message) -> int:
 
 
 def _part_bytes(part: Part) -> int:
+    if isinstance(part, Text):
+        return utf8_length(part.text)
     if isinstance(part, Media | Opaque) and part.tokens is not None:
         return part.tokens * BYTES_PER_MEDIA_TOKEN
     if isinstance(part, ToolResult):
         return sum(map(_part_bytes, part.content))
-    if isinstance(part, Text | Opaque):
+    if isinstance(part, Opaque):
         return utf8_length(part.text)
     return utf8_length(getattr(part, "arguments", "") or getattr(part, "text", ""))

@@ -7,6 +7,7 @@ history, and so does resuming from a `HistorySnapshot`.
 """
 
 from array import array
+from bisect import bisect_left
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
@@ -411,6 +412,24 @@ class History:
             scopes=deepcopy(self.scopes),
             ledgers={scope: kept.pack() for scope, kept in self._ledgers.items()},
         )
+
+    def at(self, length: int, version: ContextVersion, state: SessionState, format_name: str | None) -> "History":
+        """Return the history of an earlier moment, without its messages, which are loaded on demand.
+
+        It shares what only grows with this one, so nothing may be appended to it.
+        """
+        past = History(
+            self.formats,
+            self.scopes,
+            MessageCache(length),
+            self.message_scopes,
+            format=format_name,
+            system_positions=self.system_positions[: bisect_left(self.system_positions, length)],
+            recall_marks=self.recall_marks,
+            session_state=state,
+        )
+        past._versions = [version]
+        return past
 
     @classmethod
     def from_snapshot(cls, snapshot: HistorySnapshot, formats: Callable[[str], MessageFormat]) -> "History":

@@ -98,8 +98,11 @@ class Projection:
         compactions = context.state.compactions
         if compactions and compactions[-1].span.is_merged and not self._has_prompt_after(compactions[-1].span.stop):
             return None
+        is_plain, scopes = context.is_plain, context.message_scopes
         for position in range(self.context.length, context.length):
-            if context.is_in_view(position):
+            if is_plain and scopes[position] == context.scope:
+                self._append(context.entries[position])
+            elif context.is_in_view(position):
                 self._append(context.visible_entry(position))
         self.context = context
         return self

@@ -142,6 +142,7 @@ def view_of(plan_input: PlanInput, policy: Policy, processors: RequestProcessors
         projection.tokens,
         len(projection),
         has_media=projection.media_count > 0,
+        has_system=bool(plan_input.history.system_positions),
     )
     if projection.has_other_scopes:
         _check_own_calls(plan_input)
@@ -298,7 +299,7 @@ def _view_within_limits(view: View, plan_input: PlanInput, policy: Policy) -> Vi
 def _with_entries(view: View, entries: list[Entry], plan_input: PlanInput, *reasons: str) -> View:
     price = _message_pricer(plan_input)
     tokens = sum(price(entry.message) for entry in entries)
-    return replace(view, entries=entries, tokens=tokens, reasons=(*view.reasons, *reasons))
+    return replace(view, entries=entries, tokens=tokens, has_system=True, reasons=(*view.reasons, *reasons))
 
 
 def _message_pricer(plan_input: PlanInput) -> Callable[[Message], int]:

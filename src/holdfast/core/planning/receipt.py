@@ -25,6 +25,8 @@ class View:
     """How many messages these are; a summary counts as one."""
     has_media: bool = False
     """Whether there may be images, sounds or documents, whose tokens are estimates."""
+    has_system: bool = True
+    """Whether there may be system messages."""
     is_before_counted: bool = True
     """Whether `tokens_before` was counted; otherwise it is extrapolated from the size of the messages."""
     compacted: PositionRanges = ()
@@ -54,6 +56,15 @@ class View:
             self, entries=entries, tokens=tokens, repairs=tuple(repairs), reasons=tuple(reasons), is_fitted=True
         )
 
+    def after_steps(self, before: "View") -> "View":
+        """Return the view with the size of the one before the steps of a plan."""
+        return replace(
+            self,
+            tokens_before=before.tokens_before,
+            messages_before=before.messages_before,
+            is_before_counted=before.is_before_counted,
+        )
+
     def drop_thinking(self, indices: Sequence[int], cost: Callable[[Message], tuple[int, int]]) -> "View":
         """Return the view without the thinking of the entries at `indices`."""
         if not indices:
@@ -80,7 +91,8 @@ class View:
         `tokens_of` returns the text and media tokens of a message, for a caller that caches them.
         """
         price: Callable[[Message], tuple[int, int]] = tokens_of or (lambda one: message_tokens(one, situation.counter))
-        systems = sum([sum(price(entry.message)) for entry in self.entries if entry.message.role == "system"])
+        spoken_first = self.entries if self.has_system else ()
+        systems = sum([sum(price(entry.message)) for entry in spoken_first if entry.message.role == "system"])
         media = sum([price(entry.message)[1] for entry in self.entries]) if self.has_media else 0
         return situation.billed_count(
             system=situation.system_tokens + systems,

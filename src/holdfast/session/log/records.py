@@ -154,13 +154,14 @@ class StoredLog:
                 continue
             return
 
-    async def read_new(self) -> list[tuple[int, log.Event]]:
-        """Return the events that were written since the last read, each with its time."""
+    async def read_new(self, limit: int | None = None) -> list[tuple[int, log.Event]]:
+        """Return the events that were written since the last read, each with its time; at most `limit` of them."""
         found: list[tuple[int, log.Event]] = []
-        while True:
-            page = await self.store.read(self.session, start=self.length + len(found), limit=RECORDS_PER_PAGE)
-            found += [(stored.time_ms, await self._decode(stored)) for stored in page]
-            if len(page) < RECORDS_PER_PAGE:
+        while limit is None or len(found) < limit:
+            count = RECORDS_PER_PAGE if limit is None else min(RECORDS_PER_PAGE, limit - len(found))
+            page = await self.store.read(self.session, start=self.length + len(found), limit=count)
+            found += [(stored.time_ms, await self.decode(stored)) for stored in page]
+            if len(page) < count:
                 break
         # Update the progress last: a cancelled read has then read nothing, and the next one reads everything again.
         schemas = [event.schema for _, event in found if isinstance(event, log.UnknownEvent)]
@@ -168,7 +169,7 @@ class StoredLog:
         self.length += len(found)
         return found
 
-    async def _decode(self, stored: StoredRecord) -> log.Event:
+    async def decode(self, stored: StoredRecord) -> log.Event:
         """Return the event of a record; an unreadable record becomes an unknown event and is reported as damage.
 
         A notice replaces a message whose content is lost, so that all other messages keep their positions.
@@ -195,7 +196,7 @@ class StoredLog:
     async def events_at(self, positions: Sequence[int]) -> list[tuple[int, log.Event]]:
         """Return the events at some places in the log, with those places."""
         found = await self.store.read_at(self.session, positions)
-        return [(stored.position, await self._decode(stored)) for stored in found]
+        return [(stored.position, await self.decode(stored)) for stored in found]
 
 
 def encode_event(event: log.Event) -> JsonRecord:

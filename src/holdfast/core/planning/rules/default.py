@@ -136,8 +136,9 @@ class DefaultCompaction(CompactionRule):
         room = situation.message_budget
         if situation.has_ready_summary:
             return Plan(now=(AwaitSummary(),), reasons=("a summary is ready and replaces the messages that it covers",))
-        cause = self._compaction_reason(plan_input)
-        is_full = plan_input.fill >= self.soft_share and situation.has_summarizer
+        fill = plan_input.fill
+        cause = self._compaction_reason(plan_input, fill)
+        is_full = fill >= self.soft_share and situation.has_summarizer
         if room <= 0 or (cause is None and not is_full):
             return NO_STEPS
         step = self._span(plan_input, room, self.min_messages)
@@ -288,9 +289,9 @@ class DefaultCompaction(CompactionRule):
         room = plan_input.situation.message_budget
         return self.min_gain_share * room if is_about_tokens and plan_input.fill <= 1 else 1
 
-    def _compaction_reason(self, plan_input: PlanInput) -> str | None:
+    def _compaction_reason(self, plan_input: PlanInput, fill: float) -> str | None:
         """Return why to compact now; None if it can wait."""
-        fill, situation, projection = plan_input.fill, plan_input.situation, plan_input.projection
+        situation, projection = plan_input.situation, plan_input.projection
         if situation.refusals:
             return "the provider refused the request as too long"
         if fill >= self.hard_share:

@@ -1,0 +1,134 @@
+"""`holdfast view`: the pages of a store in the browser."""
+
+import argparse
+import asyncio
+import webbrowser
+from functools import partial
+from pathlib import Path
+
+from holdfast.apps.cli.config import settings_for
+from holdfast.apps.cli.output import ProgressCounter, print_result, warn
+from holdfast.apps.settings.build import delete_session_files
+from holdfast.errors import HoldfastError, SettingsError
+from holdfast.session.log.event_log import now_ms
+from holdfast.stores.base import Store, resolve_session_id
+from holdfast.stores.files import write_private_lines
+
+DEFAULT_PORT, LOOPBACK_ADDRESS, DRAIN_SECONDS = 8788, "127.0.0.1", 2
+
+
+async def view_sessions(args: argparse.Namespace, store: Store) -> int:
+    """Open a browser on the sessions of a store: what was said, what the model was sent, and why.
+
+    Only this machine can reach the pages, and only with the address that is printed, once.
+
+    holdfast view
+    holdfast view report-2024 --no-open
+    holdfast view --from claude-code
+    holdfast view report-2024 --export report.html
+    """
+    from holdfast.apps.serving import serve_app  # noqa: PLC0415 - as above
+    from holdfast.apps.viewer.access import ViewerAccess  # noqa: PLC0415 - an extra
+    from holdfast.apps.viewer.app import viewer_app  # noqa: PLC0415 - as above
+    from holdfast.apps.viewer.changes import StoreEditor  # noqa: PLC0415 - as above
+    from holdfast.apps.viewer.rendering import session_slug  # noqa: PLC0415 - as above
+
+    if args.program is not None:
+        await _import_program(args, store)
+    session = await resolve_session_id(store, args.id) if args.id else None
+    if args.export is not None:
+        return await _export(args, store, session)
+    settings = settings_for(args)
+    access = ViewerAccess(may_change=args.allow_changes)
+    editor = StoreEditor(store, policy=settings.effective_policy, delete_files=partial(delete_session_files, settings))
+    app = viewer_app(store, access=access, editor=editor, unnamed_model=args.model)
+
+    def announce(address: str) -> None:
+        page = f"/s/{session_slug(session)}" if session else "/"
+        url = f"{address}{page}?token={access.new_token()}"
+        print(f"{url}\nCtrl-C stops the viewer.", flush=True)
+        if args.open:
+            # Some browsers do not return before they are closed.
+            asyncio.get_running_loop().run_in_executor(None, _open_browser, url)
+
+    try:
+        return await serve_app(
+            app,
+            name="view",
+            host=LOOPBACK_ADDRESS,
+            port=args.port,
+            remedy="choose another with --port, or 0 for any",
+            drain_seconds=DRAIN_SECONDS,
+            announce=announce,
+        )
+    finally:
+        await app.state.close()
+
+
+async def _import_program(args: argparse.Namespace, store: Store) -> None:
+    """Import what is new in the sessions of another program; what cannot be read is told, and the rest is shown."""
+    from holdfast.importers.importing import import_found  # noqa: PLC0415 - for this option only
+    from holdfast.importers.programs import describe_absence, find_sessions, program_named  # noqa: PLC0415 - as above
+    from holdfast.importers.source import ReadReport  # noqa: PLC0415 - as above
+
+    program, search = program_named(args.program), ReadReport()
+    found = find_sessions(program, args.path, search)
+    if not found:
+        warn(describe_absence(program, args.path))
+    progress = ProgressCounter(f"of {len(found):,} sessions")
+    for number, one in enumerate(found, start=1):
+        try:
+            await import_found(store, program, one, now_ms=now_ms())
+        except (HoldfastError, OSError) as error:
+            warn(f"{one.id}: {error}")
+        progress(number)
+    progress.done()
+
+
+async def _export(args: argparse.Namespace, store: Store, session: str | None) -> int:
+    """Write a session as one HTML file."""
+    from holdfast.apps.viewer.export import export_page  # noqa: PLC0415 - an extra
+    from holdfast.apps.viewer.pages import Pages  # noqa: PLC0415 - as above
+    from holdfast.apps.viewer.session_index import SessionIndexes  # noqa: PLC0415 - as above
+
+    if session is None:
+        raise SettingsError("--export", "needs the id of a session: holdfast view ID --export page.html")
+    pages = Pages(SessionIndexes(store), unnamed_model=args.model)
+    text = await export_page(pages, session, now_ms=now_ms(), is_redacted=args.redact)
+    write_private_lines(args.export, [text])
+    print_result(args, f"wrote {args.export}", {"session": session, "file": str(args.export)})
+    return 0
+
+
+def _open_browser(url: str) -> None:
+    if not webbrowser.open(url):
+        warn("no browser could be started; open the address above")
+
+
+def add_view_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `holdfast view`."""
+    session = "open this session, by its id or the beginning of it (default: the list of all)"
+    parser.add_argument("id", nargs="?", metavar="ID", help=session)
+    program = (
+        "first import what is new in the sessions of this program: claude-code, codex, copilot, gemini, opencode, pi"
+    )
+    parser.add_argument("--from", dest="program", metavar="PROGRAM", help=program)
+    path = "with --from, a folder or a file with its sessions (default: where the program keeps them)"
+    parser.add_argument("--path", type=Path, metavar="PATH", help=path)
+    port = f"the port; 0 takes a free one (default: {DEFAULT_PORT})"
+    parser.add_argument("--port", type=_port_number, default=DEFAULT_PORT, metavar="N", help=port)
+    parser.add_argument("--no-open", dest="open", action="store_false", help="print the address, and open no browser")
+    changes = "also allow to compact, undo, rewind, pin, fork and delete (default: reading only)"
+    parser.add_argument("--allow-changes", action="store_true", help=changes)
+    export = "write the session as one file that opens without a server, and exit"
+    parser.add_argument("--export", type=Path, metavar="FILE", help=export)
+    redact = "leave keys and passwords in the export (default: remove them)"
+    parser.add_argument("--no-redact", dest="redact", action="store_false", help=redact)
+    model = "the model of sessions whose log names none, for their cost (default: unknown)"
+    parser.add_argument("--model", metavar="NAME", help=model)
+
+
+def _port_number(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65_535:  # noqa: PLR2004 - the largest port
+        raise argparse.ArgumentTypeError(f"must be a port from 0 to 65535, not {text!r}")
+    return int(text)

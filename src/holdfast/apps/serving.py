@@ -1,0 +1,147 @@
+"""What the programs with an HTTP server share: how they run under uvicorn, and which requests they never serve.
+
+Any web page can send requests to a port of this machine, and can make its own name lead here. So each request must name
+this server in `Host`, and no other page in `Origin`.
+"""
+
+import ipaddress
+import logging
+import signal
+import socket
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from types import FrameType
+from urllib.parse import urlsplit
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from holdfast.errors import SettingsError
+
+KEEP_ALIVE_SECONDS = 120
+"""Longer than clients keep idle connections, so that none is closed while a client begins to use it again."""
+UNFINISHED_ANSWER = "ASGI callable returned without completing response."
+"""An error for uvicorn. The gateway does it on purpose: an answer that its provider cut is passed on as cut."""
+SAFE_FETCH_SITES = frozenset({"same-origin", "none"})
+
+
+class AccessDeniedError(Exception):
+    """Raised when a request may not be served. The client gets the status and the text."""
+
+    def __init__(self, status: int, text: str, *, retry_after_seconds: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+        self.retry_after_seconds = retry_after_seconds
+
+
+def check_source(headers: Mapping[str, str], is_own_host: Callable[[str], bool], *, name: str, hint: str = "") -> None:
+    """Raise `AccessDeniedError` for a request of a web page, or one that was lured here by a foreign name.
+
+    `is_own_host` says whether a host name in small letters, without its port, leads to this server.
+    """
+    host = headers.get("host", "")
+    bare = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+    if not is_own_host(bare.lower()):
+        raise AccessDeniedError(403, f"{name} is not called {host!r:.80}{hint}")
+    origin = headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        raise AccessDeniedError(403, f"requests of the web page {origin!r:.80} are refused")
+    if headers.get("sec-fetch-site", "none") not in SAFE_FETCH_SITES:
+        raise AccessDeniedError(403, "requests of other web pages are refused")
+
+
+@lru_cache(maxsize=256)
+def is_loopback(host: str) -> bool:
+    """Return whether a host name or address leads to this machine only."""
+    name = host.strip("[]").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    return is_address(name) and ipaddress.ip_address(name).is_loopback
+
+
+def is_address(name: str) -> bool:
+    """Return whether a host is given as an address, without brackets."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class AppServer(uvicorn.Server):
+    """A server that tells its address once it takes requests, and ends with code 0 after a signal."""
+
+    def __init__(self, config: uvicorn.Config, announce: Callable[[str], None], on_stop: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._announce = announce
+        self._on_stop = on_stop
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop after running exchanges."""
+        self._on_stop()
+        super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen."""
+        await super().startup(sockets)
+        if self.started and sockets:
+            address = sockets[0].getsockname()
+            host = f"[{address[0]}]" if ":" in address[0] else address[0]
+            self._announce(f"http://{host}:{address[1]}")
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Finish what is running at the first signal; stop at once at a second interrupt."""
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+async def serve_app(
+    app: ASGIApp,
+    *,
+    name: str,
+    host: str,
+    port: int,
+    remedy: str,
+    drain_seconds: int,
+    announce: Callable[[str], None],
+    on_stop: Callable[[], None] = lambda: None,
+) -> int:
+    """Serve until a signal comes; then running exchanges have `drain_seconds` to end. Return the exit code.
+
+    `name` is the program and `remedy` what to do about a port in use, for errors. `announce` is called with the address
+    once the server takes requests, `on_stop` when it begins to stop.
+    """
+    config = uvicorn.Config(
+        app,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=drain_seconds,
+    )
+    logging.getLogger("uvicorn.error").addFilter(_is_error)
+    await AppServer(config, announce, on_stop).serve(sockets=[_listening_socket(host, port, name, remedy)])
+    return 0
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.WARNING and record.msg != UNFINISHED_ANSWER
+
+
+def _listening_socket(host: str, port: int, setting: str, remedy: str) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=2_048)
+    except OSError as error:
+        problem = f"cannot listen on {host}:{port}: {error.strerror or error}; {remedy}"
+        raise SettingsError(setting, problem) from error

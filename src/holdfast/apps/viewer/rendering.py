@@ -1,0 +1,274 @@
+"""The pages as HTML, and the plot as a picture.
+
+Jinja escapes every value; the only text that is not escaped is what this module builds itself, from numbers.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import cast
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from holdfast.apps.viewer.pages import ContextPlot
+from holdfast.core.conversation.json_values import replace_surrogates
+from holdfast.core.planning.situation import format_dollars
+
+PACKAGE = __name__.rpartition(".")[0]
+STATIC_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".LICENSE": "text/plain"}
+PLOT_WIDTH, PLOT_HEIGHT = 1_000, 220
+PARTS = (
+    ("system", "system text"),
+    ("tools", "tools"),
+    ("summary", "summaries"),
+    ("user", "user"),
+    ("assistant", "assistant"),
+    ("tool_output", "tool output"),
+)
+"""The parts of a request, from the bottom of the plot up."""
+AGE_STEPS = ((86_400, "d"), (3_600, "h"), (60, "min"))
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Control characters, and those that reverse the direction of the text around them."""
+
+
+def render(template: str, **values: object) -> str:
+    """Return a page as HTML."""
+    return replace_surrogates(_environment().get_template(template).render(**values))
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader(PACKAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, finalize=visible_text,
+    )  # fmt: skip
+    environment.filters |= {
+        "number": _with_separators,
+        "short": short_number,
+        "dollars": _dollars_or_dash,
+        "when": format_time,
+        "clock": _clock_time,
+        "slug": session_slug,
+        "static": static_name,
+    }
+    own = {"plot_picture": plot_picture, "bar_picture": bar_picture, "parts": PARTS}
+    cast("dict[str, object]", environment.globals).update(own)
+    return environment
+
+
+def _with_separators(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
+def _dollars_or_dash(value: float | None) -> str:
+    return "–" if value is None else format_dollars(value)
+
+
+def _clock_time(time_ms: int | None) -> str:
+    return "" if not time_ms else _time_of(time_ms).strftime("%H:%M:%S")
+
+
+def visible_text(value: object) -> object:
+    """Return what a page shows for a value: of a text, each control character as its code."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", value.replace("\r\n", "\n"))
+
+
+def session_slug(session: str) -> str:
+    """Return a session id as one segment of a path."""
+    return quote(session.replace("~", "~7E"), safe="~").replace("%", "~")
+
+
+def session_of_slug(slug: str) -> str:
+    """Return the session id of a segment; raises `ValueError` if there is none."""
+    pieces = slug.split("~")
+    encoded = pieces[0].encode() + b"".join(bytes.fromhex(one[:2]) + one[2:].encode() for one in pieces[1:])
+    return encoded.decode()
+
+
+class SessionLinks:
+    """The addresses of what belongs to a session."""
+
+    def __init__(self, base: str, session: str) -> None:
+        self.session = f"{base}/s/{session_slug(session)}"
+
+    def message(self, position: int) -> str:
+        """Return the page of a message."""
+        return f"{self.session}/messages/{position}"
+
+    def place(self, position: int) -> str:
+        """Return the place of a message in the transcript."""
+        return f"{self.session}?from={position}#m-{position}"
+
+    def change(self, number: int) -> str:
+        """Return the page of a change of context."""
+        return f"{self.session}/changes/{number}"
+
+    def request(self, number: int) -> str:
+        """Return the page of a request."""
+        return f"{self.session}/requests/{number}"
+
+
+class ExportLinks:
+    """The same within one file."""
+
+    session = ""
+
+    def message(self, position: int) -> str:
+        """Return the place of a message."""
+        return f"#m-{position}"
+
+    place = message
+
+    def change(self, number: int) -> str:
+        """Return the place of a change of context."""
+        return f"#change-{number}"
+
+    def request(self, number: int) -> str:
+        """Return the place where a request was made."""
+        return f"#r-{number}"
+
+
+def short_number(value: int | None) -> str:
+    """Return a number in a few characters: 980, 15.4k, 1.2M."""
+    if value is None:
+        return "–"
+    for size, unit in ((1_000_000, "M"), (1_000, "k")):
+        if value >= size:
+            shown = f"{value / size:.1f}" if value < 100 * size else f"{value / size:.0f}"
+            return f"{shown.removesuffix('.0')}{unit}"
+    return str(value)
+
+
+def _time_of(time_ms: int) -> datetime:
+    return datetime.fromtimestamp(time_ms / 1_000, UTC).astimezone()
+
+
+def format_time(time_ms: int | None) -> str:
+    """Return a time of this machine's zone, to the minute."""
+    return "" if not time_ms else _time_of(time_ms).strftime("%Y-%m-%d %H:%M")
+
+
+def format_age(time_ms: int, now_ms: int) -> str:
+    """Return how long ago something was."""
+    seconds = max(0, now_ms - time_ms) // 1_000
+    return next((f"{seconds // size} {unit} ago" for size, unit in AGE_STEPS if seconds >= size), "now")
+
+
+def as_json(value: object) -> object:
+    """Return a page as JSON values."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {item.name: as_json(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): as_json(item) for key, item in cast("Mapping[object, object]", value).items()}
+    if isinstance(value, list | tuple):
+        return [as_json(item) for item in cast("Sequence[object]", value)]
+    return value
+
+
+# Files.
+
+
+@cache
+def static_file(name: str) -> tuple[bytes, str] | None:
+    """Return the content and the type of a static file, by its name with or without the hash of its content."""
+    folder = files(PACKAGE) / "static"
+    for known in sorted(one.name for one in folder.iterdir()):
+        if name in {known, _hashed(known)}:
+            kind = next((kind for ending, kind in STATIC_TYPES.items() if known.endswith(ending)), None)
+            return None if kind is None else ((folder / known).read_bytes(), kind)
+    return None
+
+
+@cache
+def static_name(name: str) -> str:
+    """Return the name of a static file with the hash of its content, so that browsers keep it until it changes."""
+    return _hashed(name)
+
+
+@cache
+def _hashed(name: str) -> str:
+    content = (files(PACKAGE) / "static" / name).read_bytes()
+    stem, _, ending = name.rpartition(".")
+    return f"{stem}.{sha256(content).hexdigest()[:10]}.{ending}"
+
+
+# Pictures.
+
+
+def plot_picture(plot: ContextPlot) -> Markup:
+    """Return the context over time as an SVG picture: an area for each part, the budget, and a mark at each drop."""
+    count = len(plot.requests)
+    if not count:
+        return Markup("")
+    totals = [sum(values) for values in zip(*plot.parts.values(), strict=True)]
+    top = max([*totals, 1])
+    if (budget := max(plot.budget)) and budget < 3 * top:
+        top = max(top, budget)
+    step = PLOT_WIDTH / max(1, count - 1) if count > 1 else PLOT_WIDTH
+
+    def point(number: int, value: float) -> str:
+        return f"{number * step:.1f},{PLOT_HEIGHT - value * PLOT_HEIGHT / top:.1f}"
+
+    low = [0] * count
+    pieces: list[str] = []
+    for name, _ in PARTS:
+        high = [base + value for base, value in zip(low, plot.parts[name], strict=True)]
+        upper = [point(number, value) for number, value in enumerate(high)]
+        lower = [point(number, value) for number, value in reversed(list(enumerate(low)))]
+        if count == 1:
+            upper, lower = [point(0, high[0]), f"{PLOT_WIDTH},{upper[0].partition(',')[2]}"], [
+                f"{PLOT_WIDTH},{lower[0].partition(',')[2]}", lower[0],
+            ]  # fmt: skip
+        if any(plot.parts[name]):
+            pieces.append(f'<polygon class="part-{name.replace("_", "-")}" points="{" ".join([*upper, *lower])}"/>')
+        low = high
+    numbers = {request: number for number, request in enumerate(plot.requests)}
+    pieces += [
+        f'<line class="drop" x1="{at:.1f}" x2="{at:.1f}" y1="0" y2="{PLOT_HEIGHT}"/>'
+        for at in (numbers[request] * step for request, _ in plot.drops)
+    ]
+    line = PLOT_HEIGHT - budget * PLOT_HEIGHT / top
+    if line >= 0:
+        pieces.append(f'<line class="budget" x1="0" x2="{PLOT_WIDTH}" y1="{line:.1f}" y2="{line:.1f}"/>')
+    label = f"Tokens of {plot.total:,} requests; the largest has {max(totals):,}, the last {totals[-1]:,}."
+    return Markup(  # noqa: S704 - built from numbers and constants
+        f'<svg class="plot-picture" role="img" aria-label="{label}" viewBox="0 0 {PLOT_WIDTH} {PLOT_HEIGHT}" '
+        f'preserveAspectRatio="none">{"".join(pieces)}</svg>'
+    )
+
+
+def bar_picture(parts: Mapping[str, int], budget: int) -> Markup:
+    """Return the parts of one request as a bar; what is free of the budget stays empty."""
+    total = sum(parts.values())
+    whole = max(1, total, budget)
+    pieces: list[str] = []
+    at = 0.0
+    for name, _ in PARTS:
+        width = parts[name] * 1_000 / whole
+        pieces.append(
+            f'<rect class="part-{name.replace("_", "-")}" x="{at:.1f}" y="0" width="{width:.1f}" height="16"/>'
+        )
+        at += width
+    label = f"{total:,} of {budget:,} tokens"
+    return Markup(  # noqa: S704 - built from numbers and constants
+        f'<svg class="bar" role="img" aria-label="{label}" viewBox="0 0 1000 16" preserveAspectRatio="none">'
+        f"{''.join(pieces)}</svg>"
+    )
+
+
+def plot_columns(plot: ContextPlot) -> Sequence[Sequence[int]]:
+    """Return the columns that the interactive plot draws: numbers of requests, then the parts, stacked."""
+    columns: list[Sequence[int]] = [plot.requests]
+    low = [0] * len(plot.requests)
+    for name, _ in PARTS:
+        low = [base + value for base, value in zip(low, plot.parts[name], strict=True)]
+        columns.append(tuple(low))
+    return [*columns, plot.budget]

@@ -1,0 +1,133 @@
+"""`holdfast import --from` and `holdfast lab run --from` show people their own sessions."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import run
+from tests.importers.reading import copy_of
+
+SESSION = "pi-01a00000-0000-7000-8000-0000000000aa"
+
+
+def test_sessions_are_imported_listed_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root, store = copy_of("pi", tmp_path), f"sqlite:///{tmp_path}/store.db"
+
+    code, first, told = run(capsys, "import", "--from", "pi", str(root), "--store", store)
+    again = run(capsys, "import", "--from", "pi", str(root), "--store", store)
+    _, shown, _ = run(capsys, "show", "pi-01a", "--store", store)
+
+    assert (code, told, again[0], again[2]) == (0, "", 0, "")
+    titles, row, total = first.splitlines()
+    assert titles.split() == ["NEW", "MESSAGES", "DATE", "SIZE", "MODEL", "FOLDER", "TITLE", "ID"]
+    assert row.split()[:2] + row.split()[-4:] == ["13", "13", "m", "/home/ada/boat", "Sails", SESSION]
+    assert total == "pi: 1 new session, 0 with new messages, 0 unchanged; 13 messages imported"
+    assert again[1].splitlines()[2] == "pi: 0 new sessions, 0 with new messages, 1 unchanged; 0 messages imported"
+    assert "Two holes were mended." in shown
+    assert "Check the sails" not in shown
+
+
+def test_sessions_are_listed_without_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = copy_of("opencode", tmp_path)
+
+    options = ["--list", "--json", "--store", f"sqlite:///{tmp_path}/s.db"]
+    _, output, _ = run(capsys, "import", "--from", "opencode", str(root), *options)
+
+    (listed,) = json.loads(output)["sessions"]
+    assert listed | {"modified_ms": 0, "size": 0, "path": ""} == {
+        "session": "opencode-ses_1",
+        "title": "Fish in the lake",
+        "folder": "/home/ada/lake",
+        "model": "m",
+        "modified_ms": 0,
+        "size": 0,
+        "path": "",
+    }
+    assert not (tmp_path / "s.db").exists()
+
+
+def test_lines_that_were_not_read_are_told_and_give_another_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = copy_of("pi", tmp_path)
+    (path,) = root.glob("sessions/*/*.jsonl")
+    with path.open("a") as file:
+        file.write('{"type": "teapot", "parentId": "p19", "id": "p20"}\nnot JSON\n{"type": "mess')
+
+    code, _, told = run(capsys, "import", "--from", "pi", str(root), "--store", f"sqlite:///{tmp_path}/store.db")
+
+    assert code == 1
+    assert told.splitlines() == [
+        f"holdfast: {SESSION}: 1 line not read: not JSON",
+        f"holdfast: {SESSION}: 1 line of a kind not known (pi 3): teapot (1)",
+        f"holdfast: {SESSION}: the last line is not complete; the next import reads it",
+    ]
+
+
+def test_no_sessions_are_said_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    store = f"sqlite:///{tmp_path}/store.db"
+    sentence = (
+        f"there are no sessions of Codex in {tmp_path}/.codex/sessions or {tmp_path}/.codex/archived_sessions; "
+        "if they are elsewhere, give that folder as PATH"
+    )
+
+    assert run(capsys, "import", "--from", "codex", "--store", store) == (0, "", f"holdfast: {sentence}\n")
+    assert run(capsys, "lab", "run", "--from", "codex") == (
+        2,
+        "",
+        f"holdfast: --from: {sentence}; there is nothing to replay\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["import"], "PATH: is missing; name a file, or a program with --from"),
+        (["import", "x.jsonl", "--list"], "--list: needs a program whose sessions to list; name one with --from"),
+        (["import", "--from", "pi", "/nowhere"], "PATH: there is no file or folder '/nowhere'"),
+        (
+            ["import", "--from", "pi", "--as", "x"],
+            "--as: names the session of a file; with --from, each session keeps its own id",
+        ),
+        (
+            ["lab", "run", "--from", "emacs"],
+            "--from: 'emacs' is not known; choose one of: claude-code, codex, copilot, gemini, opencode, pi",
+        ),
+    ],
+)
+def test_wrong_arguments_are_explained(
+    arguments: list[str],
+    problem: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE", f"sqlite:///{tmp_path}/store.db")
+    (tmp_path / "store.db").touch()
+
+    done = run(capsys, *arguments)
+
+    assert done == (2, "", f"holdfast: {problem}\n")
+
+
+def test_the_lab_says_what_each_policy_would_have_cost_broken_and_forgotten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = copy_of("pi", tmp_path)
+    options = ["--budget", "3100,50000", "--baselines", "full,threshold", "--jobs", "1"]
+
+    _, output, _ = run(capsys, "lab", "run", "--from", "pi", str(root), *options)
+
+    lines = output.splitlines()
+    assert lines[0] == "At 3,100 tokens, 5 requests of 1 session would have:"
+    assert [line.split(",")[0].split()[:2] for line in lines[1:4]] == [
+        ["full", "cost"],
+        ["threshold", "cost"],
+        ["default", "cost"],
+    ]
+    assert all("broken" in line for line in lines[1:4])
+    assert "  Every request fits whole, so no policy had to leave anything out; try a smaller --budget." in lines

@@ -1,0 +1,381 @@
+"""An import may be repeated at any time: while the program writes, after a crash, and after the log was damaged."""
+
+import asyncio
+import json
+import os
+import sqlite3
+import stat
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.core.conversation.messages import Entry
+from holdfast.errors import SettingsError
+from holdfast.importers.importing import import_found
+from holdfast.importers.programs import find_sessions, program_named
+from holdfast.importers.source import ReadReport, read_json_lines
+from holdfast.session.session import Session
+from holdfast.stores.base import Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.open import open_store
+from tests.importers.reading import LATER_MS, copy_of, found_in, import_all, lines_of
+from tests.importers.test_programs import CLAUDE_CODE, PI, SESSIONS
+
+LINE_FILES = {
+    "claude-code": "projects/*/*.jsonl",
+    "codex": "sessions/2026/03/02/*0001.jsonl",
+    "copilot": "session-state/*/events.jsonl",
+    "gemini": "tmp/sky/chats/session-2026-03-02T12-00-*.jsonl",
+    "pi": "sessions/*/*.jsonl",
+}
+"""The main file of each program that writes lines."""
+PI_SESSION = "pi-01a00000-0000-7000-8000-0000000000aa"
+
+
+def touch(root: Path) -> None:
+    """Make files look changed, although they are not."""
+    for path in root.rglob("*"):
+        if path.is_file():
+            os.utime(path, (path.stat().st_atime, path.stat().st_mtime + 5))
+
+
+async def visible(store: Store, session: str) -> list[tuple[str, str]]:
+    """Return what the model is sent next."""
+    async with Session.open(session, store=store) as opened:
+        return [_shown(entry) for entry in await opened.visible_messages()]
+
+
+def _shown(entry: Entry) -> tuple[str, str]:
+    message = entry.message
+    calls = [call.id for call in message.calls] + [result.call_id for result in message.results]
+    return message.role, " ".join([message.text, *calls])
+
+
+@pytest.mark.parametrize("program", SESSIONS)
+@pytest.mark.parametrize("is_touched", [False, True])
+async def test_a_second_import_adds_nothing(program: str, tmp_path: Path, *, is_touched: bool) -> None:
+    store, root = open_store(f"sqlite:///{tmp_path}/store.db"), copy_of(program, tmp_path)
+    first = await import_all(store, root, program)
+    if is_touched:
+        touch(root)
+
+    again = await import_all(store, root, program)
+
+    assert [(one.new_messages, one.is_new, one.rewound_to) for one in again] == [(0, False, None)] * len(first)
+    assert [(one.messages, one.agents, one.compactions) for one in again] == [
+        (one.messages, one.agents, one.compactions) for one in first
+    ]
+    assert {one.session: await lines_of(store, one.session) for one in again} == SESSIONS[program]
+    await store.close()
+
+
+@pytest.mark.parametrize("program", LINE_FILES)
+async def test_a_session_that_grows_gets_only_what_is_new(program: str, tmp_path: Path) -> None:
+    root, whole = copy_of(program, tmp_path), MemoryStore()
+    await import_all(whole, root, program)
+    session, expected = next(iter(SESSIONS[program].items()))
+    (path,) = root.glob(LINE_FILES[program])
+    lines, store = path.read_bytes().splitlines(keepends=True), MemoryStore()
+
+    rewinds: list[int | None] = []
+    for stop in range(1, len(lines) + 1):
+        path.write_bytes(b"".join(lines[:stop]))
+        for one in found_in(root, program):
+            if one.session_id == session:
+                is_last = stop == len(lines)
+                now_ms = LATER_MS if is_last else one.modified_ms
+                done = await import_found(store, program_named(program), one, now_ms=now_ms)
+                rewinds.append(done.rewound_to)
+
+    assert not any(rewinds)
+    # The agents' turns come in another order, so that compactions and rewinds have other positions.
+    grown, whole_lines = (
+        sorted(
+            (line for line in lines if not any(word in line for word in ("compaction", "rewound", "started"))),
+            key=lambda line: line.partition(": ")[0],
+        )
+        for lines in (await lines_of(store, session), expected)
+    )
+    assert grown == whole_lines
+    assert await visible(store, session) == await visible(whole, session)
+
+
+async def test_what_a_program_compacted_is_left_out_of_its_list_and_recalled(tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of("claude-code", tmp_path)
+    (done,) = await import_all(store, root, "claude-code")
+
+    async with Session.open(done.session, store=store) as session:
+        answer = str(await session.recall("tulips in bed 1"))
+        shown = [entry.message.text for entry in await session.visible_messages()]
+
+    assert "Twelve in bed 1" in answer
+    assert shown == [
+        "This session is being continued. Summary: twelve tulips, four roses.",
+        "Four roses. I did not look for lilies.",
+        "<local-command-caveat>The command below was run directly.</local-command-caveat>",
+        "<command-name>/compact</command-name>",
+        "<local-command-stdout>Compacted</local-command-stdout>",
+        "<system-reminder>\nResult of calling the Read tool:\ntwelve tulips\n</system-reminder>",
+        "How many flowers?",
+        "Sixteen.",
+    ]
+
+
+@pytest.mark.parametrize("program", LINE_FILES)
+async def test_damaged_and_unknown_lines_are_counted_and_the_rest_is_imported(program: str, tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of(program, tmp_path)
+    (path,) = root.glob(LINE_FILES[program])
+    first, *others = path.read_bytes().splitlines(keepends=True)
+    bad = [
+        b'{"type": "teapot", "payload": {}}\n',
+        b"\xff\xfe garbage\n",
+        b"[1, 2]\n",
+        b"\x00\x00\x00\n",
+        b"[" * 5_000,
+        b"\n",
+    ]
+    path.write_bytes(b"".join([first, *bad, *others, b'{"type": "assist']))
+
+    (done, *_) = await import_all(store, root, program)
+
+    session, expected = next(iter(SESSIONS[program].items()))
+    kind = "type" if program == "gemini" else "teapot"
+    assert (dict(done.report.unknown), dict(done.report.damaged)) == (
+        {kind: 1},
+        {"not JSON": 2, "not a JSON object": 1},
+    )
+    assert done.report.is_unfinished
+    assert await lines_of(store, session) == expected
+
+
+@pytest.mark.parametrize("program", LINE_FILES)
+async def test_any_line_may_be_damaged_also_the_first(program: str, tmp_path: Path) -> None:
+    root = copy_of(program, tmp_path)
+    (path,) = root.glob(LINE_FILES[program])
+    lines = path.read_bytes().splitlines(keepends=True)
+
+    for number, line in enumerate(lines):
+        path.write_bytes(b"".join([*lines[:number], line[: len(line) // 2], b"\n", *lines[number + 1 :]]))
+        store = MemoryStore()
+        done = await import_all(store, root, program)
+
+        # A fork reads the first lines of its parent too, and one more to see that they are all.
+        times = 2 if program == "codex" and number <= 15 else 1
+        assert sum(one.report.damaged["not JSON"] for one in done) == times
+        assert all(one.messages > 1 for one in done)
+        assert await visible(store, done[0].session)
+
+
+async def test_damaged_rows_of_a_database_are_counted_and_the_rest_is_imported(tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of("opencode", tmp_path)
+    database = sqlite3.connect(root / "opencode.db")
+    database.execute("INSERT INTO part VALUES ('prt_000', 'msg_03', 'ses_1', 1, 1, '{\"type\": \"teapot\"}')")
+    database.execute("INSERT INTO part VALUES ('prt_999', 'msg_03', 'ses_1', 1, 1, '{')")
+    database.execute("INSERT INTO message VALUES ('msg_99', 'ses_1', 1, 1, 'null')")
+    database.commit()
+    database.close()
+
+    (done,) = await import_all(store, root, "opencode")
+
+    assert (dict(done.report.unknown), dict(done.report.damaged)) == ({"teapot": 1}, {"not JSON": 2})
+    assert await lines_of(store, done.session) == SESSIONS["opencode"][done.session]
+
+
+async def test_a_database_is_not_changed_and_gets_no_files_beside_it(tmp_path: Path) -> None:
+    root = copy_of("opencode", tmp_path)
+    database = sqlite3.connect(root / "opencode.db")
+    database.execute("PRAGMA journal_mode=WAL")
+    database.close()
+    before = (root / "opencode.db").read_bytes()
+
+    await import_all(MemoryStore(), root, "opencode")
+
+    assert [path.name for path in root.iterdir()] == ["opencode.db"]
+    assert (root / "opencode.db").read_bytes() == before
+
+
+async def test_a_database_that_a_program_has_open_is_read_with_its_newest_messages(tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of("opencode", tmp_path)
+    writer = sqlite3.connect(root / "opencode.db")
+    writer.execute("PRAGMA journal_mode=WAL")
+    writer.execute("INSERT INTO message VALUES ('msg_11', 'ses_1', 1772460030000, 1, '{\"role\": \"user\"}')")
+    writer.execute(
+        "INSERT INTO part VALUES ('prt_100', 'msg_11', 'ses_1', 1, 1, '{\"type\": \"text\", \"text\": \"One more\"}')"
+    )
+    writer.commit()
+
+    (done,) = await import_all(store, root, "opencode")
+
+    assert await lines_of(store, done.session) == [*SESSIONS["opencode"][done.session], "main: user: One more"]
+    writer.close()
+
+
+async def test_an_answer_that_is_being_written_waits_for_the_next_import(tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of("claude-code", tmp_path)
+    (path,) = root.glob(LINE_FILES["claude-code"])
+    lines = path.read_text().splitlines(keepends=True)
+    stop = next(number for number, line in enumerate(lines) if '"toolu_1", "name": "Read"' in line)
+    path.write_text("".join(lines[:stop]))
+    (found,) = found_in(root, "claude-code")
+
+    early = await import_found(store, program_named("claude-code"), found, now_ms=found.modified_ms)
+
+    assert early.waiting == 1
+    assert (await lines_of(store, early.session))[:3] == CLAUDE_CODE[:3]
+    path.write_text("".join(lines))
+    await import_all(store, root, "claude-code")
+    shown = [line for line in await lines_of(store, early.session) if line.startswith("main: ")]
+    assert shown[:4] == CLAUDE_CODE[:4]
+
+
+async def test_a_log_that_was_rewritten_rewinds_the_session_to_the_first_difference(tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of("pi", tmp_path)
+    await import_all(store, root, "pi")
+    (path,) = root.glob(LINE_FILES["pi"])
+    path.write_text(path.read_text().replace("A fine boat.", "A fine old boat."))
+
+    (done,) = await import_all(store, root, "pi")
+    again = await import_all(store, root, "pi")
+    touch(root)
+    once_more = await import_all(store, root, "pi")
+
+    assert (done.rewound_to, done.new_messages) == (12, 1)
+    assert [one.new_messages for one in (*again, *once_more)] == [0, 0]
+    assert await lines_of(store, PI_SESSION) == [
+        *PI,
+        "rewound to 12",
+        "main: assistant: A fine old boat. [100+7→5]",
+    ]
+
+
+async def test_a_session_that_went_on_in_the_store_is_left_alone(tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of("pi", tmp_path)
+    await import_all(store, root, "pi")
+    async with Session.open(PI_SESSION, store=store) as session:
+        await session.record([{"role": "user", "content": "Go on here"}])
+    touch(root)
+
+    with pytest.raises(SettingsError, match="went on in this store since its import"):
+        await import_all(store, root, "pi")
+
+    assert (await lines_of(store, PI_SESSION))[-1] == "main: user: Go on here"
+
+
+async def test_a_session_of_the_same_name_that_was_not_imported_is_left_alone(tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of("pi", tmp_path)
+    async with Session.open(PI_SESSION, store=store) as session:
+        await session.record([{"role": "user", "content": "Mine"}])
+
+    with pytest.raises(SettingsError, match="exists already and was not imported"):
+        await import_all(store, root, "pi")
+
+
+async def test_an_import_that_was_interrupted_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, root = MemoryStore(), copy_of("claude-code", tmp_path)
+    monkeypatch.setattr("holdfast.importers.importing.BATCH_RECORDS", 7)
+    append, calls = store.append, list[int]()
+
+    async def failing_append(*args: object, **options: object) -> int:
+        calls.append(1)
+        if len(calls) == 3:
+            raise OSError("the disk is full")
+        return await append(*args, **options)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(store, "append", failing_append)
+    with pytest.raises(OSError, match="the disk is full"):
+        await import_all(store, root, "claude-code")
+
+    (done,) = await import_all(store, root, "claude-code")
+
+    assert await lines_of(store, done.session) == CLAUDE_CODE
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this platform has no named pipes")
+def test_links_out_of_the_folder_pipes_and_unreadable_files_are_not_followed(tmp_path: Path) -> None:
+    root, elsewhere = copy_of("pi", tmp_path), tmp_path / "elsewhere.jsonl"
+    (path,) = root.glob(LINE_FILES["pi"])
+    elsewhere.write_text('{"type": "session", "id": "secret"}\n')
+    (path.parent / "link.jsonl").symlink_to(elsewhere)
+    (path.parent / "folder").symlink_to(tmp_path)
+    os.mkfifo(path.parent / "pipe.jsonl")
+    (path.parent / "gone.jsonl").symlink_to(path.parent / "nothing.jsonl")
+    report = ReadReport()
+
+    found = find_sessions(program_named("pi"), root, report)
+
+    assert [one.id for one in found] == ["01a00000-0000-7000-8000-0000000000aa"]
+    assert sorted(report.outside) == [str(path.parent / "folder"), str(path.parent / "link.jsonl")]
+
+
+def test_a_line_that_is_too_long_is_skipped_without_being_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.importers.source.MAX_LINE_BYTES", 100)
+    path, report = tmp_path / "log.jsonl", ReadReport()
+    path.write_text("\n".join(['{"n": 1}', json.dumps({"n": "x" * 1_000}), '{"n": 2}', '{"n": 3}']))
+
+    assert [line["n"] for line in read_json_lines(path, report)] == [1, 2, 3]
+    assert dict(report.damaged) == {"longer than 64 MiB": 1}
+
+
+async def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of("pi", tmp_path)
+    (path,) = root.glob(LINE_FILES["pi"])
+    hostile = "\x1b]0;owned\x07 \ud800 <script>alert(1)</script>"
+    path.write_text(path.read_text().replace('"Sails"', json.dumps(hostile)).replace('"Sold."', json.dumps(hostile)))
+
+    (done,) = await import_all(store, root, "pi")
+
+    assert done.found.title == "]0;owned <script>alert(1)</script>"
+    (info,) = await store.sessions()
+    assert info.name.isprintable()
+    assert (await lines_of(store, PI_SESSION))[
+        6
+    ] == "main: assistant: \x1b]0;owned\x07 � <script>alert(1)</script> [100+7→5]"
+    touch(root)
+    assert [one.new_messages for one in await import_all(store, root, "pi")] == [0]
+
+
+def test_logs_are_only_read(tmp_path: Path) -> None:
+    root = copy_of("claude-code", tmp_path)
+    for path in root.rglob("*"):
+        path.chmod(stat.S_IRUSR | (stat.S_IXUSR if path.is_dir() else 0))
+
+    (found,) = found_in(root, "claude-code")
+
+    assert found.size > 0
+    for path in [root, *root.rglob("*")]:
+        path.chmod(stat.S_IRWXU)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    program=st.sampled_from(sorted(LINE_FILES)),
+    edits=st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=12), st.integers(0, 400)), max_size=6),
+)
+def test_whatever_happens_to_the_bytes_an_import_works_and_a_second_one_adds_nothing(
+    program: str, edits: list[tuple[float, bytes, int]]
+) -> None:
+    async def import_twice(root: Path) -> None:
+        store = MemoryStore()
+        first = await import_all(store, root, program)
+        touch(root)
+        again = await import_all(store, root, program)
+        assert [(one.new_messages, one.rewound_to) for one in again] == [(0, None)] * len(first)
+        for one in first:
+            if one.messages:
+                async with Session.open(one.session, store=store) as session:
+                    assert session.damage == []
+
+    with TemporaryDirectory() as folder:
+        root = copy_of(program, Path(folder))
+        (path,) = root.glob(LINE_FILES[program])
+        content = path.read_bytes()
+        for place, added, removed in edits:
+            at = int(place * len(content))
+            content = content[:at] + added + content[at + removed :]
+        path.write_bytes(content)
+        asyncio.run(import_twice(root))

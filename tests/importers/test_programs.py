@@ -1,0 +1,292 @@
+"""Every message of a session that another program wrote is imported, in order, with calls, sub-agents, compactions."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.importers.source import ReadReport
+from holdfast.stores.memory import MemoryStore
+from tests.importers.reading import copy_of, found_in, import_all, lines_of
+
+CLAUDE_CODE = [
+    "main: user: Count the tulips",
+    "main: system: You are a gardener.\n\nBe brief.",
+    "main: tools: Read",
+    'main: assistant: I look at both beds. → toolu_1 Read {"file_path": "bed1.txt"} '
+    '→ toolu_2 Read {"file_path": "bed2.txt"} [100+50→10]',
+    "main: user: ← toolu_1 1\ttwelve tulips",
+    "main: user: ← toolu_2 File does not exist.",
+    "main: assistant: Twelve in bed 1; bed 2 is missing. [100+50→10]",
+    "main: user: Paint the fence",
+    "main: assistant: I painted it red. [100+50→10]",
+    "rewound to 5",
+    "main: user: Ask a helper about roses",
+    'main: assistant: → toolu_3 Agent {"description": "roses", "prompt": "Find the roses"} [100+50→10]',
+    "Explore:a77: started by main as Explore: Find the roses",
+    "Explore:a77: user: Find the roses",
+    "Explore:a77: assistant: Four roses by the gate. [100+50→10]",
+    "Explore:a77: answered: Four roses by the gate.",
+    "main: user: ← toolu_3 Four roses by the gate.",
+    "main: user: And the lilies?",
+    "main: assistant: Four roses. I did not look for lilies. [100+50→10]",
+    "main: client compaction of 0–14, kept [13]: This session is being continued. Summary: twelve tulips, four roses.",
+    "main: memory: <local-command-caveat>The command below was run directly.</local-command-caveat>",
+    "main: user: <command-name>/compact</command-name>",
+    "main: memory: <local-command-stdout>Compacted</local-command-stdout>",
+    "main: memory: <system-reminder>⏎Result of calling the Read tool:⏎twelve tulips⏎</system-reminder>",
+    "main: user: How many flowers?",
+    "main: assistant: Sixteen. [100+50→10]",
+]
+HELPER = "Archimedes:01a00000-0000-7000-8000-000000000002"
+CODEX = [
+    "main: system: You are a bridge builder.",
+    "main: system: <skills_instructions>none</skills_instructions>",
+    "main: memory: <environment_context>⏎  <cwd>/home/ada/bridge</cwd>⏎</environment_context>",
+    "model: gpt-5.1-codex",
+    "main: user: Measure the bridge",
+    "main: assistant: ",
+    'main: assistant: → call_1 exec_command {"cmd": "cat length.txt"} [400+100→20]',
+    "main: tool: ← call_1 forty meters",
+    "main: assistant: It is forty meters long. [600+0→9]",
+    'main: assistant: → call_2 spawn_agent {"message": "Weigh it"} [700+0→11]',
+    'main: tool: ← call_2 {"agent_id":"01a00000-0000-7000-8000-000000000002"}',
+    f"{HELPER}: started by main as Archimedes: Weigh it",
+    f"{HELPER}: system: You are a bridge builder.",
+    f"{HELPER}: user: Weigh it",
+    f"{HELPER}: assistant: Ninety tons. [50+0→5]",
+    f"{HELPER}: answered: Ninety tons.",
+    "main: assistant: A helper weighs it. [710+0→8]",
+    "side call for a summary: The bridge is forty meters long.",
+    "main: client compaction of 0–12, kept [0, 2]: Here is a summary:\nThe bridge is forty meters long.",
+    "main: user: And how wide?",
+    "main: assistant: Six meters.",
+]
+FORKED_CODEX = [
+    *CODEX[:8],
+    "main: assistant: It is forty meters long.",
+    "forked from codex-01a00000-0000-7000-8000-000000000001 at 7",
+    "main: user: Paint it green",
+    "main: assistant: Painted.",
+]
+EXPLORER = "explore:9e110000-0000-4000-8000-000000000009"
+COPILOT = [
+    "model: gpt-5.1",
+    "main: user: <current_datetime>2026-03-02T11:00:01</current_datetime>⏎⏎Bake a cake",
+    "main: system: You are a baker.",
+    'main: assistant: → call_1 view {"path": "cake.txt"} [200+100→20]',
+    "main: tool: ← call_1 three eggs",
+    "main: assistant: It needs three eggs. [320+0→9]",
+    "main: user: <current_datetime>2026-03-02T11:00:06</current_datetime>⏎⏎Ask a helper for milk",
+    'main: assistant: → call_2 task {"prompt": "Find milk"}',
+    f"{EXPLORER}: started by main as explore: Find milk",
+    f"{EXPLORER}: user: <current_datetime>2026-03-02T11:00:08</current_datetime>⏎⏎Find milk",
+    f"{EXPLORER}: assistant: Two liters.",
+    "main: tool: ← call_2 the helper is tired",
+    f"{EXPLORER}: answered: Two liters.",
+    "main: assistant: No milk.",
+    "main: user: <current_datetime>2026-03-02T11:00:11</current_datetime>⏎⏎Then use water",
+    "main: assistant: Water it is.",
+    "main: client compaction of 0–12, kept [11]: A cake with three eggs and water.",
+    "main: user: <current_datetime>2026-03-02T11:00:14</current_datetime>⏎⏎Is it done?",
+]
+INVESTIGATOR = "agent:9e319100-0000-4000-8000-00000000000a"
+GEMINI = [
+    "main: memory: <session_context>⏎This is the Gemini CLI.⏎</session_context>",
+    "main: user: Count the stars",
+    "model: gemini-2.5-pro",
+    'main: assistant: → read_1 read_file {"file_path": "stars.txt"} [90+10→11]',
+    "main: user: ← read_1 seven stars",
+    "main: assistant: There are seven stars. [110+10→10]",
+    "main: user: Name them",
+    "main: assistant: I do not know their names. [120+10→8]",
+    "rewound to 5",
+    "main: user: Ask about the moon",
+    'main: assistant: → agent_1 invoke_agent {"agent_name": "investigator", "prompt": "Find the moon"} [130+10→7]',
+    "main: user: ← agent_1 finished",
+    f"{INVESTIGATOR}: started by main as investigator: Find the moon",
+    f"{INVESTIGATOR}: user: Find the moon",
+    f"{INVESTIGATOR}: assistant: It is behind the hill. [30+10→8]",
+    f"{INVESTIGATOR}: answered: It is behind the hill.",
+    "main: assistant: The moon is up. [140+10→7]",
+    "main: client compaction of 0–13, kept [0, 7, 12]: "
+    "<state_snapshot>seven stars</state_snapshot> / Got it. Thanks for the additional context!",
+    "main: user: Good night",
+    "main: assistant: Good night. [80+10→5]",
+]
+OPENCODE = [
+    "main: user: Count the fish⏎[file: lake.txt]",
+    "model: m",
+    'main: assistant: → call_1 read {"filePath": "lake.txt"} [200+3→10]',
+    "main: tool: ← call_1 nine fish",
+    "main: assistant: Nine fish. [210+3→9]",
+    "main: user: How deep is it?",
+    'main: assistant: → call_2 task {"prompt": "Measure"} [220+3→8]',
+    "main: tool: ← call_2 the rope is short",
+    "general:ses_2: started by main as general: Measure",
+    "general:ses_2: user: Measure",
+    "general:ses_2: assistant: Five meters at least. [60+3→5]",
+    "general:ses_2: answered: Five meters at least.",
+    "main: assistant: I cannot say. [230+3→7]",
+    "main: client compaction of 0–10, kept [9]: Nine fish; the depth is unknown.",
+    "main: memory: Continue if you have next steps.",
+    "main: assistant: Done. [90+3→4]",
+]
+PI = [
+    "model: m",
+    "main: user: Check the sails",
+    'main: assistant: → call_1 read {"path": "sails.txt"} [100+7→5]',
+    "main: tool: ← call_1 two holes",
+    "main: assistant: There are two holes. [100+7→5]",
+    "main: user: Sell the boat",
+    "main: assistant: Sold. [100+7→5]",
+    "rewound to 4",
+    "main: memory: The boat was nearly sold.",
+    "main: memory: The wind is north.",
+    "main: memory: Ran `ls`⏎sails.txt",
+    "main: user: Mend the sails",
+    "main: assistant: Mended. [100+7→5]",
+    "main: client compaction of 0–11, kept [9, 10]: Two holes were mended.",
+    "main: user: Look at this",
+    "main: assistant: A fine boat. [100+7→5]",
+]
+SESSIONS = {
+    "claude-code": {"claude-code-5e551000-0000-4000-8000-000000000001": CLAUDE_CODE},
+    "codex": {
+        "codex-01a00000-0000-7000-8000-000000000001": CODEX,
+        "codex-01a00000-0000-7000-8000-000000000003": FORKED_CODEX,
+    },
+    "copilot": {"copilot-c0910700-0000-4000-8000-000000000001": COPILOT},
+    "gemini": {"gemini-9e319100-0000-4000-8000-000000000001": GEMINI},
+    "opencode": {"opencode-ses_1": OPENCODE},
+    "pi": {"pi-01a00000-0000-7000-8000-0000000000aa": PI},
+}
+
+
+@pytest.mark.parametrize("program", SESSIONS)
+async def test_every_message_is_imported_in_order(program: str, tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of(program, tmp_path)
+
+    done = await import_all(store, root, program)
+
+    assert {one.session: await lines_of(store, one.session) for one in done} == SESSIONS[program]
+    assert [(dict(one.report.unknown), dict(one.report.damaged), one.waiting) for one in done] == [({}, {}, 0)] * len(
+        done
+    )
+
+
+LISTED = {
+    "claude-code": [("Tulips and roses", "/home/ada/garden", "claude-sonnet-4-5")],
+    "codex": [("Measure the bridge", "/home/ada/bridge", "gpt-5.1-codex"), ("Paint it green", "/home/ada/bridge", "")],
+    "copilot": [("Bake a cake", "/home/ada/kitchen", "gpt-5.1")],
+    "gemini": [("Count the stars", "/home/ada/sky", "gemini-2.5-pro")],
+    "opencode": [("Fish in the lake", "/home/ada/lake", "m")],
+    "pi": [("Sails", "/home/ada/boat", "m")],
+}
+
+
+@pytest.mark.parametrize("program", LISTED)
+def test_a_session_is_listed_with_its_title_folder_and_model(program: str, tmp_path: Path) -> None:
+    report = ReadReport()
+
+    found = found_in(copy_of(program, tmp_path), program, report)
+
+    assert [(one.title, one.folder, one.model) for one in found] == LISTED[program]
+    assert all(one.size > 1_000 and one.modified_ms > 1_700_000_000_000 for one in found)
+    assert report == ReadReport()
+
+
+VERSIONS = {
+    "claude-code": {"2.1.325"},
+    "codex": {"0.166.0"},
+    "copilot": {"1.0.102"},
+    "gemini": set[str](),
+    "opencode": {"1.18.18"},
+    "pi": {"3"},
+}
+
+
+@pytest.mark.parametrize("program", VERSIONS)
+async def test_the_version_that_wrote_a_log_is_on_record(program: str, tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of(program, tmp_path)
+
+    done = await import_all(store, root, program)
+
+    for one in done:
+        facts = await store.get_value(f"import:{one.session}") or {}
+        assert (facts["program"], facts["programVersions"]) == (program, sorted(VERSIONS[program]))
+
+
+async def test_sub_agents_in_the_main_file_of_an_older_claude_code_are_scopes(tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of("claude-code", tmp_path)
+    (main,) = root.glob("projects/*/*.jsonl")
+    (agent,) = root.glob("projects/*/*/subagents/*.jsonl")
+    lines = main.read_text().splitlines(keepends=True)
+    place = next(number for number, line in enumerate(lines) if "Four roses by the gate." in line)
+    main.write_text("".join([*lines[:place], agent.read_text(), *lines[place:]]))
+    agent.unlink()
+
+    (done,) = await import_all(store, root, "claude-code")
+
+    assert [line for line in await lines_of(store, done.session) if line.startswith("agent:")] == [
+        "agent:a77: started by main as agent: Find the roses",
+        "agent:a77: user: Find the roses",
+        "agent:a77: assistant: Four roses by the gate. [100+50→10]",
+        "agent:a77: answered: Four roses by the gate.",
+    ]
+
+
+async def test_a_document_of_an_older_gemini_is_read_like_lines(tmp_path: Path) -> None:
+    folder = tmp_path / "tmp/sky/chats"
+    folder.mkdir(parents=True)
+    (folder / "session-2025-09-01T10-00-abc.json").write_text(
+        '{"sessionId": "abc", "projectHash": "x", "startTime": "2025-09-01T10:00:00Z", "messages": ['
+        '{"id": "1", "timestamp": "2025-09-01T10:00:00Z", "type": "user", "content": "Hello"},'
+        '{"id": "2", "timestamp": "2025-09-01T10:00:01Z", "type": "gemini", "content": "Good day.", "model": "g"}]}'
+    )
+    store = MemoryStore()
+
+    (done,) = await import_all(store, tmp_path, "gemini")
+
+    assert await lines_of(store, done.session) == ["main: user: Hello", "model: g", "main: assistant: Good day."]
+
+
+async def test_a_branch_to_which_the_user_returns_is_in_force_again(tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of("pi", tmp_path)
+    (path,) = root.glob("sessions/*/*.jsonl")
+    with path.open("a") as file:
+        said = {"role": "user", "content": "Buy it back"}
+        file.write(json.dumps({"type": "message", "id": "p20", "parentId": "p8", "message": said}) + "\n")
+
+    (done,) = await import_all(store, root, "pi")
+
+    assert (await lines_of(store, done.session))[len(PI) :] == [
+        "rewound to 6",
+        "main: user: Sell the boat",
+        "main: assistant: Sold. [100+7→5]",
+        "main: user: Buy it back",
+    ]
+
+
+async def test_bare_lines_of_the_first_versions_of_codex_are_read(tmp_path: Path) -> None:
+    folder, store = tmp_path / "2025/05/01", MemoryStore()
+    folder.mkdir(parents=True)
+    lines: list[object] = [
+        {"id": "0196", "timestamp": "2025-05-01T10:00:00Z", "instructions": "Be kind."},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello"}]},
+        {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "c1"},
+        {"type": "function_call_output", "call_id": "c1", "output": "ok"},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Good day."}]},
+    ]
+    (folder / "rollout-2025-05-01T10-00-00-0196.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+    (done,) = await import_all(store, tmp_path, "codex")
+
+    assert (done.session, done.found.title) == ("codex-0196", "Hello")
+    assert await lines_of(store, done.session) == [
+        "main: system: Be kind.",
+        "main: user: Hello",
+        "main: assistant: → c1 shell {}",
+        "main: tool: ← c1 ok",
+        "main: assistant: Good day.",
+    ]

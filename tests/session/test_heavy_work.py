@@ -1,0 +1,61 @@
+"""What takes long for a long conversation is done in threads, so that the event loop goes on meanwhile."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import Session
+from holdfast.session import heavy_work, prepare
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.chat import assistant_message, user_message
+
+LOOP, COUNTING, PLANNING = "MainThread", "holdfast-counting_0", "holdfast-planning_0"
+ThreadsOf = Callable[[object, str], list[str]]
+
+
+@pytest.fixture
+def threads_of(monkeypatch: pytest.MonkeyPatch) -> ThreadsOf:
+    """Return a function that collects the names of the threads in which a function of a module is called."""
+
+    def watch(module: object, name: str) -> list[str]:
+        threads, original = list[str](), getattr(module, name)
+
+        def called(*args: Any, **named: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return original(*args, **named)
+
+        monkeypatch.setattr(module, name, called)
+        return threads
+
+    return watch
+
+
+async def test_a_long_message_is_counted_in_a_thread_and_a_short_one_at_once(threads_of: ThreadsOf) -> None:
+    counted = threads_of(heavy_work, "message_tokens")
+    session = await Session.open("long", store=MemoryStore(), model="gpt-5")
+
+    await session.record([user_message("hello")])
+    short = [*counted]
+    counted.clear()
+    await session.record([assistant_message("timber and salt and coal " * 20_000)])
+
+    assert ({*short}, {*counted}) == ({LOOP}, {COUNTING})
+
+
+async def test_a_long_request_is_planned_in_a_thread_and_a_short_one_at_once(threads_of: ThreadsOf) -> None:
+    planned = threads_of(prepare, "view_of")
+    session = await Session.open("long", store=MemoryStore(), model="gpt-5")
+
+    await session.record([user_message("hello")])
+    await session.prepare(20_000)
+    short = [*planned]
+    planned.clear()
+    for number in range(60):
+        await session.record([assistant_message(f"{number} " + "so " * 400), user_message(f"why {number}? " * 80)])
+    request = await session.prepare(20_000)
+
+    assert request.receipt.compacted
+    assert {*short} == {LOOP}
+    assert planned[0] == PLANNING, "what is left after the compaction is short, and planned at once"

@@ -1,0 +1,74 @@
+"""The gateway serves the same pages under /ui, to whoever has the token of its control API."""
+
+import json
+import re
+
+import httpx
+
+from holdfast.apps.gateway.access import Access, KeyEntry, Keys, key_hash
+from holdfast.apps.gateway.app import close_gateway, gateway_app
+from holdfast.stores.memory import MemoryStore
+from tests.viewer.visiting import record_conversation
+
+TOKEN, ADDRESS = "t0ken", "http://127.0.0.1:8787"
+
+
+def client_of(store: MemoryStore, access: Access) -> tuple[httpx.AsyncClient, object]:
+    app = gateway_app(store=store, access=access)
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=ADDRESS, follow_redirects=True)
+    return client, app
+
+
+async def sign_in(client: httpx.AsyncClient, token: str) -> httpx.Response:
+    return await client.post("/ui/sign-in", data={"token": token}, headers={"origin": ADDRESS})
+
+
+async def test_the_pages_of_the_gateway_need_its_token(store: MemoryStore) -> None:
+    client, app = client_of(store, Access(control_token=TOKEN))
+    async with client:
+        before = await client.get("/ui/")
+        wrong = await sign_in(client, "guessed")
+        signed_in = await sign_in(client, TOKEN)
+        session = await client.get("/ui/s/report")
+        foreign = await client.get("/ui/s/report", headers={"origin": "http://evil.example"})
+    await close_gateway(app)  # pyright: ignore[reportArgumentType]
+
+    assert (before.status_code, wrong.status_code, signed_in.status_code) == (401, 403, 200)
+    assert 'action="/ui/sign-in"' in before.text
+    assert "question 0" in signed_in.text
+    assert "parser_3" in session.text
+    assert set(re.findall(r'(?:href|src|hx-get)="(/[^"?]*)', session.text)) == {
+        link for link in re.findall(r'(?:href|src|hx-get)="(/[^"?]*)', session.text) if link.startswith("/ui/")
+    }
+    assert foreign.status_code == 403
+
+
+async def test_a_change_goes_through_the_session_that_the_gateway_holds(store: MemoryStore) -> None:
+    client, app = client_of(store, Access(control_token=TOKEN))
+    async with client:
+        await sign_in(client, TOKEN)
+        page = (await client.get("/ui/s/report")).text
+        found = re.search(r'name="csrf" value="([^"]+)"', page)
+        assert found
+        done = await client.post("/ui/s/report/do/undo", data={"csrf": found[1], "times": "1"})
+        told = await client.get("/ui/s/report", params={"format": "json"})
+    await close_gateway(app)  # pyright: ignore[reportArgumentType]
+
+    assert done.status_code == 200
+    assert json.loads(told.text)["changes"][-1]["is_undone"] is True
+
+
+async def test_a_key_sees_the_sessions_of_its_own_namespace_only(store: MemoryStore) -> None:
+    await record_conversation(store, "alice/own", turns=1)
+    keys = Keys([KeyEntry(name="alice", sha256=key_hash("hf-a"), namespace="alice", control=True)])
+    client, app = client_of(store, Access(keys=keys))
+    async with client:
+        listed = await sign_in(client, "hf-a")
+        own, other = await client.get("/ui/s/own"), await client.get("/ui/s/report")
+        searched = await client.get("/ui/", params={"q": "parser_3"})
+    await close_gateway(app)  # pyright: ignore[reportArgumentType]
+
+    assert (listed.status_code, own.status_code, other.status_code) == (200, 200, 404)
+    assert re.findall(r'href="(/ui/s/[^"]*)"', listed.text) == ["/ui/s/own"]
+    assert {link.partition("?")[0] for link in re.findall(r'href="(/ui/s/[^"]*)"', searched.text)} == {"/ui/s/own"}
+    assert "question 3" not in searched.text

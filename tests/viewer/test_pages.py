@@ -1,0 +1,286 @@
+"""The pages show what was said, what the model was sent, and why."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from holdfast import Session
+from holdfast.apps.viewer.pages import context_plot
+from holdfast.apps.viewer.rendering import session_of_slug, session_slug
+from holdfast.apps.viewer.session_index import SessionIndex
+from holdfast.core.conversation.json_values import dump_json, is_utf8
+from holdfast.core.history import events as log
+from holdfast.core.history.codec import to_record
+from holdfast.session.maintenance.scrub import scrub
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.testing.chat import tool_result_message, user_message
+from tests.viewer.visiting import Browser, PageOutline, record_conversation, visiting
+
+
+async def test_the_list_says_of_each_session_what_it_is(store: MemoryStore) -> None:
+    await record_conversation(store, "other/named", turns=1)
+    await store.rename("other/named", "A name of its own")
+    async with visiting(store, unnamed_model="gpt-5") as browser:
+        page = await browser.json("/")
+
+    named, report = sorted(page["sessions"], key=lambda one: one["id"])
+    assert (named["id"], named["title"]) == ("other/named", "A name of its own")
+    assert report["title"] == "question 0: why does parser_0 fail on tabs?"
+    assert (report["messages"], report["requests"], report["model"]) == (48, 24, "gpt-5")
+    assert report["compactions"] > 0
+    assert report["dollars"] == pytest.approx(12 * (400 * 1.25 + 20 * 10) / 1e6)
+    assert 0 < report["tokens"] <= report["budget"] == 900
+    assert page["next"] is None
+
+
+async def test_a_search_finds_everything_that_was_said_with_its_place(browser: Browser) -> None:
+    page = await browser.json("/?q=parser_7")
+
+    assert page["query"] == "parser_7"
+    hit = next(one for one in page["hits"] if one["speaker"] == "user")
+    assert (hit["session"], hit["position"]) == ("report", 28)
+    assert "parser_7" in hit["excerpt"]
+    assert "/s/report?from=28#m-28" in await browser.page("/?q=parser_7")
+
+
+async def test_the_transcript_is_beside_what_the_model_is_sent(browser: Browser, store: MemoryStore) -> None:
+    page = await browser.json("/s/report")
+    async with Session.open("report", store=store) as session:
+        sent = {entry.position for entry in await session.visible_messages()} - {None}
+        natives = await session.messages_at(0, len(session))
+
+    rows = [row for row in page["rows"] if row["message"]]
+    assert [row["message"]["position"] for row in rows] == list(range(len(natives)))
+    assert {row["message"]["position"] for row in rows if row["sent"]["kind"] in {"same", "shortened"}} == sent
+    replaced = [row for row in rows if row["sent"]["kind"] == "compacted"]
+    assert {row["message"]["position"] for row in replaced} == set(range(len(natives))) - sent
+    lines = {row["message"]["position"]: row["sent"]["lines"] for row in replaced if row["sent"]["lines"]}
+    assert lines
+    assert all(f"#{position}" in line for position, found in lines.items() for line in found)
+
+
+async def test_a_request_can_be_chosen_to_compare_the_transcript_with(browser: Browser) -> None:
+    first = await browser.json("/s/report?request=1")
+
+    kinds = {row["message"]["position"]: row["sent"]["kind"] for row in first["rows"] if row["message"]}
+    assert kinds == {0: "same", **dict.fromkeys(range(1, 48), "later")}
+
+
+async def test_every_request_is_exactly_what_was_sent(browser: Browser) -> None:
+    sent: list[list[object]] = []
+    kept = MemoryStore()
+    async with Session.open("live", store=kept, model="gpt-5") as session:
+        for turn in range(8):
+            await session.record([user_message(f"question {turn} " * 30)])
+            sent.append((await session.prepare(700)).messages)
+    async with visiting(kept) as other:
+        pages = [await other.json(f"/s/live/requests/{number}") for number in range(1, 9)]
+
+    assert [page["native"] for page in pages] == sent
+    assert all(page["is_same"] and page["is_chained"] for page in pages)
+    whole = [await browser.json(f"/s/report/requests/{number}") for number in range(1, 25)]
+    assert all(page["is_same"] and page["is_chained"] for page in whole)
+
+
+async def test_a_request_whose_log_was_changed_has_no_tick(browser: Browser, store: MemoryStore) -> None:
+    forged = to_record(log.MessageAppended(format="openai-chat", native=user_message("forged")))
+    length = await store.length("report")
+    await store.rewrite("report", {0: forged}, tombstone=to_record(log.TurnInterrupted()), after=length, time_ms=1)
+
+    page = await browser.json("/s/report/requests/1")
+
+    assert page["is_same"] is False
+    assert "is not what was sent" in await browser.page("/s/report/requests/1")
+
+
+async def test_a_request_that_extends_the_one_before_keeps_the_cache(browser: Browser) -> None:
+    page = await browser.json("/s/report/requests/2")
+
+    assert page["cache"]["is_prefix"] is True
+    assert (page["cache"]["previous"], page["cache"]["same_messages"], page["cache"]["lost_tokens"]) == (1, 1, 0)
+    assert [(row["kind"], row["count"]) for row in page["diff"]] == [("same", 1), ("added", 2)]
+
+
+async def test_the_first_byte_that_breaks_the_cache_is_found_with_its_cost(store: MemoryStore) -> None:
+    async with visiting(store, unnamed_model="gpt-5") as browser:
+        change = (await browser.json("/s/report/changes/1"))["change"]
+        page = await browser.json(f"/s/report/requests/{change['request_after']}")
+        before = await browser.json(f"/s/report/requests/{page['cache']['previous']}")
+
+    cache = page["cache"]
+    texts = [as_sent(one) for one in (before, page)]
+    first = next(at for at, (one, other) in enumerate(zip(*texts, strict=False)) if one != other)
+    assert (cache["is_prefix"], cache["byte"]) == (False, len(texts[1][:first].encode()))
+    assert texts[0][first:].startswith(cache["was"][:20])
+    assert texts[1][first:].startswith(cache["now"][:20])
+    assert 0 < cache["lost_tokens"] <= before["tokens"]
+    assert 0 < cache["rewritten_tokens"] < page["tokens"]
+    assert cache["dollars"] == pytest.approx(cache["rewritten_tokens"] * 1.25 / 1e6)
+    assert "a compaction since the last request" in cache["reason"]
+
+
+def as_sent(page: dict[str, Any]) -> str:
+    """Return a request in the encoding in which its bytes are counted."""
+    head = dump_json([page["system"] or "", page["tools"] or []])
+    return head + "".join(f"{dump_json(message)}," for message in page["native"])
+
+
+async def test_each_line_of_a_summary_opens_its_sources(browser: Browser) -> None:
+    page = await browser.json("/s/report/changes/1")
+
+    change, lines = page["change"], [line for part in page["replacement"] for line in part]
+    assert change["tokens_before"] > change["tokens_after"] > 0
+    assert (change["kind"], change["is_undone"]) == ("session.compaction_complete", False)
+    named = [line for line in lines if line["sources"]]
+    assert named
+    for line in named:
+        for at in line["sources"]:
+            assert f"#{at}" in line["text"]
+            assert page["sources"][str(at)]["position"] == at
+
+
+async def test_a_receipt_of_a_request_tells_what_became_of_every_message(browser: Browser) -> None:
+    page = await browser.json("/s/report/requests/24")
+
+    receipt = dict(page["receipt"])
+    assert receipt["budget"] == "900 tokens (user)"
+    assert receipt["policy"].startswith("default:")
+    assert "compacted" in receipt
+
+
+async def test_the_plot_has_a_point_for_each_request_and_its_drops(browser: Browser) -> None:
+    plot = json.loads(await browser.page("/s/report/plot"))
+
+    assert plot["requests"] == list(range(1, 25))
+    totals = [sum(sizes) for sizes in zip(*plot["parts"].values(), strict=True)]
+    requests = [await browser.json(f"/s/report/requests/{number}") for number in (1, 12, 24)]
+    assert [totals[0], totals[11], totals[23]] == [request["tokens"] for request in requests]
+    for request, _ in plot["drops"]:
+        assert totals[request - 1] < totals[request - 2]
+
+
+async def test_a_long_plot_keeps_its_highest_and_its_lowest_points(store: MemoryStore) -> None:
+    index = SessionIndex(store, "report")
+    await index.refresh()
+
+    whole, thinned = context_plot(index), context_plot(index, max_points=8)
+
+    totals, few = ([sum(sizes) for sizes in zip(*one.parts.values(), strict=True)] for one in (whole, thinned))
+    assert (whole.total, thinned.total, len(totals)) == (24, 24, 24)
+    assert len(few) <= 8
+    assert (max(few), min(few)) == (max(totals), min(totals))
+
+
+async def test_a_message_is_shown_in_full_with_its_json(browser: Browser) -> None:
+    page = await browser.json("/s/report/messages/2")
+
+    assert page["native"] == tool_result_message("c0", "line of parser_0\n" * 12)
+    assert page["message"]["parts"][0]["text"] == "line of parser_0\n" * 12
+
+
+async def test_a_page_of_a_live_session_is_sent_again_only_when_something_was_said(
+    browser: Browser, store: MemoryStore
+) -> None:
+    [address] = [one for one in PageOutline(await browser.page("/s/report")).links if "live=" in one]
+
+    same = await browser.get(address)
+    async with Session.open("report", store=store) as session:
+        await session.record([user_message("one more thing")])
+    changed = await browser.get(address)
+
+    assert (same.status_code, same.text) == (204, "")
+    assert "one more thing" in changed.text
+
+
+async def test_an_undone_compaction_is_told_as_undone(browser: Browser, store: MemoryStore) -> None:
+    before = await browser.json("/s/report")
+    async with Session.open("report", store=store) as session:
+        await session.undo()
+    after = await browser.json("/s/report")
+
+    assert [change["is_undone"] for change in before["changes"]] == [False] * len(before["changes"])
+    assert [change["is_undone"] for change in after["changes"]][-1] is True
+    assert any(row["note"] == "the last change of context is undone" for row in after["rows"])
+
+
+async def test_two_policies_are_compared_turn_by_turn(browser: Browser) -> None:
+    path = "/s/report/compare?one=default&other=full&budget=4000"
+    while (page := await browser.json(path))["comparison"] is None:
+        pass
+
+    ours, full = page["comparison"]["totals"]
+    turns = page["comparison"]["turns"]
+    assert (ours["policy"], full["policy"], page["comparison"]["budget"]) == ("default", "full", 4_000)
+    assert [turn["number"] for turn in turns] == list(range(1, 25))
+    assert full["sent_tokens"] == sum(turn["sent_tokens"][1] for turn in turns)
+    assert full["compactions"] == 0
+    assert "Turn by turn" in await browser.page(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/s/unknown", 404),
+        ("/s/report/requests/99", 404),
+        ("/s/report/requests/0", 404),
+        ("/s/report/changes/99", 404),
+        ("/s/report/messages/9999", 404),
+        ("/s/report/compare?one=/etc/passwd.toml", 400),
+        ("/s/report/compare?budget=1", 400),
+        ("/s/report?from=abc", 400),
+        ("/s/report?from=-1", 400),
+        ("/?after=nonsense", 400),
+        ("/s/~ZZ", 400),
+        ("/nothing/here", 404),
+    ],
+)
+async def test_a_wrong_address_is_told_as_a_page_and_as_json(path: str, status: int, browser: Browser) -> None:
+    page, value = await browser.get(path), await browser.get(f"{path}{'&' if '?' in path else '?'}format=json")
+
+    assert (page.status_code, value.status_code) == (status, status)
+    assert set(json.loads(value.text)) == {"error"}
+
+
+@settings(max_examples=60)
+@given(st.text(min_size=1))
+def test_a_session_id_is_one_segment_of_a_path(session: str) -> None:
+    assume(is_utf8(session))
+
+    slug = session_slug(session)
+
+    assert session_of_slug(slug) == session
+    assert slug.isascii()
+    assert not set(slug) & set("/?#%& ")
+
+
+async def test_a_scrubbed_secret_leaves_the_pages_too(browser: Browser, store: MemoryStore) -> None:
+    assert "parser_3" in await browser.page("/s/report/messages/12")
+
+    await scrub(store, "report", "parser_3", time_ms=5)
+
+    pages = [await browser.page(path) for path in ("/s/report/messages/12", "/s/report", "/s/report/requests/7")]
+    assert not any("parser_3" in page for page in pages)
+
+
+async def test_a_log_that_is_being_read_shows_its_messages_at_once(tmp_path: Path) -> None:
+    kept = SqliteStore(tmp_path / "long.db")
+    async with Session.open("long", store=kept) as session:
+        await session.record([user_message(f"message {number}") for number in range(2_400)])
+    index = SessionIndex(kept, "long")
+
+    await index.refresh(wait_seconds=0)
+    known = index.message_count, index.is_complete
+    async with index.lock:
+        loaded = await index.load([2_399])
+    await index.refresh()
+
+    assert known == (2_400, False)
+    assert loaded[2_399].message.text == "message 2399"
+    assert (index.message_count, index.is_complete) == (2_400, True)
+    await index.close()
+    await kept.close()
