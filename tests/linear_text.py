@@ -70,7 +70,7 @@ UNKNOWN = "ab"
 UNREADABLE = re.compile("")
 BOUNDED = {
     "(?P<mail>": "a run of at most 200 characters, the longest path that is kept",
-    r"(?<!\bi )(?<!\bit )": "a sentence of at most 300 characters",
+    r"\b(?:(?<!\bi )(?<!\bit )": "a sentence of at most 300 characters",
 }
 """How the patterns begin that only read short text, and what. `test_linear_text.py` holds their callers to it."""
 

@@ -1,12 +1,16 @@
 """An import may be repeated at any time: while the program writes, after a crash, and after the log was damaged."""
 
+import asyncio
 import json
 import os
 import sqlite3
 import stat
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from holdfast.core.conversation.messages import Entry
 from holdfast.errors import SettingsError
@@ -345,3 +349,33 @@ def test_logs_are_only_read(tmp_path: Path) -> None:
     assert found.size > 0
     for path in [root, *root.rglob("*")]:
         path.chmod(stat.S_IRWXU)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    program=st.sampled_from(sorted(LINE_FILES)),
+    edits=st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=12), st.integers(0, 400)), max_size=6),
+)
+def test_whatever_happens_to_the_bytes_an_import_works_and_a_second_one_adds_nothing(
+    program: str, edits: list[tuple[float, bytes, int]]
+) -> None:
+    async def import_twice(root: Path) -> None:
+        store = MemoryStore()
+        first = await import_all(store, root, program)
+        touch(root)
+        again = await import_all(store, root, program)
+        assert [(one.new_messages, one.rewound_to) for one in again] == [(0, None)] * len(first)
+        for one in first:
+            if one.messages:
+                async with Session.open(one.session, store=store) as session:
+                    assert session.damage == []
+
+    with TemporaryDirectory() as folder:
+        root = copy_of(program, Path(folder))
+        (path,) = root.glob(LINE_FILES[program])
+        content = path.read_bytes()
+        for place, added, removed in edits:
+            at = int(place * len(content))
+            content = content[:at] + added + content[at + removed :]
+        path.write_bytes(content)
+        asyncio.run(import_twice(root))

@@ -279,16 +279,14 @@ class SqliteDatabase:
     def _extend_session(self, session: str, after: int, added: int, times: AppendTimes) -> int:
         """Add to the length of a session, creating it if it does not exist, and return its number."""
         write = self._connection.execute
-        row = write("SELECT id, length FROM sessions WHERE name_id = ?", (session,)).fetchone()
-        actual = row[1] if row else 0
-        if actual != after:
-            raise SequenceConflictError(session, expected=after, actual=actual)
-        if row is None:
-            insert = "INSERT INTO sessions (name_id, length, created_ms, updated_ms) VALUES (?, ?, ?, ?) RETURNING id"
-            return write(insert, (session, after + added, times.first, times.latest)).fetchone()[0]
-        update = "UPDATE sessions SET length = ?, updated_ms = max(updated_ms, ?) WHERE id = ?"
-        write(update, (after + added, times.latest, row[0]))
-        return row[0]
+        update = "UPDATE sessions SET length = ?, updated_ms = max(updated_ms, ?) WHERE name_id = ? AND length = ?"
+        if row := write(f"{update} RETURNING id", (after + added, times.latest, session, after)).fetchone():
+            return row[0]
+        row = write("SELECT length FROM sessions WHERE name_id = ?", (session,)).fetchone()
+        if row is not None or after:
+            raise SequenceConflictError(session, expected=after, actual=row[0] if row else 0)
+        insert = "INSERT INTO sessions (name_id, length, created_ms, updated_ms) VALUES (?, ?, ?, ?) RETURNING id"
+        return write(insert, (session, added, times.first, times.latest)).fetchone()[0]
 
     def _insert(
         self,
@@ -300,10 +298,10 @@ class SqliteDatabase:
         index: Sequence[IndexEntry],
         blobs: Sequence[str],
     ) -> None:
-        write = self._connection.execute
-        for position, (line, time_ms) in enumerate(zip(lines, times.each, strict=True), after):
-            events = "INSERT INTO events (id, time_ms, data) VALUES (?, ?, ?)"
-            write(events, (_row_id(number, position), time_ms, line))
+        write, first = self._connection.execute, _row_id(number, after)
+        # Row ids of a session follow each other. One call for all rows: each lets go of the interpreter.
+        rows = zip(range(first, first + len(lines)), times.each, lines, strict=True)
+        self._connection.executemany("INSERT INTO events (id, time_ms, data) VALUES (?, ?, ?)", rows)
         if index:
             self._index.add([(_row_id(number, item.position), item.text) for item in index])
         for digest in blobs:
