@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 PROGRAMS := $(VENV)/installed-programs
 
-.PHONY: help setup chat test suite coverage test-model lint ruff types check format bench bench-peers clients imports lab-report checklist crash torture torture-long demo clean
+.PHONY: help setup chat view test suite coverage test-model lint ruff types check format bench bench-peers clients imports examples browser lab-report checklist crash torture torture-long demo clean
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -82,6 +82,17 @@ test-model: $(STAMP)  ## Converse for 200 turns with the embedded model in a win
 demo: $(STAMP)  ## Govern a generated 1,000-message session at 16,000 tokens
 	@$(BIN)/python examples/01_govern_a_list.py
 
+# The browser is the system's own: Debian's package, installed here where root may, else named.
+browser: $(STAMP)  ## The viewer in a real Chromium, with the screenshots of the docs; ONLY='-k export'
+	@$(BIN)/python -c 'import axe_playwright_python, playwright' 2>/dev/null \
+	  || { command -v uv >/dev/null 2>&1 && uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[browser]'; } \
+	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
+	@command -v chromium chromium-browser google-chrome >/dev/null 2>&1 \
+	  || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null 2>&1 && apt-get install -y chromium fonts-inter fonts-noto-cjk fonts-noto-color-emoji; } \
+	  || { echo "make browser needs Chromium: install your system's package, such as apt-get install chromium" >&2; exit 2; }
+	@HOLDFAST_BROWSER="$$(command -v chromium chromium-browser google-chrome | head -1)" HOLDFAST_SCREENSHOTS=docs \
+	  $(BIN)/python -m pytest tests/browser $(ONLY)
+
 lab-report: $(STAMP)  ## A report on what each policy keeps, loses and costs; WORKLOADS='a.jsonl b.jsonl', else generated talk
 	@$(BIN)/python -m benchmarks.report $(WORKLOADS) -o $(or $(REPORT),lab-report.html)
 
@@ -92,11 +103,18 @@ bench: $(STAMP)  ## Speed compared with peers; WORKLOADS='a.jsonl b.jsonl' adds 
 bench-peers: $(STAMP)  ## Compare with all peers, each in its own environment, and write benchmarks/RESULTS.md; PEERS='langchain agno'
 	@$(BIN)/python -m benchmarks.beside $(PEERS) $(if $(PARTS),--only $(PARTS)) $(if $(JSON),--json $(JSON))
 
-clients: $(STAMP)  ## Real coding agents through the gateway to an upstream double; HOLDFAST_CLIENTS=FOLDER has them, ONLY=codex,pi
-	@$(BIN)/python -m benchmarks.clients $(if $(ONLY),--only $(ONLY))
+view: $(PROGRAMS)  ## Open the stored sessions in a browser; ARGS='--from claude-code'
+	@$(BIN)/holdfast view $(ARGS)
 
-imports: $(STAMP)  ## Import what real coding agents wrote without a gateway, and compare; HOLDFAST_CLIENTS=FOLDER, ONLY=codex,pi
+clients: $(STAMP)  ## Real coding agents through the gateway to an upstream double; HOLDFAST_CLIENTS=FOLDER has them, ONLY=codex,pi, ROUND=budget or kill
+	@$(BIN)/python -m benchmarks.clients $(if $(ONLY),--only $(ONLY)) $(if $(ROUND),--round $(ROUND))
+
+imports: $(STAMP)  ## Import what real coding agents wrote, and compare; Codex recalls it over MCP; HOLDFAST_CLIENTS=FOLDER, ONLY=codex,pi
 	@$(BIN)/python -m benchmarks.clients.imports $(if $(ONLY),--only $(ONLY))
+	@$(BIN)/python -m benchmarks.clients.mcp
+
+examples: $(STAMP)  ## Each adapter's example in a clean environment with only its extra; EXTRAS='langchain google-adk'
+	@$(BIN)/python -m scripts.clean_examples $(EXTRAS)
 
 clean:  ## Remove .venv, what peers were installed into, and caches
 	@rm -rf $(VENV) .peers .pytest_cache .ruff_cache .hypothesis .coverage* build dist

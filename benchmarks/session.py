@@ -258,7 +258,7 @@ async def _record(session: Session, messages: list[Any], *, is_prepared: bool) -
 
 
 async def neighbors() -> list[Row]:
-    """Measure the turn of one session while twenty others compact."""
+    """Measure the turn of one session, which itself has room enough, while twenty others compact."""
     others = [await Session.open(f"other-{number}", model=MODEL) for number in range(20)]
     for number, other in enumerate(others):
         await other.record(session_of_tokens(LONG_TOKENS, seed=number + 1))
@@ -266,7 +266,7 @@ async def neighbors() -> list[Row]:
     async def turn(session: Session, number: int) -> float:
         began = time.perf_counter()
         await session.record([user_message(f"Question {number}: what is next in the list of things to do?")])
-        await session.prepare(16_000)
+        await session.prepare(BUDGET)
         await session.record([assistant_message(f"Answer {number}: the next one in the list.")])
         return time.perf_counter() - began
 

@@ -15,6 +15,7 @@ import random
 import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,6 +69,7 @@ async def get_page(client: httpx.AsyncClient, kind: str, path: str) -> PageTime:
 async def measure(path: Path, count: int, requests: int) -> list[PageTime]:
     """Return what the pages of a recorded session take: the first one, then some of each kind."""
     store, access, chance = SqliteStore(path), ViewerAccess(), random.Random(1)
+    some_request = partial(chance.randint, 1, requests)
     app = viewer_app(store, access=access)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url=ADDRESS, follow_redirects=True, timeout=600) as client:
@@ -83,8 +85,8 @@ async def measure(path: Path, count: int, requests: int) -> list[PageTime]:
             for kind, address in (
                 ("sessions", "/"),
                 ("session", f"/s/{SESSION}?from={chance.randrange(count)}"),
-                ("beside a request", f"/s/{SESSION}?from={chance.randrange(count)}&request={chance.randint(1, requests)}"),
-                ("request", f"/s/{SESSION}/requests/{chance.randint(1, requests)}"),
+                ("beside a request", f"/s/{SESSION}?from={chance.randrange(count)}&request={some_request()}"),
+                ("request", f"/s/{SESSION}/requests/{some_request()}"),
                 ("change", f"/s/{SESSION}/changes/{chance.randint(1, max(1, changes))}"),
                 ("message", f"/s/{SESSION}/messages/{chance.randrange(count)}"),
                 ("plot", f"/s/{SESSION}/plot"),

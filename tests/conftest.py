@@ -23,6 +23,9 @@ for declaration in SETTING_DECLARATIONS.values():
         os.environ.pop(variable, None)
 
 
+# `make browser` runs these, with what only they need.
+collect_ignore = [] if os.environ.get("HOLDFAST_BROWSER") else ["browser"]
+
 COLLECTED = pytest.StashKey[list[pytest.Item]]()
 
 

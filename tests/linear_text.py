@@ -34,6 +34,8 @@ from time import process_time
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, cast
 
+from holdfast.text import LazyPattern
+
 FIRST_CHARS = 3_000
 SIZES = tuple(4_000 * 4**power for power in range(5))
 """Up to a megabyte."""
@@ -68,7 +70,7 @@ UNKNOWN = "ab"
 UNREADABLE = re.compile("")
 BOUNDED = {
     "(?P<mail>": "a run of at most 200 characters, the longest path that is kept",
-    r"(?<!\bi )(?<!\bit )": "a sentence of at most 300 characters",
+    r"\b(?:(?<!\bi )(?<!\bit )": "a sentence of at most 300 characters",
 }
 """How the patterns begin that only read short text, and what. `test_linear_text.py` holds their callers to it."""
 
@@ -115,7 +117,9 @@ def _key(pattern: re.Pattern[str]) -> tuple[str, int]:
 def _patterns_in(value: object, module: str = "", depth: int = 0) -> Iterator[object]:
     """Yield the compiled patterns and the strings of a value, of a container, or of a module's own class."""
     inner: Iterable[object] = ()
-    if isinstance(value, re.Pattern | str):
+    if isinstance(value, LazyPattern):
+        yield value.compiled()
+    elif isinstance(value, re.Pattern | str):
         yield value
     elif isinstance(value, Mapping):
         inner = cast("Mapping[object, object]", value).values()

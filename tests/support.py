@@ -128,5 +128,5 @@ def run_page(name: str) -> None:
 
 
 def run_example(name: str) -> None:
-    """Run the example of an adapter."""
+    """Run the example of an adapter; run by its path, it would hide a package of the same name."""
     runpy.run_path(str(ROOT / "examples" / "adapters" / f"{name}.py"), run_name="__main__")

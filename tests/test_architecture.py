@@ -32,7 +32,8 @@ LAYERS = (
     {"core.conversation"},
     {"core.schema"},
     {"errors"},
-    {"redaction", "text"},
+    {"redaction"},
+    {"text"},
 )
 """From the top down: a package imports from the layers below its own, never from another package of the same layer."""
 PURE = (["core"], ["wire"])

@@ -14,9 +14,9 @@ from holdfast.testing.chat import assistant_message, user_message
 T = TypeVar("T")
 PACKAGE = Path(holdfast.__file__).parent
 
-MAX_IDLE_FILES, MAX_IDLE_FUNCTIONS = 26, 124
-"""What a request passes through that needs no change; the aim is 26 files and 120 functions."""
-MAX_COMPACTION_FILES = 52
+MAX_IDLE_FILES, MAX_IDLE_FUNCTIONS = 24, 120
+"""What a request passes through that needs no change."""
+MAX_COMPACTION_FILES = 49
 """What a request passes through that is compacted by a digest; the aim is 48 files."""
 
 

@@ -1,10 +1,13 @@
 """Drive real clients through the gateway to an upstream double, and hold what was recorded against what happened.
 
-    python -m benchmarks.clients [--only claude-code,codex] [--folder FOLDER]
+    python -m benchmarks.clients [--only claude-code,codex] [--folder FOLDER] [--round recorded|budget|kill]
 
 Each client talks in two conversations, in folders of their own: a turn, a tool call, a resumed turn, a sub-agent, its
 own compaction and a fork, where it has them. Between client and gateway a tap keeps the bytes that the client sent.
-The last line is a JSON object with the figures of each client.
+In the round `budget` a conversation outgrows a small budget: requests are valid, within it, end as they came and keep
+their prefix between compactions, recall reaches everything, and undo brings the old context back. In the round `kill`
+the gateway is killed at random moments: nothing that was answered is lost or doubled. The last line is a JSON object
+with the figures of each client.
 """
 
 import argparse
@@ -22,9 +25,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aiohttp import ClientSession, ClientTimeout, web
+from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from benchmarks.clients.programs import PROGRAMS, Program, arguments_of, environment_of
+from benchmarks.clients.rounds import BudgetFigures, Control, GatewayProcess, KillFigures, budget_round, kill_round
 from benchmarks.clients.upstream import USE_A_TOOL, USE_AN_AGENT, Received, UpstreamDouble
 from benchmarks.reporting import print_progress
 from holdfast.core.history import events as log
@@ -128,17 +132,30 @@ class Tap:
             if request.method == "POST" and body:
                 self.bodies.append(body)
             url = f"{self._target}{request.path_qs}"
-            async with client.request(request.method, url, data=body or None, headers=headers) as answer:
+            try:
+                answer = await client.request(request.method, url, data=body or None, headers=headers)
+            except ClientError:
+                return self._hang_up(request)
+            async with answer:
                 kept = {k: v for k, v in answer.headers.items() if k.lower() not in HOP_HEADERS | {"date", "server"}}
                 response = web.StreamResponse(status=answer.status, headers=kept)
                 await response.prepare(request)
-                async for chunk in answer.content.iter_any():
-                    await response.write(chunk)
+                try:
+                    async for chunk in answer.content.iter_any():
+                        await response.write(chunk)
+                except ClientError:
+                    return self._hang_up(request)
                 return response
 
         app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/{path:.*}", serve)
         return app
+
+    def _hang_up(self, request: web.Request) -> web.StreamResponse:
+        """Close the client's connection, as it would see without a tap."""
+        if request.transport is not None:
+            request.transport.abort()
+        return web.Response(status=502)
 
 
 async def serve_app(stack: AsyncExitStack, app: web.Application) -> str:
@@ -342,7 +359,60 @@ async def _is_recalled(store: Any, session_id: str, prompt: str) -> bool:
         return prompt in str(await session.recall(prompt))
 
 
+async def run_round(options: argparse.Namespace) -> int:
+    """Run the clients in one of the harder rounds, each with a store and a gateway of its own."""
+    results: dict[str, BudgetFigures | KillFigures] = {}
+    missing: dict[str, str] = {}
+    folder: Path = options.folder.absolute()
+    wanted = set(options.only.split(",")) if options.only else None
+    for program in [one for one in PROGRAMS if wanted is None or one.name in wanted]:
+        if problem := await install(program, folder):
+            missing[program.name] = problem
+            continue
+        work = Path(tempfile.mkdtemp(prefix="holdfast-clients-"))
+        store, double = f"sqlite:///{work}/gateway.db", UpstreamDouble("a.txt")
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(
+                ClientSession(timeout=ClientTimeout(total=None), auto_decompress=False)
+            )
+            gateway = GatewayProcess(options.gateway, store, await serve_app(stack, double.app()))
+            await gateway.start()
+            stack.push_async_callback(gateway.end)
+            tap = Tap(gateway.url)
+            url = await serve_app(stack, tap.app(client))
+            said: list[str] = []
+
+            async def say(
+                prompt: str, program: Program = program, url: str = url, work: Path = work, said: list[str] = said
+            ) -> int | None:
+                arguments = program.resume(prompt) if said else program.first(prompt)
+                step = Step("alpha", prompt, arguments)
+                await run_step(program, step, url=url, work=work / program.name, place=place_of(program, folder))
+                said.append(prompt)
+                return step.exit_code
+
+            if options.round == "budget":
+                control = Control(client, gateway.url)
+                figures = await budget_round(program, say, control, double.received, tap.bodies)
+            else:
+                figures = await kill_round(program, say, gateway, tap.bodies, store)
+        results[program.name] = figures
+        state = "as promised" if figures.is_clean else "WRONG"
+        print(f"{program.name}: {state}: {json.dumps(asdict(figures))}", flush=True)
+        if options.keep:
+            print_progress(f"kept in {work}")
+        else:
+            shutil.rmtree(work, ignore_errors=True)
+    is_clean = all(one.is_clean for one in results.values())
+    shown = {name: asdict(one) for name, one in results.items()}
+    print(json.dumps({"round": options.round, "clients": shown, "missing": missing, "clean": is_clean}))
+    return 0 if is_clean and results else 1
+
+
 async def main(options: argparse.Namespace) -> int:
+    """Run the clients in the round that was asked for, and return the exit code."""
+    if options.round != "recorded":
+        return await run_round(options)
     folder: Path = options.folder.absolute()
     wanted = set(options.only.split(",")) if options.only else None
     programs = [program for program in PROGRAMS if wanted is None or program.name in wanted]
@@ -400,5 +470,6 @@ if __name__ == "__main__":
     kept = Path(os.environ.get("HOLDFAST_CLIENTS") or Path.home() / ".cache/holdfast-clients")
     parser.add_argument("--folder", type=Path, default=kept, help="where clients are installed, outside the repository")
     parser.add_argument("--gateway", default=f"{Path(sys.executable).parent / 'holdfast'} gateway")
+    parser.add_argument("--round", choices=("recorded", "budget", "kill"), default="recorded")
     parser.add_argument("--keep", action="store_true", help="keep the store and the homes of the clients")
     sys.exit(asyncio.run(main(parser.parse_args())))

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Literal, TypeAlias
 
+from holdfast.text import lazy_pattern
+
 SecretKind: TypeAlias = Literal["key", "bearer token", "named secret", "private key", "password in a URL"]
 _Redaction: TypeAlias = tuple[int, int]
 """Where a secret begins, and where it ends."""
@@ -28,18 +30,18 @@ MIN_SECRET_CHARS, LONG_SECRET_CHARS = 6, 16
 # Private keys, also with escaped line breaks of JSON, and their Base64, which contains "PRIVATE" at some offset.
 _BREAK = r"(?:\s|\\[nr]){1,4}"
 _PRIVATE_KEYS: _Rules = (
-    (("private key",), re.compile(
+    (("private key",), lazy_pattern(
         r"(-----BEGIN [A-Z0-9 ]{0,20}PRIVATE KEY(?: BLOCK)?-----)"
         r"(?:(?:[A-Za-z0-9+/=\s\\:,.()@_]|-(?!-)){0,20000}(?=-----END )|(?:(?:\s|\\[nr]){0,4}[A-Za-z0-9+/=]{40,})+"
         r"(?:(?:\s|\\[nr]){0,4}[A-Za-z0-9+/=]{16,})?)"
     )),
-    (("private-lines: ",), re.compile(
+    (("private-lines: ",), lazy_pattern(
         rf"(Private-Lines: [0-9]{{1,4}}{_BREAK})[A-Za-z0-9+/=]{{16,}}(?:{_BREAK}[A-Za-z0-9+/=]{{16,}})*"
     )),
-    (("ls0tls1crudjti",), re.compile(
+    (("ls0tls1crudjti",), lazy_pattern(
         r"LS0tLS1CRUdJTi(?=[A-Za-z0-9+/]{0,40}(?:UFJJVkFURS|BSSVZBVE|QUklWQVRF))[A-Za-z0-9+/=]{20,}"
     )),
-    (('"kty"',), re.compile(r'("d"\s?:\s?")[A-Za-z0-9_\-]{40,}(?=")')),
+    (('"kty"',), lazy_pattern(r'("d"\s?:\s?")[A-Za-z0-9_\-]{40,}(?=")')),
 )  # fmt: skip
 
 # Keys with a known prefix. After a common prefix, only random characters are a key: letters and digits mixed, or a
@@ -69,7 +71,7 @@ _KEY_BODIES = {
     r"[A-Za-z0-9]{90,}": "EAA",
     rf"{_RANDOM}[A-Za-z0-9_\-]{{8,}}": "sk-",
 }
-_BODY_OF = {prefix: re.compile(body) for body, prefixes in _KEY_BODIES.items() for prefix in prefixes.split()}
+_BODY_OF = {prefix: lazy_pattern(body) for body, prefixes in _KEY_BODIES.items() for prefix in prefixes.split()}
 _KEPT = {prefix: "sk-" for prefix in _BODY_OF if prefix.startswith("sk-")}
 """What stays of a prefix, if not all of it."""
 _OWN_WORD = frozenset({"sk-", "hf_", "npm_", "key-", "pul-", "SK", "r8_", "oy2", "glc_", "sgp_", "ntn_", "xai-"})
@@ -86,57 +88,57 @@ def _alternatives(words: Iterable[str]) -> str:
     )
 
 
-_KEY_PREFIX = re.compile(_alternatives(_BODY_OF))
+_KEY_PREFIX = lazy_pattern(_alternatives(_BODY_OF))
 # A run of token characters is entered only at its start, and its first `eyJ` decides: a search that began again at
 # each `eyJ` of a long run would take time that grows with the square of the run.
-_JWT = re.compile(
+_JWT = lazy_pattern(
     r"(?<![A-Za-z0-9_\-])((?>[A-Za-z0-9_\-]*?(?:\b|(?<=\\[nrtbf]))eyJ))[A-Za-z0-9_\-]{8,}+"
     r"\.eyJ[A-Za-z0-9_\-]{8,}+\.[A-Za-z0-9_\-]{8,}"
 )
 # Keys without a prefix.
 _KEY_SHAPES: _Rules = (
-    (("-us",), re.compile(r"\b[0-9a-f]{32}-us[0-9]{1,2}\b")),
-    ((":aa",), re.compile(r"\b([0-9]{8,10}:)AA[A-Za-z0-9_\-]{32,34}(?![A-Za-z0-9_\-])")),
-    (("q~",), re.compile(r"\b[A-Za-z0-9_~.]{3}[0-9]Q~[A-Za-z0-9_~.\-]{31,34}")),
+    (("-us",), lazy_pattern(r"\b[0-9a-f]{32}-us[0-9]{1,2}\b")),
+    ((":aa",), lazy_pattern(r"\b([0-9]{8,10}:)AA[A-Za-z0-9_\-]{32,34}(?![A-Za-z0-9_\-])")),
+    (("q~",), lazy_pattern(r"\b[A-Za-z0-9_~.]{3}[0-9]Q~[A-Za-z0-9_~.\-]{31,34}")),
     (
         (".",),
-        re.compile(r"[MNO](?<![A-Za-z0-9_\-][MNO])[A-Za-z0-9_\-]{23,25}\.[A-Za-z0-9_\-]{6}\.[A-Za-z0-9_\-]{27,40}"),
+        lazy_pattern(r"[MNO](?<![A-Za-z0-9_\-][MNO])[A-Za-z0-9_\-]{23,25}\.[A-Za-z0-9_\-]{6}\.[A-Za-z0-9_\-]{27,40}"),
     ),
     (
         ("hooks.slack.com/",),
-        re.compile(r"(hooks\.slack\.com/(?:services|workflows|triggers)/)(?=[TE][A-Z0-9])[A-Za-z0-9/_\-]{16,}"),
+        lazy_pattern(r"(hooks\.slack\.com/(?:services|workflows|triggers)/)(?=[TE][A-Z0-9])[A-Za-z0-9/_\-]{16,}"),
     ),
-    (("/api/webhooks/",), re.compile(r"(/api/webhooks/)[0-9]{10,20}/[A-Za-z0-9_\-]{30,}")),
-    (("/webhookb2/",), re.compile(r"(/webhookb2/)[A-Za-z0-9@/\-]{30,}")),
-    (("hooks.zapier.com/",), re.compile(r"(hooks\.zapier\.com/hooks/catch/)[0-9]{4,12}/[A-Za-z0-9]{5,12}")),
+    (("/api/webhooks/",), lazy_pattern(r"(/api/webhooks/)[0-9]{10,20}/[A-Za-z0-9_\-]{30,}")),
+    (("/webhookb2/",), lazy_pattern(r"(/webhookb2/)[A-Za-z0-9@/\-]{30,}")),
+    (("hooks.zapier.com/",), lazy_pattern(r"(hooks\.zapier\.com/hooks/catch/)[0-9]{4,12}/[A-Za-z0-9]{5,12}")),
 )
 
 # Headers. "Bearer authentication." is prose: a token contains a digit, or ends with `=`.
 _ASSIGN = r"[\"'\\]{0,4}[ \t]{0,4}[:=][ \t]{0,4}[\"'\\]{0,4}"
 _BEARER: _Rules = (
-    (("bearer",), re.compile(
+    (("bearer",), lazy_pattern(
         r"(bearer[ \t]{1,4})(?=[A-Za-z._~+/\-]{0,60}[0-9=])(?!OAuth|RFC)(?:[A-Za-z0-9._~+/\-]{10,}={0,2}"
         r"|[A-Za-z0-9._~+/\-]{7,}={1,2})",
         re.IGNORECASE,
     )),
 )  # fmt: skip
 _HEADERS: _Rules = (
-    (("authorization",), re.compile(
+    (("authorization",), lazy_pattern(
         rf"(authorization{_ASSIGN}(?:[A-Za-z][A-Za-z0-9_\-]{{1,24}}[ \t]{{1,4}})?)"
         r"(?!AWS4-|[A-Za-z_\-]{1,30}=\"?[A-Za-z0-9/])"
         r"(?=[A-Za-z._~/:\-]{0,60}(?:[0-9=+]|(?-i:[a-z][A-Z])))[A-Za-z0-9._~+/=:\-]{8,}+(?![(\[])",
         re.IGNORECASE,
     )),
-    (("signature=", "response="), re.compile(r"((?:signature=|response=\\?\"))[0-9a-f]{32,}", re.IGNORECASE)),
-    (("cookie: ", "cookie:", "cookie=", 'cookie"', "cookie'", " -b", "--cookie"), re.compile(
+    (("signature=", "response="), lazy_pattern(r"((?:signature=|response=\\?\"))[0-9a-f]{32,}", re.IGNORECASE)),
+    (("cookie: ", "cookie:", "cookie=", 'cookie"', "cookie'", " -b", "--cookie"), lazy_pattern(
         rf"((?<![a-z\-])cookie{_ASSIGN}|curl\b[^\n<\[]{{0,200}}? (?:-b|--cookie) ?[\"'])"
         r"(?=[A-Za-z0-9_.\-]{1,64}=[^\s=])(?=[^\r\n\"'\\<\[#0-9]{0,200}[0-9])[^\r\n\"'\\<\[#]{4,}",
         re.IGNORECASE,
     )),
-    (("set-cookie",), re.compile(
+    (("set-cookie",), lazy_pattern(
         rf"(set-cookie{_ASSIGN}[A-Za-z0-9_.\-]{{1,64}}=)[^\s;,\"'\\<\[]{{8,}}", re.IGNORECASE
     )),
-    (("sessionid=", "session_id=", "phpsessid=", "connect.sid="), re.compile(
+    (("sessionid=", "session_id=", "phpsessid=", "connect.sid="), lazy_pattern(
         r"((?:jsessionid|phpsessid|sessionid|session_id|connect\.sid)=)(?=[A-Za-z%]{0,40}[0-9])[A-Za-z0-9%._\-]{16,}",
         re.IGNORECASE,
     )),
@@ -145,27 +147,27 @@ _HEADERS: _Rules = (
 # Commands and files that give a password by its place.
 _GIVEN = r"(?![$<\[{\-%])[^\s\"'<\[]{4,}"
 _PLACED: _Rules = (
-    (("curl ",), re.compile(
+    (("curl ",), lazy_pattern(
         r"(curl [^\n<\[]{0,200}?(?:-u|-U|--user|--proxy-user)[ =]{0,2}[\"']?[^\s:\"'$<\[/]{1,64}:)(?!//)" + _GIVEN
     )),
-    (("mysql", "mariadb"), re.compile(r"(m(?:ysql|ariadb)\w{0,8} [^\n|;&<\[]{0,200}?(?<= )-p[\"']?)" + _GIVEN)),
-    (("sshpass", " login"), re.compile(
+    (("mysql", "mariadb"), lazy_pattern(r"(m(?:ysql|ariadb)\w{0,8} [^\n|;&<\[]{0,200}?(?<= )-p[\"']?)" + _GIVEN)),
+    (("sshpass", " login"), lazy_pattern(
         r"((?:sshpass|(?:docker|podman|az|oc|helm registry) login) [^\n|;&<\[]{0,200}?(?<= )-p ?[\"']?)"
         + _GIVEN
     )),
-    (("auth=(",), re.compile(r"(auth=\([\"'][^\"'\s<\[]{1,64}[\"'], ?[\"'])[^\"'\s<\[]{4,}")),
-    (("redis-cli",), re.compile(r"(redis-cli [^\n|;&<\[]{0,200}?(?<= )-a [\"']?)" + _GIVEN)),
-    (("pass:",), re.compile(r"(-pass(?:in|out)? pass:)" + _GIVEN)),
-    (("login ",), re.compile(r"(login[ \t]{1,4}[^\s<\[]{1,64}\s{1,8}password[ \t]{1,4})" + _GIVEN)),
-    (("bindpw", "rootpw", "requirepass"), re.compile(r"((?:bindpw|rootpw|requirepass)[ \t]{1,4})" + _GIVEN)),
-    ((":5432:", ":6432:"), re.compile(
+    (("auth=(",), lazy_pattern(r"(auth=\([\"'][^\"'\s<\[]{1,64}[\"'], ?[\"'])[^\"'\s<\[]{4,}")),
+    (("redis-cli",), lazy_pattern(r"(redis-cli [^\n|;&<\[]{0,200}?(?<= )-a [\"']?)" + _GIVEN)),
+    (("pass:",), lazy_pattern(r"(-pass(?:in|out)? pass:)" + _GIVEN)),
+    (("login ",), lazy_pattern(r"(login[ \t]{1,4}[^\s<\[]{1,64}\s{1,8}password[ \t]{1,4})" + _GIVEN)),
+    (("bindpw", "rootpw", "requirepass"), lazy_pattern(r"((?:bindpw|rootpw|requirepass)[ \t]{1,4})" + _GIVEN)),
+    ((":5432:", ":6432:"), lazy_pattern(
         r"(:(?:5432|6432):[A-Za-z_*][^\s:<\[]{0,63}:[^\s:<\[]{1,64}:)(?=[^\s]{0,40}[0-9])" + _GIVEN
     )),
-    (("identified by", "password '"), re.compile(
+    (("identified by", "password '"), lazy_pattern(
         r"((?:IDENTIFIED BY|(?:WITH|SET|ENCRYPTED) PASSWORD)[ \t=]{1,4}')(?=[^'\s]{0,60}[0-9!@$%^&*])[^'\s<\[]{4,}",
         re.IGNORECASE,
     )),
-    (("$",), re.compile(
+    (("$",), lazy_pattern(
         r"(\$(?:[156y]|2[abxy]|apr1|argon2(?:id|i|d)|scrypt)\$(?:[0-9]{2}\$|rounds=[0-9]{1,9}\$)?)[A-Za-z0-9./+=,$]{16,}"
     )),
 )  # fmt: skip
@@ -175,16 +177,16 @@ _PLACED: _Rules = (
 _EXAMPLE = r"[$%{<*]|(?:pass|password|passwd|PASS|PASSWORD|REDACTED)@"
 _USER, _PORT = r"[^\s:/@\"'<>\[\]]", r"[0-9]{1,5}[/?,;)]|port\b"
 _PASSWORDS_IN_URLS: _Rules = (
-    (("://",), re.compile(
+    (("://",), lazy_pattern(
         rf"(://(?:{_USER}{{0,100}}:(?!{_PORT}|{_EXAMPLE})(?=[^\s/\"'<>\[\]`\\]{{1,256}}@)"
         rf"|(?!localhost)(?:(?!\.){_USER}){{0,64}}:(?!{_PORT}|{_EXAMPLE})))"
         r"[^\s\"'<>\[\]`\\]{1,256}(?=@[A-Za-z0-9_\-.%])"
     )),
-    (("://",), re.compile(r"(://)(?=(?:[A-Za-z_\-]{0,40}[0-9]){4})[A-Za-z0-9_\-]{20,200}(?=@)")),
+    (("://",), lazy_pattern(r"(://)(?=(?:[A-Za-z_\-]{0,40}[0-9]){4})[A-Za-z0-9_\-]{20,200}(?=@)")),
 )  # fmt: skip
 
 # Names of secrets, searched in small letters.
-_NAME = re.compile(
+_NAME = lazy_pattern(
     r"passw(?:or)?d|passwort|passphrase|passcode|pass|pwd|pw|kennwort|密码|口令|secret(?:[_-]?(?:access[_-]?)?key)?|token"
     r"|api[_\- ]?(?:key|secret)|a(?:ccess|ccount|uth)[_\- ]?key|auth|sig|"
     r"(?:shared|shared[_-]?access|encryption|signing|master|private|preshared|subscription|functions)[_\- ]?key|_key"
@@ -197,16 +199,16 @@ _SIGN = (
     r"|(?P<spoken>[ \t]{1,4}(?:is|ist|was|war|lautet)[ \t]{0,2}:?[ \t]{1,4}|是[ \t]{0,4})"
     r"|(?P<space>[ \t]{1,4})|(?P<tag>>))"
 )
-_ASSIGNED = re.compile(
+_ASSIGNED = lazy_pattern(
     r"(?:[_-]?(?:[0-9]{1,2}|prod(?:uction)?|staging|stage|dev|test|live|base|value|main|primary|secondary))?"
     rf"{_SIGN}(?:(?P<quote>\\{{0,3}}[\"'“`])(?:base64:)?(?P<quoted>[^\s\"'`\\<\[“”]{{1,128}})"
     r"|(?:base64:)?(?P<bare>(?:[A-Za-z0-9+/_=~!@$%^*\-]|&(?!\w{1,40}=)|[.?](?=\w)){1,128}))",
     re.IGNORECASE,
 )
-_MORE_QUOTED = re.compile(r"[^\s\"'`\\<\[“”]*+")
-_MORE_BARE = re.compile(r"(?:[A-Za-z0-9+/_=~!@$%^*\-]|&(?!\w{1,40}=)|[.?](?=\w))*+")
+_MORE_QUOTED = lazy_pattern(r"[^\s\"'`\\<\[“”]*+")
+_MORE_BARE = lazy_pattern(r"(?:[A-Za-z0-9+/_=~!@$%^*\-]|&(?!\w{1,40}=)|[.?](?=\w))*+")
 # What is assigned to the name of a secret and is none: variables, placeholders, references, algorithms and types.
-_NO_SECRET = re.compile(
+_NO_SECRET = lazy_pattern(
     r"(?:ctrl|alt|shift|cmd|meta)[+-]|#[0-9a-f]{6,8}\Z|\$\{|\$\(|\$[A-Za-z_]\w*\Z|%\w+%|%\(|[{<*@]|your|change[_-]?me|x{4}|\.{3}|placeholder|insert|replace|redacted|dummy"
     r"|[a-z][a-z0-9+.\-]{1,15}://|(?:arn|vault|ssm|op|env|ref|file|urn|kms|sha[0-9]{1,3}|md5):|v?[0-9]+(?:\.[0-9]+)+"
     r"|(?:sha|hs|rs|es|aes|rsa|utf|base|x|int|uint|varchar|char|string|oauth|ed|curve|blake|argon|pbkdf|o|cl)-?[0-9]{1,5}"
@@ -214,13 +216,13 @@ _NO_SECRET = re.compile(
     r"|(?:~|\.{0,2})/(?-i:\.?[a-z]{1,20}|Users)(?:[/._\-][\w/.\-]*)?\Z",
     re.IGNORECASE,
 )
-_GIVES_VALUE = re.compile(r"(?:--|\b(?:ENV|ARG|set) )[A-Za-z0-9_.\-]{0,40}\Z")
-_SPOKEN_METHOD = re.compile(r"sha|md5|base\d|bcrypt|argon|pbkdf|utf|encod|hash|encrypt", re.IGNORECASE)
-_CODE_NAME = re.compile(
+_GIVES_VALUE = lazy_pattern(r"(?:--|\b(?:ENV|ARG|set) )[A-Za-z0-9_.\-]{0,40}\Z")
+_SPOKEN_METHOD = lazy_pattern(r"sha|md5|base\d|bcrypt|argon|pbkdf|utf|encod|hash|encrypt", re.IGNORECASE)
+_CODE_NAME = lazy_pattern(
     r"[A-Za-z]+[0-9]{0,2}(?:_(?:[A-Za-z]+[0-9]{0,2}|[0-9]{1,3}))+"
     r"|(?i:\w{0,40}(?:password|token|secret|key|auth)[0-9]{0,2})|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+"
 )
-_WORDS = re.compile(
+_WORDS = lazy_pattern(
     r"(?:[a-z]+|v[0-9]{1,3})(?:[_-](?:[a-z]+|v?[0-9]{1,3}))+|(?:[A-Z][a-z]+[0-9]{0,2})+"
     r"|[A-Za-z]{2,}[0-9]{1,5}(?:[A-Z][a-z]+)+|[A-Za-z_][\w\-]*(?:\.[A-Za-z_][\w\-]*)+"
     r"|[a-z][a-z0-9_.\-]*(?:/[a-z0-9_.\-]+)+|[\w.\-]+\.(?:pem|key|crt|p12|pfx|jks|json|ya?ml|txt|env|py|js|ts|go|pub|asc)"

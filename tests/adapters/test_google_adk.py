@@ -200,6 +200,6 @@ async def test_an_error_that_is_no_overflow_arrives_unchanged() -> None:
 
 def test_the_page_and_the_example_run_as_they_stand(capsys: pytest.CaptureFixture[str]) -> None:
     run_page("google-adk")
-    run_example("google_adk")
+    run_example("google_adk_agent")
 
     assert capsys.readouterr().out

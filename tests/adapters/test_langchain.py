@@ -313,6 +313,6 @@ def test_a_shortened_or_made_message_becomes_an_object_again() -> None:
 
 def test_the_page_and_the_example_run_as_they_stand(capsys: pytest.CaptureFixture[str]) -> None:
     run_page("langchain")
-    run_example("langchain")
+    run_example("langchain_agent")
 
     assert capsys.readouterr().out

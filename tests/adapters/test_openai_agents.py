@@ -208,6 +208,6 @@ async def test_an_error_that_is_no_overflow_arrives_unchanged() -> None:
 
 def test_the_page_and_the_example_run_as_they_stand(capsys: pytest.CaptureFixture[str]) -> None:
     run_page("openai-agents")
-    run_example("openai_agents")
+    run_example("openai_agents_agent")
 
     assert capsys.readouterr().out

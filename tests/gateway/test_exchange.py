@@ -19,7 +19,7 @@ from starlette.routing import Mount
 from holdfast.apps.gateway.access import Access
 from holdfast.apps.gateway.app import close_gateway, gateway_app
 from holdfast.apps.gateway.exchange import RelaySettings
-from holdfast.apps.gateway.tracing import ExchangeTracer
+from holdfast.apps.gateway.telemetry.tracing import ExchangeTracer
 from holdfast.apps.gateway.upstream import PhaseTimeouts
 from holdfast.errors import StoreUnavailableError
 from holdfast.session.compaction.telemetry import flush_spans

@@ -237,9 +237,9 @@ async def test_thinking_stays_as_the_client_has_it_where_nothing_has_to_be_said(
 async def test_messages_that_leave_no_room_for_a_digest_are_left_out_of_what_is_sent() -> None:
     recorder = Recorder(MemoryStore(), budget=BUDGET)
     talk = Talk(recorder, "openai-chat", **members_of("openai-chat"))
-    talk.messages.append({"role": "system", "content": "be good " * 1_000})
+    talk.messages.append({"role": "system", "content": "be good " * 700})
 
-    exchanges = [await talk.ask(f"prompt {number} " + "word " * 700) for number in range(3)]
+    exchanges = [await talk.ask(f"prompt {number} " + "word " * 930) for number in range(3)]
 
     await recorder.close()
     assert [len(slices_of(one.body, "openai-chat")) for one in exchanges] == [2, 2, 2]

@@ -1,12 +1,16 @@
 """An import may be repeated at any time: while the program writes, after a crash, and after the log was damaged."""
 
+import asyncio
 import json
 import os
 import sqlite3
 import stat
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from holdfast.core.conversation.messages import Entry
 from holdfast.errors import SettingsError
@@ -147,6 +151,24 @@ async def test_damaged_and_unknown_lines_are_counted_and_the_rest_is_imported(pr
     assert await lines_of(store, session) == expected
 
 
+@pytest.mark.parametrize("program", LINE_FILES)
+async def test_any_line_may_be_damaged_also_the_first(program: str, tmp_path: Path) -> None:
+    root = copy_of(program, tmp_path)
+    (path,) = root.glob(LINE_FILES[program])
+    lines = path.read_bytes().splitlines(keepends=True)
+
+    for number, line in enumerate(lines):
+        path.write_bytes(b"".join([*lines[:number], line[: len(line) // 2], b"\n", *lines[number + 1 :]]))
+        store = MemoryStore()
+        done = await import_all(store, root, program)
+
+        # A fork reads the first lines of its parent too, and one more to see that they are all.
+        times = 2 if program == "codex" and number <= 15 else 1
+        assert sum(one.report.damaged["not JSON"] for one in done) == times
+        assert all(one.messages > 1 for one in done)
+        assert await visible(store, done[0].session)
+
+
 async def test_damaged_rows_of_a_database_are_counted_and_the_rest_is_imported(tmp_path: Path) -> None:
     store, root = MemoryStore(), copy_of("opencode", tmp_path)
     database = sqlite3.connect(root / "opencode.db")
@@ -271,6 +293,7 @@ async def test_an_import_that_was_interrupted_continues(tmp_path: Path, monkeypa
     assert await lines_of(store, done.session) == CLAUDE_CODE
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this platform has no named pipes")
 def test_links_out_of_the_folder_pipes_and_unreadable_files_are_not_followed(tmp_path: Path) -> None:
     root, elsewhere = copy_of("pi", tmp_path), tmp_path / "elsewhere.jsonl"
     (path,) = root.glob(LINE_FILES["pi"])
@@ -278,6 +301,7 @@ def test_links_out_of_the_folder_pipes_and_unreadable_files_are_not_followed(tmp
     (path.parent / "link.jsonl").symlink_to(elsewhere)
     (path.parent / "folder").symlink_to(tmp_path)
     os.mkfifo(path.parent / "pipe.jsonl")
+    (path.parent / "gone.jsonl").symlink_to(path.parent / "nothing.jsonl")
     report = ReadReport()
 
     found = find_sessions(program_named("pi"), root, report)
@@ -325,3 +349,33 @@ def test_logs_are_only_read(tmp_path: Path) -> None:
     assert found.size > 0
     for path in [root, *root.rglob("*")]:
         path.chmod(stat.S_IRWXU)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    program=st.sampled_from(sorted(LINE_FILES)),
+    edits=st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=12), st.integers(0, 400)), max_size=6),
+)
+def test_whatever_happens_to_the_bytes_an_import_works_and_a_second_one_adds_nothing(
+    program: str, edits: list[tuple[float, bytes, int]]
+) -> None:
+    async def import_twice(root: Path) -> None:
+        store = MemoryStore()
+        first = await import_all(store, root, program)
+        touch(root)
+        again = await import_all(store, root, program)
+        assert [(one.new_messages, one.rewound_to) for one in again] == [(0, None)] * len(first)
+        for one in first:
+            if one.messages:
+                async with Session.open(one.session, store=store) as session:
+                    assert session.damage == []
+
+    with TemporaryDirectory() as folder:
+        root = copy_of(program, Path(folder))
+        (path,) = root.glob(LINE_FILES[program])
+        content = path.read_bytes()
+        for place, added, removed in edits:
+            at = int(place * len(content))
+            content = content[:at] + added + content[at + removed :]
+        path.write_bytes(content)
+        asyncio.run(import_twice(root))

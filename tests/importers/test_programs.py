@@ -266,3 +266,27 @@ async def test_a_branch_to_which_the_user_returns_is_in_force_again(tmp_path: Pa
         "main: assistant: Sold. [100+7→5]",
         "main: user: Buy it back",
     ]
+
+
+async def test_bare_lines_of_the_first_versions_of_codex_are_read(tmp_path: Path) -> None:
+    folder, store = tmp_path / "2025/05/01", MemoryStore()
+    folder.mkdir(parents=True)
+    lines: list[object] = [
+        {"id": "0196", "timestamp": "2025-05-01T10:00:00Z", "instructions": "Be kind."},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello"}]},
+        {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "c1"},
+        {"type": "function_call_output", "call_id": "c1", "output": "ok"},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Good day."}]},
+    ]
+    (folder / "rollout-2025-05-01T10-00-00-0196.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+    (done,) = await import_all(store, tmp_path, "codex")
+
+    assert (done.session, done.found.title) == ("codex-0196", "Hello")
+    assert await lines_of(store, done.session) == [
+        "main: system: Be kind.",
+        "main: user: Hello",
+        "main: assistant: → c1 shell {}",
+        "main: tool: ← c1 ok",
+        "main: assistant: Good day.",
+    ]

@@ -11,8 +11,9 @@ from holdfast.apps.lab.recordings import Recording, concatenate
 from holdfast.apps.lab.replay import DEFAULT_STATIC_TOKENS
 from holdfast.apps.lab.runner import make_jobs, play_job
 from holdfast.apps.lab.simulation import full_message_text
-from holdfast.apps.lab.sources import load_recordings
+from holdfast.apps.lab.sources import load_program_sessions, load_recordings
 from holdfast.core.planning.situation import PROVIDER_PRICES
+from holdfast.importers.programs import program_named
 from holdfast.session.maintenance.transfer import import_session, records_from_file
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
@@ -29,6 +30,7 @@ from holdfast.testing.chat import (
 from holdfast.testing.sessions import generate_session
 from holdfast.wire.convert import convert
 from holdfast.wire.formats import format_named
+from tests.importers.reading import copy_of
 
 BUDGET = 5_000
 MEASURED_IN_TIME = ("M10", "M12")
@@ -221,3 +223,19 @@ async def test_recordings_of_one_name_are_told_apart(tmp_path: Path) -> None:
     found, _ = await load_recordings([str(lines(tmp_path / "talks.jsonl", talk, talk))], MemoryStore())
 
     assert [one.name for one in found] == ["x", "x (2)"]
+
+
+async def test_sessions_of_another_program_are_replayed_with_its_own_compactions(tmp_path: Path) -> None:
+    root = copy_of("claude-code", tmp_path)
+
+    (recording,), problems = await load_program_sessions(program_named("claude-code"), [str(root)], 10)
+
+    assert problems == []
+    assert recording.messages[0] == {"role": "system", "content": "You are a gardener.\n\nBe brief."}
+    (compaction,) = recording.compactions
+    assert compaction.summary == "This session is being continued. Summary: twelve tulips, four roses."
+    assert recording.messages[compaction.index - 1]["content"] == "Four roses. I did not look for lilies."
+    written = [str(recording.messages[index]["content"])[:20] for index in sorted(recording.inserted)]
+    assert written == ["<local-command-cavea", "<local-command-stdou", "<system-reminder>\nRe"]
+    assert recording.is_claude
+    assert recording.static is not None

@@ -129,7 +129,7 @@ async def test_a_subscription_that_is_left_keeps_nothing_more(store: Store) -> N
     await session.record([user_message("two")])
 
     assert [event async for event in events] == []
-    assert session._log.publisher._subscriptions == set()
+    assert session._log.publisher.subscriptions == set()
 
 
 async def test_a_name_that_no_event_has_is_an_error_that_names_the_nearest(store: Store) -> None:

@@ -119,7 +119,8 @@ async def test_the_first_byte_that_breaks_the_cache_is_found_with_its_cost(store
     assert texts[0][first:].startswith(cache["was"][:20])
     assert texts[1][first:].startswith(cache["now"][:20])
     assert 0 < cache["lost_tokens"] <= before["tokens"]
-    assert cache["dollars"] == pytest.approx(cache["lost_tokens"] * (1.25 - 0.125) / 1e6)
+    assert 0 < cache["rewritten_tokens"] < page["tokens"]
+    assert cache["dollars"] == pytest.approx(cache["rewritten_tokens"] * 1.25 / 1e6)
     assert "a compaction since the last request" in cache["reason"]
 
 
@@ -207,6 +208,20 @@ async def test_an_undone_compaction_is_told_as_undone(browser: Browser, store: M
     assert any(row["note"] == "the last change of context is undone" for row in after["rows"])
 
 
+async def test_two_policies_are_compared_turn_by_turn(browser: Browser) -> None:
+    path = "/s/report/compare?one=default&other=full&budget=4000"
+    while (page := await browser.json(path))["comparison"] is None:
+        pass
+
+    ours, full = page["comparison"]["totals"]
+    turns = page["comparison"]["turns"]
+    assert (ours["policy"], full["policy"], page["comparison"]["budget"]) == ("default", "full", 4_000)
+    assert [turn["number"] for turn in turns] == list(range(1, 25))
+    assert full["sent_tokens"] == sum(turn["sent_tokens"][1] for turn in turns)
+    assert full["compactions"] == 0
+    assert "Turn by turn" in await browser.page(path)
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [
@@ -215,6 +230,8 @@ async def test_an_undone_compaction_is_told_as_undone(browser: Browser, store: M
         ("/s/report/requests/0", 404),
         ("/s/report/changes/99", 404),
         ("/s/report/messages/9999", 404),
+        ("/s/report/compare?one=/etc/passwd.toml", 400),
+        ("/s/report/compare?budget=1", 400),
         ("/s/report?from=abc", 400),
         ("/s/report?from=-1", 400),
         ("/?after=nonsense", 400),

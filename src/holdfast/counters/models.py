@@ -5,7 +5,6 @@
 
 import json
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -13,6 +12,7 @@ from functools import cache, lru_cache
 from holdfast.core.conversation.json_values import replace_surrogates
 from holdfast.core.history.events import Usage
 from holdfast.core.planning.situation import DEFAULT_WINDOW, MILLION, Budget, Prices
+from holdfast.text import lazy_pattern
 
 NAME_SIMILARITY = 0.75
 """How alike two names must be for one to be suggested for the other."""
@@ -35,9 +35,9 @@ class ModelInfo:
 
 @cache
 def _rows() -> Mapping[str, list[float | None]]:
-    from importlib.resources import files  # noqa: PLC0415 - a tenth of the import time of the package
-
-    return json.loads((files("holdfast.counters") / "models.json").read_text())["models"]
+    # Without `pathlib` and `importlib.resources`, which take longer to import than the table to read.
+    with open(f"{__file__.rpartition('.')[0]}.json", encoding="utf-8") as table:  # noqa: PTH123
+        return json.load(table)["models"]
 
 
 @cache
@@ -164,9 +164,9 @@ _FIRST_BINDING_VERSIONS: Mapping[str, tuple[int, int]] = {
     "mythos": (5, 0),
 }
 """For each family of Claude models, the first version that binds its thinking."""
-_CLAUDE = re.compile(r"claude|\b(?:opus|sonnet|haiku|fable|mythos)\b")
-_NAMED_VERSION = re.compile(r"(opus|sonnet|haiku|fable|mythos)-(\d{1,2})(?:[.-](\d{1,2}))?(?!\d)")
-_OLD_NAME = re.compile(r"claude-(?:instant|v?[1-4]\b)")
+_CLAUDE = lazy_pattern(r"claude|\b(?:opus|sonnet|haiku|fable|mythos)\b")
+_NAMED_VERSION = lazy_pattern(r"(opus|sonnet|haiku|fable|mythos)-(\d{1,2})(?:[.-](\d{1,2}))?(?!\d)")
+_OLD_NAME = lazy_pattern(r"claude-(?:instant|v?[1-4]\b)")
 
 
 @lru_cache

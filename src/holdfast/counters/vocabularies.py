@@ -10,11 +10,11 @@ code, logs, JSON, base64 and ten languages; `tests/counters/test_counters.py` li
 estimate is about a seventh too low, so a budget that relies on an estimate leaves that much free.
 """
 
-import re
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.conversation.tokens import Counter, Provenance
+from holdfast.text import lazy_pattern
 
 if TYPE_CHECKING:
     from splintr import AnyTokenizer
@@ -66,7 +66,7 @@ MODEL_FAMILIES = (
     ModelFamily(("olmo",), "olmo2"),
 )
 UNKNOWN_FAMILY = ModelFamily((), "o200k_base", has_own_vocabulary=False, splits_digits=True)
-_DIGITS = re.compile(r"[0-9]{1,3}")
+_DIGITS = lazy_pattern(r"[0-9]{1,3}")
 """The numbers of o200k: a token for up to three digits."""
 
 
@@ -135,16 +135,16 @@ def _family_counter(family: ModelFamily) -> Counter:
         return EstimatingCounter()
 
 
-_WORD = re.compile(r"[A-Za-z]+")
-_PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]+")
-_BREAK = re.compile(r"\n\s*")
-_SPACES = re.compile(r"  +")
-_CASE_CHANGE = re.compile(r"[a-z](?=[A-Z])")
-_ALPHABETIC = re.compile(r"[\u0080-\u07ff]+")
+_WORD = lazy_pattern(r"[A-Za-z]+")
+_PUNCTUATION = lazy_pattern(r"[!-/:-@\[-`{-~]+")
+_BREAK = lazy_pattern(r"\n\s*")
+_SPACES = lazy_pattern(r"  +")
+_CASE_CHANGE = lazy_pattern(r"[a-z](?=[A-Z])")
+_ALPHABETIC = lazy_pattern(r"[\u0080-\u07ff]+")
 """Latin with accents, Greek, Cyrillic, Hebrew, Arabic: about a token for a few letters."""
-_CJK = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef]")
-_ASTRAL = re.compile(r"[\U00010000-\U0010ffff]")
-_OTHER = re.compile(r"[^\x00-\u07ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef\U00010000-\U0010ffff]")
+_CJK = lazy_pattern(r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef]")
+_ASTRAL = lazy_pattern(r"[\U00010000-\U0010ffff]")
+_OTHER = lazy_pattern(r"[^\x00-\u07ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef\U00010000-\U0010ffff]")
 
 
 class EstimatingCounter:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from holdfast.core.history import events as log
 from holdfast.importers.source import (
-    PEEKED_LINES,
     FoundSession,
     JsonFields,
     LoggedItem,
@@ -26,7 +25,7 @@ from holdfast.importers.source import (
     count_of,
     delegated,
     files_below,
-    first_line,
+    first_lines,
     hash_of,
     list_at,
     object_at,
@@ -68,22 +67,22 @@ def _find_sessions(root: Path, report: ReadReport) -> Iterator[FoundSession]:
     agents: dict[str, list[Path]] = {}
     for path in paths if root.is_dir() else sorted(root.parent.glob("agent-*.jsonl")):
         if path.name.startswith("agent-") and path.parent.name != "subagents":
-            first = first_line(path, report)
-            agents.setdefault(text_at(first, "sessionId"), []).append(path)
+            named = (text_at(line, "sessionId") for line in first_lines(path, report))
+            agents.setdefault(next(filter(None, named), ""), []).append(path)
     for path in paths:
         if path.name.startswith("agent-") or "subagents" in path.parts:
             continue
         own = path.with_suffix("") / "subagents"
         below = files_below(own, "agent-*.jsonl", report) if own.is_dir() and not own.is_symlink() else []
-        found = _peek(path, (path, *below, *agents.get(path.stem, [])))
+        found = _peek(path, (path, *below, *agents.get(path.stem, [])), report)
         if found is not None:
             yield with_file_facts(found)
 
 
-def _peek(path: Path, files: tuple[Path, ...]) -> FoundSession | None:
+def _peek(path: Path, files: tuple[Path, ...], report: ReadReport) -> FoundSession | None:
     """Return what the list of sessions shows of a log; None if it holds no conversation."""
     title, named, folder, model, is_session = "", "", "", "", False
-    for line in read_json_lines(path, ReadReport(), max_lines=PEEKED_LINES):
+    for line in first_lines(path, report):
         is_session = is_session or isinstance(line.get("sessionId"), str)
         named = text_at(line, "customTitle") or text_at(line, "aiTitle") or text_at(line, "summary") or named
         folder = folder or text_at(line, "cwd")

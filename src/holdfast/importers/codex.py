@@ -23,7 +23,8 @@ from holdfast.importers.source import (
     count_of,
     delegated,
     files_below,
-    first_line,
+    first_lines,
+    first_of_type,
     hash_of,
     list_at,
     object_at,
@@ -45,8 +46,12 @@ _ANSWER_ITEMS = frozenset({
     "image_generation_call",
 })  # fmt: skip
 _OUTPUT_ITEMS = frozenset({"function_call_output", "custom_tool_call_output", "local_shell_call_output"})
+_BARE_KINDS = _ANSWER_ITEMS | _OUTPUT_ITEMS | {"message"}
+"""Items that the first versions wrote as lines of their own."""
 _PROGRAM_TEXTS = ("<environment_context>", "<user_instructions>", "<turn_aborted>", "# AGENTS.md instructions")
 """How user messages begin that older versions wrote by themselves, without saying so."""
+_STAMP_CHARS = len("rollout-2026-03-02T10-00-00-")
+"""How much of a file's name comes before the id of its session."""
 _PRIVATE_PREFIX = "internal_"
 """How the names of fields begin that the program keeps for itself."""
 
@@ -64,7 +69,7 @@ def _find_sessions(root: Path, report: ReadReport) -> Iterator[FoundSession]:
     for path, meta in metas.items():
         if _parent_thread(meta) or (root.is_file() and path.resolve() != root.resolve()):
             continue
-        title, model = _peek(path)
+        title, model = _peek(path, report)
         found = FoundSession(
             program=_NAME,
             id=text_at(meta, "id"),
@@ -85,10 +90,14 @@ def _sessions_folder(root: Path) -> Path:
 
 
 def _meta(path: Path, report: ReadReport) -> JsonFields:
-    """Return the first line's description of the session; empty if it has none."""
-    first = first_line(path, report)
-    meta = object_at(first, "payload") if first.get("type") == "session_meta" else NOTHING
-    return meta if text_at(meta, "id") else NOTHING
+    """Return a file's description of its session; only the id in the name of the file if that line is damaged."""
+    lines = first_lines(path, report)
+    meta = object_at(first_of_type(lines, "session_meta"), "payload")
+    if text_at(meta, "id") or not lines:
+        return meta
+    # The first versions wrote the description, and items of the Responses API, without saying what each line is.
+    bare = lines[0] if text_at(lines[0], "id") and "type" not in lines[0] else NOTHING
+    return {"id": path.stem[_STAMP_CHARS:], **bare}
 
 
 def _parent_thread(meta: JsonFields) -> str:
@@ -121,13 +130,15 @@ def _forked_from(meta: JsonFields, by_id: Mapping[str, Path], metas: Mapping[Pat
     return found
 
 
-def _peek(path: Path) -> tuple[str, str]:
+def _peek(path: Path, report: ReadReport) -> tuple[str, str]:
     """Return the title and the model of a session for the list of sessions."""
     title, model = "", ""
-    for line in read_json_lines(path, ReadReport(), max_lines=PEEKED_LINES):
-        payload = object_at(line, "payload")
+    for line in first_lines(path, report):
+        is_bare = line.get("type") in _BARE_KINDS
+        payload = line if is_bare else object_at(line, "payload")
         model = model or (text_at(payload, "model") if line.get("type") == "turn_context" else "")
-        if not title and line.get("type") == "response_item" and payload.get("role") == "user":
+        is_item = is_bare or line.get("type") == "response_item"
+        if not title and is_item and payload.get("role") == "user":
             title = "" if _is_by_program(payload) else title_of(_text_of(payload))
         if title and model:
             break
@@ -199,6 +210,7 @@ class _Reader:
     keys: dict[bytes, str] = field(default_factory=dict[bytes, str])
     """By a hash of role and text, the key of a message."""
     count: int = 0
+    has_begun: bool = False
 
     def items(self, path: Path, stop: int | None) -> Iterator[LoggedItem]:
         """Yield what the lines of a file say, before the line with the ordinal `stop` if there is one."""
@@ -207,7 +219,12 @@ class _Reader:
             if stop is not None and isinstance(ordinal, int) and ordinal >= stop:
                 return
             self.time_ms = time_in(line.get("timestamp"), self.time_ms)
-            yield from self._line(line.get("type"), object_at(line, "payload"))
+            kind = line.get("type")
+            if kind in _BARE_KINDS or (kind is None and not self.has_begun):
+                yield from self._item(line) if kind in _BARE_KINDS else self._instructions(line)
+            else:
+                yield from self._line(kind, object_at(line, "payload"))
+            self.has_begun = True
 
     def _line(self, kind: object, payload: JsonFields) -> Iterator[LoggedItem]:
         match kind:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from holdfast.core.history import events as log
 from holdfast.importers.source import (
-    PEEKED_LINES,
     FoundSession,
     JsonFields,
     LoggedItem,
@@ -21,7 +20,8 @@ from holdfast.importers.source import (
     agent_started,
     count_of,
     files_below,
-    first_line,
+    first_lines,
+    first_of_type,
     list_at,
     object_at,
     own_compaction,
@@ -49,11 +49,12 @@ _IGNORED_GROUPS = (
 def _find_sessions(root: Path, report: ReadReport) -> Iterator[FoundSession]:
     """Yield the sessions below a folder, or that of a file."""
     for path in [root] if root.is_file() else files_below(root, "*.jsonl", report):
-        first = first_line(path, report)
-        if first.get("type") != "session.start":
+        lines = first_lines(path, report)
+        first = first_of_type(lines, "session.start")
+        if not first and (path.name != _EVENTS_FILE or not lines):
             continue
         title, model = _named(path), text_at(first, "data", "selectedModel")
-        for line in read_json_lines(path, ReadReport(), max_lines=PEEKED_LINES):
+        for line in lines:
             if line.get("type") == "user.message" and not title:
                 title = title_of(text_at(line, "data", "content"))
             model = model or (text_at(line, "data", "model") if line.get("type") == "assistant.message" else "")

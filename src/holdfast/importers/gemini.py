@@ -25,7 +25,7 @@ from holdfast.importers.source import (
     count_of,
     delegated,
     files_below,
-    first_line,
+    first_lines,
     hash_of,
     list_at,
     object_at,
@@ -42,6 +42,7 @@ from holdfast.wire.json_reader import is_list, is_mapping
 
 _NAME, _TITLE = "gemini", "Gemini CLI"
 _FORMAT = "gemini-2"
+_CHATS_FOLDER = "chats"
 _PROGRAM_TEXTS = ("<session_context>", "<hook_context>")
 """How user messages begin that the program wrote by itself."""
 _SHOWN_KINDS = frozenset({"info", "error", "warning"})
@@ -59,11 +60,11 @@ def _find_sessions(root: Path, report: ReadReport) -> Iterator[FoundSession]:
         session = text_at(header, "sessionId")
         if header.get("kind") == "subagent":
             agents.setdefault(path.parent.name, []).append(path)
-        elif session and "chats" in path.parts and (root.is_dir() or root.name == path.name):
+        elif session and _CHATS_FOLDER in path.parts and (root.is_dir() or root.name == path.name):
             groups.setdefault(session, []).append((text_at(header, "startTime"), path, header))
     for session, group in groups.items():
         own = [path for _, path, _ in sorted(group, key=lambda one: one[:2])]
-        title, model = _peek(own[0])
+        title, model = _peek(own[0], report)
         found = FoundSession(
             program=_NAME,
             id=session,
@@ -77,10 +78,14 @@ def _find_sessions(root: Path, report: ReadReport) -> Iterator[FoundSession]:
 
 
 def _header(path: Path, report: ReadReport) -> JsonFields:
-    """Return the description of a session at the start of its file."""
-    return (
-        first_line(path, report) if path.suffix != ".json" else next(_lines(path, ReadReport(), max_lines=1), NOTHING)
-    )
+    """Return the description of a session; what its place says if that line is damaged."""
+    lines = first_lines(path, report) if path.suffix != ".json" else list(_lines(path, ReadReport(), max_lines=1))
+    header = next((line for line in lines if text_at(line, "sessionId")), NOTHING)
+    if header or not lines:
+        return header
+    is_agent = path.parent.parent.name == _CHATS_FOLDER
+    later = (text_at(line, "$set", "sessionId") for line in lines)
+    return {"sessionId": next(filter(None, later), path.stem), "kind": "subagent" if is_agent else "main"}
 
 
 def _project_folder(path: Path) -> str:
@@ -91,10 +96,11 @@ def _project_folder(path: Path) -> str:
     return printable(beside.read_text(encoding="utf-8", errors="replace")[:4_000].strip())
 
 
-def _peek(path: Path) -> tuple[str, str]:
+def _peek(path: Path, report: ReadReport) -> tuple[str, str]:
     """Return the title and the model of a session for the list of sessions."""
     title, summary, model = "", "", ""
-    for line in _lines(path, ReadReport(), max_lines=PEEKED_LINES):
+    lines = first_lines(path, report) if path.suffix != ".json" else _lines(path, ReadReport(), max_lines=PEEKED_LINES)
+    for line in lines:
         summary = text_at(line, "summary") or text_at(line, "$set", "summary") or summary
         model = model or text_at(line, "model")
         if not title and line.get("type") == "user":

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from holdfast.core.history import events as log
 from holdfast.importers.source import (
-    PEEKED_LINES,
     FoundSession,
     JsonFields,
     LoggedItem,
@@ -20,7 +19,8 @@ from holdfast.importers.source import (
     SourceProgram,
     count_of,
     files_below,
-    first_line,
+    first_lines,
+    first_of_type,
     list_at,
     object_at,
     own_compaction,
@@ -41,18 +41,20 @@ _IGNORED_KINDS = frozenset({"thinking_level_change", "custom", "label", "session
 def _find_sessions(root: Path, report: ReadReport) -> Iterator[FoundSession]:
     """Yield the sessions below a folder, or that of a file."""
     for path in [root] if root.is_file() else files_below(root, "*.jsonl", report):
-        first = first_line(path, report)
-        if first.get("type") != "session" or not text_at(first, "id"):
+        lines = first_lines(path, report)
+        first = first_of_type(lines, "session")
+        name = text_at(first, "id") or path.stem.partition("_")[2]
+        if not name or not (first or first_of_type(lines, "message")):
             continue
         title, named, model = "", "", ""
-        for line in read_json_lines(path, ReadReport(), max_lines=PEEKED_LINES):
+        for line in lines:
             named = text_at(line, "name") if line.get("type") == "session_info" else named
             model = model or text_at(line, "modelId") or text_at(line, "message", "model")
             if not title and text_at(line, "message", "role") == "user":
                 title = title_of(_text(object_at(line, "message").get("content")))
         found = FoundSession(
             program=_NAME,
-            id=text_at(first, "id"),
+            id=name,
             path=path,
             files=(path,),
             title=title_of(named) or title,

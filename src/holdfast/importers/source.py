@@ -12,7 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import reduce
 from hashlib import blake2b
+from operator import or_
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
@@ -165,13 +167,18 @@ def read_json_lines(path: Path, report: ReadReport, *, max_lines: int | None = N
                 report.damaged["not a JSON object"] += 1
 
 
-def first_line(path: Path, report: ReadReport) -> JsonFields:
-    """Return the first object of a file; an empty one, and note it, if the file cannot be opened."""
+def first_lines(path: Path, report: ReadReport) -> list[JsonFields]:
+    """Return the first objects of a file; none, and note it, if the file cannot be opened."""
     try:
-        return next(read_json_lines(path, ReadReport(), max_lines=1), NOTHING)
+        return list(read_json_lines(path, ReadReport(), max_lines=PEEKED_LINES))
     except OSError as error:
         report.unreadable.append(f"{path}: {error.strerror or error}")
-        return NOTHING
+        return []
+
+
+def first_of_type(lines: list[JsonFields], kind: str) -> JsonFields:
+    """Return the first of some lines that has a type, or an empty object: the line itself may be damaged."""
+    return next((line for line in lines if line.get("type") == kind), NOTHING)
 
 
 def _skip_line(file: BinaryIO, left: int) -> int:
@@ -187,7 +194,9 @@ def _skip_line(file: BinaryIO, left: int) -> int:
 
 def open_regular_file(path: Path) -> BinaryIO:
     """Open a file for reading; raises `OSError` for anything else, such as a pipe, which may never end."""
-    number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    # Not every platform has every flag; a pipe opened without O_NONBLOCK would wait for a writer.
+    flags = (getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+    number = os.open(path, reduce(or_, flags, os.O_RDONLY))
     file = os.fdopen(number, "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()

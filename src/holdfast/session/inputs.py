@@ -43,7 +43,7 @@ def decode_messages(
 
 def check_extras(system: object, tools: object) -> tuple[object, Sequence[Mapping[str, object]] | None]:
     """Return system text and tools; `extras_json` checks their content when they change."""
-    if isinstance(system, str):
+    if isinstance(system, str) and not system.isascii():
         system = replace_surrogates(system)
     if tools is None:
         return system, None

@@ -152,16 +152,6 @@ def _changed_options(history: History, options: RequestOptions) -> list[log.Even
     return events
 
 
-def _counted_from(before: View, view: View) -> View:
-    """Return a view whose receipt tells what there was before the first step."""
-    return replace(
-        view,
-        tokens_before=before.tokens_before,
-        messages_before=before.messages_before,
-        is_before_counted=before.is_before_counted,
-    )
-
-
 LEDGER_SHARE, LEDGER_TAIL_SHARE = 0.5, 0.1
 """From the first share of the window on, messages are read for the ledger, except the newest, which have the second."""
 MAX_LEDGER_CHARS = 8_000
@@ -358,9 +348,8 @@ class RequestBuilder:
             plan_input = self.plan_input(options, calibration)
         rounds, before = 0, None
         while True:
-            plan = make_plan(plan_input, policy)
             # Make a view before the steps too: if none is possible, this raises before anything is recorded.
-            view = await self._view(plan_input)
+            plan, view = await self._plan(plan_input)
             before = before or view
             if plan.now and has_open_round(view, plan_input, policy):
                 plan = after_open_round(plan)
@@ -373,7 +362,7 @@ class RequestBuilder:
                 if await self._apply_step(step, plan_input, reason, may_wait=may_wait):
                     return None
                 plan_input = self.plan_input(options, calibration)
-        view = view if before is view else _counted_from(before, view)
+        view = view if view is before else view.after_steps(before)
         return await self._finish(plan, view, plan_input, options, tuple(dict.fromkeys((*reasons, *view.reasons))))
 
     async def _finish_as_it_is(self, plan_input: PlanInput, options: RequestOptions) -> Request:
@@ -385,13 +374,13 @@ class RequestBuilder:
         due = "; ".join(plan.reasons) or "the threshold of the policy is reached" if is_due else ""
         return replace(await self._finish(Plan(), view, plan_input, options, view.reasons), compaction_due=due)
 
-    async def _view(self, plan_input: PlanInput) -> View:
-        """Return the view of a request; one that has to be fitted is made in a thread."""
+    async def _plan(self, plan_input: PlanInput) -> tuple[Plan, View]:
+        """Return the plan and the view of a request; if the view has to be fitted, both are made in a thread."""
         policy, processors = self._compactor.policy, self.processors
         is_short = plan_input.tokens <= max(MAX_INLINE_TOKENS, plan_input.situation.limit)
         if is_short or processors != NO_PROCESSORS:  # the user's functions run where the user calls us
-            return view_of(plan_input, policy, processors)
-        return await plan_in_thread(lambda: view_of(plan_input, policy, processors))
+            return make_plan(plan_input, policy), view_of(plan_input, policy, processors)
+        return await plan_in_thread(lambda: (make_plan(plan_input, policy), view_of(plan_input, policy, processors)))
 
     async def extend_ledger(self, scope: str) -> None:
         """Read some messages for the ledger of the next compaction, so that it need not read them all at once.

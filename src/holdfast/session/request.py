@@ -73,9 +73,9 @@ def chain_hash(previous: str, payload: str) -> str:
 
 def encode_entry(entry: Entry, message_format: MessageFormat) -> Mapping[str, object]:
     """Return an entry as JSON; for an unedited message, the same object that came in."""
-    message = entry.message
-    if message.is_unedited and message.native is not None and not message.repair_notes:
-        return message.native
+    message, native = entry.message, entry.message.native
+    if native is not None and message.parts is message.decoded and not message.repair_notes:
+        return native
     return message_format.encode(message)
 
 
@@ -134,7 +134,7 @@ def encode_view(
             digest = known_hashes.get(position) or message_hash(native)
             known_hashes[position] = digest
         recorded = None if position is None else history.entries[position].message
-        is_kept = recorded is not None and (message.is_unedited or message is recorded)
+        is_kept = recorded is not None and (message is recorded or message.is_unedited)
         encoded.messages.append(native)
         encoded.hashes.append(digest)
         encoded.positions.append(position)

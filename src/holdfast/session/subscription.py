@@ -38,42 +38,37 @@ class EventPublisher:
     """Delivers the events of one session to its subscribers."""
 
     def __init__(self) -> None:
-        self._callbacks: dict[object, tuple[EventCallback, frozenset[str]]] = {}
-        self._subscriptions: set[EventSubscription] = set()
-
-    @property
-    def has_subscribers(self) -> bool:
-        """Whether anybody waits for events."""
-        return bool(self._callbacks or self._subscriptions)
+        self.callbacks: dict[object, tuple[EventCallback, frozenset[str]]] = {}
+        self.subscriptions: set[EventSubscription] = set()
 
     def publish(self, events: Sequence[Event]) -> None:
         """Deliver events; an error of a callback goes to the log `holdfast`, and the session goes on."""
         for event in events:
             name = event_name(event)
-            for callback, names in list(self._callbacks.values()):
+            for callback, names in list(self.callbacks.values()):
                 if not names or name in names:
                     try:
                         callback(event)
                     except Exception:
                         _LOGGER.exception("A callback for %s failed", name)
-            for subscription in list(self._subscriptions):
+            for subscription in list(self.subscriptions):
                 subscription.deliver(name, event)
 
     def add_callback(self, callback: EventCallback, names: frozenset[str]) -> Callable[[], None]:
         """Call a function with each event of some names, or with all; return a function that ends this."""
         key = object()
-        self._callbacks[key] = callback, names
-        return lambda: self._callbacks.pop(key, None) and None
+        self.callbacks[key] = callback, names
+        return lambda: self.callbacks.pop(key, None) and None
 
     def subscribe(self, names: frozenset[str]) -> "EventSubscription":
         """Return an iterator over the events from now on."""
-        subscription = EventSubscription(names, self._subscriptions.discard)
-        self._subscriptions.add(subscription)
+        subscription = EventSubscription(names, self.subscriptions.discard)
+        self.subscriptions.add(subscription)
         return subscription
 
     def close(self) -> None:
         """End all iterators, after the events that they have not returned yet."""
-        for subscription in list(self._subscriptions):
+        for subscription in list(self.subscriptions):
             subscription.close()
 
 

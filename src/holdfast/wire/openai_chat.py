@@ -274,7 +274,9 @@ def _content_json(parts: tuple[Part, ...] | tuple[Content, ...], original: objec
     inline = [part for part in parts if isinstance(part, Text | Media | Opaque) and not isinstance(part.native, str)]
     if not inline and not original:
         return original
-    if not is_list(original) and all(isinstance(part, Text) and part.native is None for part in inline):
+    if not isinstance(original, list | tuple) and all(
+        isinstance(part, Text) and part.native is None for part in inline
+    ):
         return "\n".join(part.text for part in inline if isinstance(part, Text)) or None
     return [_content_block(part) for part in inline]
 

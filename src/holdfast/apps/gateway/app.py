@@ -20,9 +20,9 @@ from holdfast.apps.gateway.access import Access
 from holdfast.apps.gateway.control import control_routes
 from holdfast.apps.gateway.exchange import Relay, RelaySettings, headers_of
 from holdfast.apps.gateway.identity import session_id_for
-from holdfast.apps.gateway.metrics import METRICS_TYPE, GatewayMetrics
 from holdfast.apps.gateway.recording import Recorder
-from holdfast.apps.gateway.tracing import ExchangeTracer
+from holdfast.apps.gateway.telemetry.metrics import METRICS_TYPE, GatewayMetrics
+from holdfast.apps.gateway.telemetry.tracing import ExchangeTracer
 from holdfast.apps.gateway.upstream import PhaseTimeouts, UpstreamClient, Upstreams
 from holdfast.apps.gateway.upstream_summarizer import Payment
 from holdfast.apps.gateway.wires import destination_of, error_body

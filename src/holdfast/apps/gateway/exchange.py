@@ -26,9 +26,9 @@ from holdfast.apps.gateway.encodings import (
     decompressed,
 )
 from holdfast.apps.gateway.governing import NOTHING_REQUESTED, requested_governing
-from holdfast.apps.gateway.metrics import GatewayMetrics
 from holdfast.apps.gateway.recording import ClientRequest, Ending, Exchange, Recorder
-from holdfast.apps.gateway.tracing import ExchangeTracer
+from holdfast.apps.gateway.telemetry.metrics import GatewayMetrics
+from holdfast.apps.gateway.telemetry.tracing import ExchangeTracer
 from holdfast.apps.gateway.upstream import (
     CREDENTIAL_HEADERS,
     Headers,

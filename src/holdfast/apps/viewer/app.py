@@ -23,6 +23,12 @@ from holdfast.apps.viewer.access import Reader, ViewerAccess, is_own_form
 from holdfast.apps.viewer.changes import SessionEditor, StoreEditor, apply_change, preview_compaction
 from holdfast.apps.viewer.export import export_page
 from holdfast.apps.viewer.pages import MESSAGES_PER_PAGE, Pages, UnknownPageError
+from holdfast.apps.viewer.policy_comparison import (
+    COMPARABLE_POLICIES,
+    DEFAULT_COMPARED,
+    DEFAULT_REPLAY_BUDGET,
+    PolicyReplays,
+)
 from holdfast.apps.viewer.rendering import (
     SessionLinks,
     as_json,
@@ -51,7 +57,8 @@ SECURITY_HEADERS = {
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    # Without any referrer, browsers would send the forms of these pages as if they came from nowhere.
+    "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "x-frame-options": "DENY",
@@ -85,6 +92,7 @@ def viewer_app(
         (f"{session}/requests/{{number:int}}", viewer.request),
         (f"{session}/changes/{{number:int}}", viewer.change),
         (f"{session}/compact", viewer.preview),
+        (f"{session}/compare", viewer.compare),
         (f"{session}/export", viewer.export),
     ]
     routes = [
@@ -145,11 +153,13 @@ class _Viewer:
         self._editor = editor
         self._is_own_host = is_own_host
         self._indexes = SessionIndexes(ReadOnlyStore(store))
+        self._replays = PolicyReplays(ReadOnlyStore(store))
         self._unnamed_model = unnamed_model
 
     async def close(self) -> None:
         """Stop reading logs."""
         await self._indexes.close()
+        await self._replays.close()
 
     # What every answer has in common.
 
@@ -289,6 +299,22 @@ class _Viewer:
         """Show one change of context."""
         page = await visit.pages.change(visit.session_id, int(request.path_params["number"]))
         return self._answer(visit, "change.html", page, "")
+
+    async def compare(self, _request: Request, visit: _Visit) -> Response:
+        """Show the session under two policies, turn by turn."""
+        facts = await visit.pages.facts(visit.session_id)
+        names = [visit.query.get(name) or usual for name, usual in zip(("one", "other"), DEFAULT_COMPARED, strict=True)]
+        budget = visit.number("budget") or facts.budget or DEFAULT_REPLAY_BUDGET
+        compared = await self._replays.compare(visit.session_id, names, budget, facts.model or None)
+        page = {
+            "facts": facts,
+            "names": names,
+            "known": COMPARABLE_POLICIES,
+            "budget": budget,
+            "comparison": compared,
+            "first": visit.number("from") or 0,
+        }
+        return self._answer(visit, "compare.html", page, "")
 
     async def export(self, _request: Request, visit: _Visit) -> Response:
         """Return the session as one file, with keys and passwords removed."""

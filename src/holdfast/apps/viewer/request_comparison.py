@@ -16,7 +16,6 @@ from holdfast.core.conversation.spans import format_positions, position_ranges, 
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.session_state import RequestExtras
-from holdfast.core.planning.situation import MILLION
 from holdfast.counters.models import find_model, prices_of
 from holdfast.stores.base import JsonRecord
 from holdfast.text import pluralize
@@ -46,8 +45,11 @@ class CacheBreak:
     now: str
     reused_tokens: int
     lost_tokens: int
-    """Tokens of the request before that could not be read from the cache."""
+    """Tokens of the request before that cannot be read from the cache any more."""
+    rewritten_tokens: int
+    """Tokens after that byte that are not new, and are sent uncached for that reason."""
     dollars: float | None
+    """The price of those tokens."""
     reason: str
 
 
@@ -92,9 +94,8 @@ def cache_break(before: RequestSide, now: RequestSide, model: str | None) -> Cac
     byte = kept + _byte_count(now_text[:at])
     tokens, whole = before.request.parts.total, shared + sum(before.sizes[same:])
     reused = tokens if is_prefix else tokens * min(byte, whole) // max(1, whole)
-    lost = tokens - reused
+    rewritten = 0 if is_prefix else _rewritten_tokens(before, now, same)
     known = prices_of(found) if (found := find_model(model)) else None
-    dollars = lost * (known.write - known.read) * known.dollars / MILLION if known and known.dollars else None
     return CacheBreak(
         previous=before.request.number,
         is_prefix=is_prefix,
@@ -105,10 +106,24 @@ def cache_break(before: RequestSide, now: RequestSide, model: str | None) -> Cac
         was=was[at : at + BREAK_CONTEXT_CHARS],
         now=now_text[at : at + BREAK_CONTEXT_CHARS],
         reused_tokens=reused,
-        lost_tokens=lost,
-        dollars=dollars,
+        lost_tokens=tokens - reused,
+        rewritten_tokens=rewritten,
+        dollars=known.dollars_to_write(rewritten) if known else None,
         reason=now.request.break_reason,
     )
+
+
+def _rewritten_tokens(before: RequestSide, now: RequestSide, same: int) -> int:
+    """Return how much of a request is sent uncached although it is not new, by its share of the bytes."""
+    length = before.request.length
+    old = (
+        size
+        for size, (position, _) in zip(now.sizes[same:], now.messages[same:], strict=True)
+        if position is None or position < length
+    )
+    head = _byte_count(now.head)
+    changed = sum(old) + (head if before.head != now.head else 0)
+    return now.request.parts.total * changed // max(1, head + sum(now.sizes))
 
 
 def _text_at(messages: SentMessages, number: int) -> str:

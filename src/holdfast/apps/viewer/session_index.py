@@ -34,6 +34,8 @@ from holdfast.wire.formats import format_named
 T = TypeVar("T")
 RECORDS_PER_STEP = 250
 """How many records are read at a time: about twenty milliseconds of work."""
+PAUSE_SECONDS = 0.02
+"""The pause between two steps, if a snapshot serves the pages meanwhile."""
 SNAPSHOT_MIN_RECORDS = 2_000
 """A shorter log is read at once, so its snapshot is of no use."""
 MAX_LOADED_MESSAGES = 4_000
@@ -261,9 +263,9 @@ class SessionIndex:
     # Reading.
 
     async def refresh(self, *, wait_seconds: float | None = None, needed_messages: int | None = None) -> None:
-        """Read what was added since; return when it is read, or after `wait_seconds` if the log is long.
+        """Read what was added since; return when it is read, or after `wait_seconds`.
 
-        With `needed_messages`, return as soon as so many messages are known. What is left is read in the background.
+        If a snapshot knows so many messages, return at once. What is left is read in the background.
         """
         total = await self.store.length(self.session)
         if total < self._stored.length:
@@ -277,8 +279,8 @@ class SessionIndex:
                 await self._read_values(total)
             self._reading = asyncio.create_task(self._read_all())
         task = self._reading
-        if needed_messages is not None and self.message_count >= needed_messages:
-            wait_seconds = 0 if wait_seconds is None else wait_seconds
+        if wait_seconds is not None and self._snapshot is not None and self.message_count >= (needed_messages or 0):
+            wait_seconds = 0  # a long log takes longer than any page would wait
         done, _ = await asyncio.wait([task], timeout=wait_seconds)
         for one in done:
             one.result()
@@ -312,7 +314,8 @@ class SessionIndex:
                 await asyncio.to_thread(self._apply_all, start, news)
                 self.damage += self._stored.damage
                 self._stored.damage = []
-            await asyncio.sleep(0)
+            # Pages come first: each step delays them by as long as it takes.
+            await asyncio.sleep(PAUSE_SECONDS if self._snapshot is not None else 0)
         self.total = self._stored.length
         self._snapshot = None
 

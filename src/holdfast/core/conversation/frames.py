@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Literal, TypeAlias
 
-from holdfast.text import pluralize
+from holdfast.text import lazy_pattern, pluralize
 
 FramePlace: TypeAlias = Literal["lines", "item", "name"]
 """Where a text of others stands: as lines of its own, in one line of a list, or as a name in a line of ours."""
@@ -49,7 +49,7 @@ SUMMARY_END = "[End of the summary.]"
 INBOX_END = "[End of the inbox.]"
 QUOTE_PREFIX = "| "
 MAX_NAME = 200
-INVISIBLE_CHARS = re.compile(
+INVISIBLE_CHARS = lazy_pattern(
     r"[\x00-\x08\x0e-\x1b\x1f\x7f\x80-\x84\x86-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff"
     r"\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
@@ -57,7 +57,7 @@ INVISIBLE_CHARS = re.compile(
 LINE_BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 
 # Escape sequences, joiners, variation selectors, fillers and soft hyphens are ordinary, but can disguise a line too.
-_DISGUISE = re.compile(
+_DISGUISE = lazy_pattern(
     rf"\x1b\[[0-9;]{{0,20}}[A-Za-z]|{INVISIBLE_CHARS.pattern[:-1]}\u00ad\u034f\u061c\u115f\u1160\u180b-\u180f\u200c\u200d\u3164\ufe00-\ufe0f"
     r"\uffa0]"
 )
@@ -65,8 +65,8 @@ _LINE = rf"(?:\A|(?<=[{LINE_BREAKS}]))"
 _LINE_END = rf"(?=[{LINE_BREAKS}]|\Z)"
 _BRACKETS, _CLOSING = r"\[［【〔⟦", r"\]］】〕⟧"
 # Anything that looks like the label of a message, whatever punctuation surrounds it.
-_HEADING_LIKE = re.compile(rf"{_LINE}(?=[^\w|{_BRACKETS}{LINE_BREAKS}]*[{_BRACKETS}][^\w{LINE_BREAKS}]*[#＃])")
-_NO_NAME = re.compile(rf'[{_BRACKETS}{_CLOSING}<>"“”]')
+_HEADING_LIKE = lazy_pattern(rf"{_LINE}(?=[^\w|{_BRACKETS}{LINE_BREAKS}]*[{_BRACKETS}][^\w{LINE_BREAKS}]*[#＃])")
+_NO_NAME = lazy_pattern(rf'[{_BRACKETS}{_CLOSING}<>"“”]')
 _ROLES = r"system|developer|user|human|assistant|model|ai|tool|instructions?"
 _BRACKETED = (
     r"(?:summary|end|ledger)\s{1,8}of\b",
@@ -116,14 +116,14 @@ _SECTIONS = (
 )  # fmt: skip
 """The headings of our sections. A summarizer is asked for such headings, so they are ours only beside a summary."""
 # What opens or closes a frame anywhere in a line: an inbox entry is a list item, so its text starts mid-line.
-_FRAME = re.compile(
+_FRAME = lazy_pattern(
     rf"(?i)[{_BRACKETS}](\s{{0,8}}(?:inbox\b|(?:summary|end|ledger)\s{{1,8}}of\b)[^{_BRACKETS}{_CLOSING}{LINE_BREAKS}]{{0,200}})"
     rf"[{_CLOSING}]?"
 )
 # A list item begins with a dash and reads as part of its list, so it may contain "User: …".
 _BEFORE = rf"(?:_|[^\w|{_BRACKETS}{LINE_BREAKS}-])*"
-_SPEAKING = re.compile(rf"(?i){_LINE}(?={_BEFORE}(?:{'|'.join(_OPENINGS)}))")
-_SECTION = re.compile(
+_SPEAKING = lazy_pattern(rf"(?i){_LINE}(?={_BEFORE}(?:{'|'.join(_OPENINGS)}))")
+_SECTION = lazy_pattern(
     rf"(?i){_LINE}(?={_BEFORE}(?:{'|'.join(map(re.escape, _SECTIONS))})[ \t*_`]{{0,8}}[:：][ \t*_`]{{0,8}}{_LINE_END})"
 )
 _CONTAINERS = "|".join([
@@ -132,12 +132,12 @@ _CONTAINERS = "|".join([
     "end_of_turn", "s",
 ])  # fmt: skip
 _ATTRIBUTES = r"(?:[^\w<>:.-][^<>]{0,200})?"
-_TAG = re.compile(
+_TAG = lazy_pattern(
     rf"(?i)<((?:/\s{{0,8}})?(?:{_CONTAINERS})(?:-[0-9a-f]{{{FRAME_MARK_CHARS}}})?{_ATTRIBUTES}/?|/\s?(?:{_ROLES})\s?"
     rf"|\|[^<>|{LINE_BREAKS}]{{0,80}}\||</?sys>)>|\[(/?inst|/?tool_calls|/?available_tools)\]"
 )
 # `ssh <user>@host` does not start a turn; `<user>` at the beginning of a line could.
-_TURN = re.compile(rf"(?i)({_LINE}[^\w<{LINE_BREAKS}]*)<((?:{_ROLES}){_ATTRIBUTES})>")
+_TURN = lazy_pattern(rf"(?i)({_LINE}[^\w<{LINE_BREAKS}]*)<((?:{_ROLES}){_ATTRIBUTES})>")
 
 
 class _Lookalikes(dict[int, str]):

@@ -23,7 +23,27 @@ from holdfast.text import clip_to_line
 
 
 def _any_pattern(*patterns: str) -> str:
-    return "|".join(patterns)
+    """Return a pattern that matches where one of the patterns does, tried only where one of them can begin.
+
+    Most begin at the edge of a word or of the sentence. Those are tried together there, not one by one everywhere.
+    """
+    branches = [branch for pattern in patterns for branch in _branches(pattern)]
+    edges = {edge: [one[len(edge) :] for one in branches if one.startswith(edge)] for edge in (r"\b", "^")}
+    others = [one for one in branches if not one.startswith(tuple(edges))]
+    return "|".join([*(f"{edge}(?:{'|'.join(found)})" for edge, found in edges.items() if found), *others])
+
+
+def _branches(pattern: str) -> list[str]:
+    """Return the alternatives of a pattern, without those inside its groups."""
+    branches, depth, is_in_set = [""], 0, False
+    for piece in re.findall(r"\\.|[^\\]", pattern):
+        if piece == "|" and not depth and not is_in_set:
+            branches.append("")
+            continue
+        branches[-1] += piece
+        depth += 0 if is_in_set else (piece == "(") - (piece == ")")
+        is_in_set = piece != "]" if is_in_set else piece == "["
+    return branches
 
 
 def matches_cue(cue: str, sentence: str) -> bool:
@@ -35,7 +55,7 @@ _compiled = cache(re.compile)
 """Returns a pattern, compiled at its first use: compiling them all would take longer than importing the package."""
 
 
-_START = r"(?:^|[,;:(–—-]\s*|\b(?:please|and|but|so|also|you|just|then|or)\s+)"
+_STARTS = "^", r"[,;:(–—-]\s*", r"\b(?:please|and|but|so|also|you|just|then|or)\s+"
 _OTHERWISE = r"(?!know|think|see|understand|remember|worry|care|get\b|mean\b|recall|believe|you\b)"
 _ORDERS = """
 accept add allow answer apply ask assume call cast change check choose clear close commit compare compile contain copy
@@ -52,16 +72,19 @@ _OF_OTHERS = (
     + r"(?<!['’]ll )(?<!n['’]t )"
 )
 _EVER = r"(?:always|never(?:\s+ever)?)"
-_ORDER = rf"{_OF_OTHERS}\b{_EVER}\s+(?:{'|'.join(_ORDERS.split())})\b"
+_ORDER = rf"\b{_OF_OTHERS}{_EVER}\s+(?:{'|'.join(_ORDERS.split())})\b"
 # Not an order if a past tense, a third person or no verb follows: "never saw", "always fails", "always great".
 _NO_ORDER = (
     r"(?!(?:saw|seen|had|was|were|been|knew|heard|got|did|mind|say|again|really|quite|very|just|good|great|nice|fun|full"
     r"|up|down|here|there|the|an?|so|too|easy|cool|special|give up)\b|(?!bring|ping|string)\w+ing\b"
     r"|(?!need|feed|speed|seed|embed|exceed|proceed|succeed)\w+ed\b|(?!focus|bias|alias)\w+[^s\W]s\b)"
 )
-_OPENING = rf"(?:^|[,;:(–—]\s*|\b(?:please|and|but|so|then|or)\s+){_EVER}\s+{_NO_ORDER}\w+(?:\s+\w|[.!]?$)"
+_OPENING = "|".join(
+    rf"{start}{_EVER}\s+{_NO_ORDER}\w+(?:\s+\w|[.!]?$)"
+    for start in ("^", r"[,;:(–—]\s*", r"\b(?:please|and|but|so|then|or)\s+")
+)
 _DUTIES = r"must|should|shall|have to|has to|needs? to|ought to|may(?= never)|(?:are|is|supposed) to"
-_DUTY = rf"(?<!\bi )\b(?:{_DUTIES})\s+{_EVER}\b"
+_DUTY = rf"\b(?<!\bi )(?:{_DUTIES})\s+{_EVER}\b"
 _GERMAN = (
     r"^(?:bitte,? |dann |und )?(?:verwende|benutze|nutze|nimm|schreib|mach|prüf|teste|führ|lass|halt|gib|setz|lösch"
     r"|ändere?|füge?|frag|antworte|starte|behalte?|speichere?)\w*\b"
@@ -76,7 +99,7 @@ _FRENCH = (
 )
 _IMMER, _NIE = r"immer\b(?! noch| wieder| mehr)", r"nie(?:mals)?\b"
 
-ORDER_CUE = _any_pattern(
+_ORDER_PATTERNS = (
     _ORDER,
     _OPENING,
     _DUTY,
@@ -89,17 +112,21 @@ ORDER_CUE = _any_pattern(
     r"\b(?:veuillez|merci de|s['’]il (?:te|vous) plaît|dois|devez)\b.*\b(?:toujours|jamais)\b",
     r"(?:^|[，,；;：:]|请|要|应该?|你|您|必须)(?:总是|始终|永远|从不)|绝不|绝对不",
 )
+ORDER_CUE = _any_pattern(*_ORDER_PATTERNS)
 """The user says what to do always or never: the constraints that matter most and are stated once."""
 
 CONSTRAINT_CUE = _any_pattern(
-    ORDER_CUE,
-    _START + r"(?:do not|don['’]?t)\s+" + _OTHERWISE,
+    *_ORDER_PATTERNS,
+    *(rf"{start}(?:do not|don['’]?t)\s+{_OTHERWISE}" for start in _STARTS),
     r"\bplease,?\s+keep\b",
-    r"(?<!\bi )\b(?:must|mustn['’]?t|shall|should(?:n['’]?t)?\s+not)\b(?! have\b| be (?:an?|the|some)\b)",
+    r"\b(?<!\bi )(?:must|mustn['’]?t|shall|should(?:n['’]?t)?\s+not)\b(?! have\b| be (?:an?|the|some)\b)",
     r"\b(?:make sure|be sure to|ensure|avoid|refrain from|stick (?:to|with)|from now on)\b",
     r"\b(?:i(?:['’]d)? (?:strongly )?prefer|prefer (?:to|using)|only (?:ever )?use|use only|no longer use)\b",
     r"^(?:please,? |and |also |then )?use\b|\bkeep in mind\b",
-    _START + r"(?:use|prefer|keep|leave) (?=.*\b(?:not|instead of|rather than|unchanged|as is|alone)\b)",
+    *(
+        rf"{start}(?:use|prefer|keep|leave) (?=.*\b(?:not|instead of|rather than|unchanged|as is|alone)\b)"
+        for start in _STARTS
+    ),
     r"\b(?:ab jetzt|ab sofort)\b",
     r"\b(?:darf(?:st)?|sollst|dürfen|bitte)\b.*\b(?:nicht|keine?n?)\b|\b(?:achte darauf|stelle? sicher)\b",
     r"\bnicht (?:verwenden|benutzen|ändern|anfassen|löschen)\b",

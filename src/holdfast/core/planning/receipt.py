@@ -56,6 +56,15 @@ class View:
             self, entries=entries, tokens=tokens, repairs=tuple(repairs), reasons=tuple(reasons), is_fitted=True
         )
 
+    def after_steps(self, before: "View") -> "View":
+        """Return the view with the size of the one before the steps of a plan."""
+        return replace(
+            self,
+            tokens_before=before.tokens_before,
+            messages_before=before.messages_before,
+            is_before_counted=before.is_before_counted,
+        )
+
     def drop_thinking(self, indices: Sequence[int], cost: Callable[[Message], tuple[int, int]]) -> "View":
         """Return the view without the thinking of the entries at `indices`."""
         if not indices:

@@ -34,7 +34,7 @@ from holdfast.core.history.session_state import SessionState
 from holdfast.core.ledger.identifiers import argument_text
 from holdfast.core.ledger.render import render_ledger
 from holdfast.core.planning.steps import CompactSpan, PlanInput
-from holdfast.text import pluralize
+from holdfast.text import lazy_pattern, pluralize
 
 NAME_FACTOR = 3.0
 """How much more a name or a number counts than another word that is as rare."""
@@ -46,8 +46,8 @@ MIN_CHAT_SHARE = 0.8
 MIN_NAME_CHARS = 3
 TURN_STEM_CHARS = 6
 """Words that share this many first characters count as one."""
-_TOKEN = re.compile(r"[^\W_]+|[.!?:\n\[“\"]")
-_CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+_TOKEN = lazy_pattern(r"[^\W_]+|[.!?:\n\[“\"]")
+_CJK = lazy_pattern(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
 
 def chat_share(entries: Sequence[Entry]) -> float:

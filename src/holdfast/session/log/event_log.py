@@ -397,7 +397,9 @@ class SessionLog:
         """
         records = [encode_event(event) for event in events]
         for event in events if must_be_current else ():
-            self.history.check(event)
+            # A request is always possible: it changes no context.
+            if not isinstance(event, log.UsageMeasured | log.RequestPrepared):
+                self.history.check(event)
         deferred, time_ms = self._deferred, self.clock()
         place = self.stored.length + len(deferred.records)
         try:
@@ -405,8 +407,6 @@ class SessionLog:
         except BaseException as error:
             if deferred.records:
                 self._lose_deferred(error)
-                if isinstance(error, SequenceConflictError):
-                    raise ConcurrentWriteError(self.session) from error
             if not isinstance(error, SequenceConflictError):
                 raise
             # Back off with jitter so that conflicting writers do not retry in lockstep.
@@ -421,7 +421,7 @@ class SessionLog:
             self._apply(event, time_ms, number, message)
         if self.history.entries.cached_count > self._cache_limit:
             self._evict()
-        if self.publisher.has_subscribers:
+        if self.publisher.callbacks or self.publisher.subscriptions:
             self.publisher.publish([*deferred.events, *events])
         return True
 
@@ -471,12 +471,13 @@ class SessionLog:
             await self._try_append(())
 
     def _lose_deferred(self, error: BaseException) -> None:
-        """Discard what is in memory, because the store does not have all of it."""
+        """Discard what is in memory, because the store does not have all of it; raises if another writer was first."""
         self.reset()
         self.is_loaded = False
         if isinstance(error, SequenceConflictError):
-            error = ConcurrentWriteError(self.session)
-        elif not isinstance(error, HoldfastError):
+            self._lost_messages = ConcurrentWriteError(self.session)
+            raise self._lost_messages from error
+        if not isinstance(error, HoldfastError):
             error = StoreUnavailableError(f"session {self.session!r}", "the last write was cancelled; send it again")
         self._lost_messages = error
 

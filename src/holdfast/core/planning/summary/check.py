@@ -22,6 +22,7 @@ from holdfast.core.ledger.names import is_name_in
 from holdfast.core.planning.summary.must_keep import FactReader, MustKeep, survival_score
 from holdfast.core.planning.summary.prompt import PREFIX_PROMPT_TEXTS, SUMMARY_PROMPT_TEXTS
 from holdfast.core.planning.summary.sanitize import CITATION, sanitize_summary
+from holdfast.text import lazy_pattern
 
 NotASummary: TypeAlias = Literal["no words", "repeats itself", "a refusal", "an echo", "a tool call"]
 
@@ -34,16 +35,16 @@ MAX_ECHOED_SHARE = 0.3
 """A text that takes a larger share of its runs from the instructions is an echo of them."""
 MAX_COPIED_HEADINGS = 4
 """A text with more message headings, in the format of the input, is a copy of the input."""
-_LETTER = re.compile(r"[^\W\d_]")
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]|\w+")
-_HEADING = re.compile(r"(?m)^\W{0,8}\[#[-\d]{1,9} [^\]\n]{1,200}\]")
-_REFUSAL = re.compile(
+_LETTER = lazy_pattern(r"[^\W\d_]")
+_WORD = lazy_pattern(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]|\w+")
+_HEADING = lazy_pattern(r"(?m)^\W{0,8}\[#[-\d]{1,9} [^\]\n]{1,200}\]")
+_REFUSAL = lazy_pattern(
     r"(?i)\W{0,8}(?:i['’]?m (?:really |very )?sorry|i apologi[sz]e|sorry,|unfortunately,? i\b|as an ai\b"
     r"|i (?:can(?:no|['’])?t|am (?:not able|unable)|won['’]?t|must decline)\b|i['’]m (?:not able|unable)\b"
     r"|es tut mir leid|ich kann (?:dir |ihnen )?(?:dabei |das )?nicht|lo siento|no puedo\b"
     r"|je suis désolée?|je ne peux pas|抱歉|对不起|我无法|我不能|申し訳)"
 )
-_CALL = re.compile(
+_CALL = lazy_pattern(
     r"(?i)\s*(?:[`~]{3}\w*\s*)?(?:[<‹\[|]{1,3}(?:tool_calls?|function_calls?|tool_use|invoke|function|python_tag)\b"
     r"|functions\.\w+\s?[({:])"
 )

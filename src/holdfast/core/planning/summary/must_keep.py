@@ -6,7 +6,6 @@ must survive verbatim. A sentence survives verbatim, or as a line with most of i
 must also agree in negation: "never" may replace "do not", "do" may not.
 """
 
-import re
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from holdfast.core.ledger.actions import ACTION_CLIP_CHARS
 from holdfast.core.ledger.constraints import NEGATION_CUE, matches_cue, subject_words
 from holdfast.core.ledger.ledger import Ledger
 from holdfast.core.ledger.names import is_name_in
-from holdfast.text import clip_to_line
+from holdfast.text import clip_to_line, lazy_pattern
 
 MustKeepKind: TypeAlias = Literal["constraint", "undone", "error", "decision", "file", "name"]
 
@@ -51,7 +50,7 @@ MUST_KEEP_LABELS: Mapping[MustKeepKind, str] = {
     "name": "{}",
 }
 _CJK = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3"
-_TOKEN = re.compile(rf"[{_CJK}]|(?:(?![{_CJK}])\w)+")
+_TOKEN = lazy_pattern(rf"[{_CJK}]|(?:(?![{_CJK}])\w)+")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,21 +10,22 @@ from collections.abc import Callable, Container
 
 from holdfast.core.conversation.frames import FRAME_MARK_CHARS, FRAME_NAMES, INVISIBLE_CHARS, neutralize
 from holdfast.core.conversation.json_values import replace_surrogates
+from holdfast.text import lazy_pattern
 
 MAX_UNWRAP_ROUNDS = 16
 """A text that still changes after this many rounds is not a summary."""
 CITATION = r"\[\s?#\d{1,9}(?:\s?[-–—]\s?#?\d{1,9})?(?:\s?[,;]\s?#?\d{1,9}(?:\s?[-–—]\s?#?\d{1,9})?){0,40}\s?\](?!\()"
 
-_BREAK = re.compile(r"\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]")
-_REASONING = re.compile(r"(?is)\A\s*<(think|thinking|thought|reasoning|analysis)>.*?(?:</\1>|\Z)")
-_FENCE = re.compile(r"\s*+(```|~~~)[`~]*+\s*+([\w-]*+)\s*+")
-_WRAPPER = re.compile(r"(?i)<(summary|output|answer|response)>")
-_ECHO = re.compile(rf"(?i)</?(?:{'|'.join(FRAME_NAMES)})-[0-9a-f]{{{FRAME_MARK_CHARS}}}\s?>")
+_BREAK = lazy_pattern(r"\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]")
+_REASONING = lazy_pattern(r"(?is)\A\s*<(think|thinking|thought|reasoning|analysis)>.*?(?:</\1>|\Z)")
+_FENCE = lazy_pattern(r"\s*+(```|~~~)[`~]*+\s*+([\w-]*+)\s*+")
+_WRAPPER = lazy_pattern(r"(?i)<(summary|output|answer|response)>")
+_ECHO = lazy_pattern(rf"(?i)</?(?:{'|'.join(FRAME_NAMES)})-[0-9a-f]{{{FRAME_MARK_CHARS}}}\s?>")
 _SUMMARY = (
     r"summar|overview|zusammenfassung|resumen|résumé|riassunto|resumo|samenvatting|сводк|резюме"
     r"|摘要|总结|總結|要約|요약"
 )
-_PREFACE = re.compile(
+_PREFACE = lazy_pattern(
     r"(?i)(?:sure|certainly|of course|okay|ok|absolutely|understood|got it)[,.!:]?"
     r"(?: (?:here|below|this is|i['’]ll|i will|let me)\b.{0,120})?"
     r"|(?:here(?:['’]s| is| are)|below is|this is|the following is|i(?:['’]ve| have)|hier (?:ist|die|volgt)"
@@ -32,11 +33,11 @@ _PREFACE = re.compile(
     rf"|[#*_ ]{{0,8}}(?:(?:updated|new|conversation|the) ){{0,3}}(?:{_SUMMARY})\w{{0,6}}"
     r"(?: of the conversation)?[*_: ]{0,8}"
 )
-_CLOSING = re.compile(
+_CLOSING = lazy_pattern(
     r"(?i)(?:(?:please )?let me know|i hope th|feel free|would you like|if you (?:need|want|have|would like)\b"
     r"|is there anything|shall i|do you want|please confirm)[^#]{0,300}"
 )
-_RANGE = re.compile(r"#?(\d+)(?:\s?[-–—]\s?#?(\d+))?")
+_RANGE = lazy_pattern(r"#?(\d+)(?:\s?[-–—]\s?#?(\d+))?")
 
 
 def sanitize_summary(text: str, span: Container[int]) -> str:

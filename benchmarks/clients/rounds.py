@@ -1,0 +1,294 @@
+"""Two harder rounds for real clients: a budget that their conversations outgrow, and a gateway that is killed."""
+
+import asyncio
+import json
+import os
+import random
+import shlex
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from aiohttp import ClientSession
+
+from benchmarks.clients.programs import Program
+from benchmarks.clients.upstream import USE_A_TOOL, Received
+from benchmarks.reporting import print_progress
+from holdfast import validate
+from holdfast.apps.gateway.client_body import read_body
+from holdfast.apps.gateway.identity import essential_fingerprint
+from holdfast.core.history import events as log
+from holdfast.session.session import Session
+from holdfast.stores.base import iter_sessions
+from holdfast.stores.open import open_store
+from holdfast.wire.answers import Wire
+from holdfast.wire.formats import format_named
+
+TOKEN = "clients"  # noqa: S105 - of a gateway that lives as long as this run
+BUDGET_TURNS, PROMPT_WORDS, ROOM_TOKENS = 12, 120, 5_000
+KILL_TURNS, LONGEST_WAIT_SECONDS = 8, 2.5
+START_SECONDS = 30
+Say = Callable[[str], Awaitable[int | None]]
+"""Sends a prompt with the client, and returns its exit code."""
+
+
+class GatewayProcess:
+    """A gateway at a fixed address, which can be killed and started again."""
+
+    def __init__(self, command: str, store: str, upstream: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        options = ["--port", str(self.port), "--store", store, "--upstream", f"openai={upstream}/v1"]
+        options += ["--upstream", f"anthropic={upstream}", "--upstream", f"gemini={upstream}"]
+        self._command = [*shlex.split(command), *options]
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[bytes] | None = None
+
+    async def start(self) -> None:
+        """Start it, and return once it takes requests."""
+        environment = {**os.environ, "HOLDFAST_CONTROL_TOKEN": TOKEN}
+        process = await asyncio.create_subprocess_exec(*self._command, stderr=asyncio.subprocess.PIPE, env=environment)
+        self._process = process
+        if process.stderr is None:
+            raise RuntimeError("the gateway has no standard error")
+        async with asyncio.timeout(START_SECONDS):
+            while line := (await process.stderr.readline()).decode():
+                if "listening on " in line:
+                    self._reading = asyncio.create_task(process.stderr.read())
+                    return
+                print_progress(line.rstrip())
+        raise RuntimeError("the gateway ended before it listened")
+
+    async def end(self, number: int = signal.SIGTERM) -> None:
+        """End it with a signal."""
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            process.send_signal(number)
+            await process.wait()
+        if self._reading is not None:
+            await self._reading
+
+
+class Control:
+    """The control API of a gateway."""
+
+    def __init__(self, client: ClientSession, url: str) -> None:
+        self._client, self._base = client, f"{url}/holdfast/v1/sessions"
+
+    async def read(self, path: str = "") -> bytes:
+        """Return the answer to a GET request."""
+        async with self._client.get(f"{self._base}{path}", headers={"authorization": f"Bearer {TOKEN}"}) as answer:
+            return await answer.read()
+
+    async def ask(self, path: str, value: Mapping[str, object] | None = None) -> Any:
+        """Return the answer to a POST request."""
+        headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
+        async with self._client.post(f"{self._base}{path}", headers=headers, json=value or {}) as answer:
+            return json.loads(await answer.read())
+
+    async def largest_session(self) -> str:
+        """Return the session with the most messages: that of the conversation."""
+        listed = json.loads(await self.read("?limit=50"))["sessions"]
+        return max(listed, key=lambda one: one["messages"])["id"]
+
+
+@dataclass(slots=True)
+class BudgetFigures:
+    """What was found for one client whose conversation outgrew its budget."""
+
+    requests: int = 0
+    compactions: int = 0
+    summaries_by_upstream: int = 0
+    invalid: int = 0
+    over_budget: int = 0
+    newest_prompt_changed: int = 0
+    prefix_breaks_without_compaction: int = 0
+    bytes_not_proved: int = 0
+    prompts_not_recalled: int = 0
+    undo_is_whole: bool = False
+    failed_runs: list[str] = field(default_factory=list[str])
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the client was served as promised; a client that was never compacted proves nothing."""
+        wrong = (
+            self.invalid,
+            self.over_budget,
+            self.newest_prompt_changed,
+            self.prefix_breaks_without_compaction,
+            self.bytes_not_proved,
+            self.prompts_not_recalled,
+        )
+        return not any(wrong) and self.compactions > 0 and self.undo_is_whole
+
+
+FORMATS: Mapping[Wire, str] = {
+    "openai-chat": "openai-chat",
+    "openai-responses": "openai-responses-stateless",
+    "anthropic": "anthropic-messages",
+    "gemini": "gemini-2",
+}
+
+
+WIRES: Sequence[Wire] = get_args(Wire)
+
+
+async def budget_round(
+    program: Program, say: Say, control: Control, received: Sequence[Received], sent: Sequence[bytes]
+) -> BudgetFigures:
+    """Let a conversation outgrow a small budget, and check each request and what can be done about it."""
+    figures = BudgetFigures()
+    await _say(say, figures.failed_runs, f"{program.name}-budget-0 please")
+    session = await control.largest_session()
+    first = json.loads(await control.read(f"/{session}/requests"))["requests"]
+    budget = max(one["tokens"] for one in first) + ROOM_TOKENS
+    await control.ask(f"/{session}/settings", {"budget": budget})
+    prompts = [f"{program.name}-budget-{number}" for number in range(1, BUDGET_TURNS)]
+    for number, prompt in enumerate(prompts):
+        words = " ".join(f"word{number}x{index}" for index in range(PROMPT_WORDS))
+        await _say(
+            say, figures.failed_runs, f"{prompt} {words} {USE_A_TOOL if number == 1 and program.has_tools else ''}"
+        )
+    session = await control.largest_session()
+    listed = json.loads(await control.read(f"/{session}/requests"))["requests"]
+    bodies = [await control.read(f"/{session}/requests/{one['number']}") for one in listed if one["scope"] == log.MAIN]
+    arrived: dict[bytes, Wire] = {one.body: _wire_of(one) for one in received}
+    figures.requests = len(bodies)
+    figures.bytes_not_proved = sum(body not in arrived for body in bodies)
+    figures.over_budget = sum(one["tokens"] > budget for one in listed[len(first) :])
+    receipts = json.loads(await control.read(f"/{session}/receipts"))["receipts"]
+    figures.compactions = sum(one["kind"] == log.CompactionCompleted.KIND for one in receipts)
+    figures.summaries_by_upstream = sum(one.headers.get("x-interaction-type") == INTERACTION for one in received)
+    _check_bodies(figures, [(body, arrived[body]) for body in bodies if body in arrived], sent)
+    for prompt in prompts:
+        answer = await control.ask(f"/{session}/recall", {"query": prompt})
+        figures.prompts_not_recalled += prompt not in str(answer.get("text"))
+    while (await control.ask(f"/{session}/undo")).get("undone"):
+        pass
+    await control.ask(f"/{session}/settings", {"compaction": "off"})
+    before = len(received)
+    await _say(say, figures.failed_runs, f"{program.name}-budget-{BUDGET_TURNS} please")
+    figures.undo_is_whole = any(
+        one.body in sent and all(prompt.encode() in one.body for prompt in prompts) for one in received[before:]
+    )
+    return figures
+
+
+INTERACTION = "conversation-compaction"
+
+
+async def _say(say: Say, failed: list[str], prompt: str) -> None:
+    code = await say(prompt)
+    failed += [f"{prompt[:40]}: {code}"] if code else []
+
+
+def _check_bodies(figures: BudgetFigures, bodies: Sequence[tuple[bytes, Wire]], sent: Sequence[bytes]) -> None:
+    """Hold what was sent against what came: each is valid, ends as it came, and begins as the one before."""
+    wires: list[Wire] = [wire for wire in WIRES if wire in {known for _, known in bodies}]
+    newest = {_newest(body, wire) for body in sent for wire in wires if _is_wire(body, wire)}
+    before: list[bytes | None] = []
+    for body, wire in bodies:
+        found = read_body(wire, body)
+        figures.invalid += bool(validate([*found.leading_messages(), *found.messages()], FORMATS[wire]))
+        figures.newest_prompt_changed += bytes(found.slices[-1]) not in newest
+        now = [essential_fingerprint(wire, native) for native in found.messages()]
+        figures.prefix_breaks_without_compaction += now[: len(before)] != before
+        before = now
+    # Each compaction breaks the prefix once.
+    breaks = figures.prefix_breaks_without_compaction - figures.compactions
+    figures.prefix_breaks_without_compaction = max(0, breaks)
+
+
+def _is_wire(body: bytes, wire: Wire) -> bool:
+    try:
+        return bool(read_body(wire, body).slices)
+    except ValueError:
+        return False
+
+
+def _newest(body: bytes, wire: Wire) -> bytes:
+    return bytes(read_body(wire, body).slices[-1])
+
+
+def _wire_of(one: Received) -> Wire:
+    path = one.path.partition("?")[0]
+    if path.endswith("/messages"):
+        return "anthropic"
+    if "enerateContent" in path:
+        return "gemini"
+    return "openai-responses" if path.endswith("/responses") else "openai-chat"
+
+
+@dataclass(slots=True)
+class KillFigures:
+    """What was found for one client whose gateway was killed again and again."""
+
+    kills: int = 0
+    answered: int = 0
+    lost: int = 0
+    doubled: int = 0
+    sessions: int = 0
+    is_same_state: bool = False
+    failed_runs: list[str] = field(default_factory=list[str])
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was lost or doubled, and the conversation went on."""
+        return not (self.lost or self.doubled) and self.is_same_state and self.kills > 0
+
+
+async def kill_round(
+    program: Program, say: Say, gateway: GatewayProcess, sent: list[bytes], store_url: str
+) -> KillFigures:
+    """Kill the gateway at random moments of a conversation, and compare its record with the client's own list."""
+    figures, chance = KillFigures(), random.Random(program.name)
+    answered: list[str] = []
+    for number in range(KILL_TURNS):
+        prompt = f"{program.name}-kill-{number}"
+        running = asyncio.ensure_future(say(f"{prompt} {USE_A_TOOL if program.has_tools and number % 2 else 'please'}"))
+        is_last = number == KILL_TURNS - 1
+        while not is_last and not running.done():
+            await asyncio.wait({running}, timeout=chance.uniform(0.05, LONGEST_WAIT_SECONDS))
+            if running.done() or figures.kills >= 2 * (number + 1):
+                break
+            await gateway.end(signal.SIGKILL)
+            figures.kills += 1
+            await gateway.start()
+        code = await running
+        answered += [prompt] if code == 0 else []
+        figures.failed_runs += [f"{prompt}: {code}"] if code else []
+    figures.answered = len(answered)
+    await gateway.end()
+    store = open_store(store_url)
+    infos = [info async for info in iter_sessions(store)]
+    for info in infos:
+        async with Session.open(info.id, store=store) as session:
+            natives, name = await session.messages(), session.history.format or "openai-chat"
+            texts = [format_named(name).decode(native, 0).text for native in natives]
+            joined = "\n".join(texts)
+            if f"{program.name}-kill-" not in joined:
+                continue
+            figures.sessions += 1
+            counts = [sum(f"{prompt} " in text for text in texts) for prompt in answered]
+            figures.lost += counts.count(0)
+            figures.doubled += sum(count > 1 for count in counts)
+            with suppress(StopIteration):
+                last = next(body for body in reversed(sent) if f"{program.name}-kill-{KILL_TURNS - 1}".encode() in body)
+                figures.is_same_state = _is_continued(last, natives, name)
+    await store.close()
+    return figures
+
+
+def _is_continued(last: bytes, natives: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Return whether a record is the client's last list, and the answer to it."""
+    wire: Wire = next(wire for wire in WIRES if name.startswith(wire))
+    body = read_body(wire, last)
+    own = [essential_fingerprint(wire, one) for one in [*body.leading_messages(), *body.messages()]]
+    recorded = [essential_fingerprint(wire, dict(one)) for one in natives]
+    own, recorded = [one for one in own if one], [one for one in recorded if one]
+    return recorded[: len(own)] == own or recorded[-len(own) - 1 : -1] == own
