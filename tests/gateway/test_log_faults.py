@@ -201,17 +201,20 @@ def test_an_answer_that_breaks_anywhere_is_in_the_log_as_far_as_it_came(running:
         assert messages == conversation("hello", ANSWER_TEXT)
 
 
-@settings(max_examples=40)
-@given(data=st.data(), is_stream=st.booleans())
+@settings(max_examples=30)
+@given(
+    answer=st.sampled_from([STREAM, JSON]),
+    missing=st.sampled_from([0, 0, 1, 20]),
+    place=st.integers(0, 2_000),
+)
 def test_a_client_that_hangs_up_anywhere_leaves_a_log_that_its_next_request_continues(
-    running: Running, data: st.DataObject, *, is_stream: bool
+    running: Running, answer: FaultyAnswer, missing: int, place: int
 ) -> None:
     session, upstream = running.new_session(), running.upstream
-    answer = STREAM if is_stream else JSON
-    size = sum(map(len, answer.encoded()))
     sent = body_of(["hello"])
-    uploaded = data.draw(st.sampled_from([0, 1, len(sent) - 1, len(sent), len(sent)]), label="bytes of the request")
-    stalls_at = data.draw(st.integers(0, size), label="bytes of the answer")
+    uploaded = len(sent) - missing
+    # An answer that is whole gives its connection back, so the last byte of it never comes here.
+    stalls_at = place % sum(map(len, answer.encoded()))
 
     async def leave() -> None:
         upstream.answer = replace(answer, fault="stall", at=stalls_at)

@@ -115,3 +115,27 @@ async def test_events_are_published_once_they_are_stored() -> None:
             before = [*seen]
 
         assert (before, seen) == ([], [MessageAppended])
+
+
+async def test_two_blocks_at_once_lose_nothing_and_each_hears_of_its_own_failure() -> None:
+    store = NotedStore()
+    async with Session.open("s", store=store) as session:
+        entered, may_end = asyncio.Event(), asyncio.Event()
+
+        async def waiting() -> None:
+            async with session.one_write():
+                await session.record([user_message("first")])
+                entered.set()
+                await may_end.wait()
+
+        first = asyncio.create_task(waiting())
+        await entered.wait()
+        store.error = StoreUnavailableError("store", "full")
+        with pytest.raises(StoreUnavailableError):
+            await say_and_prepare(session, "second")
+        may_end.set()
+        with pytest.raises(StoreUnavailableError):
+            await first
+
+        await say_and_prepare(session, "third")
+        assert await said_in(session) == ["third"]

@@ -435,17 +435,22 @@ class SessionLog:
         if not self.is_loaded:
             async with self.lock:
                 await self.refresh()
+        if self._deferring_task is not None:
+            yield  # the messages of another task wait already; those of this one are written at once
+            return
         self._deferring_task, self._lost_messages = asyncio.current_task(), None
         try:
             yield
         finally:
-            self._deferring_task = None
-            async with self.lock:
-                messages, self._deferred_messages = self._deferred_messages, []
-                await self._write_deferred()
-                if self._lost_messages is not None:
-                    raise self._lost_messages
-                await self._after_append(messages)
+            try:
+                async with self.lock:
+                    messages, self._deferred_messages = self._deferred_messages, []
+                    await self._write_deferred()
+                    if self._lost_messages is not None:
+                        raise self._lost_messages
+                    await self._after_append(messages)
+            finally:
+                self._deferring_task = None
 
     def _defer(
         self, events: Sequence[log.MessageAppended], messages: Sequence[Message], index: Sequence[IndexEntry]
