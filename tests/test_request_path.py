@@ -16,7 +16,7 @@ PACKAGE = Path(holdfast.__file__).parent
 
 MAX_IDLE_FILES, MAX_IDLE_FUNCTIONS = 24, 120
 """What a request passes through that needs no change."""
-MAX_COMPACTION_FILES = 49
+MAX_COMPACTION_FILES = 50
 """What a request passes through that is compacted by a digest; the aim is 48 files."""
 
 
