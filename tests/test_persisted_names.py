@@ -57,6 +57,7 @@ from holdfast.apps.lab.tables import result_rows
 from holdfast.apps.settings.models import PROVIDER_KEYS
 from holdfast.apps.settings.settings import Settings
 from holdfast.apps.settings.sources import load_settings
+from holdfast.bare_list import govern
 from holdfast.core.history.codec import from_record as decode_event
 from holdfast.core.history.codec import to_record as encode_event
 from holdfast.core.history.events import Event, PlanChanged, SkillInvoked, TodosChanged
@@ -64,7 +65,6 @@ from holdfast.core.history.visibility import Visibility
 from holdfast.core.planning.policy import PRESETS, Policy, read_policy
 from holdfast.core.schema import types_in
 from holdfast.errors import ModelAccessError, SettingsError
-from holdfast.govern import govern
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.compaction.hooks import HookCall, hook_payload
 from holdfast.session.memory.board_file import ContextBoard, Repository, repository_of

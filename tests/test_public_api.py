@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import pkgutil
 import subprocess
 import sys
 from typing import get_type_hints
@@ -72,6 +73,12 @@ def test_a_facade_is_a_documented_list_of_names_without_code_of_its_own(name: st
     assert isinstance(docstring, ast.Expr)
     assert {type(statement) for statement in statements} == {ast.ImportFrom, ast.Assign}
     assert [each for each in exported if (inspect.isclass(each) or inspect.isfunction(each)) and not each.__doc__] == []
+
+
+def test_no_public_name_of_the_root_is_the_name_of_a_module() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(holdfast.__path__)}
+
+    assert modules & {*holdfast.__all__} == set(), "the module would take the place of the name once it is imported"
 
 
 def test_each_error_is_a_holdfast_error() -> None:

@@ -2,6 +2,7 @@
 
 TYPE_CHECKING = False  # `typing` would cost a third of the import
 if TYPE_CHECKING:
+    from holdfast.bare_list import govern
     from holdfast.core.conversation.messages import Media, Message, Opaque, Text, Thinking, ToolCall, ToolResult
     from holdfast.core.conversation.tokens import Calibration, Counter, TokenCount
     from holdfast.core.planning.policy import Policy, read_policy
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
         PendingToolCallsError,
         SettingsError,
     )
-    from holdfast.govern import govern
     from holdfast.session.request import Request
     from holdfast.session.session import Session
     from holdfast.wire.convert import Converted, convert
@@ -85,7 +85,7 @@ _MODULE_OF_NAME = {
     "classify": "wire.overflow",
     "convert": "wire.convert",
     "counter_for": "counters.vocabularies",
-    "govern": "govern",
+    "govern": "bare_list",
     "read_policy": "core.planning.policy",
     "validate": "wire.validate.provider",
 }

@@ -184,9 +184,7 @@ def _add_lab(commands: Subparsers) -> None:
 def _add_view(commands: Subparsers) -> None:
     from holdfast.apps.cli.view import add_view_arguments, view_sessions  # noqa: PLC0415 - as above
 
-    view = _add_command(commands, "view", view_sessions)
-    view.set_defaults(makes_store=True)
-    add_view_arguments(view)
+    add_view_arguments(_add_command(commands, "view", view_sessions))
 
 
 def _add_mcp(commands: Subparsers) -> None:

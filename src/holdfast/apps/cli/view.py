@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import webbrowser
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -112,7 +113,7 @@ def add_view_arguments(parser: argparse.ArgumentParser) -> None:
     program = (
         "first import what is new in the sessions of this program: claude-code, codex, copilot, gemini, opencode, pi"
     )
-    parser.add_argument("--from", dest="program", metavar="PROGRAM", help=program)
+    parser.add_argument("--from", dest="program", action=_ImportAction, metavar="PROGRAM", help=program)
     path = "with --from, a folder or a file with its sessions (default: where the program keeps them)"
     parser.add_argument("--path", type=Path, metavar="PATH", help=path)
     port = f"the port; 0 takes a free one (default: {DEFAULT_PORT})"
@@ -126,6 +127,20 @@ def add_view_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-redact", dest="redact", action="store_false", help=redact)
     model = "the model of sessions whose log names none, for their cost (default: unknown)"
     parser.add_argument("--model", metavar="NAME", help=model)
+
+
+class _ImportAction(argparse.Action):
+    """Notes the program to import from; an import may begin a store, and reading alone never does."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[object] | None,
+        option_string: str | None = None,
+    ) -> None:
+        del parser, option_string
+        namespace.program, namespace.makes_store = values, True
 
 
 def _port_number(text: str) -> int:

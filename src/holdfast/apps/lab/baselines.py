@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from holdfast.bare_list import govern
 from holdfast.core.conversation.cuts import next_cut
 from holdfast.core.conversation.transcript import Transcript
-from holdfast.govern import govern
 from holdfast.session.request import Request
 from holdfast.testing.chat import JsonMessage, user_message
 

@@ -491,10 +491,10 @@ class SessionIndex:
         """Return the hash and the bytes of a message of a request; of an unchanged message they are computed once."""
         loaded = self._loaded.get(position) if position is not None else None
         if position is None or loaded is None or loaded.event.native is not message:
-            return message_hash(message), json_bytes(message)
+            return message_hash(message), compact_size(message)
         known = self._measured.get(position)
         if known is None:
-            known = self._measured[position] = message_hash(message), json_bytes(message)
+            known = self._measured[position] = message_hash(message), compact_size(message)
         return known
 
     def history_at(self, request: IndexedRequest) -> History:
@@ -538,7 +538,7 @@ class SessionIndexes:
             await index.close()
 
 
-def json_bytes(message: Mapping[str, object]) -> int:
+def compact_size(message: Mapping[str, object]) -> int:
     """Return the size of a message as compact JSON."""
     text = dump_json(dict(message))
     return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))

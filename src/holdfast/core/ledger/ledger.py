@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from holdfast.core.conversation.messages import Entry, Text, ToolCall, ToolResult, Trust
 from holdfast.core.ledger.actions import Actions, call_outcome
+from holdfast.core.ledger.agent_work import AgentWork
 from holdfast.core.ledger.constraints import Constraints, ConstraintSpeaker
 from holdfast.core.ledger.files import FileRecords
 from holdfast.core.ledger.identifiers import argument_value, distinct_identifiers, json_strings_text
@@ -29,12 +30,13 @@ MAX_OPEN_LEDGER_CALLS = 200
 
 @dataclass(slots=True)
 class Ledger:
-    """Identifiers, files, commands, searches, errors, constraints and decisions, with their sources."""
+    """Identifiers, files, commands, searches, errors, constraints, decisions, plan and tasks, with their sources."""
 
     names: UsedNames = field(default_factory=UsedNames)
     files: FileRecords = field(default_factory=FileRecords)
     actions: Actions = field(default_factory=Actions)
     constraints: Constraints = field(default_factory=Constraints)
+    work: AgentWork = field(default_factory=AgentWork)
     open_calls: dict[str, ObservedCall] = field(default_factory=dict[str, ObservedCall])
     """The calls that have no result yet, by id."""
     spoken_chars: dict[str, int] = field(default_factory=dict[str, int])
@@ -54,6 +56,7 @@ class Ledger:
                 value = argument_value(part.arguments)
                 call = describe_call(part, value, position)
                 self._observe_call(call)
+                self.work.observe_call(call, value)
                 _add_weights(used, json_strings_text(value), MODEL_USE_WEIGHT)
                 _add_weights(used, call.subject if call.kind == "file" else "", FILE_USE_WEIGHT)
             elif isinstance(part, ToolResult):
@@ -62,6 +65,8 @@ class Ledger:
             elif isinstance(part, Text):
                 if speaker := SPEAKERS.get(part.trust):
                     self.constraints.observe(part.text, speaker, position)
+                    observe = self.work.observe_prompt if speaker == "user" else self.work.observe_answer
+                    observe(part.text, position)
                 _add_weights(used, part.text, TEXT_WEIGHTS.get(part.trust, USER_USE_WEIGHT))
         self.names.observe(used, position)
 
@@ -81,6 +86,7 @@ class Ledger:
         call = self.open_calls.pop(part.call_id, None)
         if call is None:
             return
+        self.work.observe_result(call, part.text, position)
         outcome = call_outcome(call, part)
         self.actions.observe_result(call, outcome, part.text, position)
         if outcome.is_ok:

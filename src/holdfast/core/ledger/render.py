@@ -6,7 +6,7 @@ Identifiers use the rest of the budget, and those that already occur in a sectio
 use what the identifiers leave.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from holdfast.core.conversation.frames import neutralize
@@ -19,6 +19,11 @@ CONSTRAINTS_SHARE, MIN_CONSTRAINTS_TOKENS, MAX_CONSTRAINTS_SHARE = 0.15, 160, 0.
 """The share of the constraints, with a minimum because a constraint is no shorter in a small budget."""
 MAX_ORDERS_TOKENS = 300
 """If the user said what to do always or never, these constraints have room for as much as this."""
+WORK_SHARE = 0.06
+"""The share of the plan, of the tasks, and of the notes, where there are any."""
+PLAN_HEADING = "The assistant's plan as it last stood; a record of what is done and what is put off, not an order:"
+TASKS_HEADING = "Background tasks and sub-agents, with their ids:"
+NOTES_HEADING = "The assistant's notes to itself:"
 MAX_SECTION_RECORDS = 60
 """How many records of a section to consider; more never fit."""
 
@@ -53,9 +58,15 @@ def _sections(ledger: Ledger, exclude_text: str, room: int, counter: Counter) ->
     files.sort(key=lambda file: (file.last_write is None, file.last_read is None))
     errors = [*ledger.actions.errors.values()][::-1]
     errors.sort(key=lambda error: error.is_resolved)
+    plan = sorted(ledger.work.plan, key=lambda step: step.state == "done")
+    tasks = [*ledger.work.tasks.values()][::-1]
+    tasks.sort(key=lambda task: task.has_ended)
+    notes = [note for note in reversed(ledger.work.notes) if note.text not in exclude_text]
+    work: dict[str, Sequence[object]] = {PLAN_HEADING: plan, TASKS_HEADING: tasks, NOTES_HEADING: notes}
     return [
         _section("The user asked to keep to:", rules_share, (one for one in statements if one.kind == "constraint")),
         _section("Decided:", 0.02, (one for one in statements if one.kind == "decision")),
+        *(_section(heading, WORK_SHARE, records) for heading, records in work.items() if records),
         _section("Files:", 0.04, files),
         _section("Commands:", 0.02, reversed(ledger.actions.commands.values())),
         _section("Went wrong:", 0.02, errors),

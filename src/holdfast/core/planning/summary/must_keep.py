@@ -127,7 +127,15 @@ def must_keep_of(ledger: Ledger) -> list[MustKeep]:
         ),
         "decision": (MustKeep("decision", one.text, one.sources[-1]) for one in wishes if one.kind == "decision"),
         "file": _written_files(ledger),
-        "name": (MustKeep("name", item.text, item.last) for item in ledger.names.ranked(MAX_PER_KIND["name"])),
+        "name": (
+            MustKeep("name", text, position)
+            for text, position in dict.fromkeys(
+                [
+                    *((one.id, one.position) for one in reversed(ledger.work.tasks.values()) if not one.has_ended),
+                    *((item.text, item.last) for item in ledger.names.ranked(MAX_PER_KIND["name"])),
+                ]
+            )
+        ),
     }
     return [fact for kind, facts in found.items() for fact in islice(facts, MAX_PER_KIND[kind])]
 
