@@ -4,12 +4,12 @@ The ledger is a pure function of the messages, so the same messages give the sam
 records of each kind, and which records it evicts depends on the messages alone.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.core.conversation.messages import Entry, Text, ToolCall, ToolResult, Trust
-from holdfast.core.ledger.actions import Actions, call_outcome
-from holdfast.core.ledger.agent_work import AgentWork
+from holdfast.core.ledger.actions import Actions, AgentWork, call_outcome
 from holdfast.core.ledger.constraints import Constraints, ConstraintSpeaker
 from holdfast.core.ledger.files import FileRecords
 from holdfast.core.ledger.identifiers import argument_value, distinct_identifiers, json_strings_text
@@ -24,6 +24,8 @@ TEXT_WEIGHTS: Mapping[Trust, float] = {"model": MODEL_USE_WEIGHT, "tool": OUTPUT
 """The weight of a name in a text; `USER_USE_WEIGHT` for any other author."""
 MAX_ROLE_FACTOR = 4.0
 """The largest weight of a role."""
+_NOTE_HINT = re.compile(r"(?i)\b(?:note|milestone)\b")
+"""What every note of an agent to itself contains."""
 MAX_OPEN_LEDGER_CALLS = 200
 """The limit for calls without a result; the oldest are evicted first."""
 
@@ -65,8 +67,10 @@ class Ledger:
             elif isinstance(part, Text):
                 if speaker := SPEAKERS.get(part.trust):
                     self.constraints.observe(part.text, speaker, position)
-                    observe = self.work.observe_prompt if speaker == "user" else self.work.observe_answer
-                    observe(part.text, position)
+                    if speaker == "user" and self.work.plan:
+                        self.work.observe_prompt(part.text, position)
+                    elif speaker == "assistant" and _NOTE_HINT.search(part.text):
+                        self.work.observe_answer(part.text, position)
                 _add_weights(used, part.text, TEXT_WEIGHTS.get(part.trust, USER_USE_WEIGHT))
         self.names.observe(used, position)
 
