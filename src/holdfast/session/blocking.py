@@ -159,6 +159,7 @@ class _BlockingConversation(Generic[AgentT]):
     compact = _waiting(DelegatingConversation.compact)
     preview = _waiting(DelegatingConversation.preview)
     apply_preview = _waiting(DelegatingConversation.apply_preview)
+    compact_with = _waiting(DelegatingConversation.compact_with)
     visible_messages = _waiting(DelegatingConversation.visible_messages)
     messages = _waiting(DelegatingConversation.messages)
     numbered_messages = _waiting(DelegatingConversation.numbered_messages)

@@ -144,9 +144,9 @@ def _decode_plain(value: object) -> Message | None:
         return None
     native = cast("dict[str, object]", value)
     role, text = native.get("role"), native.get("content")
-    if len(native) != _PLAIN_FIELD_COUNT or role not in {"user", "assistant"} or type(text) is not str:
+    if len(native) != _PLAIN_FIELD_COUNT or type(role) is not str or role not in {"user", "assistant"}:
         return None
-    if not text or not text.isascii():
+    if type(text) is not str or not text or not text.isascii():
         return None
     who: Role = "user" if role == "user" else "assistant"
     parts = (Text(text, TRUST_OF_ROLE[who]),)

@@ -47,7 +47,7 @@ def gateway_app(
     policies: Mapping[str, Policy] | None = None,
     budget: int | None = None,
     summarizer: str | Summarizer | None = None,
-    payment: Payment = "key",
+    payment: Payment = "digest",
     upstreams: Mapping[str, str] | None = None,
     access: Access | None = None,
     timeouts: PhaseTimeouts | None = None,
@@ -58,8 +58,8 @@ def gateway_app(
 
     `policies` are policies of your own by name; requests may name them, and the presets. `budget` is the largest
     request in tokens; None means what the model accepts. `summarizer` writes summaries in the background, with its own
-    key. Without one the model of the conversation does, with the client's key: `payment` may allow subscription logins
-    too, or neither. Without a key a compaction is a digest made by rule.
+    key. Without one a compaction is a digest made by rule, unless `payment` lets the model of the conversation write
+    summaries with a client's API key ("key"), or also with its subscription login ("login").
     `upstreams` are base URLs by name; the providers' public addresses are there without it. `access` says who may
     connect; by default programs of this machine. Where no lifespan runs, call `close_gateway(app)` at the end.
     """

@@ -165,7 +165,7 @@ class Recorder:
         policies: Mapping[str, Policy] | None = None,
         budget: int | None = None,
         summarizer: str | Summarizer | None = None,
-        payment: Payment = "key",
+        payment: Payment = "digest",
         max_open_sessions: int = MAX_HELD_SESSIONS,
         clock: Clock = now_ms,
     ) -> None:

@@ -290,7 +290,7 @@ class DeclaredSettings:
         GATEWAY_GROUP,
         Choice("digest", "key", "login"),
         "What may pay for summaries without a `summarization_model`: nothing, a client's API key, or also its login",
-        default="key",
+        default="digest",
     )
     gateway_hosts: tuple[str, ...] = _setting(
         GATEWAY_GROUP,
