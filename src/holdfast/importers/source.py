@@ -12,9 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import reduce
 from hashlib import blake2b
-from operator import or_
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
@@ -195,8 +193,8 @@ def _skip_line(file: BinaryIO, left: int) -> int:
 def open_regular_file(path: Path) -> BinaryIO:
     """Open a file for reading; raises `OSError` for anything else, such as a pipe, which may never end."""
     # Not every platform has every flag; a pipe opened without O_NONBLOCK would wait for a writer.
-    flags = (getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
-    number = os.open(path, reduce(or_, flags, os.O_RDONLY))
+    optional: list[int] = [getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY")]
+    number = os.open(path, os.O_RDONLY | sum(optional))
     file = os.fdopen(number, "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
