@@ -25,7 +25,7 @@ CHROMIUM_FLAGS = (
     "--disable-background-networking", "--disable-component-update",
 )  # fmt: skip
 SCREENSHOTS = Path(os.environ.get("HOLDFAST_SCREENSHOTS", "docs"))
-WIDTH, HEIGHT = 1_280, 860
+WIDTH, HEIGHT, PICTURE_HEIGHT = 1_280, 860, 1_240
 PHONE = {"width": 390, "height": 844}
 MAX_NODES, MAX_HEAP_BYTES = 12_000, 60_000_000
 HOSTILE = "<script>document.title='PWNED'</script><img src=x onerror=\"document.title='PWNED'\">"
@@ -181,6 +181,7 @@ def test_a_line_of_a_summary_opens_its_source(site: Site) -> None:
         source = line.get_by_role("article").first
         expect(source).to_be_visible()
         expect(source).to_contain_text(f"#{named[1]}")
+        page.set_viewport_size({"width": WIDTH, "height": PICTURE_HEIGHT})
         page.screenshot(path=SCREENSHOTS / "viewer-compaction.png")
 
 
@@ -188,7 +189,9 @@ def test_the_plot_leads_to_its_message(site: Site) -> None:
     with site.opened("/s/billing") as page:
         plot = page.locator("figure[data-drawn] .u-over")
         expect(plot).to_be_visible()
+        page.set_viewport_size({"width": WIDTH, "height": PICTURE_HEIGHT})
         page.screenshot(path=SCREENSHOTS / "viewer-session.png")
+        page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
         box = plot.bounding_box()
         assert box
         page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
