@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -46,16 +47,18 @@ def answering(wire: Wire) -> Callable[[ReceivedRequest], list[bytes | None]]:
 
 
 async def talk(
-    wire: Wire, credential: str, payment: Payment = "key", count: int = 24
+    wire: Wire, credential: str, payment: Payment | None = "key", count: int = 24
 ) -> tuple[list[ReceivedRequest], MemoryStore]:
-    """Converse through a gateway with a small budget, and return what the provider received."""
+    """Converse through a gateway with a small budget, and return what the provider received.
+
+    A `payment` of None is what a gateway does that was told nothing.
+    """
     path, name, header = WIRES[wire]
     store = MemoryStore()
     async with ScriptedEndpoint(answering(wire)) as provider:
         base = provider.url.removesuffix("/v1")
-        app = gateway_app(
-            store=store, budget=2_000, payment=payment, upstreams={"openai": provider.url, "anthropic": base}
-        )
+        new_gateway = gateway_app if payment is None else partial(gateway_app, payment=payment)
+        app = new_gateway(store=store, budget=2_000, upstreams={"openai": provider.url, "anthropic": base})
         messages: list[Any] = []
         async with served(app) as url:
             for number in range(count):
@@ -110,9 +113,14 @@ async def test_the_upstream_model_summarizes_after_the_cached_prefix_with_the_cl
 
 @pytest.mark.parametrize(
     ("credential", "payment"),
-    [("Bearer eyJhbGciOi.eyJzdWIi.c2ln", "key"), (f"Bearer {KEY}", "digest"), ("Bearer sk-ant-oat01-abc", "key")],
+    [
+        ("Bearer eyJhbGciOi.eyJzdWIi.c2ln", "key"),
+        (f"Bearer {KEY}", "digest"),
+        (f"Bearer {KEY}", None),
+        ("Bearer sk-ant-oat01-abc", "key"),
+    ],
 )
-async def test_without_a_key_that_may_pay_the_digest_is_used(credential: str, payment: Payment) -> None:
+async def test_without_a_key_that_may_pay_the_digest_is_used(credential: str, payment: Payment | None) -> None:
     requests, store = await talk("openai-chat", credential, payment)
 
     assert not any(map(is_summary_call, requests))
