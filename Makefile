@@ -62,7 +62,7 @@ format: $(STAMP)  ## Format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-checklist: $(STAMP)  ## List every behavior of the four systems with the tests that prove it; writes docs/checklist.md
+checklist: $(STAMP)  ## List every behavior of the four systems with the tests that prove it; writes docs/maintainers/checklist.md
 	@$(BIN)/python -m scripts.checklist
 
 crash: $(STAMP)  ## Kill a process that writes, and one that compacts, a thousand times; look for every acknowledged message
@@ -90,7 +90,7 @@ browser: $(STAMP)  ## The viewer in a real Chromium, with the screenshots of the
 	@command -v chromium chromium-browser google-chrome >/dev/null 2>&1 \
 	  || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null 2>&1 && apt-get install -y chromium fonts-inter fonts-noto-cjk fonts-noto-color-emoji; } \
 	  || { echo "make browser needs Chromium: install your system's package, such as apt-get install chromium" >&2; exit 2; }
-	@HOLDFAST_BROWSER="$$(command -v chromium chromium-browser google-chrome | head -1)" HOLDFAST_SCREENSHOTS=docs \
+	@HOLDFAST_BROWSER="$$(command -v chromium chromium-browser google-chrome | head -1)" HOLDFAST_SCREENSHOTS=docs/images \
 	  $(BIN)/python -m pytest tests/browser $(ONLY)
 
 lab-report: $(STAMP)  ## A report on what each policy keeps, loses and costs; WORKLOADS='a.jsonl b.jsonl', else generated talk
