@@ -1,6 +1,7 @@
 """The settings of a PostgreSQL server and its roles do not weaken the store, and do not make it hang."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from holdfast.errors import SequenceConflictError, StoreUnavailableError
 from holdfast.stores import postgres, postgres_pool
 from holdfast.stores.base import IndexEntry, Snapshot
 from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres_check import check_postgres
 from holdfast.testing.store_contract import NOW_MS, message_record
 
 
@@ -190,3 +192,32 @@ async def test_a_search_of_a_large_store_finds_rare_words_anywhere_and_common_on
 
     assert [hit.session for hit in rare] == ["s007"]
     assert [hit.session for hit in common] == ["s299", "s298", "s297"]
+
+
+async def test_the_doctor_says_what_an_operator_should_know_about_the_server(own_server: Any) -> None:
+    own_server.ask_for_passwords()
+    store = PostgresStore(own_server.url)
+    await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
+    await store.close()
+    with psycopg.connect(own_server.url, autocommit=True) as owner:
+        owner.execute("CREATE ROLE reader LOGIN PASSWORD 'right'")
+        owner.execute("GRANT USAGE ON SCHEMA holdfast TO reader")
+        owner.execute("GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO reader")
+        owner.execute("DROP INDEX holdfast.sessions_newest_first")
+
+        well, missing, *others = await check_postgres(own_server.url)
+        found = await check_postgres(own_server.url.replace("postgres:@", "reader:right@"))
+        owner.execute("DROP OWNED BY reader")
+        owner.execute("DROP ROLE reader")
+
+    assert well.state == "ok"
+    assert re.fullmatch(r"PostgreSQL \d+\.\d+.*, directly, as postgres; [\d.]+ MB, about \d+ sessions", well.said)
+    assert missing == (
+        "warn",
+        "the indexes sessions_newest_first are missing, so that large stores are slower",
+        "open the store once as the owner of its tables, such as by holdfast sessions",
+    )
+    assert others == []
+    assert [(one.state, one.remedy) for one in found if one.state == "fail"] == [
+        ("fail", "as their owner: GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO reader")
+    ]
