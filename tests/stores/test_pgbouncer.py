@@ -83,7 +83,7 @@ async def test_no_setting_stays_on_a_connection_that_other_programs_use_next(
         left = await (await other.execute(query.encode())).fetchall()
     await store.close()
 
-    assert used == [("1min", "on", "read committed")]
+    assert used == [("1min", "on", "read committed")], "the transaction is needed for the commit anyway"
     assert left == [("0", "off", "read committed")]
 
 
@@ -99,6 +99,8 @@ async def test_a_statement_that_waits_too_long_for_a_lock_is_reported(
 
         with pytest.raises(StoreUnavailableError, match="a statement took longer than"):
             await store.append("s", [message_record("b")], after=1, time_ms=NOW_MS)
+        with pytest.raises(StoreUnavailableError, match="a statement took longer than"):
+            await store.rename("s", "waits too")
 
     assert await store.append("s", [message_record("b")], after=1, time_ms=NOW_MS) == 2
     await store.close()

@@ -16,7 +16,7 @@ MIN_FREE_CONNECTIONS = 8
 FACTS = """
     SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_backend_pid(),
         current_user::text, current_setting('default_transaction_isolation'), current_setting('synchronous_commit'),
-        (SELECT reset_val FROM pg_settings WHERE name = 'statement_timeout'), current_setting('max_connections')::int,
+        current_setting('max_connections')::int,
         (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
         (SELECT sum(pg_total_relation_size(one))::bigint FROM unnest(%s::regclass[]) AS one),
         (SELECT extract(epoch FROM max(clock_timestamp() - xact_start))::float8 FROM pg_stat_activity
@@ -71,7 +71,6 @@ class _ServerFacts(NamedTuple):
     role: str
     isolation: str
     commit: str
-    timeout: str
     max_connections: int
     connections: int
     size: int
@@ -88,12 +87,11 @@ def _about_server(server: _ServerFacts, *, is_pooled: bool) -> Iterator[StoreFin
     weak = {
         "default_transaction_isolation": (server.isolation != "read committed", "'read committed'"),
         "synchronous_commit": (server.commit == "off", "on"),
-        "statement_timeout": (server.timeout == "0", "'60s'"),
     }
     settings = {name: value for name, (is_weak, value) in weak.items() if is_weak}
     if settings and is_pooled:
         orders = "; ".join(f"ALTER ROLE {server.role} SET {name} = {value}" for name, value in settings.items())
-        said = f"behind a pooler each statement sets {', '.join(settings)} again, which takes two more round trips"
+        said = f"behind a pooler each statement sets {', '.join(settings)} again, which takes three more round trips"
         yield StoreFinding("warn", said, f"to save them: {orders}")
     if server.max_connections - server.connections < MIN_FREE_CONNECTIONS:
         said = f"{server.connections:,} of {server.max_connections:,} connections are in use"

@@ -200,12 +200,18 @@ class PostgresPool:
 
 
 async def _attempt(connection: Connection, action: Callable[[Cursor], Awaitable[T]], *, is_transaction: bool) -> T:
+    settings = connection.transaction_settings
     async with connection.cursor() as cursor:
-        if not is_transaction and not connection.transaction_settings:
-            return await action(cursor)
+        if not is_transaction and {name for name, _ in settings} <= {"statement_timeout"}:
+            try:
+                # For one statement, a clock of our own saves the transaction that the setting would need.
+                async with asyncio.timeout(STATEMENT_TIMEOUT_MS / 1000 if settings else None):
+                    return await action(cursor)
+            except TimeoutError as error:
+                raise psycopg.errors.QueryCanceled from error
         async with connection.transaction():
-            if connection.transaction_settings:
-                await _set(connection, connection.transaction_settings, is_local=True)
+            if settings:
+                await _set(connection, settings, is_local=True)
             return await action(cursor)
 
 
