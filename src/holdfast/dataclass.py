@@ -9,8 +9,10 @@ and pickling work as usual. `InitVar` is not supported.
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, FrozenInstanceError, field, fields
 from dataclasses import dataclass as standard_dataclass
+from functools import cached_property
 from operator import attrgetter
 from reprlib import recursive_repr
+from types import MemberDescriptorType
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar, cast, dataclass_transform
 
 if TYPE_CHECKING:
@@ -33,7 +35,8 @@ def dataclass(*, frozen: bool = False, slots: bool = False, kw_only: bool = Fals
         defined = standard_dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
         compared = _values_of([one.name for one in _fields_of(defined) if one.compare])
         methods: dict[str, object] = {"__repr__": _repr, "__eq__": _equality(compared)}
-        methods |= {"__init__": _first_init(defined, is_frozen=frozen), "__signature__": _InitSignature()}
+        initializer = _Initializer(defined, is_frozen=frozen)
+        methods |= {"__init__": initializer.first_init, "__signature__": initializer}
         if frozen:
             methods |= _frozen_methods(defined)
         if frozen and slots:
@@ -104,30 +107,31 @@ def _set_state(self: object, state: list[object]) -> None:
         object.__setattr__(self, one.name, value)
 
 
-def _first_init(cls: type[object], *, is_frozen: bool) -> Callable[..., None]:
-    """Return an `__init__` that replaces itself by a compiled one when it is first called."""
+class _Initializer:
+    """Compiles the `__init__` of a class when it is first needed, for an instance or for the signature."""
 
-    def compile_init() -> Callable[..., None]:
-        init = _compiled_init(cls, is_frozen=is_frozen)
-        type.__setattr__(cls, "__init__", init)
+    def __init__(self, cls: type[object], *, is_frozen: bool) -> None:
+        self._cls, self._is_frozen = cls, is_frozen
+
+        def __init__(instance: object, *args: object, **values: object) -> None:  # noqa: N807 - becomes a method
+            self.compiled(instance, *args, **values)
+
+        self.first_init = __init__
+
+    @cached_property
+    def compiled(self) -> Callable[..., None]:
+        """The compiled method, which from now on is that of the class."""
+        init = _compiled_init(self._cls, is_frozen=self._is_frozen)
+        type.__setattr__(self._cls, "__init__", init)
         return init
 
-    def __init__(self: object, *args: object, **values: object) -> None:  # noqa: N807 - becomes a method
-        compile_init()(self, *args, **values)
-
-    __init__.compile = compile_init
-    return __init__
-
-
-class _InitSignature:
-    """The signature of a class, for `inspect` and for those who build instances by it."""
-
     def __get__(self, instance: object, owner: type[object]) -> "Signature":
+        """Return the signature of the class, as its `__signature__`."""
         from inspect import signature  # noqa: PLC0415 - nothing else here needs it
 
-        cls = next(cls for cls in owner.__mro__ if "__init__" in cls.__dict__)
-        init = cls.__dict__["__init__"]
-        found = signature(getattr(init, "compile", lambda: init)())
+        if owner.__init__ not in {self.compiled, self.first_init}:
+            raise AttributeError(f"{owner.__name__} has an __init__ of its own")
+        found = signature(self.compiled)
         return found.replace(parameters=[*found.parameters.values()][1:])
 
 
@@ -146,10 +150,9 @@ def _compiled_init(cls: type[object], *, is_frozen: bool) -> Callable[..., None]
             value = name if one.init else f"_default_{name}"
         elif not one.init:
             continue
-        slot: object = cls.__dict__.get(name)
-        if is_frozen and hasattr(slot, "__set__"):
-            # The descriptor of a slot is faster than `object.__setattr__`, and frozen classes have no other way.
-            names[f"_set_{name}"] = slot.__set__  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+        if is_frozen and isinstance(slot := cls.__dict__.get(name), MemberDescriptorType):
+            # The descriptor of a slot is faster than `object.__setattr__`.
+            names[f"_set_{name}"] = slot.__set__
             lines.append(f" _set_{name}(self, {value})")
         else:
             lines.append(f" _set(self, {name!r}, {value})" if is_frozen else f" self.{name} = {value}")
