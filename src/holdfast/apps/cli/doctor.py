@@ -35,9 +35,9 @@ from holdfast.apps.settings.paths import display_path
 from holdfast.apps.settings.settings import Settings
 from holdfast.counters.models import describe_unknown_model
 from holdfast.errors import HoldfastError, redact_text
+from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
 from holdfast.models.base import SummaryPrompt
 from holdfast.models.embedded.server import EmbeddedSummarizer
-from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
 from holdfast.models.embedded.weights import SMOLLM2, cache_folder, cached_weights
 from holdfast.models.open import open_summarizer
 from holdfast.stores.base import Store
