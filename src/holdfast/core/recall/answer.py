@@ -35,7 +35,11 @@ _LINE_LIKE = re.compile(
     rf"|#\d\S*+ has )|{re.escape(IDENTIFIERS_HEADING)})"
 )
 """A line that could be mistaken for one of the lines around the excerpts."""
-YEAR_CHARS, DAY_CHARS = len("2026-"), len("2026-01-31")
+DAY_CHARS = len("2026-01-31")
+MONTHS = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
 ANSWER_FRAME_TOKENS = 28
 """Reserved for the first line and for the hint on how to ask for more, without the text of the query."""
 MAX_TOKENS_HINT_TOKENS = 8
@@ -94,14 +98,13 @@ class Excerpt:
         return self.start == 0 and self.stop == self.total
 
     def with_heading(self, before: "Excerpt | None", mark: str) -> str:
-        """Return the text under its heading, which omits the parts of the date that the excerpt before has too."""
+        """Return the text under its heading, which omits the date if the excerpt before has the same."""
         day, known_day = self.time[:DAY_CHARS], before.time[:DAY_CHARS] if before else ""
-        has_known_year = day[:YEAR_CHARS] == known_day[:YEAR_CHARS]
         pieces = [
             f"{self.ref}{mark}",
             self.speaker_label,
             neutralize(self.tool, "name"),
-            "" if day == known_day else day[YEAR_CHARS if has_known_year else 0 :],
+            "" if day == known_day else f"on {_full_date(day)}",
             f"lines {self.lines}," if self.lines else "",
             "" if self.is_whole else f"characters {self.start}-{self.stop} of {self.total}",
         ]
@@ -169,6 +172,12 @@ class RecallAnswer:
 def looks_like_heading(text: str) -> bool:
     """Return whether a line of a text could be mistaken for the heading of an excerpt, or another line of ours."""
     return _LINE_LIKE.search(as_read(text)) is not None
+
+
+def _full_date(day: str) -> str:
+    """Return a day such as `2026-01-31` as a model quotes it best: `31 January 2026`."""
+    year, month, date = day.split("-")
+    return f"{int(date)} {MONTHS[int(month) - 1]} {year}"
 
 
 def _heading_mark(excerpts: Sequence[Excerpt]) -> str:
