@@ -23,7 +23,7 @@ MAX_COMPACTION_FILES = 50
 async def traced(work: Callable[[], Awaitable[T]]) -> tuple[T, dict[str, list[str]]]:
     """Return the result of some work, and the functions of the package that it runs, by file.
 
-    A comprehension or a generator expression is part of the function in which it is written. The comparison and the hash
+    A comprehension or a generator expression is part of the function in which it is written. The comparison and hash
     that `dataclass` gives a class are nothing that a reader follows, whichever library writes them.
     """
     seen: set[CodeType] = set()

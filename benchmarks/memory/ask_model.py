@@ -22,7 +22,6 @@ from typing import Any
 import httpx
 
 from benchmarks.reporting import print_progress
-from holdfast.core.recall.answer import MONTHS
 from holdfast.models.open import parse_endpoint
 
 ARMS = ("oracle", "default", "default_grown", "view_chrono", "bm25", "pinned", "tail", "full", "closed")
@@ -34,6 +33,10 @@ QUESTION = (
 )
 MAX_ANSWER_TOKENS, SAMPLES, SEED = 40, 4_000, 1
 AT_ONCE = 8
+MONTHS = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
 _ISO_DATE = re.compile(r"\b(\d{4})-(\d\d)-(\d\d)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _FILLERS = frozenset({"a", "an", "the", "and"})

@@ -481,11 +481,11 @@ async def test_a_text_cannot_pass_for_another_excerpt() -> None:
 # What is in view.
 
 
-async def test_an_answer_begins_with_the_best_messages_and_repeats_no_others_before_what_is_out_of_view() -> None:
+async def test_an_answer_begins_with_the_best_messages_and_continues_with_what_is_out_of_view() -> None:
     session = await opened()
     await session.record([user_message(f"robin {number}") for number in range(22)])
     await session.prepare(8_000)
-    await session.record([*(user_message("Yes.") for _ in range(9)), user_message("of all that we saw one was a robin")])
+    await session.record([*(user_message("Yes.") for _ in range(9)), user_message("of all we saw one was a robin")])
 
     found = await session.recall(RecallQuery.from_arguments({"query": "robin"}))
 
@@ -518,8 +518,8 @@ async def test_a_date_stands_in_full_wherever_it_changes() -> None:
     headings = [line for line in str(await session.recall("#0-#3")).splitlines() if line.startswith("#")]
 
     assert [re.sub(r"#\d user", "", heading) for heading in headings] == [
-        " on 31 January 2026:",
+        " 2026-01-31:",
         ":",
-        " on 1 February 2026:",
+        " 2026-02-01:",
         ":",
     ]

@@ -37,10 +37,6 @@ _LINE_LIKE = lazy_pattern(
 )
 """A line that could be mistaken for one of the lines around the excerpts."""
 DAY_CHARS = len("2026-01-31")
-MONTHS = (
-    "January", "February", "March", "April", "May", "June",
-    "July", "August", "September", "October", "November", "December",
-)  # fmt: skip
 ANSWER_FRAME_TOKENS = 28
 """Reserved for the first line and for the hint on how to ask for more, without the text of the query."""
 MAX_TOKENS_HINT_TOKENS = 8
@@ -105,7 +101,7 @@ class Excerpt:
             f"{self.ref}{mark}",
             self.speaker_label,
             neutralize(self.tool, "name"),
-            "" if day == known_day else f"on {_full_date(day)}",
+            "" if day == known_day else day,
             f"lines {self.lines}," if self.lines else "",
             "" if self.is_whole else f"characters {self.start}-{self.stop} of {self.total}",
         ]
@@ -173,12 +169,6 @@ class RecallAnswer:
 def looks_like_heading(text: str) -> bool:
     """Return whether a line of a text could be mistaken for the heading of an excerpt, or another line of ours."""
     return _LINE_LIKE.search(as_read(text)) is not None
-
-
-def _full_date(day: str) -> str:
-    """Return a day such as `2026-01-31` as a model quotes it best: `31 January 2026`."""
-    year, month, date = day.split("-")
-    return f"{int(date)} {MONTHS[int(month) - 1]} {year}"
 
 
 def _heading_mark(excerpts: Sequence[Excerpt]) -> str:
