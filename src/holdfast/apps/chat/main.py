@@ -10,7 +10,6 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from holdfast.apps.chat.events import CommandReply, Screen, TurnOutcome
 from holdfast.apps.chat.plain_screen import JsonScreen, PlainScreen
 from holdfast.apps.settings.settings import Settings
 from holdfast.core.planning.summary.board_prompt import CONSOLIDATION_AGENT
+from holdfast.distribution import installed_version
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.stores.memory import MemoryStore
 from holdfast.text import pluralize
@@ -133,7 +133,7 @@ async def _show_greeting(chat: Chat, terminal: "TerminalScreen") -> None:
     """Show the model, the conversation and its last exchange, and where to find help."""
     count = len(chat.session)
     where = f"{chat.session.id}, {count:,} messages so far" if count else "a new conversation"
-    first = f"holdfast {version('holdfast')} · {chat.status.model} · {where}"
+    first = f"holdfast {installed_version()} · {chat.status.model} · {where}"
     chat.notify(f"{first}\n/help lists the commands, Ctrl-D leaves")
     if count:
         asked, answer = await chat.last_exchange()

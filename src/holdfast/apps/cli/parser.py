@@ -54,9 +54,9 @@ class _VersionAction(argparse.Action):
     """Prints the version, which is looked up only if this option is used."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version  # noqa: PLC0415 - loaded when the command runs
+        from holdfast.distribution import installed_version  # noqa: PLC0415 - loaded when the command runs
 
-        print(f"holdfast {version('holdfast')}")
+        print(f"holdfast {installed_version()}")
         parser.exit()
 
 

@@ -11,6 +11,7 @@ from typing import cast
 from holdfast.core.conversation.messages import user
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import RECORD_SCHEMA, from_record, to_record
+from holdfast.distribution import installed_version
 from holdfast.errors import MalformedInputError, MissingBlobError, StoreUnavailableError
 from holdfast.stores.base import IndexEntry, JsonRecord, Store, StoredRecord
 from holdfast.wire.formats import FORMATS, format_named
@@ -25,13 +26,8 @@ LOST_MESSAGE_TEXT = "[this message could not be read]"
 
 @cache
 def engine_version() -> str:
-    """Return the installed version of Holdfast."""
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow to import
-
-    try:
-        return version("holdfast")
-    except PackageNotFoundError:  # pragma: no cover - run from a bare checkout
-        return "unknown"
+    """Return the installed version of Holdfast, looked up once."""
+    return installed_version()
 
 
 async def extract_blob(store: Store, record: JsonRecord, blobs: list[str]) -> JsonRecord:
