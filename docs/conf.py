@@ -14,7 +14,8 @@ from types import ModuleType
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from scripts.reference import write_reference  # noqa: E402 - found in the folder above
+from holdfast import __version__  # noqa: E402 - found in the folder above
+from scripts.reference import write_reference  # noqa: E402 - as above
 
 _PROJECT = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
@@ -39,7 +40,7 @@ for _framework in ("claude_agent_sdk", "google_adk", "langchain", "openai_agents
 project = "Holdfast"
 author = "The Holdfast maintainers"
 copyright = author  # noqa: A001 - Sphinx's name for it
-release = version = _PROJECT["version"]
+release = version = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "sphinx_design"]
 exclude_patterns = ["_generated", "_build"]

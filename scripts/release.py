@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from holdfast import __version__
+
 ROOT = Path(__file__).parent.parent
 RESERVED = (".example", ".invalid", ".test", ".localhost", "example.com", "example.org", "example.net")
 """How names end that belong to nobody (RFC 2606)."""
@@ -55,9 +57,8 @@ def last_tag() -> str | None:
 
 def check_version(version: str) -> None:
     """Check that the version is declared, and newer than the last one."""
-    declared = project()["version"]
-    if declared != version:
-        raise NotReadyError(f"pyproject.toml says {declared}; set it to {version}")
+    if __version__ != version:
+        raise NotReadyError(f"src/holdfast/__init__.py says {__version__}; set it to {version}")
     before = last_tag()
     if before and version_key(version) <= version_key(before.removeprefix("v")):
         raise NotReadyError(f"{version} is not newer than {before}")

@@ -20,6 +20,8 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from holdfast import __version__
+
 ROOT = Path(__file__).parent.parent
 DIST = ROOT / "dist"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -68,12 +70,18 @@ def found_pythons(asked: Sequence[str]) -> list[str]:
     if asked:
         return list(asked)
     declared = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
-    here = [name for name in (f"python{number}" for number in declared) if works(name)]
-    for name in (f"python{number}" for number in declared if f"python{number}" not in here):
-        print(f"{name} is not on this machine and is not tried")
-    if not here:
+    here = {number: next(filter(works, candidates(number)), None) for number in declared}
+    for number in (number for number, python in here.items() if python is None):
+        print(f"python{number} is not on this machine and is not tried")
+    if not any(here.values()):
         raise CheckError("no interpreter to try: name one, such as PYTHONS=python3.11")
-    return here
+    return [python for python in here.values() if python]
+
+
+def candidates(number: str) -> list[str]:
+    """Return where an interpreter may be: on the path, or among those of pyenv."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    return [f"python{number}", *map(str, sorted(pyenv.glob(f"{number}.*/bin/python{number}")))]
 
 
 def works(python: str) -> bool:
@@ -90,8 +98,8 @@ def build() -> list[Path]:
         run([sys.executable, "-m", "venv", tools], cwd=ROOT)
         run([bin_of(tools) / "python", "-m", "pip", "install", "--quiet", "build", "hatchling"], cwd=ROOT)
         run([bin_of(tools) / "python", "-m", "build", "--no-isolation", "--outdir", DIST, "."], cwd=ROOT)
-    name = PROJECT["name"].replace("-", "_")
-    return [DIST / f"{name}-{PROJECT['version']}-py3-none-any.whl", DIST / f"{name}-{PROJECT['version']}.tar.gz"]
+    name = f"{PROJECT['name'].replace('-', '_')}-{__version__}"
+    return [DIST / f"{name}-py3-none-any.whl", DIST / f"{name}.tar.gz"]
 
 
 def bin_of(environment: Path) -> Path:

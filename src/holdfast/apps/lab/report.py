@@ -10,10 +10,10 @@ from html import escape
 from itertools import accumulate
 from platform import machine, python_version, system
 
+from holdfast import __version__
 from holdfast.apps.lab import tables
 from holdfast.apps.lab.runner import PolicyResult
 from holdfast.core.planning.situation import PROVIDER_PRICES
-from holdfast.distribution import installed_version
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 260, 64, 28, 10, 12
 PLOT_COLORS = (
@@ -166,7 +166,7 @@ MAX_DOT_SHARE = 0.1
 
 def render_report(results: Sequence[PolicyResult], problems: Sequence[str] = ()) -> str:
     """Return the report as HTML."""
-    made = f"holdfast {installed_version()}, Python {python_version()}, {system()} {machine()}"
+    made = f"holdfast {__version__}, Python {python_version()}, {system()} {machine()}"
     when = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",

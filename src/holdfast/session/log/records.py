@@ -5,13 +5,11 @@ A large message is stored as a blob, once, however often it is repeated. A notic
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import cast
 
 from holdfast.core.conversation.messages import user
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import RECORD_SCHEMA, from_record, to_record
-from holdfast.distribution import installed_version
 from holdfast.errors import MalformedInputError, MissingBlobError, StoreUnavailableError
 from holdfast.stores.base import IndexEntry, JsonRecord, Store, StoredRecord
 from holdfast.wire.formats import FORMATS, format_named
@@ -22,12 +20,6 @@ MAX_CHAR_BYTES = 12
 """A character beyond the basic plane is written as two escapes."""
 LOST_MESSAGE_TEXT = "[this message could not be read]"
 """Replaces a message whose content is lost."""
-
-
-@cache
-def engine_version() -> str:
-    """Return the installed version of Holdfast, looked up once."""
-    return installed_version()
 
 
 async def extract_blob(store: Store, record: JsonRecord, blobs: list[str]) -> JsonRecord:
