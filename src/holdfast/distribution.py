@@ -1,7 +1,7 @@
 """The name under which Holdfast is installed, and how to install more of it.
 
-Another project owns the name `holdfast` on the package index, so the distribution has a name of its own. No other module
-knows it; `pyproject.toml` declares it.
+Another project owns the name `holdfast` on the package index, so the distribution has a name of its own. No other
+module knows it; `pyproject.toml` declares it.
 """
 
 DISTRIBUTION_NAME = "holdfast-context"
