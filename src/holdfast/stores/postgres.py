@@ -3,7 +3,7 @@
 Each event loop that uses the store has a few connections of its own. Appends that wait at the same time are written in
 one statement, and each has its own result. When a connection is lost, the call that noticed raises and the next call
 connects again. An append whose connection is lost may have been committed, so it checks that first. A search adds up
-PostgreSQL's own rank of each term, weighted by how rare the term is. Needs the extra `holdfast[postgres]`.
+PostgreSQL's own rank of each term, weighted by how rare the term is. Needs the extra `postgres`.
 """
 
 import asyncio
