@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from holdfast.core.history import events as log
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestExtras:
-    """System text and tools, which a request carries outside the messages."""
+    """System text and tools, which a request carries outside the messages. Nobody changes them."""
 
     system: str = ""
     tools: tuple[Mapping[str, object], ...] = ()
