@@ -56,7 +56,7 @@ from holdfast.session.heavy_work import (
 )
 from holdfast.session.inputs import extras_json
 from holdfast.session.log.event_log import SessionLog
-from holdfast.session.log.sent_body import SentBodies
+from holdfast.session.log.sent_body import BodyPiece, SentBodies
 from holdfast.session.request import (
     EncodedView,
     Request,
@@ -478,10 +478,10 @@ class RequestBuilder:
             plan_input,
             self._compactor.policy_hash,
             pieces.all_visible(view) if is_whole else pieces.extend(view, request.messages),
+            body=self._body_pieces(request, options),
             prefix_break=prefix_break,
             **prefix,
         )
-        event = self._with_body(event, request, options)
         measured = usage_measured_event(view, request.tokens, situation)
         events = (measured, event) if view.truncated is None else (measured, view.truncated, event)
         try:
@@ -498,13 +498,13 @@ class RequestBuilder:
         self._calibrator.record_request(options.served_model, request.tokens.counted, scope)
         return request
 
-    def _with_body(self, event: log.RequestPrepared, request: Request, options: RequestOptions) -> log.RequestPrepared:
-        """Return the event of a request with the bytes that will be sent for it, if the caller says which."""
+    def _body_pieces(self, request: Request, options: RequestOptions) -> tuple[tuple[BodyPiece, ...], str | None]:
+        """Return the bytes that will be sent for a request, in pieces, and their hash, if the caller says which."""
         if options.encode_body is None:
-            return event
+            return (), None
         native_at = self._log.history.entries.native
         found = self._sent_bodies.pieces(options.scope, options.encode_body(request), request.positions, native_at)
-        return event if found is None else replace(event, body=found[0], body_hash=found[1])
+        return found or ((), None)
 
     def _prefix_break(
         self, last: SentRequest | None, request: Request, options: RequestOptions

@@ -221,11 +221,15 @@ def request_prepared_event(
     policy_name: str,
     pieces: tuple[Mapping[str, object], ...],
     *,
+    body: tuple[tuple[Mapping[str, object], ...], str | None],
     prefix_break: log.PrefixBreak | None = None,
     prefix_hash: str | None = None,
     extras_hash: str | None = None,
 ) -> log.RequestPrepared:
-    """Return the event of a request, with everything that rebuilds it from the log."""
+    """Return the event of a request, with everything that rebuilds it from the log.
+
+    `body` are the bytes that will be sent, in pieces, with their hash.
+    """
     situation = plan_input.situation
     return log.RequestPrepared(
         view=pieces,
@@ -248,6 +252,8 @@ def request_prepared_event(
         scope=situation.scope,
         prefix_break=prefix_break,
         chain_hash=chain_hash(plan_input.history.request_chain, request.hash),
+        body=body[0],
+        body_hash=body[1],
     )
 
 

@@ -94,7 +94,7 @@ def _changed_range(before: bytes, body: bytes) -> tuple[int, int]:
     low, high = 0, min(len(before), len(body))
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if before[low:middle] == body[low:middle] else (low, middle - 1)
+        low, high = (middle, high) if before.startswith(body[low:middle], low) else (low, middle - 1)
     start = max(0, body.rfind(b"{", 0, low))
     low, high = 0, min(len(before), len(body)) - start
     while low < high:
