@@ -143,15 +143,16 @@ class LastEventFinder:
     def find(self, chunk: bytes) -> int | None:
         """Return where to stop in a chunk so that the last event stays incomplete; None if it is not in there."""
         window = self._before + chunk
-        found = self._mark.search(window) if any(word in window for word in self._words) else None
+        places = [place for word in self._words if (place := window.find(word)) >= 0]
+        found = self._mark.search(window, window.rfind(b"\n", 0, min(places)) + 1) if places else None
         tail = window[-LONGEST_MARK:]
         line = tail.rfind(b"\n")
         # With the three bytes before it, the end of an event is seen that continues in the next chunk.
         self._before = tail[max(0, line - 3) :] if line >= 0 else b"." + tail
         if found is None:
             return None
-        places = [(window.rfind(end, 0, found.start()), len(end)) for end in _EVENT_ENDS]
-        last = max((place + length for place, length in places if place >= 0), default=0)
+        ends = [(window.rfind(end, 0, found.start()), len(end)) for end in _EVENT_ENDS]
+        last = max((place + length for place, length in ends if place >= 0), default=0)
         return max(0, last - len(window) + len(chunk))
 
 
