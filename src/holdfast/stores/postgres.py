@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
+from holdfast.core.conversation.json_values import encode_json
 from holdfast.errors import (
     MissingBlobError,
     SequenceConflictError,
@@ -38,7 +39,6 @@ from holdfast.stores.encoding import (
     compress,
     decode_record,
     decompress,
-    encode_record,
     pack_record,
     sha256_hex,
     unpack_records,
@@ -393,7 +393,7 @@ class PostgresStore:
             "INSERT INTO holdfast.facts (key, value) VALUES (%s, %s) "
             "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
         )
-        await self._execute(insert, (key, encode_record(value)))
+        await self._execute(insert, (key, encode_json(value)))
 
     async def get_value(self, key: str) -> JsonRecord | None:
         rows = await self._rows("SELECT value FROM holdfast.facts WHERE key = %s", (key,))
