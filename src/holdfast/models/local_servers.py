@@ -5,13 +5,9 @@ error, so the window of its models is taken to be the one that Ollama opens by d
 settings say otherwise.
 """
 
-import json
 import os
 from collections.abc import Mapping
-from http.client import HTTPException
 from typing import cast
-from urllib.error import URLError
-from urllib.request import ProxyHandler, Request, build_opener
 
 OLLAMA_PREFIX = "ollama:"
 OLLAMA_ADDRESS = "127.0.0.1:11434"
@@ -46,13 +42,17 @@ def find_ollama_models(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 def list_models(base_url: str, api_key: str | None = None, *, timeout_seconds: float = LISTING_SECONDS) -> list[str]:
     """Return the names of an endpoint's models; raises an `OSError` if it does not answer."""
+    import json  # noqa: PLC0415 - this module is imported at every start
+    from http.client import HTTPException  # noqa: PLC0415 - as above
+    from urllib.request import ProxyHandler, Request, build_opener  # noqa: PLC0415 - as above
+
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     request = Request(f"{base_url.rstrip('/')}/models", headers=headers)  # noqa: S310 - the user's own endpoint
     try:
         # Without the proxies of the environment, because the server is usually on this machine.
         with build_opener(ProxyHandler({})).open(request, timeout=timeout_seconds) as response:
             answer = json.loads(response.read(MAX_LISTING_BYTES))
-    except (URLError, HTTPException, ValueError) as error:
+    except (HTTPException, ValueError) as error:
         raise OSError(str(error)) from error
     listed = cast("dict[str, object]", answer).get("data") if isinstance(answer, dict) else None
     rows = cast("list[object]", listed) if isinstance(listed, list) else []

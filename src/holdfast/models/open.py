@@ -1,19 +1,17 @@
 """Opens a summarizer by its name, and finds the address and the key of an endpoint."""
 
 import os
-import re
-from dataclasses import dataclass
-from urllib.parse import urlsplit
 
+from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
-from holdfast.models.base import Summarizer
-from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
-from holdfast.models.embedded.weights import is_embedded, weights_file
+from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
+from holdfast.models.base import Summarizer, is_embedded
 from holdfast.models.local_servers import OLLAMA_PREFIX, ollama_url
+from holdfast.text import lazy_pattern
 
 ON_DEMAND_PREFIX = "anthropic-compaction:"
 ENDPOINT_KEY_PREFIX = "HOLDFAST_KEY_"
-_NOT_IN_VARIABLES = re.compile(r"[^A-Z0-9]+")
+_NOT_IN_VARIABLES = lazy_pattern(r"[^A-Z0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +24,8 @@ class ModelEndpoint:
     @property
     def key_variable(self) -> str:
         """The environment variable with its key; it names the host, so that no other host receives the key."""
+        from urllib.parse import urlsplit  # noqa: PLC0415 - only endpoints need it
+
         host = urlsplit(self.url).netloc.rpartition("@")[2].upper()
         return ENDPOINT_KEY_PREFIX + _NOT_IN_VARIABLES.sub("_", host).strip("_")
 
@@ -61,6 +61,7 @@ def open_summarizer(model: str) -> Summarizer:
     """
     if is_embedded(model):
         from holdfast.models.embedded.server import EmbeddedServer, EmbeddedSummarizer  # noqa: PLC0415 - an extra
+        from holdfast.models.embedded.weights import weights_file  # noqa: PLC0415 - as above
 
         return EmbeddedSummarizer(EmbeddedServer(weights=weights_file(model)))
     if model.startswith(ON_DEMAND_PREFIX):

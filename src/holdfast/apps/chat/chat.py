@@ -60,7 +60,7 @@ from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.artifacts import strip_artifact_references
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import HoldfastError, ModelAccessError, SettingsError, StoreError, UnknownSessionError
-from holdfast.models.embedded.weights import is_embedded
+from holdfast.models.base import is_embedded
 from holdfast.models.errors import as_model_error
 from holdfast.redaction import redact_text
 from holdfast.session.compaction.compactor import SummaryDraft

@@ -23,8 +23,8 @@ from holdfast.apps.settings.models import available_providers
 from holdfast.apps.settings.settings import Settings
 from holdfast.core.planning.summary.board_prompt import CONSOLIDATION_AGENT
 from holdfast.errors import HoldfastError, SettingsError
-from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
-from holdfast.models.embedded.weights import is_embedded
+from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
+from holdfast.models.base import is_embedded
 from holdfast.models.local_servers import find_ollama_models
 from holdfast.stores.memory import MemoryStore
 from holdfast.text import pluralize

@@ -18,8 +18,8 @@ from holdfast.apps.settings.build import budget_from, memory_from, read_system_t
 from holdfast.apps.settings.models import bare_model_name
 from holdfast.apps.settings.settings import Settings
 from holdfast.apps.settings.trust import is_trusted
-from holdfast.models.base import Summarizer
-from holdfast.models.embedded.weights import is_embedded, weights_file
+from holdfast.models.base import Summarizer, is_embedded
+from holdfast.models.embedded.weights import weights_file
 from holdfast.models.errors import as_model_error
 from holdfast.session.memory.search_tool import MemorySearchTool
 from holdfast.session.session import Session

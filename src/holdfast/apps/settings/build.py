@@ -16,8 +16,7 @@ from holdfast.core.planning.situation import Budget, Situation
 from holdfast.counters.models import budget_for, prices_of
 from holdfast.counters.vocabularies import model_family
 from holdfast.errors import SettingsError, StoreUnavailableError
-from holdfast.models.base import Summarizer
-from holdfast.models.embedded.weights import is_embedded
+from holdfast.models.base import Summarizer, is_embedded
 from holdfast.models.local_servers import OLLAMA_PREFIX
 from holdfast.session.compaction.checkpoints import Checkpoints
 from holdfast.session.compaction.compactor import Approval, CompactionOptions

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from holdfast.apps.settings.settings import Settings
 from holdfast.apps.settings.tables import ModelOverrides
 from holdfast.counters.models import ModelInfo, describe_unknown_model, find_model
-from holdfast.models.embedded.weights import is_embedded
+from holdfast.models.base import is_embedded
 from holdfast.models.local_servers import OLLAMA_PREFIX, ollama_window
 from holdfast.models.open import parse_endpoint
 

