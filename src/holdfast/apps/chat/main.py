@@ -10,10 +10,10 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast import __version__
 from holdfast.apps.chat.attachments import AttachedText, read_attachment
 from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.dispatch import answer_stdin, submit_line
@@ -169,7 +169,7 @@ async def _show_greeting(chat: Chat, terminal: "TerminalScreen") -> None:
     where = f"{chat.session.id}, {count:,} messages so far" if count else "a new conversation"
     chat.local_models = await asyncio.to_thread(find_ollama_models)
     lines = [
-        f"holdfast {version('holdfast')} · {chat.status.model} · {where}",
+        f"holdfast {__version__} · {chat.status.model} · {where}",
         *([] if count else [describe_models(chat)]),
         f"{describe_tools(chat)}/help lists the commands, Ctrl-D leaves",
     ]
