@@ -40,6 +40,7 @@ def find_ollama_models(environ: Mapping[str, str] = os.environ) -> list[str]:
         ]
     except OSError:
         return []
+    return [f"{OLLAMA_PREFIX}{name}" for name in names]
 
 
 def list_served_models(
