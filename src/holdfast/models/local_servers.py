@@ -35,9 +35,7 @@ def ollama_window(environ: Mapping[str, str]) -> int:
 def find_ollama_models(environ: Mapping[str, str] = os.environ) -> list[str]:
     """Return the models of Ollama on this machine, as `ollama:NAME`; empty if it does not run."""
     try:
-        return [
-            f"{OLLAMA_PREFIX}{name}" for name in list_served_models(ollama_url(environ), timeout_seconds=PROBE_SECONDS)
-        ]
+        names = list_served_models(ollama_url(environ), timeout_seconds=PROBE_SECONDS)
     except OSError:
         return []
     return [f"{OLLAMA_PREFIX}{name}" for name in names]
