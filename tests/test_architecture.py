@@ -17,8 +17,8 @@ PACKAGE = SOURCE / "holdfast"
 LAYERS = (
     {"blocking", "compaction", "delegation", "gateway", "lab", "memory", "recall", "settings", "storage"},
     {"apps.cli"},
-    {"apps.chat", "apps.gateway", "apps.mcp"},
-    {"apps.viewer"},
+    {"apps.chat", "apps.gateway"},
+    {"apps.mcp", "apps.viewer"},
     {"apps.lab", "apps.serving"},
     {"apps.settings"},
     {"adapters", "importers", "testing", "bare_list"},

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from prompt_toolkit.patch_stdout import patch_stdout
 
 from holdfast.apps.chat.chat import Chat
-from holdfast.apps.chat.dispatch import submit_line
+from holdfast.apps.chat.dispatch import is_immediate, submit_line
 from holdfast.apps.chat.events import unexpected_error_notice
 from holdfast.apps.chat.terminal_screen import TerminalScreen
 from holdfast.errors import HoldfastError
@@ -52,13 +52,21 @@ class _ChatLoop:
         self._greeting = greeting
         self._terminal = terminal
         self._queue: deque[str] = deque()
+        self._beside: set[asyncio.Task[None]] = set()
+        """Commands that run beside an answer."""
         self._has_input = asyncio.Event()
         self._is_busy = False
         terminal.chat = chat
         terminal.input_line.interrupt = self._interrupt
 
     def enqueue(self, line: str) -> None:
-        """Queue a line."""
+        """Queue a line; a command that only looks runs at once."""
+        if self._is_busy and is_immediate(line):
+            self._terminal.show_prompt(line)
+            beside = asyncio.create_task(self._show_errors(submit_line(self._chat, line)))
+            self._beside.add(beside)
+            beside.add_done_callback(self._beside.discard)
+            return
         self._queue.append(line)
         self._update_queue_length()
         self._has_input.set()

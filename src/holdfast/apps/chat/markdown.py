@@ -79,6 +79,7 @@ def _clean_tokens(tokens: Iterable[Token]) -> None:
         _clean_tokens(token.children or ())
 
 
+DIFF_STYLES = {"+": "green", "-": "red", "…": "dim"}
 _STYLE_CODE = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -108,6 +109,11 @@ class MarkdownRenderer:
         parsed = _Markdown(replace_control_characters(text), hyperlinks=False, code_theme=self._code_theme)
         _clean_tokens(parsed.parsed)
         return self._render(parsed, width)
+
+    def diff(self, diff: str, width: int) -> str:
+        """Return the lines of a diff, each in the color of its sign."""
+        lines = replace_control_characters(diff).split("\n")
+        return self._render(Text("\n").join(Text(line, DIFF_STYLES.get(line[:1], "")) for line in lines), width)
 
     def table(self, table: CommandTable, width: int) -> str:
         """Return a table."""

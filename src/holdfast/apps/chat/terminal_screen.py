@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from holdfast.apps.chat.chat import Activity, Chat, ChatStatus
 from holdfast.apps.chat.dispatch import SLASH_COMMANDS
 from holdfast.apps.chat.events import (
+    ChangeProposed,
     ChatEvent,
     ChatNotice,
     CommandReply,
@@ -27,7 +28,7 @@ from holdfast.apps.chat.events import (
     ToolCallStarted,
 )
 from holdfast.apps.chat.input_line import PROMPT_MARK, InputLine
-from holdfast.apps.chat.plain_screen import preview_line
+from holdfast.apps.chat.plain_screen import clip_diff, preview_line
 from holdfast.session.compaction.compactor import COMPACTING_TEXT
 from holdfast.text import pluralize
 
@@ -183,8 +184,12 @@ class TerminalScreen:
         match event:
             case ToolCallStarted(tool=tool, arguments=arguments):
                 self._print(f"⚙ {tool} {preview_line(arguments)}", "cyan")
+            case ToolCallFinished(tool="update_todos", result=result, is_error=False):
+                self._print("\n".join(f"  {line}" for line in result.splitlines()), "dim")
             case ToolCallFinished(result=result, is_error=is_error):
                 self._print(f"  {'✗' if is_error else '✓'} {preview_line(result)}", "red" if is_error else "dim")
+            case ChangeProposed(diff=diff):
+                self.input_line.write_above(self._renderer.diff(clip_diff(diff), self._width))
             case ConversationCompacted():
                 self._print(f"─── {event} ───", "dim")
             case ChatNotice(text, level):
