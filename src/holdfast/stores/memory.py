@@ -1,5 +1,6 @@
 """A store in memory, for tests and for programs that want no file. `Store` documents each method."""
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +22,9 @@ from holdfast.stores.base import (
 )
 from holdfast.stores.encoding import sha256_hex
 from holdfast.stores.search_terms import SearchTerm, index_words, rarity_weight, search_terms
+
+ENCODED_AT_ONCE = 500
+"""More records are encoded in slices of a few milliseconds, so that the event loop goes on between them."""
 
 _encode = json.JSONEncoder().encode
 
@@ -68,7 +72,12 @@ class MemoryStore:
         blobs: Sequence[str] = (),
     ) -> int:
         log, times = self._find_log(session), AppendTimes.of(time_ms, len(records))
-        lines = [*zip(times.each, map(_encode, records), strict=True)]
+        encoded = [*map(_encode, records[:ENCODED_AT_ONCE])]
+        for start in range(ENCODED_AT_ONCE, len(records), ENCODED_AT_ONCE):
+            await asyncio.sleep(0)
+            encoded += map(_encode, records[start : start + ENCODED_AT_ONCE])
+            log = self._find_log(session)
+        lines = [*zip(times.each, encoded, strict=True)]
         length = len(log.records) if log else 0
         if length != after:
             raise SequenceConflictError(session, expected=after, actual=length)
