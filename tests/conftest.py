@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from holdfast.apps.settings.schema import SETTING_DECLARATIONS
 from holdfast.errors import ModelError
 from holdfast.models.embedded.weights import fetch_weights
+from tests.shallow_model import write_shallow_model
 
 # A share of what `make torture` does by the million; --hypothesis-profile=long takes twenty times as many.
 settings.register_profile("suite", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
@@ -54,3 +55,11 @@ def weights() -> Path:
         return asyncio.run(fetch_weights())
     except ModelError as error:
         pytest.skip(f"the embedded model's weights cannot be had here: {error}")
+
+
+@pytest.fixture(scope="session")
+def shallow_weights(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return weights of its first layers: for tests of the server, to which it does not matter what the model says."""
+    path = tmp_path_factory.mktemp("model") / "shallow.gguf"
+    write_shallow_model(weights, path)
+    return path

@@ -11,6 +11,7 @@ from typing import get_type_hints
 import pytest
 
 import holdfast
+from holdfast.distribution import DISTRIBUTION_NAME
 
 FACADES = ("blocking", "compaction", "delegation", "gateway", "lab", "memory", "recall", "settings", "storage")
 STANDARD = (
@@ -95,4 +96,4 @@ def test_import_loads_no_third_party_package() -> None:
 
 
 def test_the_package_names_the_version_that_is_installed() -> None:
-    assert holdfast.__version__ == importlib.metadata.version("holdfast")
+    assert holdfast.__version__ == importlib.metadata.version(DISTRIBUTION_NAME)

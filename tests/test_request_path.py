@@ -16,15 +16,15 @@ PACKAGE = Path(holdfast.__file__).parent
 
 MAX_IDLE_FILES, MAX_IDLE_FUNCTIONS = 24, 120
 """What a request passes through that needs no change."""
-MAX_COMPACTION_FILES = 50
-"""What a request passes through that is compacted by a digest; the aim is 48 files."""
+MAX_COMPACTION_FILES = 48
+"""What a request passes through that is compacted by a digest."""
 
 
 async def traced(work: Callable[[], Awaitable[T]]) -> tuple[T, dict[str, list[str]]]:
     """Return the result of some work, and the functions of the package that it runs, by file.
 
-    A comprehension or a generator expression is part of the function in which it is written. The comparison and the hash
-    that `dataclass` gives a class are nothing that a reader follows, whichever library writes them.
+    A comprehension or a generator expression is part of the function in which it is written. The comparison and the
+    hash that `dataclass` gives a class are nothing that a reader follows, whichever library writes them.
     """
     seen: set[CodeType] = set()
 

@@ -119,7 +119,7 @@ class RequestedCompaction:
             reason="the summary was edited",
         )
         event = await self._compactor.observers.add_checkpoint(with_measured_effect(event, plan_input))
-        await self._compactor.record_completed(event)
+        await self._compactor.observers.record_completed(event)
         await self._record_usage(event, options)
         return event
 
@@ -156,7 +156,7 @@ class RequestedCompaction:
         if event.replacement != preview.replacement:
             raise CompactionFailedError(PREVIEW_IS_OLD)
         event = await self._compactor.observers.add_checkpoint(event)
-        await self._compactor.record_completed(event)
+        await self._compactor.observers.record_completed(event)
         await self._record_usage(event, options)
         return event
 
@@ -213,7 +213,7 @@ class RequestedCompaction:
     ) -> log.CompactionCompleted:
         event = replace(self._completed_event(step, plan_input), reason=reason)
         event = await self._compactor.observers.add_checkpoint(event)
-        await self._compactor.record_completed(event)
+        await self._compactor.observers.record_completed(event)
         if not event.success:
             raise CompactionFailedError(event.error or "it did not help")
         await self._record_usage(event, options)

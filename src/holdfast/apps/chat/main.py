@@ -10,10 +10,10 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast import __version__
 from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.dispatch import answer_stdin, submit_line
 from holdfast.apps.chat.events import CommandReply, Screen, TurnOutcome
@@ -134,7 +134,7 @@ async def _show_greeting(chat: Chat, terminal: "TerminalScreen") -> None:
     """Show the model, the conversation and its last exchange, and where to find help."""
     count = len(chat.session)
     where = f"{chat.session.id}, {count:,} messages so far" if count else "a new conversation"
-    first = f"holdfast {version('holdfast')} · {chat.status.model} · {where}"
+    first = f"holdfast {__version__} · {chat.status.model} · {where}"
     chat.notify(f"{first}\n/help lists the commands, Ctrl-D leaves")
     if count:
         asked, answer = await chat.last_exchange()

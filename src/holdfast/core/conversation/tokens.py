@@ -257,7 +257,8 @@ def utf8_length(text: str) -> int:
 
 def message_bytes(message: Message) -> int:
     """Return the size of a decoded message in bytes of text."""
-    return sum(map(_part_bytes, message.parts))
+    parts = message.parts
+    return _part_bytes(parts[0]) if len(parts) == 1 else sum(map(_part_bytes, parts))
 
 
 def _part_bytes(part: Part) -> int:

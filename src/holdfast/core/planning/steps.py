@@ -81,9 +81,9 @@ class CompactionForecast:
     """Whether a model writes the replacement."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PlanInput:
-    """The input of a rule: the history, its projection for one agent, and the situation."""
+    """The input of a rule: the history, its projection for one agent, and the situation. Nobody changes one."""
 
     history: "History"
     projection: "Projection"

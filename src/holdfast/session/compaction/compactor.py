@@ -289,15 +289,8 @@ class Compactor:
             )
         )
         event = await self.observers.add_checkpoint(event)
-        await self.record_completed(event)
+        await self.observers.record_completed(event)
         return event
-
-    async def record_completed(self, event: log.CompactionCompleted) -> None:
-        """Record how a compaction ended, and notify the observers."""
-        await self.observers.load_telemetry()
-        await self._log.append(event)
-        self.observers.announce_completed(event)
-        await self.observers.update_checkpoints()
 
     async def wait(self) -> None:
         """Wait until the running summary is written or has failed. The caller must not hold the lock."""
@@ -391,7 +384,7 @@ class Compactor:
         if now is None or now.owner != started.owner:
             return
         if isinstance(event, log.CompactionCompleted):
-            await self.record_completed(event)
+            await self.observers.record_completed(event)
         else:
             await self._log.append(event)
             self.observers.start_memory_update()
@@ -406,7 +399,7 @@ class Compactor:
         self._opened_summarizers.clear()
 
     async def _record_given_up(self, started: log.CompactionStarted, why: str) -> None:
-        await self.record_completed(compaction_abandoned_event(started, why, is_cancelled=True))
+        await self.observers.record_completed(compaction_abandoned_event(started, why, is_cancelled=True))
 
     def _is_abandoned(self, started: log.CompactionStarted) -> bool:
         """Return whether the owner has exited, or its lease has expired."""

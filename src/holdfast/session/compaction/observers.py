@@ -1,4 +1,4 @@
-"""Calls the observers of a compaction: hooks, checkpoint files, telemetry, and memory.
+"""Records how a compaction ended, and calls its observers: hooks, checkpoint files, telemetry, and memory.
 
 No observer can harm the session: a problem is reported, and the compaction continues.
 """
@@ -97,13 +97,12 @@ class ObserverRunner:
             return event
         return replace(event, checkpoint_number=made.number, checkpoint_path=str(made.path))
 
-    async def load_telemetry(self) -> None:
-        """Load what the telemetry needs, which takes tens of milliseconds at the first compaction, in a thread."""
+    async def record_completed(self, event: log.CompactionCompleted) -> None:
+        """Record how a compaction ended, and notify the observers; does not wait for the hooks."""
         if not self.observers.telemetry.is_loaded:
+            # That imports OpenTelemetry, which takes tens of milliseconds.
             await plan_in_thread(self.observers.telemetry.load)
-
-    def announce_completed(self, event: log.CompactionCompleted) -> None:
-        """Notify the observers of the outcome of a compaction; does not wait for the hooks."""
+        await self._log.append(event)
         self.start_memory_update()
         after = len(self._log.history.entries)
         self.observers.telemetry.compaction_completed(
@@ -126,6 +125,7 @@ class ObserverRunner:
             task = asyncio.ensure_future(self._run_hooks(call))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+        await self.update_checkpoints()
 
     async def update_checkpoints(self) -> None:
         """Mark which checkpoints belong to compactions that are in force."""

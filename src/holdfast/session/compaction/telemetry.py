@@ -1,6 +1,6 @@
 """OpenTelemetry spans, events and metrics of compactions.
 
-They carry numbers, names and ids, never text of a conversation. `opentelemetry-api` (the extra `holdfast[otel]`) is
+They carry numbers, names and ids, never text of a conversation. `opentelemetry-api` (the extra `otel`) is
 loaded when the first compaction starts; without it, nothing is reported. Errors of a provider or an exporter are
 dropped.
 """

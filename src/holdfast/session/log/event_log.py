@@ -78,6 +78,11 @@ class _DeferredMessages(NamedTuple):
     entries: Sequence[IndexEntry] = ()
 
 
+_NOTHING_DEFERRED = _DeferredMessages()
+_CHANGE_NO_CONTEXT = (log.UsageMeasured, log.RequestPrepared)
+"""Events that are always possible."""
+
+
 class SessionLock:
     """Guards a session's history: held only while waiting for the store, and never granted after the close.
 
@@ -181,7 +186,7 @@ class SessionLog:
         self._log_positions = array("q")
         """The place of each message in the log."""
         self._unconfirmed: _UnconfirmedAppend | None = None
-        self._deferred = _DeferredMessages()
+        self._deferred = _NOTHING_DEFERRED
         self._snapshot_length = 0
         self._load_count = FIRST_LOAD_MESSAGES
         self._cache_limit = MAX_EXTRA_CACHED
@@ -426,8 +431,7 @@ class SessionLog:
         else:
             records = [encode_event(event) for event in events]
         for event in events if must_be_current else ():
-            # A request is always possible: it changes no context.
-            if not isinstance(event, log.UsageMeasured | log.RequestPrepared):
+            if not isinstance(event, _CHANGE_NO_CONTEXT):
                 self.history.check(event)
         deferred, time_ms = self._deferred, self.clock()
         place = self.stored.length + len(deferred.records)
@@ -449,7 +453,7 @@ class SessionLog:
                 raise UnknownSessionError(self.session) from None
             await self.refresh()
             return False
-        self._deferred = _DeferredMessages()
+        self._deferred = _NOTHING_DEFERRED
         try:
             if len(events) > MAX_INLINE_MESSAGES:
                 await plan_in_thread(lambda: self._apply(events, time_ms, place, messages, evicts=True))

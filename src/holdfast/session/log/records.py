@@ -5,6 +5,7 @@ A large message is stored as a blob, once, however often it is repeated. A notic
 
 import json
 from collections.abc import Mapping, Sequence
+from types import NoneType
 from typing import cast
 
 from holdfast.core.conversation.messages import user
@@ -31,12 +32,9 @@ async def extract_blob(store: Store, record: JsonRecord, blobs: list[str]) -> Js
 
 def _blob_content(record: JsonRecord) -> bytes | None:
     """Return the message of a record if it is so large that it becomes a blob."""
-    data = record.get("data")
-    if record.get("type") != log.MessageAppended.KIND or not isinstance(data, dict) or "native" not in data:
+    if not _may_need_blob(record):
         return None
-    native = cast("dict[str, object]", data)["native"]
-    if _is_certainly_small(native):
-        return None
+    native = cast("dict[str, object]", record["data"])["native"]
     content = json.dumps(native, ensure_ascii=True).encode()
     return content if len(content) >= MIN_BLOB_BYTES else None
 
@@ -48,17 +46,21 @@ async def _with_blob(store: Store, record: JsonRecord, content: bytes, blobs: li
     return {**record, "data": {**{key: value for key, value in values.items() if key != "native"}, "blob": digest}}
 
 
-def _is_certainly_small(native: object) -> bool:
-    """Return whether a message consists of short texts only, so that it need not be encoded to know its size."""
-    if not isinstance(native, dict):
+def _may_need_blob(record: JsonRecord) -> bool:
+    """Return whether a record may have to be stored as a blob: it is a message that is not certainly small."""
+    data = record.get("data")
+    if record.get("type") != log.MessageAppended.KIND or not isinstance(data, dict) or "native" not in data:
         return False
+    native = cast("dict[str, object]", data)["native"]
+    if not isinstance(native, dict):
+        return True
     chars = 0
     for key, value in cast("dict[object, object]", native).items():
         if not isinstance(key, str) or not isinstance(value, str):
-            return False
+            return True
         # With its quotes and what separates it, a text is as large as one more character.
         chars += len(key) + len(value) + 2
-    return chars * MAX_CHAR_BYTES < MIN_BLOB_BYTES
+    return chars * MAX_CHAR_BYTES >= MIN_BLOB_BYTES
 
 
 async def inline_blob(store: Store, record: JsonRecord) -> JsonRecord:
@@ -146,7 +148,7 @@ class StoredLog:
         if is_long:
             contents = await plan_in_thread(lambda: [_blob_content(record) for record in whole])
         else:
-            contents = [_blob_content(record) for record in whole]
+            contents = [_blob_content(record) if _may_need_blob(record) else None for record in whole]
         for attempt in range(2):
             blobs: list[str] = []
             records = [
@@ -209,18 +211,22 @@ class StoredLog:
         return [(stored.position, await self.decode(stored)) for stored in found]
 
 
+_TEXT_OR_NONE, _INTEGER_OR_NONE = frozenset({str, NoneType}), frozenset({int, NoneType})
+_MADE_HERE = (log.UsageMeasured, log.RequestPrepared, log.UnknownEvent)
+"""Events whose values no caller has passed."""
+
+
 def encode_event(event: log.Event) -> JsonRecord:
     """Return an event as a record; raises `MalformedInputError` if the record could not be read back."""
     record = to_record(event)
-    if not isinstance(event, log.UsageMeasured | log.RequestPrepared | log.UnknownEvent) and not _is_decoded(event):
-        # Callers may have passed some of its values; those of a request are all made here.
+    if isinstance(event, log.MessageAppended):
+        # The message itself was decoded; callers may have passed these two.
+        is_made_here = type(event.agent) in _TEXT_OR_NONE and type(event.duration_ms) in _INTEGER_OR_NONE
+    else:
+        is_made_here = isinstance(event, _MADE_HERE)
+    if not is_made_here:
         from_record(record)
     return record
-
-
-def _is_decoded(event: log.Event) -> bool:
-    """Return whether an event has nothing but a message, which was decoded, and values that are made here."""
-    return isinstance(event, log.MessageAppended) and event.agent is None and event.duration_ms is None
 
 
 def _damaged_event(record: JsonRecord) -> log.UnknownEvent:
