@@ -51,6 +51,7 @@ async def run_gateway(args: argparse.Namespace, store: Store) -> int:
         budget=settings.max_context_tokens,
         summarizer=_summarizer(settings),
         payment=cast("Payment", settings.gateway_summaries),
+        offers_recall=settings.gateway_recall,
         upstreams=_named(
             [*settings.gateway_upstreams, *args.upstream], "--upstream", "NAME=URL", "openai=http://127.0.0.1:8000/v1"
         ),

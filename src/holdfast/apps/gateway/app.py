@@ -48,6 +48,7 @@ def gateway_app(
     budget: int | None = None,
     summarizer: str | Summarizer | None = None,
     payment: Payment = "digest",
+    offers_recall: bool = False,
     upstreams: Mapping[str, str] | None = None,
     access: Access | None = None,
     timeouts: PhaseTimeouts | None = None,
@@ -60,12 +61,21 @@ def gateway_app(
     request in tokens; None means what the model accepts. `summarizer` writes summaries in the background, with its own
     key. Without one a compaction is a digest made by rule, unless `payment` lets the model of the conversation write
     summaries with a client's API key ("key"), or also with its subscription login ("login").
-    `upstreams` are base URLs by name; the providers' public addresses are there without it. `access` says who may
+    `offers_recall` gives the model of every new conversation the recall tool, which else the header x-holdfast-recall
+    does. `upstreams` are base URLs by name; the providers' public addresses are there without it. `access` says who may
     connect; by default programs of this machine. Where no lifespan runs, call `close_gateway(app)` at the end.
     """
     metrics = GatewayMetrics()
     client = UpstreamClient(timeouts or PhaseTimeouts())
-    recorder = Recorder(store, policy=policy, policies=policies, budget=budget, summarizer=summarizer, payment=payment)
+    recorder = Recorder(
+        store,
+        policy=policy,
+        policies=policies,
+        budget=budget,
+        summarizer=summarizer,
+        payment=payment,
+        offers_recall=offers_recall,
+    )
     rules = access or Access()
     relay = Relay(
         recorder=recorder,

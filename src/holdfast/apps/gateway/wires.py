@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, TypeAlias
 from urllib.parse import unquote
 
@@ -99,6 +100,8 @@ def upstream_path(base_path: str, path: str, provider: Provider) -> str:
 # Streams.
 
 STREAM_TYPE = "text/event-stream"
+STREAM_METHOD = ":streamGenerateContent"
+"""How the path of a Gemini stream ends; without `alt=sse` it is a JSON list."""
 _LAST_EVENTS: Mapping[Wire, re.Pattern[bytes]] = {
     "openai-chat": re.compile(rb"^data: ?\[DONE\]", re.MULTILINE),
     "openai-responses": re.compile(
@@ -116,6 +119,7 @@ _LAST_EVENT_WORDS: Mapping[Wire, tuple[bytes, ...]] = {
 }
 """One of them is in every mark; most chunks have none, and need not be searched for lines."""
 _EVENT_ENDS = (b"\r\n\r\n", b"\n\n", b"\r\r")
+_EVENT_END = re.compile(b"|".join(_EVENT_ENDS))
 LONGEST_MARK = 64
 """How many bytes before a chunk may belong to a mark that continues in it."""
 MAX_HEADER_CHARS = 200
@@ -159,6 +163,19 @@ class LastEventFinder:
 def has_event_end(data: bytes) -> bool:
     """Return whether an event ends in these bytes."""
     return any(end in data for end in _EVENT_ENDS)
+
+
+def split_events(data: bytes) -> tuple[list[bytes], bytes]:
+    """Return the whole events at the beginning of a stream, as they came, and what is left."""
+    ends = [end.end() for end in _EVENT_END.finditer(data)]
+    events = [data[start:end] for start, end in pairwise((0, *ends))]
+    return events, data[ends[-1] :] if ends else data
+
+
+def event_data(event: bytes) -> bytes:
+    """Return the data of an event."""
+    lines = event.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+    return b"\n".join(line[5:].strip() for line in lines if line.startswith(b"data:"))
 
 
 def is_event_boundary(data: bytes) -> bool:
@@ -208,9 +225,8 @@ def answer_events(wire: Wire, raw: bytes) -> list[object]:
         return _chat_events(lines) if wire == "openai-chat" else orjson.loads(_array(lines))
     found: list[object] = []
     for event in raw.replace(b"\r\n", b"\n").split(b"\n\n"):
-        data = b"\n".join(line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:"))
         with suppress(ValueError):
-            found.append(read_json(data))
+            found.append(read_json(event_data(event)))
     return found
 
 

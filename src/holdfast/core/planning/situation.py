@@ -14,7 +14,7 @@ prompt can cost more than a longer one: a rewritten prefix is new text again. Pr
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal, TypeAlias
 
 from holdfast.core.conversation.batching import ONE_RESULT_PER_MESSAGE, Batching
@@ -28,6 +28,7 @@ from holdfast.core.conversation.tokens import (
     TokenCount,
 )
 from holdfast.core.history.events import MAIN
+from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
 
 MILLION = 1_000_000

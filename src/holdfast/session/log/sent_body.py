@@ -9,11 +9,11 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 from holdfast.core.conversation.json_values import encode_json
 from holdfast.core.history import events as log
+from holdfast.dataclass import dataclass
 from holdfast.errors import MalformedInputError, NotInMemoryError
 from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks
 
