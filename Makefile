@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 PROGRAMS := $(VENV)/installed-programs
 
-.PHONY: help setup chat view test suite coverage test-model lint ruff types check format bench bench-peers clients mcp-clients imports examples browser lab-report checklist crash torture torture-long demo clean
+.PHONY: help setup chat view test suite coverage test-model lint ruff types check format bench bench-peers clients mcp-clients imports examples browser scale lab-report checklist crash torture torture-long demo clean
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -62,7 +62,7 @@ format: $(STAMP)  ## Format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-checklist: $(STAMP)  ## List every behavior of the four systems with the tests that prove it; writes docs/checklist.md
+checklist: $(STAMP)  ## List every behavior of the four systems with the tests that prove it; writes docs/maintainers/checklist.md
 	@$(BIN)/python -m scripts.checklist
 
 crash: $(STAMP)  ## Kill a process that writes, and one that compacts, a thousand times; look for every acknowledged message
@@ -90,8 +90,15 @@ browser: $(STAMP)  ## The viewer in a real Chromium, with the screenshots of the
 	@command -v chromium chromium-browser google-chrome >/dev/null 2>&1 \
 	  || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null 2>&1 && apt-get install -y chromium fonts-inter fonts-noto-cjk fonts-noto-color-emoji; } \
 	  || { echo "make browser needs Chromium: install your system's package, such as apt-get install chromium" >&2; exit 2; }
-	@HOLDFAST_BROWSER="$$(command -v chromium chromium-browser google-chrome | head -1)" HOLDFAST_SCREENSHOTS=docs \
+	@HOLDFAST_BROWSER="$$(command -v chromium chromium-browser google-chrome | head -1)" HOLDFAST_SCREENSHOTS=docs/images \
 	  $(BIN)/python -m pytest tests/browser $(ONLY)
+
+# PgBouncer is the system's own: Debian's package, installed here where root may, else named.
+scale: $(STAMP)  ## Four gateways on one PostgreSQL, killed and restarted under load; DURATION=120 is the short form
+	@test -x /usr/sbin/pgbouncer || command -v pgbouncer >/dev/null 2>&1 \
+	  || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null 2>&1 && apt-get install -y pgbouncer >/dev/null; } \
+	  || { echo "make scale needs PgBouncer: install your system's package, such as apt-get install pgbouncer" >&2; exit 2; }
+	@$(BIN)/python -W ignore -m benchmarks.scale.gateways --duration $(or $(DURATION),600)
 
 lab-report: $(STAMP)  ## A report on what each policy keeps, loses and costs; WORKLOADS='a.jsonl b.jsonl', else generated talk
 	@$(BIN)/python -m benchmarks.report $(WORKLOADS) -o $(or $(REPORT),lab-report.html)

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/settings.md from the declarations of the settings.
+"""Writes the tables of docs/reference/settings.md from the declarations of the settings.
 
 python scripts/settings_reference.py
 """
@@ -12,7 +12,7 @@ from holdfast.apps.settings.policies import POLICY_LINKS, find_policy_link, link
 from holdfast.apps.settings.schema import SETTING_DECLARATIONS, SettingDeclaration
 from holdfast.core.planning.policy import PRESETS
 
-TARGET = Path(__file__).parent.parent / "docs" / "settings.md"
+TARGET = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
 BLOCK = re.compile(r"(?<=<!-- reference -->\n).*?(?=<!-- end -->)", re.DOTALL)
 MAY = {"lower": "lower it", "any": "set it"}
 HEAD = "| setting | default | what it is | also |\n|---|---|---|---|\n"

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from multiprocessing.forkserver import _forkserver
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,11 @@ COLLECTED = pytest.StashKey[list[pytest.Item]]()
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Remember what was collected before anything is deselected: the checklist wants to know of every test."""
     config.stash[COLLECTED] = list(items)
+
+
+def pytest_unconfigure() -> None:
+    """End the server that forks programs, if one was started: it writes what was measured of it when it ends."""
+    _forkserver._stop()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @pytest.fixture(scope="session")

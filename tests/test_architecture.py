@@ -33,7 +33,7 @@ LAYERS = (
     {"core.schema"},
     {"errors"},
     {"redaction"},
-    {"text"},
+    {"text", "dataclass"},
 )
 """From the top down: a package imports from the layers below its own, never from another package of the same layer."""
 PURE = (["core"], ["wire"])

@@ -14,9 +14,13 @@ from tests.test_seed_names import is_there
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-ADAPTER_PAGES = sorted((ROOT / "docs" / "adapters").glob("*.md"))
+ADAPTER_PAGES = [
+    ROOT / "docs" / "frameworks" / f"{name}.md"
+    for name in ("claude-agent-sdk", "google-adk", "langchain", "openai-agents")
+]
 """Their code, and the examples of the adapters, run in the tests of each adapter, which import its framework once."""
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [page for page in PAGES if page not in ADAPTER_PAGES]
 ADAPTER_EXAMPLES = sorted((ROOT / "examples" / "adapters").glob("*.py"))
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -35,9 +39,7 @@ def test_the_code_of_a_document_runs_from_top_to_bottom(path: Path) -> None:
         exec(compile(block, str(path), "exec"), names)  # noqa: S102
 
 
-@pytest.mark.parametrize(
-    "path", [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *DOCUMENTS, *ADAPTER_PAGES]
-)
+@pytest.mark.parametrize("path", [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *PAGES])
 def test_the_links_of_a_document_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)", path.read_text()):
         assert (path.parent / target).exists(), target
@@ -47,7 +49,7 @@ ENDED_MODELS = re.compile(r"claude-(?:sonnet|opus|haiku)-4[\w-]*|claude-3[\w-]*"
 """Models that have reached their end of life, or will soon."""
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, *EXAMPLES, *ADAPTER_PAGES, *ADAPTER_EXAMPLES], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*PAGES, *EXAMPLES, *ADAPTER_EXAMPLES], ids=lambda path: path.name)
 def test_the_documentation_names_no_model_that_has_ended(path: Path) -> None:
     # The list of findings quotes what was wrong.
     assert path.name == "findings.md" or ENDED_MODELS.findall(path.read_text()) == []
@@ -58,7 +60,7 @@ MAPS = {"seeds.md", "unique.md", "decisions.md"}
 """Pages that say in which module something lives; a reader looks it up there and does not import it."""
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, *EXAMPLES, *ADAPTER_PAGES, *ADAPTER_EXAMPLES], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*PAGES, *EXAMPLES, *ADAPTER_EXAMPLES], ids=lambda path: path.name)
 def test_a_reader_is_shown_the_root_the_facades_the_test_kit_and_the_adapters_only(path: Path) -> None:
     text = path.read_text()
     named = [] if path.name in MAPS else [name for span in SPAN.findall(text) for name in NAME.findall(span)]
@@ -78,7 +80,7 @@ def commands_of(path: Path) -> list[list[str]]:
     return [command for command in words if command[:1] in (["holdfast"], ["make"])]
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, *ADAPTER_PAGES], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_every_command_line_of_a_document_can_be_said(path: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for program, *arguments in commands_of(path):
@@ -93,7 +95,7 @@ NAME = re.compile(r"\bholdfast(?:\.\w+)+")
 TARGET = re.compile(r"\bmake ([a-z-]+)")
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, *ADAPTER_PAGES, *ROOT.glob("*.md")], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*PAGES, *ROOT.glob("*.md")], ids=lambda path: path.name)
 def test_what_a_document_names_in_passing_is_there(path: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     spans = SPAN.findall(path.read_text())

@@ -10,7 +10,7 @@ from holdfast.apps.cli.main import main
 from holdfast.apps.settings.sources import load_settings
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
 
 
 def blocks(kind: str) -> list[str]:

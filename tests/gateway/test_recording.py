@@ -281,6 +281,23 @@ async def test_a_repeated_request_after_a_cut_answer_takes_the_cut_answer_back(r
     assert await messages(recorder, "s") == ["hi", "Hello there my friend."]
 
 
+async def test_a_turn_that_another_gateway_took_over_is_recorded_once(recorder: Recorder, store: MemoryStore) -> None:
+    await test_an_answer_that_is_cut_is_recorded_as_cut(recorder)
+    other = Recorder(store)
+    await answered(other, chat("hi", name="s"), "Hello there my friend.")
+
+    await answered(recorder, chat("hi", "Hello there my friend.", "go on", name="s"), "Gladly.")
+    await answered(other, chat("hi", "Hello there my friend.", "go on", "Gladly.", "more", name="s"), "Yes.")
+
+    expected = ["hi", "Hello there my friend.", "go on", "Gladly.", "more", "Yes."]
+    assert await messages(other, "s") == expected
+    async with recorder.session("s") as opened:
+        events = await opened.session.events()
+    said = [event.native["content"] for event in events if isinstance(event, log.MessageAppended)]
+    assert said[1:] == ["hi", "Hello there ", *expected[1:]]
+    await other.close()
+
+
 async def test_a_refused_request_leaves_its_messages_and_no_answer(recorder: Recorder) -> None:
     exchange = await recorder.receive(chat("hi", name="s"))
     await exchange.finish("refused", 429)

@@ -1,6 +1,7 @@
 """The settings of a PostgreSQL server and its roles do not weaken the store, and do not make it hang."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -8,9 +9,10 @@ import psycopg
 import pytest
 
 from holdfast.errors import SequenceConflictError, StoreUnavailableError
-from holdfast.stores import postgres_pool
-from holdfast.stores.base import Snapshot
+from holdfast.stores import postgres, postgres_pool
+from holdfast.stores.base import IndexEntry, Snapshot
 from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres_check import check_postgres
 from holdfast.testing.store_contract import NOW_MS, message_record
 
 
@@ -143,3 +145,79 @@ async def test_a_commit_waits_for_the_disk_even_where_the_server_would_not(
 
     assert await asked(store, "synchronous_commit") == used
     await store.close()
+
+
+async def test_indexes_that_an_older_version_did_not_make_are_built_while_others_write(
+    new_database: Callable[[], str],
+) -> None:
+    url = new_database()
+    old = PostgresStore(url)
+    await old.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
+    await old.close()
+    found = "SELECT count(*) FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid WHERE indisvalid AND relname = %s"
+    names = list(postgres_pool.POSTGRES_INDEXES)
+    with psycopg.connect(url, autocommit=True) as owner:
+        for name in names:
+            owner.execute(f"DROP INDEX holdfast.{name}".encode())
+
+        store = PostgresStore(url)
+        async with await psycopg.AsyncConnection.connect(url) as writing:
+            await writing.execute("UPDATE holdfast.sessions SET name = 'being written'")
+            # The build waits for this transaction, and no other writer waits for the build.
+            assert await store.append("t", [message_record("b")], after=0, time_ms=NOW_MS) == 1
+        length = 1
+        while any(owner.execute(found, (name,)).fetchone() == (0,) for name in names):
+            length = await store.append("t", [message_record("c")], after=length, time_ms=NOW_MS)
+    await store.close()
+
+
+async def test_a_search_of_a_large_store_finds_rare_words_anywhere_and_common_ones_in_the_newest_sessions(
+    new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "MANY_MESSAGES", 100)
+    monkeypatch.setattr(postgres, "RARE_WORD_MESSAGES", 20)
+    monkeypatch.setattr(postgres, "NEWEST_SESSIONS", 3)
+    url = new_database()
+    store = PostgresStore(url)
+    for number in range(300):
+        text = f"common words of {number}" + (" marmalade" if number == 7 else "")
+        index = [IndexEntry(0, text)]
+        await store.append(f"s{number:03}", [message_record(text)], after=0, time_ms=NOW_MS + number, index=index)
+    with psycopg.connect(url, autocommit=True) as owner:
+        owner.execute("ANALYZE holdfast.words")
+
+    rare = await store.search("common marmalade")
+    common = await store.search("common words")
+    await store.close()
+
+    assert [hit.session for hit in rare] == ["s007"]
+    assert [hit.session for hit in common] == ["s299", "s298", "s297"]
+
+
+async def test_the_doctor_says_what_an_operator_should_know_about_the_server(own_server: Any) -> None:
+    own_server.ask_for_passwords()
+    store = PostgresStore(own_server.url)
+    await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
+    await store.close()
+    with psycopg.connect(own_server.url, autocommit=True) as owner:
+        owner.execute("CREATE ROLE reader LOGIN PASSWORD 'right'")
+        owner.execute("GRANT USAGE ON SCHEMA holdfast TO reader")
+        owner.execute("GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO reader")
+        owner.execute("DROP INDEX holdfast.sessions_newest_first")
+
+        well, missing, *others = await check_postgres(own_server.url)
+        found = await check_postgres(own_server.url.replace("postgres:@", "reader:right@"))
+        owner.execute("DROP OWNED BY reader")
+        owner.execute("DROP ROLE reader")
+
+    assert well.state == "ok"
+    assert re.fullmatch(r"PostgreSQL \d+\.\d+.*, directly, as postgres; [\d.]+ MB, about \d+ sessions", well.said)
+    assert missing == (
+        "warn",
+        "the indexes sessions_newest_first are missing, so that large stores are slower",
+        "open the store once as the owner of its tables, such as by holdfast sessions",
+    )
+    assert others == []
+    assert [(one.state, one.remedy) for one in found if one.state == "fail"] == [
+        ("fail", "as their owner: GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO reader")
+    ]

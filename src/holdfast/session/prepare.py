@@ -6,7 +6,7 @@ once, and the request includes them.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -42,6 +42,7 @@ from holdfast.core.planning.steps import (
 )
 from holdfast.counters.models import binds_thinking, budget_for, find_model, prices_of
 from holdfast.counters.vocabularies import counter_for
+from holdfast.dataclass import dataclass
 from holdfast.errors import ConcurrentWriteError, HoldfastError, NotInMemoryError, StoreError
 from holdfast.models.base import CachedPrefix
 from holdfast.session.calibration import ServedModel, UsageCalibrator

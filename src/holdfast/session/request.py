@@ -5,11 +5,12 @@ import json
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from itertools import compress
 from typing import Any, NamedTuple, cast
 
+from holdfast import __version__
 from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.spans import ranges_without
 from holdfast.core.conversation.tokens import TokenCount
@@ -22,7 +23,7 @@ from holdfast.core.memory.evictions import EMERGENCY_VIEW_KEY
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.receipt import Receipt, View, receipt_of
 from holdfast.core.planning.steps import PlanInput
-from holdfast.session.log.records import engine_version
+from holdfast.dataclass import dataclass
 from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks
 
 
@@ -219,7 +220,7 @@ def request_prepared_event(
         view=pieces,
         payload_hash=request.hash,
         policy=policy_name,
-        engine=engine_version(),
+        engine=__version__,
         situation={
             "budget": situation.budget.tokens,
             "source": situation.budget.source,

@@ -44,15 +44,17 @@ a writer with an outdated view could restore what another writer, above all a re
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from holdfast.core.conversation.json_values import is_utf8
+from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError, UnknownSessionError
 
 JsonRecord: TypeAlias = Mapping[str, object]
 """A JSON object."""
 MAX_SHOWN_CHARS = 60
+LAST_CHARACTER = chr(0x10FFFF)
+"""A prefix followed by it is after every text that begins with the prefix."""
 
 
 def check_session_id(session: object) -> str:
@@ -258,6 +260,11 @@ _QUALIFIED_KINDS = ("consolidated", "answer")
 def session_value_key(session: str, kind: SessionValueKind, qualifier: str = "") -> str:
     """Return the key of a value about a session; `qualifier` names what else it is about, without a colon."""
     return f"{kind}:{qualifier}:{session}" if qualifier else f"{kind}:{session}"
+
+
+def plain_value_keys(session: str) -> list[str]:
+    """Return the keys of all values about a session that have no qualifier."""
+    return [f"{kind}:{session}" for kind in _PLAIN_KINDS]
 
 
 def is_session_value_key(key: str, session: str) -> bool:

@@ -3,8 +3,9 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from holdfast.dataclass import dataclass
 from holdfast.errors import MissingBlobError, SequenceConflictError, UnknownSessionError
 from holdfast.stores.base import (
     AppendTimes,

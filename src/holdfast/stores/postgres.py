@@ -21,6 +21,7 @@ from holdfast.errors import (
 )
 from holdfast.stores.appends import MAX_BATCH, Append
 from holdfast.stores.base import (
+    LAST_CHARACTER,
     AppendTimes,
     IndexEntry,
     JsonRecord,
@@ -31,6 +32,7 @@ from holdfast.stores.base import (
     check_session_id,
     check_storable_text,
     is_session_value_key,
+    plain_value_keys,
 )
 from holdfast.stores.encoding import (
     compress,
@@ -42,6 +44,7 @@ from holdfast.stores.encoding import (
     unpack_records,
 )
 from holdfast.stores.postgres_pool import (
+    POSTGRES_AFTER_QUALIFIER,
     POSTGRES_LABEL,
     Cursor,
     PostgresPool,
@@ -50,7 +53,7 @@ from holdfast.stores.postgres_pool import (
     is_rejected_statement,
     psycopg,
 )
-from holdfast.stores.search_terms import SearchTerm, index_body, search_terms
+from holdfast.stores.search_terms import SearchTerm, index_body, rarity_weight, search_terms
 
 MAX_VECTOR_BYTES = 1_000_000
 """A little less than PostgreSQL's limit for the index of one text; it rejects larger ones."""
@@ -62,25 +65,64 @@ POSTGRES_TABLES = tuple(
 MAX_PURGED_BYTES = 2**30
 """Larger tables are not rewritten while others use them: that locks them for too long."""
 MAX_POSITION = 2**62
-POSTGRES_SEARCH = """
-    WITH queries AS (
-        SELECT number, to_tsquery('simple', term) AS query
-        FROM unnest(%s::text[]) WITH ORDINALITY AS input (term, number)
-    ), matches AS (
-        SELECT id, position, queries.number AS term, ts_rank(body, query, 1) AS fit
-        FROM queries
-        JOIN holdfast.words ON body @@ query
-        JOIN holdfast.sessions ON sessions.number = session
-        WHERE (%s::text IS NULL OR id = %s) AND position >= %s AND position < %s
+_RANKED = """
     ), weights AS (
         SELECT term, power(ln(1 + counted.total / (count(*) + 0.5)), 1.5) AS weight
-        FROM matches, (SELECT sum(length) AS total FROM holdfast.sessions WHERE %s::text IS NULL OR id = %s) AS counted
-        GROUP BY term, counted.total
+        FROM matches, counted GROUP BY term, counted.total
     )
     SELECT id, position, sum(fit * weight)::float8 AS score FROM matches JOIN weights USING (term)
+    JOIN holdfast.sessions ON number = session
     GROUP BY id, position ORDER BY score DESC, position DESC LIMIT %s
 """
-"""Parameters: the terms, a session twice, two positions, the session twice again, a limit."""
+_QUERIES = """
+    WITH queries AS (
+        SELECT term, to_tsquery('simple', words) AS query
+        FROM unnest(%s::text[]) WITH ORDINALITY AS input (words, term)
+    ), matches AS (
+        SELECT session, position, term, ts_rank(body, query, 1) AS fit
+"""
+SEARCH_SESSION = f"""
+    {_QUERIES} FROM queries JOIN holdfast.words ON body @@ query
+        WHERE session = (SELECT number FROM holdfast.sessions WHERE id = %s) AND position >= %s AND position < %s
+    ), counted AS (
+        SELECT length AS total FROM holdfast.sessions WHERE id = %s
+    {_RANKED}
+"""  # noqa: S608 - made of parts of ours
+"""Parameters: the terms, the session, two positions, the session again, a limit."""
+SEARCH_ALL = f"""
+    {_QUERIES} FROM queries JOIN holdfast.words ON body @@ query
+    ), counted AS (
+        SELECT sum(length) AS total FROM holdfast.sessions
+    {_RANKED}
+"""  # noqa: S608 - made of parts of ours
+"""Parameters: the terms, a limit."""
+SEARCH_MANY = """
+    WITH queries AS (
+        SELECT to_tsquery('simple', words) AS query, weight, is_rare
+        FROM unnest(%s::text[], %s::float8[], %s::boolean[]) AS input (words, weight, is_rare)
+    ), candidates AS (
+        SELECT found.session, found.position, found.body FROM queries CROSS JOIN LATERAL (
+            SELECT * FROM holdfast.words WHERE body @@ query LIMIT %s
+        ) AS found WHERE is_rare
+        UNION
+        SELECT session, position, body FROM (
+            SELECT number FROM holdfast.sessions ORDER BY updated_ms DESC, id COLLATE "C" DESC LIMIT %s
+        ) AS newest JOIN holdfast.words ON session = number
+    )
+    SELECT id, position, sum(ts_rank(body, query, 1) * weight)::float8 AS score
+    FROM candidates JOIN queries ON body @@ query JOIN holdfast.sessions ON number = session
+    GROUP BY id, position, updated_ms ORDER BY score DESC, updated_ms DESC, position DESC LIMIT %s
+"""
+"""Parameters: the terms, the weight of each and whether it is rare; how many messages each rare term selects, and how
+many of the newest sessions are read for the others; a limit."""
+MANY_MESSAGES = 50_000
+"""From how many messages on a search of all sessions does not rank every message that holds a common word."""
+RARE_WORD_MESSAGES, MAX_RARE_MESSAGES, NEWEST_SESSIONS = 1_000, 2_000, 200
+SESSION_VALUES = f"""
+    SELECT key FROM holdfast.facts WHERE key = ANY (%s)
+    UNION SELECT key FROM holdfast.facts WHERE {POSTGRES_AFTER_QUALIFIER} = %s
+"""  # noqa: S608 - made of parts of ours
+"""Parameters: the keys without a qualifier, and the session, which is what follows a qualifier."""
 APPEND_BATCH = b"""
     WITH input AS (
         SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])
@@ -266,9 +308,31 @@ class PostgresStore:
         self, words: str, *, session: str | None = None, limit: int = 20, start: int = 0, stop: int | None = None
     ) -> list[SearchHit]:
         terms = [_to_tsquery(term) for term in search_terms(words)]
-        first, last = (0, MAX_POSITION) if session is None else (start, MAX_POSITION if stop is None else stop)
-        values = terms, session, session, first, last, session, session, limit
-        return [SearchHit(*row) for row in await self._rows(POSTGRES_SEARCH, values)] if terms else []
+        if not terms:
+            return []
+        if session is not None:
+            last = MAX_POSITION if stop is None else stop
+            rows = await self._rows(SEARCH_SESSION, (terms, session, start, last, session, limit))
+        elif (total := await self._estimated_messages()) < MANY_MESSAGES:
+            rows = await self._rows(SEARCH_ALL, (terms, limit))
+        else:
+            rows = await self._search_many(terms, total, limit)
+        return [SearchHit(*row) for row in rows]
+
+    async def _estimated_messages(self) -> float:
+        """Return about how many messages there are, as the server knows without counting them."""
+        query = "SELECT reltuples::float8 FROM pg_class WHERE oid = 'holdfast.words'::regclass"
+        return (await self._rows(query, ()))[0][0]
+
+    async def _search_many(self, terms: Sequence[str], total: float, limit: int) -> list[TupleRow]:
+        """Search a large store: rare words select messages, common ones are looked for in the newest sessions."""
+        each = " UNION ALL ".join(["SELECT 1 FROM holdfast.words WHERE body @@ to_tsquery('simple', %s)"] * len(terms))
+        plan = (await self._rows(f"EXPLAIN (FORMAT JSON) {each}", terms))[0][0][0]["Plan"]
+        counts = [part["Plan Rows"] for part in ([plan] if len(terms) == 1 else plan["Plans"])]
+        rare = [count <= RARE_WORD_MESSAGES for count in counts]
+        weights = [rarity_weight(count, total) for count in counts]
+        newest = 0 if any(rare) else NEWEST_SESSIONS
+        return await self._rows(SEARCH_MANY, (terms, weights, rare, MAX_RARE_MESSAGES, newest, limit))
 
     async def sessions(
         self, *, prefix: str = "", before: tuple[int, str] | None = None, limit: int = 50
@@ -299,8 +363,7 @@ class PostgresStore:
             used = [digest for (digest,) in await cursor.fetchall()]
             await cursor.execute("DELETE FROM holdfast.sessions WHERE number = %s", row)
             await _delete_unused_blobs(cursor, used)
-            ending = f":{session}"
-            await cursor.execute("SELECT key FROM holdfast.facts WHERE right(key, %s) = %s", (len(ending), ending))
+            await cursor.execute(SESSION_VALUES.encode(), (plain_value_keys(session), session))
             about = [key for (key,) in await cursor.fetchall() if is_session_value_key(key, session)]
             await cursor.execute("DELETE FROM holdfast.facts WHERE key = ANY(%s)", (about,))
             return True
@@ -337,8 +400,12 @@ class PostgresStore:
         return decode_record(rows[0][0], POSTGRES_LABEL) if rows else None
 
     async def values(self, prefix: str) -> dict[str, JsonRecord]:
-        query = "SELECT key, value FROM holdfast.facts WHERE starts_with(key, %s) ORDER BY key"
-        return {key: decode_record(value, POSTGRES_LABEL) for key, value in await self._rows(query, (prefix,))}
+        query = """
+            SELECT key, value FROM holdfast.facts
+            WHERE starts_with(key, %s) AND key COLLATE "C" >= %s AND key COLLATE "C" < %s ORDER BY key COLLATE "C"
+        """
+        values = prefix, prefix, f"{prefix}{LAST_CHARACTER}"
+        return {key: decode_record(value, POSTGRES_LABEL) for key, value in await self._rows(query, values)}
 
     async def close(self) -> None:
         """Close all connections; the next call connects again."""

@@ -4,10 +4,13 @@ The server's defaults do not weaken the contract. Transactions are READ COMMITTE
 the locks of the store rely on it; a transaction that the server rolls back for a conflict runs again. A commit waits
 for the disk even where `synchronous_commit` is off. No statement, and no lost network, makes a caller wait for ever.
 Once the tables exist, a role without the right to CREATE can use them.
+
+A pooler such as PgBouncer may give each transaction another connection of the server. So nothing here lives longer than
+a transaction where a pooler stands between: no setting, no prepared statement, no lock.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import random
 from typing import TypeAlias, TypeVar
@@ -38,10 +41,14 @@ MAX_ROLLBACKS = 100
 ROLLBACK_PAUSE_SECONDS = 0.02
 MAX_CONNECTIONS = 4
 """How many connections one event loop uses at most: one for appends, the others so that a long search delays nobody."""
+MIGRATION_LOCK_MS = 5_000
+"""How long a change of the tables waits for a lock before it gives up."""
 MIGRATION_LOCK = 0x686F6C64
 """The key of the advisory lock that makes the migrations of several machines wait for each other."""
+INDEX_LOCK = MIGRATION_LOCK + 1
+"""The key of the advisory lock of the program that builds indexes."""
 T = TypeVar("T")
-Connection: TypeAlias = "psycopg.AsyncConnection[TupleRow]"
+Connection: TypeAlias = "_Connection"
 Cursor: TypeAlias = "psycopg.AsyncCursor[TupleRow]"
 UNREACHABLE_STATES = ("08", "57P", "53300")
 """The prefixes of the codes for a server that is unreachable, shutting down, or out of connections."""
@@ -87,6 +94,23 @@ POSTGRES_MIGRATIONS: tuple[str, ...] = (
 )
 
 
+POSTGRES_AFTER_QUALIFIER = "substr(key, strpos(key, ':') + 1 + strpos(substr(key, strpos(key, ':') + 1), ':'))"
+"""What follows the qualifier in the key of a value: the session."""
+POSTGRES_INDEXES: Mapping[str, str] = {
+    "sessions_newest_first": 'holdfast.sessions (updated_ms DESC, id COLLATE "C" DESC)',
+    "facts_by_prefix": 'holdfast.facts (key COLLATE "C")',
+    "facts_by_session": f"holdfast.facts ({POSTGRES_AFTER_QUALIFIER})",
+}
+"""Indexes for speed alone, by name: a program that does not know one works all the same, so they have no version."""
+
+
+class _Connection(psycopg.AsyncConnection[TupleRow]):
+    """A connection, and how each of its transactions must begin."""
+
+    transaction_settings: tuple[tuple[str, str], ...] = ()
+    """What to set at the beginning of each; nothing if the connection has it for good, or the server by itself."""
+
+
 class PostgresPool:
     """A few connections for one event loop."""
 
@@ -94,6 +118,8 @@ class PostgresPool:
         self._url = url
         self._idle: list[Connection] = []
         self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._indexing: asyncio.Task[None] | None = None
+        """Builds indexes that an older version of Holdfast did not make; nobody waits for it."""
         self._closings = 0
         """How often the pool was closed: a connection that was in use at that time is not used again."""
 
@@ -147,10 +173,13 @@ class PostgresPool:
     async def _connect(self) -> Connection:
         named = conninfo_to_dict(self._url)
         others = {option: value for option, value in POSTGRES_CONNECT_DEFAULTS.items() if option not in named}
-        connection = await psycopg.AsyncConnection.connect(make_conninfo(self._url, **others), autocommit=True)
+        connection = await _Connection.connect(make_conninfo(self._url, **others), autocommit=True)
         try:
             await _strengthen_settings(connection)
-            await _migrate(connection)
+            await _create_tables(connection)
+            if self._indexing is None and (missing := await missing_indexes(connection)):
+                self._indexing = asyncio.create_task(_build_indexes(make_conninfo(self._url, **others), missing))
+                self._indexing.add_done_callback(lambda done: done.cancelled() or done.exception())
         except BaseException:
             await connection.close()
             raise
@@ -171,29 +200,60 @@ class PostgresPool:
 
 
 async def _attempt(connection: Connection, action: Callable[[Cursor], Awaitable[T]], *, is_transaction: bool) -> T:
+    settings = connection.transaction_settings
     async with connection.cursor() as cursor:
-        if not is_transaction:
-            return await action(cursor)
+        if not is_transaction and {name for name, _ in settings} <= {"statement_timeout"}:
+            try:
+                # For one statement, a clock of our own saves the transaction that the setting would need.
+                async with asyncio.timeout(STATEMENT_TIMEOUT_MS / 1000 if settings else None):
+                    return await action(cursor)
+            except TimeoutError as error:
+                raise psycopg.errors.QueryCanceled from error
         async with connection.transaction():
+            if settings:
+                await _set(connection, settings, is_local=True)
             return await action(cursor)
 
 
 async def _strengthen_settings(connection: Connection) -> None:
-    """Replace those settings of the server that would break the contract, for this connection only."""
-    statement = (
-        "SELECT set_config(name, value, false) FROM (VALUES ('default_transaction_isolation', 'read committed'), "
-        "('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' END), "
-        "('statement_timeout', CASE current_setting('statement_timeout') WHEN '0' THEN %s END)"
-        ") AS stronger (name, value) WHERE value IS NOT NULL"
-    )
-    await connection.execute(statement, (str(STATEMENT_TIMEOUT_MS),))
+    """Replace those settings of the server that would break the contract, for this program only."""
+    statement = """
+        SELECT pg_backend_pid(), current_setting('default_transaction_isolation'),
+            current_setting('synchronous_commit'), current_setting('statement_timeout')
+    """
+    row = await (await connection.execute(statement)).fetchone()
+    process, isolation, commit, timeout = row or (0, "", "", "")
+    settings = [
+        (name, stronger)
+        for name, is_weak, stronger in (
+            ("default_transaction_isolation", isolation != "read committed", "read committed"),
+            ("synchronous_commit", commit == "off", "on"),
+            ("statement_timeout", timeout == "0", str(STATEMENT_TIMEOUT_MS)),
+        )
+        if is_weak
+    ]
+    await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+    if process != connection.info.backend_pid:
+        # A pooler answers with process numbers of its own.
+        connection.prepare_threshold = None
+        connection.transaction_settings = tuple(settings)
+    elif settings:
+        await _set(connection, settings)
 
 
-async def _migrate(connection: Connection) -> None:
+async def _set(connection: Connection, settings: Sequence[tuple[str, str]], *, is_local: bool = False) -> None:
+    """Change settings of a connection, or of its running transaction only."""
+    each = ", ".join(["set_config(%s, %s, %s)"] * len(settings))
+    await connection.execute(f"SELECT {each}".encode(), [one for pair in settings for one in (*pair, is_local)])
+
+
+async def _create_tables(connection: Connection) -> None:
     """Bring the tables up to date; of several processes that open a new database at once, one does it."""
     if await _schema_version(connection) == len(POSTGRES_MIGRATIONS):
         return
     async with connection.transaction(), connection.cursor() as cursor:
+        # A change of a table that waits for its lock makes every later statement wait too.
+        await cursor.execute("SELECT set_config('lock_timeout', %s, true)", (str(MIGRATION_LOCK_MS),))
         await cursor.execute("SELECT pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
         await cursor.execute("CREATE SCHEMA IF NOT EXISTS holdfast")
         await cursor.execute("CREATE TABLE IF NOT EXISTS holdfast.schema (version INTEGER NOT NULL)")
@@ -202,9 +262,44 @@ async def _migrate(connection: Connection) -> None:
             raise StoreUnavailableError(POSTGRES_LABEL, "it was written by a newer Holdfast; update Holdfast")
         for migration in POSTGRES_MIGRATIONS[version:]:
             await cursor.execute(migration.encode())
+        if version == 0:
+            # The tables are empty, so their indexes are made at once.
+            for name, definition in POSTGRES_INDEXES.items():
+                await cursor.execute(f"CREATE INDEX {name} ON {definition}".encode())
         if version < len(POSTGRES_MIGRATIONS):
             await cursor.execute("DELETE FROM holdfast.schema")
             await cursor.execute("INSERT INTO holdfast.schema (version) VALUES (%s)", (len(POSTGRES_MIGRATIONS),))
+
+
+async def missing_indexes(connection: Connection) -> list[str]:
+    """Return the names of `POSTGRES_INDEXES` that the tables do not have, or not whole."""
+    query = """
+        SELECT relname FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
+        WHERE relnamespace = to_regnamespace('holdfast') AND indisvalid AND relname = ANY (%s)
+    """
+    found = await (await connection.execute(query, (list(POSTGRES_INDEXES),))).fetchall()
+    return [name for name in POSTGRES_INDEXES if (name,) not in found]
+
+
+async def _build_indexes(dsn: str, names: Sequence[str]) -> None:
+    """Build indexes of tables that are in use, without locking them, unless another program builds them already.
+
+    Everything works without them, only slower, so a role that does not own the tables leaves them out.
+    """
+    connect = psycopg.AsyncConnection[TupleRow].connect
+    # The lock belongs to a transaction, and CREATE INDEX CONCURRENTLY runs outside of one: two connections.
+    async with await connect(dsn) as waiting, await connect(dsn, autocommit=True, prepare_threshold=None) as building:
+        query = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass('holdfast.sessions')"
+        if (await (await building.execute(query)).fetchone()) != (True,):
+            return
+        # Without parameters: a statement that has some keeps its snapshot, for which the build would wait.
+        lock = await waiting.execute(f"SELECT pg_try_advisory_xact_lock({INDEX_LOCK})".encode())
+        if (await lock.fetchone()) != (True,):
+            return
+        for name in names:
+            # A build that was interrupted leaves an index that is never used.
+            await building.execute(f"DROP INDEX CONCURRENTLY IF EXISTS holdfast.{name}".encode())
+            await building.execute(f"CREATE INDEX CONCURRENTLY {name} ON {POSTGRES_INDEXES[name]}".encode())
 
 
 async def _schema_version(connection: Connection) -> int:

@@ -35,9 +35,9 @@ from holdfast.apps.settings.paths import display_path
 from holdfast.apps.settings.settings import Settings
 from holdfast.counters.models import describe_unknown_model
 from holdfast.errors import HoldfastError, redact_text
+from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
 from holdfast.models.base import SummaryPrompt
 from holdfast.models.embedded.server import EmbeddedSummarizer
-from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
 from holdfast.models.embedded.weights import SMOLLM2, cache_folder, cached_weights
 from holdfast.models.open import open_summarizer
 from holdfast.stores.base import Store
@@ -69,6 +69,7 @@ async def run_doctor(args: argparse.Namespace, store: Store) -> int:
 
     holdfast doctor --ask
     holdfast doctor --gateway
+    holdfast doctor --store postgresql://holdfast@db.example/holdfast
     """
     del store
     settings = settings_for(args, is_tolerant=True)
@@ -76,6 +77,12 @@ async def run_doctor(args: argparse.Namespace, store: Store) -> int:
     findings += [one async for one in _check_reachable(settings, is_asked=args.ask)]
     findings += [one async for one in _check_mcp_servers(settings)]
     findings += [one async for one in _check_store(settings)]
+    if settings.store.startswith(("postgresql://", "postgres://")) and findings[-1].state != "fail":
+        from holdfast.stores.postgres_check import check_postgres  # noqa: PLC0415 - an optional extra
+
+        findings += [
+            DoctorFinding(one.state, "store", one.said, one.remedy) for one in await check_postgres(settings.store)
+        ]
     findings += [*_check_clock(), *_check_disk(settings)]
     if args.gateway:
         from holdfast.apps.cli.gateway_check import check_gateway  # noqa: PLC0415 - only if it is asked for

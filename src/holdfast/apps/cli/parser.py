@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, TypeAlias
 
+from holdfast import __version__
 from holdfast.apps.settings.paths import find_paths
 
 if TYPE_CHECKING:
@@ -51,12 +52,10 @@ def build_parser(argv: Sequence[str] | None = None) -> argparse.ArgumentParser:
 
 
 class _VersionAction(argparse.Action):
-    """Prints the version, which is looked up only if this option is used."""
+    """Prints the version."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version  # noqa: PLC0415 - loaded when the command runs
-
-        print(f"holdfast {version('holdfast')}")
+        print(f"holdfast {__version__}")
         parser.exit()
 
 
@@ -159,7 +158,7 @@ def _add_settings(commands: Subparsers) -> None:
     models.add_argument(
         "filter", nargs="?", default="", metavar="FILTER", help="list only names that contain this (default: all)"
     )
-    doctor = _add_command(commands, "doctor", run_doctor)
+    doctor = _add_command(commands, "doctor", run_doctor, needs_url=False)
     doctor.add_argument("--ask", action="store_true", help="also call the model once")
     through = "also send a short request through a running gateway (default address: http://127.0.0.1:8787)"
     doctor.add_argument("--gateway", nargs="?", const="http://127.0.0.1:8787", metavar="URL", help=through)
@@ -221,9 +220,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _add_command(
-    group: Subparsers, name: str, command: "CommandFunction", *, of_session: bool = False
+    group: Subparsers, name: str, command: "CommandFunction", *, of_session: bool = False, needs_url: bool = True
 ) -> argparse.ArgumentParser:
-    """Add a command whose help is the docstring of its function."""
+    """Add a command whose help is the docstring of its function; `needs_url` is whether `--store` alone is an error."""
     *about, examples = cleandoc(command.__doc__ or "").split("\n\n")
     added = group.add_parser(
         name,
@@ -235,7 +234,9 @@ def _add_command(
     if of_session:
         added.add_argument("id", metavar="ID", help="the id of a session, or the beginning of it if only one matches")
     store = f"the URL of the store (default: $HOLDFAST_STORE, or {find_paths().store})"
-    added.add_argument("--store", default=argparse.SUPPRESS, metavar="URL", help=store)
+    added.add_argument(
+        "--store", nargs=None if needs_url else "?", default=argparse.SUPPRESS, metavar="URL", help=store
+    )
     added.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print machine-readable output")
     return added
 

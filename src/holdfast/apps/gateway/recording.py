@@ -212,6 +212,8 @@ class Recorder:
         """By the first message as it came, the open sessions that begin with it."""
         self._by_cache_key: OrderedDict[str, str] = OrderedDict()
         self._tasks: set[asyncio.Task[object]] = set()
+        self._has_other_writers = False
+        """Whether another process has written to a session that is open here: then others may be outdated too."""
         self.is_stopping = False
         """Whether the gateway stops as soon as running exchanges have ended."""
 
@@ -234,8 +236,10 @@ class Recorder:
     async def _receive_until_current(self, reading: _Reading) -> "Exchange":
         """Record a request, and again if another process has written to its session meanwhile."""
         for _ in range(MAX_OVERTAKEN):
-            with suppress(ConcurrentWriteError):
+            try:
                 return await self._receive(reading)
+            except ConcurrentWriteError:
+                self._has_other_writers = True
         return await self._receive(reading)
 
     async def close(self) -> None:
@@ -286,8 +290,10 @@ class Recorder:
             if task is None:
                 task = self._opening[session_id] = asyncio.ensure_future(self._open_session(session_id))
             await asyncio.shield(task)
-        if opened.is_outdated:
-            await opened.session.refresh()
+        if opened.is_outdated or (self._has_other_writers and not opened.users):
+            if await opened.session.refresh():
+                # What the client's list is compared with is read again from the log.
+                opened.lanes.pop(MAIN_LANE, None)
             opened.is_outdated = False
         opened.users += 1
         self._open.move_to_end(session_id)
@@ -519,6 +525,12 @@ class Recorder:
         lane = await self._main_lane(opened, reading)
         listed = lane.read(reading.body)
         shared = lane.chain.shared_length(listed.chain)
+        if shared < len(lane.chain.links) and await opened.session.refresh():
+            # Another gateway went on with the session: the list is to be compared with what that one has recorded.
+            del opened.lanes[MAIN_LANE]
+            lane = await self._main_lane(opened, reading)
+            listed = lane.read(reading.body)
+            shared = lane.chain.shared_length(listed.chain)
         happened = await self._compare(reading, opened, lane, listed)
         if happened.side_call:
             return Exchange(reading.request, _SideSink(self, opened, reading, happened.side_call, listed.chain))

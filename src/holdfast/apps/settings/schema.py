@@ -331,6 +331,12 @@ class DeclaredSettings:
         also="color",
         untrusted="any",
     )
+    theme: str = _setting(
+        PROGRAM_GROUP,
+        Choice("auto", "dark", "light"),
+        "The background of the terminal, which decides the colors of code; auto takes what the terminal says",
+        default="auto",
+    )
 
 
 def _declaration(item: "Field[object]") -> SettingDeclaration:

@@ -10,8 +10,10 @@ its label.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal, NamedTuple, TypeAlias
+
+from holdfast.dataclass import dataclass
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 Trust: TypeAlias = Literal["system", "user", "agent", "model", "tool", "memory", "attachment", "summary"]

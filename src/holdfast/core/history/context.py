@@ -7,7 +7,7 @@ view of one scope on a version; it is a snapshot that later events do not change
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.frames import neutralize
@@ -18,6 +18,7 @@ from holdfast.core.history import events as log
 from holdfast.core.history.message_cache import MessageCache
 from holdfast.core.history.recall_marks import RecallMarks
 from holdfast.core.history.scopes import Scopes, is_answer_message
+from holdfast.dataclass import dataclass
 from holdfast.errors import MalformedInputError
 
 

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import groupby
 from typing import Self
 
@@ -37,6 +37,7 @@ from holdfast.core.history.snapshot import (
     unpack_positions,
 )
 from holdfast.core.ledger.ledger import Ledger
+from holdfast.dataclass import dataclass
 from holdfast.errors import MalformedInputError, NotInMemoryError
 
 

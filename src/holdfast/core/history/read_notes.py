@@ -6,7 +6,7 @@ stays complete. The module also lists contradicting constraints from the compact
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from holdfast.core.conversation.messages import Content, Message, Part, Text, ToolCall, ToolResult
 from holdfast.core.ledger.actions import call_outcome
@@ -15,6 +15,7 @@ from holdfast.core.ledger.files import FileRecord, FileRecords
 from holdfast.core.ledger.identifiers import argument_value
 from holdfast.core.ledger.ledger import Ledger
 from holdfast.core.ledger.tool_calls import describe_call
+from holdfast.dataclass import dataclass
 
 ReadNotes = tuple[tuple[str, str], ...]
 """Pairs of call id and the note added to the result of that call."""

@@ -4,9 +4,10 @@ The last event about a fact determines its value, so the state is one immutable 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from holdfast.core.history import events as log
+from holdfast.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

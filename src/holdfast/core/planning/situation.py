@@ -14,7 +14,7 @@ prompt can cost more than a longer one: a rewritten prefix is new text again. Pr
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
 
@@ -29,6 +29,7 @@ from holdfast.core.conversation.tokens import (
     TokenCount,
 )
 from holdfast.core.history.events import MAIN
+from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
 
 MILLION = 1_000_000

@@ -13,7 +13,7 @@ predict, and a line with the mark ends the excerpts. So no text can forge a line
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from hashlib import sha256
 
 from holdfast.core.conversation.frames import IDENTIFIERS_HEADING, LINE_BREAKS, as_read, neutralize
@@ -25,10 +25,11 @@ from holdfast.core.recall.passages import FoundMessage, best_passage, find_match
 from holdfast.core.recall.query import DEFAULT_RECALL_TOKENS, RecallQuery
 from holdfast.core.recall.ranking import name_number_pairs, search_words
 from holdfast.core.recall.references import MessageReference, TextSpan, line_count
-from holdfast.text import pluralize
+from holdfast.dataclass import dataclass
+from holdfast.text import lazy_pattern, pluralize
 
 HEADING_MARK_CHARS = 6
-_LINE_LIKE = re.compile(
+_LINE_LIKE = lazy_pattern(
     rf"(?i)(?:\A|(?<=[{LINE_BREAKS}]))(?:#\d\S*+ (?:system|user|assistant|tool|memory|task)\b"
     rf"|(?:_|[^\w{LINE_BREAKS}\[])*+\[\s*+(?:(?:recall|more)\s?:|excerpts |all of it can "
     r"|the (?:content of #|two readings)|there is no |messages before #|and [\d,]+ more like|not all words of"

@@ -22,9 +22,9 @@ from tempfile import TemporaryFile
 from typing import IO, Self, cast
 
 from holdfast.errors import ModelRefusedError, ModelUnreachableError, SettingsError
-from holdfast.models.base import ModelReply, SummaryPrompt
+from holdfast.models.base import EMBEDDED_MODEL, ModelReply, SummaryPrompt
 from holdfast.models.embedded import engine
-from holdfast.models.embedded.weights import EMBEDDED_MODEL, DownloadProgress, fetch_weights
+from holdfast.models.embedded.weights import DownloadProgress, fetch_weights
 from holdfast.models.openai_compatible import ChatSummarizer
 
 STOP_SECONDS = 5.0

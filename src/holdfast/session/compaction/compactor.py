@@ -8,7 +8,7 @@ since the start; a summary that comes too late is kept for the next compaction.
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypeAlias
 
 from holdfast.core.conversation.json_values import replace_surrogates
@@ -28,6 +28,7 @@ from holdfast.core.planning.steps import CompactSpan, PlanInput
 from holdfast.core.planning.summary.chunks import RedactText
 from holdfast.core.schema import is_integer
 from holdfast.counters.models import find_model, prices_of
+from holdfast.dataclass import dataclass
 from holdfast.errors import (
     CompactionFailedError,
     HoldfastError,

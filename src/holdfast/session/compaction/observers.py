@@ -6,10 +6,11 @@ No observer can harm the session: a problem is reported, and the compaction cont
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypeAlias
 
 from holdfast.core.history import events as log
+from holdfast.dataclass import dataclass
 from holdfast.errors import SessionClosedError, WorkspaceUnavailableError
 from holdfast.session.compaction.checkpoints import Checkpoints
 from holdfast.session.compaction.hooks import HookCall, Hooks, run_hooks

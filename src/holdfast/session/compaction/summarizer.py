@@ -10,7 +10,7 @@ them.
 """
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from holdfast.core.conversation.json_values import dump_json, replace_surrogates
 from holdfast.core.conversation.messages import Entry
@@ -34,6 +34,7 @@ from holdfast.core.planning.summary.must_keep import MustKeep, must_keep_lines, 
 from holdfast.core.planning.summary.prompt import SummaryMaterial
 from holdfast.core.planning.summary.sanitize import sanitize_summary
 from holdfast.counters.models import dollars_of, find_model
+from holdfast.dataclass import dataclass
 from holdfast.errors import CompactionFailedError, ModelOverflowError, ModelRefusedError
 from holdfast.models.base import (
     DEFAULT_SUMMARIZER_WINDOW,

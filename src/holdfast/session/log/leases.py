@@ -1,7 +1,6 @@
 """Leases: names for the owner of unfinished work in a log, from which another process sees whether it has exited."""
 
 import os
-import secrets
 import socket
 
 HELD_HERE: set[str] = set()
@@ -15,7 +14,7 @@ discards it when it ends.
 
 def new_owner_id() -> str:
     """Return a new lease: the host, the process, and a random number."""
-    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+    return f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
 
 
 def has_owner_exited(owner: str) -> bool:

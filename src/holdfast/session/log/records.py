@@ -5,7 +5,6 @@ A large message is stored as a blob, once, however often it is repeated. A notic
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import cast
 
 from holdfast.core.conversation.messages import user
@@ -21,17 +20,6 @@ MAX_CHAR_BYTES = 12
 """A character beyond the basic plane is written as two escapes."""
 LOST_MESSAGE_TEXT = "[this message could not be read]"
 """Replaces a message whose content is lost."""
-
-
-@cache
-def engine_version() -> str:
-    """Return the installed version of Holdfast."""
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow to import
-
-    try:
-        return version("holdfast")
-    except PackageNotFoundError:  # pragma: no cover - run from a bare checkout
-        return "unknown"
 
 
 async def extract_blob(store: Store, record: JsonRecord, blobs: list[str]) -> JsonRecord:

@@ -8,10 +8,10 @@ bytes is stored beside them, so that what is put together again can be checked.
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 from holdfast.core.history import events as log
+from holdfast.dataclass import dataclass
 from holdfast.errors import MalformedInputError, NotInMemoryError
 from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks
 

@@ -19,6 +19,7 @@ from holdfast.errors import (
 )
 from holdfast.stores.appends import Append
 from holdfast.stores.base import (
+    LAST_CHARACTER,
     AppendTimes,
     IndexEntry,
     JsonRecord,
@@ -29,6 +30,7 @@ from holdfast.stores.base import (
     check_session_id,
     check_storable_text,
     is_session_value_key,
+    plain_value_keys,
 )
 from holdfast.stores.encoding import (
     compress,
@@ -45,14 +47,13 @@ from holdfast.stores.sqlite.schema import (
     POSITION_BITS,
     POSITION_MASK,
     READ_ONLY_FOLDER,
+    SQLITE_AFTER_QUALIFIER,
     migrate_sqlite,
     transaction,
 )
 from holdfast.stores.sqlite.search import FullTextIndex
 
 BUSY_MS = 10_000
-LAST_CHARACTER = chr(0x10FFFF)
-"""After every other character, so that a prefix is a range of keys."""
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
     # Each commit is flushed: acknowledged records survive a power cut.
@@ -403,12 +404,11 @@ class SqliteDatabase:
                 (number, number),
             )
             write("DELETE FROM sessions WHERE id = ?", (number,))
-            ending = f":{session}"
-            candidates = write("SELECT key FROM facts WHERE substr(key, ?) = ?", (-len(ending), ending)).fetchall()
-            for (key,) in candidates:
+            qualified = f"SELECT key FROM facts WHERE {SQLITE_AFTER_QUALIFIER} = ?"  # noqa: S608 - an expression of ours
+            for key in [*plain_value_keys(session), *(key for (key,) in write(qualified, (session,)).fetchall())]:
                 if is_session_value_key(key, session):
                     write("DELETE FROM facts WHERE key = ?", (key,))
-            self._index.optimize()
+            self._index.optimize_if_small()
         self._shorten_wal()
         return True
 

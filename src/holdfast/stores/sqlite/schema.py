@@ -19,6 +19,8 @@ INDEX_TABLES = (
     "CREATE VIRTUAL TABLE words USING fts5 (body, content = '', tokenize = 'unicode61 remove_diacritics 0')",
     "CREATE TABLE indexed (id INTEGER PRIMARY KEY, body BLOB NOT NULL)",
 )
+SQLITE_AFTER_QUALIFIER = "substr(key, instr(key, ':') + 1 + instr(substr(key, instr(key, ':') + 1), ':'))"
+"""What follows the qualifier in the key of a value: the session."""
 SQLITE_MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """CREATE TABLE sessions (
@@ -49,6 +51,8 @@ SQLITE_MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
     # Texts that are not in the index yet.
     ("CREATE TABLE noted (id INTEGER PRIMARY KEY, text BLOB NOT NULL)",),
+    # With it the values of a session are found without reading those of all others.
+    (f"CREATE INDEX facts_by_session ON facts ({SQLITE_AFTER_QUALIFIER})",),
 )
 
 DISK_FULL = "the disk is full; free some space and try again"

@@ -139,6 +139,8 @@ def _best_first(scores: Iterable[RowScore], limit: int) -> list[RowScore]:
     return sorted(scores, key=lambda item: (-item[1], -item[0]))[:limit]
 
 
+MAX_OPTIMIZED_MESSAGES, MERGED_PAGES = 10_000, 64
+"""Up to how many messages the whole index is rewritten after a deletion, and how many pages of a larger one."""
 MAX_PENDING_TEXTS, MAX_PENDING_CHARS = 64, 65_536
 """With this many pending texts or characters, indexing is worthwhile. A search indexes fewer in milliseconds."""
 _SLICES = """
@@ -216,6 +218,14 @@ class FullTextIndex:
     def optimize(self) -> None:
         """Purge deleted entries: FTS5 deletes by adding an entry."""
         self._connection.execute("INSERT INTO words (words) VALUES ('optimize')")
+
+    def optimize_if_small(self) -> None:
+        """Purge deleted entries now if the index is small; merge a part of a large one, which `optimize` rewrites."""
+        count = "SELECT count(*) FROM (SELECT 1 FROM indexed LIMIT ?)"
+        if self._connection.execute(count, (MAX_OPTIMIZED_MESSAGES,)).fetchone()[0] < MAX_OPTIMIZED_MESSAGES:
+            self.optimize()
+        else:
+            self._connection.execute("INSERT INTO words (words, rank) VALUES ('merge', ?)", (MERGED_PAGES,))
 
     def has_pending(self) -> bool:
         """Return whether texts are pending."""

@@ -1,0 +1,434 @@
+"""Four gateways on one PostgreSQL behind PgBouncer, while gateways are killed and the server is restarted.
+
+    python -m benchmarks.scale.gateways [--duration 600] [--sessions 1000] [--streams 50] [--gateways 4]
+
+Fifty clients converse in a thousand sessions. Each turn goes to any gateway, and its answer is a stream of 60 events
+over 3 s. A gateway is killed every 20 s and started again; PostgreSQL is restarted twice, once as in a crash. A client
+that gets no whole answer repeats its request at another gateway, and so do some clients that leave in the middle of an
+answer. The gateways are strict: a turn is acknowledged when its last event has arrived, because a strict gateway stores
+the answer before. At the end every acknowledged message is looked for in the logs, and every request is built again.
+
+The same load goes through as many bare pass-throughs first. `p99_added_ms` is the difference of the 99th percentiles of
+whole answers, without those that met a restart of PostgreSQL. The last line is one JSON object.
+"""
+
+import argparse
+import asyncio
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.gateway import BARE, free_port
+from benchmarks.reporting import print_progress
+from benchmarks.scale.servers import PostgresMachine, pgbouncer, pgbouncer_program, postgres_machine, wait_for_port
+from holdfast import Session
+from holdfast.session.maintenance.verify import rebuilt_requests
+from holdfast.stores.open import open_store
+
+EVENTS, STREAM_SECONDS = 60, 3.0
+KILL_SECONDS = 20.0
+START_SECONDS = 60.0
+SETTLE_SECONDS = 5.0
+"""How long after a restart answers are not counted as ordinary ones."""
+BUDGET = 6_000
+PROMPT_WORDS = 300
+HOT_SHARE = 10
+"""Each of these many sessions is used as often as all others together, so that some conversations are compacted."""
+LEAVING_SHARE = 0.02
+"""How many clients leave in the middle of an answer, and repeat the request elsewhere."""
+TURN = re.compile(rb"\[s(\d+) t(\d+)\]")
+Turn = tuple[int, int]
+
+
+# The upstream.
+
+
+def serve_upstream(port: int, log: Path) -> None:
+    """Answer every request with a stream of 60 events over 3 s, and note which bytes came for which turn."""
+    numbers = iter(range(1 << 40))
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                size = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+                body = await reader.readexactly(int(size[1]) if size else 0)
+                turns = TURN.findall(body)
+                session, turn = turns[-1]
+                note = {"turn": [int(session), int(turn)], "sha256": hashlib.sha256(body).hexdigest()}
+                notes.write(json.dumps(note) + "\n")
+                notes.flush()
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+                )
+                words = [f"answer {next(numbers)} to s{int(session)} t{int(turn)}", *["word"] * (EVENTS - 2)]
+                started = time.monotonic()
+                for number, word in enumerate([*words, None, b"[DONE]"]):
+                    await asyncio.sleep(max(0.0, started + number * STREAM_SECONDS / EVENTS - time.monotonic()))
+                    data = word if isinstance(word, bytes) else _event(word)
+                    event = b"data: " + data + b"\n\n"
+                    writer.write(b"%x\r\n%s\r\n" % (len(event), event))
+                writer.write(b"0\r\n\r\n")
+                await writer.drain()
+        writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", port, limit=1 << 22)
+        await server.serve_forever()
+
+    with log.open("a") as notes:
+        asyncio.run(run())
+
+
+def _event(word: str | None) -> bytes:
+    delta = {} if word is None else {"content": f"{word} "}
+    choice = {"index": 0, "delta": delta, "finish_reason": "stop" if word is None else None}
+    chunk = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "gpt-5", "choices": [choice]}
+    return json.dumps(chunk).encode()
+
+
+# The clients.
+
+
+@dataclass
+class Talk:
+    """One conversation, as its client knows it."""
+
+    number: int
+    said: list[tuple[str, str]] = field(default_factory=list)
+    """The acknowledged messages: role and text."""
+    prompt: str = ""
+
+    def next_prompt(self) -> None:
+        """Say something new."""
+        turn = len(self.said) // 2
+        chosen = random.Random(f"{self.number} {turn}")
+        words = " ".join(f"w{chosen.randrange(5_000)}" for _ in range(PROMPT_WORDS))
+        self.prompt = f"[s{self.number} t{turn}] {words}"
+
+    def body(self) -> bytes:
+        """Return the request: all that was said, and the prompt."""
+        messages = [{"role": role, "content": text} for role, text in (*self.said, ("user", self.prompt))]
+        return json.dumps({"model": "gpt-5", "stream": True, "messages": messages}).encode()
+
+    @property
+    def name(self) -> str:
+        """The name of its session."""
+        return f"talk-{self.number}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A whole answer: its text, and when its request was sent and its end had arrived."""
+
+    text: str
+    began: float
+    first: float
+    ended: float
+
+
+class AnswerError(Exception):
+    """Raised when there is no whole answer."""
+
+
+async def ask(port: int, talk: Talk, *, leaves: bool = False) -> Answer:
+    """Send the request of a talk, and return its whole answer."""
+    began = time.monotonic()
+    writer = None
+    try:
+        async with asyncio.timeout(30):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
+            body = talk.body()
+            writer.write(
+                b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+                b"authorization: Bearer x\r\nx-session-id: %s\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+                % (talk.name.encode(), len(body))
+            )
+            writer.write(body)
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            first = time.monotonic()
+            if not head.startswith(b"http/1.1 200") or b"x-holdfast-error" in head:
+                raise AnswerError(head.split(b"\r\n")[0].decode())
+            received = b""
+            while size := int(await reader.readuntil(b"\r\n"), 16):
+                received += (await reader.readexactly(size + 2))[:-2]
+                if leaves and len(received) > 2_000:
+                    raise AnswerError("the client left")
+            if not received.endswith(b"data: [DONE]\n\n"):
+                raise AnswerError("cut")
+    except (OSError, asyncio.IncompleteReadError, TimeoutError, ValueError) as error:
+        raise AnswerError(type(error).__name__) from error
+    finally:
+        if writer is not None:
+            writer.close()
+    events = [json.loads(line[6:]) for line in received.split(b"\n\n")[:-2]]
+    text = "".join(one["choices"][0]["delta"].get("content", "") for one in events)
+    return Answer(text, began, first, time.monotonic())
+
+
+@dataclass
+class Load:
+    """Clients that converse until the time is over."""
+
+    ports: Sequence[int]
+    talks: Sequence[Talk]
+    ends: float = 0.0
+    down: set[int] = field(default_factory=set)
+    """The ports where nobody listens, as far as a load balancer knows."""
+    answers: list[Answer] = field(default_factory=list)
+    failures: Counter[str] = field(default_factory=Counter)
+
+    async def run(self, streams: int, seconds: float, *, leaving: float) -> None:
+        """Converse with a number of streams at once; a client ends after its turn."""
+        self.ends = time.monotonic() + seconds
+        hot = len(self.talks) // HOT_SHARE
+        queues = asyncio.Queue[Talk](), asyncio.Queue[Talk]()
+        for number, talk in enumerate(self.talks):
+            queues[number >= hot].put_nowait(talk)
+        await asyncio.gather(*(self._client(queues[number % 2], number, leaving) for number in range(streams)))
+
+    async def _client(self, talks: asyncio.Queue[Talk], number: int, leaving: float) -> None:
+        chosen = random.Random(number)
+        await asyncio.sleep(chosen.random() * STREAM_SECONDS)
+        while time.monotonic() < self.ends:
+            talk = await talks.get()
+            talk.next_prompt()
+            answer = await self._turn(talk, chosen, leaving)
+            talk.said += [("user", talk.prompt), ("assistant", answer.text)]
+            talks.put_nowait(talk)
+
+    async def _turn(self, talk: Talk, chosen: random.Random, leaving: float) -> Answer:
+        """Repeat a request until one gateway has answered it."""
+        last = 0
+        while True:
+            ports = [port for port in self.ports if port not in self.down and port != last] or list(self.ports)
+            last = chosen.choice(ports)
+            try:
+                answer = await ask(last, talk, leaves=chosen.random() < leaving)
+            except AnswerError as error:
+                self.failures[str(error)] += 1
+                await asyncio.sleep(0.1)
+            else:
+                self.answers.append(answer)
+                return answer
+
+
+# The gateways.
+
+
+@dataclass
+class Gateway:
+    """A program at a port that may be killed and started again."""
+
+    command: list[str]
+    port: int
+    environ: dict[str, str]
+    process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Run it, and wait until it listens."""
+        quiet = asyncio.subprocess.DEVNULL
+        self.process = await asyncio.create_subprocess_exec(
+            *self.command, env=self.environ, stdin=quiet, stdout=quiet, stderr=quiet
+        )
+        if not await wait_for_port(self.port, START_SECONDS):
+            raise SystemExit(f"{self.command[0]} does not listen on {self.port}")
+
+    async def kill(self) -> None:
+        """Kill it without a warning."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGKILL)
+            await self.process.wait()
+
+
+@asynccontextmanager
+async def running(gateways: Sequence[Gateway]) -> AsyncGenerator[None]:
+    """Run programs until the end."""
+    try:
+        await asyncio.gather(*(one.start() for one in gateways))
+        yield
+    finally:
+        await asyncio.gather(*(one.kill() for one in gateways))
+
+
+@dataclass
+class Outages:
+    """What was killed and restarted, and when PostgreSQL was away."""
+
+    kills: int = 0
+    restarts: list[tuple[float, float]] = field(default_factory=list)
+
+    async def kill_gateways(self, gateways: Sequence[Gateway], load: Load) -> None:
+        """Kill one gateway after another, and start each again."""
+        while True:
+            for gateway in gateways:
+                await asyncio.sleep(KILL_SECONDS)
+                await gateway.kill()
+                self.kills += 1
+                load.down.add(gateway.port)
+                await gateway.start()
+                load.down.discard(gateway.port)
+
+    async def restart_server(self, machine: PostgresMachine, seconds: float) -> None:
+        """Restart PostgreSQL twice, evenly over the time."""
+        for mode in ("immediate", "fast"):
+            await asyncio.sleep(seconds / 3)
+            began = time.monotonic()
+            await asyncio.to_thread(machine.restart, mode)
+            self.restarts.append((began, time.monotonic() + SETTLE_SECONDS))
+
+    def is_met_by(self, answer: Answer) -> bool:
+        """Return whether an answer was under way while PostgreSQL was away."""
+        return any(answer.began < until and answer.ended > since for since, until in self.restarts)
+
+
+# What became of it.
+
+
+async def look_for_messages(url: str, talks: Sequence[Talk]) -> Counter[str]:
+    """Return how many acknowledged messages are lost and doubled, and how many requests cannot be built again."""
+    found: Counter[str] = Counter()
+    store = open_store(url)
+    for talk in talks:
+        if not talk.said:
+            continue
+        async with Session.open(talk.name, store=store) as session:
+            texts = Counter(entry.message.text.rstrip() for entry in session.history.entries)
+            found["requests"] += 1
+            for request in rebuilt_requests(await session.events()):
+                found["rebuilt"] += 1
+                found["not_the_same"] += not (request.is_same and request.is_chained)
+            found["compactions"] += len(await session.receipts())
+        for _, text in talk.said:
+            found["acknowledged"] += 1
+            found["lost"] += text.rstrip() not in texts
+            found["doubled"] += texts[text.rstrip()] > 1
+    await store.close()
+    return found
+
+
+def different_bytes(log: Path) -> tuple[int, int]:
+    """Return for how many turns the upstream got different bytes, and how many it got more than once."""
+    hashes: dict[Turn, list[str]] = {}
+    for line in log.read_text().splitlines():
+        note = json.loads(line)
+        hashes.setdefault((note["turn"][0], note["turn"][1]), []).append(note["sha256"])
+    return sum(len({*one}) > 1 for one in hashes.values()), sum(len(one) > 1 for one in hashes.values())
+
+
+def percentile(answers: Sequence[Answer], share: float) -> float:
+    """Return how many milliseconds an answer took at a percentile, beyond the time its stream takes."""
+    took = sorted(one.ended - one.began for one in answers) or [0.0]
+    return (took[min(len(took) - 1, int(len(took) * share))] - STREAM_SECONDS) * 1e3
+
+
+async def run(args: argparse.Namespace, program: str, folder: Path) -> dict[str, object]:
+    """Run the load beside a bare pass-through, and return the figures."""
+    upstream, log = free_port(), folder / "upstream.jsonl"
+    environ = {**os.environ, "HOME": str(folder), "HOLDFAST_CONTROL_TOKEN": "t"}
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    serving = [sys.executable, "-m", "benchmarks.scale.gateways", "--serve-upstream", str(upstream), str(log)]
+    (folder / "bare.py").write_text(BARE)
+    talks = [Talk(number) for number in range(args.sessions)]
+    async with running([Gateway(serving, upstream, environ)]):
+        at = f"http://127.0.0.1:{upstream}"
+        ports = [free_port() for _ in range(args.gateways)]
+        bare = [Gateway([sys.executable, str(folder / "bare.py"), at, str(port)], port, environ) for port in ports]
+        through = Load(ports, [Talk(number) for number in range(args.sessions)])
+        print_progress(f"{args.streams} streams through {args.gateways} bare pass-throughs …")
+        async with running(bare):
+            await through.run(args.streams, min(60.0, args.duration / 4), leaving=0.0)
+        log.write_text("")
+        with postgres_machine() as machine:
+            url = machine.new_database()
+            with pgbouncer(program, url, machine.user) as pooled:
+                gateways = strict_gateways(args.gateways, pooled, at, environ)
+                load, outages = await run_gateways(args, machine, gateways, talks)
+            print_progress("looking for every acknowledged message …")
+            found = await look_for_messages(url, talks)
+    different, repeated = different_bytes(log)
+    calm = [one for one in load.answers if not outages.is_met_by(one)]
+    rows = ("bare pass-through", through.answers), ("gateway", calm), ("gateway, all", load.answers)
+    for name, answers in rows:
+        shown = ", ".join(f"p{share * 100:g} {percentile(answers, share):.1f} ms" for share in (0.5, 0.9, 0.99))
+        print(f"{name}: {len(answers):,} answers, beyond their {STREAM_SECONDS:g} s: {shown}")
+    print(f"attempts without a whole answer: {dict(load.failures)}; turns that the upstream got again: {repeated:,}")
+    print(f"requests built again from the logs: {found['rebuilt']:,}; changes of context: {found['compactions']:,}")
+    return {
+        "acknowledged": found["acknowledged"],
+        "lost": found["lost"],
+        "doubled": found["doubled"],
+        "different_bytes": different + found["not_the_same"],
+        "kills": outages.kills,
+        "restarts": len(outages.restarts),
+        "p99_added_ms": round(percentile(calm, 0.99) - percentile(through.answers, 0.99), 1),
+    }
+
+
+def strict_gateways(count: int, url: str, upstream: str, environ: dict[str, str]) -> list[Gateway]:
+    """Return gateways on one store, not yet started."""
+    holdfast = str(Path(sys.executable).with_name("holdfast"))
+    options = ["--store", url, "--upstream", f"openai={upstream}/v1", "--budget", str(BUDGET), "--strict"]
+    ports = [free_port() for _ in range(count)]
+    return [Gateway([holdfast, "gateway", "--port", str(port), *options], port, environ) for port in ports]
+
+
+async def run_gateways(
+    args: argparse.Namespace, machine: PostgresMachine, gateways: Sequence[Gateway], talks: Sequence[Talk]
+) -> tuple[Load, Outages]:
+    """Converse through gateways that are killed, on a server that is restarted."""
+    load, outages = Load([one.port for one in gateways], talks), Outages()
+    async with running(gateways):
+        print_progress(f"{args.streams} streams through {args.gateways} gateways for {args.duration:g} s …")
+        others: list[asyncio.Task[None]] = []
+        if not args.calm:
+            others.append(asyncio.create_task(outages.kill_gateways(gateways, load)))
+            others.append(asyncio.create_task(outages.restart_server(machine, args.duration)))
+        try:
+            await load.run(args.streams, args.duration, leaving=LEAVING_SHARE)
+        finally:
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+    return load, outages
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--duration", type=float, default=600.0, metavar="SECONDS")
+    parser.add_argument("--sessions", type=int, default=1_000, metavar="N")
+    parser.add_argument("--streams", type=int, default=50, metavar="N")
+    parser.add_argument("--gateways", type=int, default=4, metavar="N")
+    parser.add_argument("--calm", action="store_true", help="kill and restart nothing")
+    parser.add_argument("--serve-upstream", nargs=2, metavar=("PORT", "FILE"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.serve_upstream:
+        serve_upstream(int(args.serve_upstream[0]), Path(args.serve_upstream[1]))
+        return
+    program = pgbouncer_program()
+    if program is None:
+        raise SystemExit("this needs PgBouncer: install your system's package, such as apt-get install pgbouncer")
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-scale-"))
+    try:
+        figures = asyncio.run(run(args, program, folder))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(json.dumps(figures))
+    if any(figures[name] for name in ("lost", "doubled", "different_bytes")):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
