@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 
-FACADES = ("blocking", "compaction", "delegation", "gateway", "lab", "memory", "recall", "settings", "storage")
+FACADES = ("blocking", "compaction", "delegation", "gateway", "jobs", "lab", "memory", "recall", "settings", "storage")
 STANDARD = (
     "import sys; before = set(sys.modules); from holdfast import *; "
     "loaded = {name.partition('.')[0] for name in set(sys.modules) - before}; "
