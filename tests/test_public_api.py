@@ -11,8 +11,9 @@ from typing import get_type_hints
 import pytest
 
 import holdfast
+from holdfast.distribution import DISTRIBUTION_NAME
 
-FACADES = ("blocking", "compaction", "delegation", "gateway", "lab", "memory", "recall", "settings", "storage")
+FACADES = ("blocking", "compaction", "delegation", "gateway", "jobs", "lab", "memory", "recall", "settings", "storage")
 STANDARD = (
     "import sys; before = set(sys.modules); from holdfast import *; "
     "loaded = {name.partition('.')[0] for name in set(sys.modules) - before}; "
@@ -95,4 +96,4 @@ def test_import_loads_no_third_party_package() -> None:
 
 
 def test_the_package_names_the_version_that_is_installed() -> None:
-    assert holdfast.__version__ == importlib.metadata.version("holdfast")
+    assert holdfast.__version__ == importlib.metadata.version(DISTRIBUTION_NAME)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.json_values import dump_json
@@ -57,10 +57,9 @@ from holdfast.session.heavy_work import (
 )
 from holdfast.session.inputs import extras_json
 from holdfast.session.log.event_log import SessionLog
-from holdfast.session.log.sent_body import SentBodies
+from holdfast.session.log.sent_body import BodyPiece, SentBodies
 from holdfast.session.request import (
     EncodedView,
-    Request,
     ViewPieces,
     encode_extras,
     encode_view,
@@ -68,13 +67,14 @@ from holdfast.session.request import (
     request_prepared_event,
 )
 from holdfast.session.thinking import bind_thinking
+from holdfast.wire.request import Request
 
 EncodeBody: TypeAlias = Callable[[Request], bytes]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RequestOptions:
-    """The caller's options for a request."""
+    """The caller's options for a request. Nobody changes them."""
 
     budget: int | Budget | None = None
     model: str | None = None
@@ -162,8 +162,7 @@ MAX_SUMMARY_WAITS = 2
 """How often one request waits for a summary."""
 
 
-@dataclass(frozen=True, slots=True)
-class LastPrepared:
+class LastPrepared(NamedTuple):
     """A request, and the options it was made from."""
 
     options: RequestOptions
@@ -199,6 +198,8 @@ class RequestBuilder:
         """By scope and model, the budget of the last request that no rejection made smaller."""
         self.prompt_limits: dict[str | None, int] = {}
         """By model, the largest prompt that the provider accepts, if the caller has named it."""
+        self._are_many_new = False
+        """Whether many messages were not in the last request, so that a thread prepares this one."""
         self._extras_counter = ExtrasCounter()
         self._resolved_budget: tuple[tuple[object, ...], Budget] | None = None
         """The budget of the last request, with what it was resolved from."""
@@ -256,9 +257,12 @@ class RequestBuilder:
     async def _read_new_messages(self, options: RequestOptions) -> None:
         """Count new messages, and put them into the projection if they are many. Caller must hold the lock."""
         history, counter, pieces = self._log.history, counter_for(options.model), self._pieces.get(options.scope)
-        if uncounted := history.uncounted_messages(counter, options.scope):
+        self._are_many_new = len(history) - (pieces.projection.context.length if pieces else 0) > MAX_INLINE_MESSAGES
+        find_uncounted = partial(history.uncounted_messages, counter, options.scope)
+        uncounted = await plan_in_thread(find_uncounted) if self._are_many_new else find_uncounted()
+        if uncounted:
             await count_messages(uncounted, counter)
-        if len(history) - (pieces.projection.context.length if pieces else 0) > MAX_INLINE_MESSAGES:
+        if self._are_many_new:
             await plan_in_thread(partial(history.projection, counter, options.scope))
 
     def forget_scope(self, scope: str) -> None:
@@ -378,8 +382,8 @@ class RequestBuilder:
     async def _plan(self, plan_input: PlanInput) -> tuple[Plan, View]:
         """Return the plan and the view of a request; if the view has to be fitted, both are made in a thread."""
         policy, processors = self._compactor.policy, self.processors
-        is_short = plan_input.tokens <= max(MAX_INLINE_TOKENS, plan_input.situation.limit)
-        if is_short or processors != NO_PROCESSORS:  # the user's functions run where the user calls us
+        is_long = self._are_many_new or plan_input.tokens > max(MAX_INLINE_TOKENS, plan_input.situation.limit)
+        if not is_long or processors != NO_PROCESSORS:  # the user's functions run where the user calls us
             return make_plan(plan_input, policy), view_of(plan_input, policy, processors)
         return await plan_in_thread(lambda: (make_plan(plan_input, policy), view_of(plan_input, policy, processors)))
 
@@ -435,8 +439,11 @@ class RequestBuilder:
             view, prefix_hash, extras_hash = bind_thinking(view, plan_input, hashes, **extras)
             prefix = {"prefix_hash": prefix_hash, "extras_hash": extras_hash}
             reasons = tuple(dict.fromkeys((*reasons, *view.reasons)))
-        history, encoded = self._log.history, self._encoded.get(scope)
-        encoded = self._encoded[scope] = encode_view(view.entries, history, self._log.message_hashes, encoded)
+        history, projection = self._log.history, plan_input.projection
+        is_whole = view.entries is plan_input.entries and self._compactor.policy.outputs is None
+        source, hashes, encoded = projection if is_whole else None, self._log.message_hashes, self._encoded.get(scope)
+        encode = partial(encode_view, view.entries, source, history, hashes, encoded)
+        encoded = self._encoded[scope] = await plan_in_thread(encode) if self._are_many_new else encode()
         request = request_of(
             view,
             encoded,
@@ -459,9 +466,9 @@ class RequestBuilder:
                 scope=scope,
             ),
             model=options.model,
-            tokens=request.tokens.total,
+            tokens=request.receipt.tokens.total,
             window=plan_input.window,
-            whole_positions=frozenset(request.receipt.kept),
+            whole_positions=request.receipt.kept,
             change_count=self._log.history.change_count,
         )
         if plan.later:
@@ -470,44 +477,41 @@ class RequestBuilder:
             if isinstance(step, CompactSpan) and self._compactor.may_start(plan_input):
                 await self._compactor.start(step, plan_input, last_request=sent)
         pieces = self._pieces.get(scope)
-        if pieces is None or pieces.projection is not plan_input.projection:
-            pieces = self._pieces[scope] = ViewPieces(plan_input.projection)
+        if pieces is None or pieces.projection is not projection:
+            pieces = self._pieces[scope] = ViewPieces(projection)
         event = request_prepared_event(
             request,
             view,
             plan_input,
             self._compactor.policy_hash,
-            pieces.extend(view, request.messages),
+            pieces.all_visible(view) if is_whole else pieces.extend(view, request.messages),
+            body=self._body_pieces(request, options),
             prefix_break=prefix_break,
             **prefix,
         )
-        if options.encode_body is not None:
-            event = self._with_body(event, request, scope, options.encode_body)
-        measured = usage_measured_event(view, request.tokens, situation)
-        await self._append_request(scope, measured, *(() if view.truncated is None else (view.truncated,)), event)
+        measured = usage_measured_event(view, request.receipt.tokens, situation)
+        events = (measured, event) if view.truncated is None else (measured, view.truncated, event)
+        try:
+            await self._log.append(*events)
+        except BaseException:
+            self._sent_bodies.forget(scope)  # the next one must not refer to a body that was not stored
+            raise
         self.last_requests[scope] = sent
         if view.is_emergency:
             self._compactor.observers.start_memory_update()
         if scope == log.MAIN:
             # `sync` compares a client's list with the last request of the main agent, the only one that clients see.
             self._log.last_sent = tuple(request.messages), request.hashes, request.positions
-        self._calibrator.record_request(options.served_model, request.tokens.counted, scope)
+        self._calibrator.record_request(options.served_model, request.receipt.tokens.counted, scope)
         return request
 
-    async def _append_request(self, scope: str, *events: log.Event) -> None:
-        try:
-            await self._log.append(*events)
-        except BaseException:
-            self._sent_bodies.forget(scope)  # the next one must not refer to a body that was not stored
-            raise
-
-    def _with_body(
-        self, event: log.RequestPrepared, request: Request, scope: str, encode_body: EncodeBody
-    ) -> log.RequestPrepared:
-        """Return the event of a request with the bytes that will be sent for it."""
+    def _body_pieces(self, request: Request, options: RequestOptions) -> tuple[tuple[BodyPiece, ...], str | None]:
+        """Return the bytes that will be sent for a request, in pieces, and their hash, if the caller says which."""
+        if options.encode_body is None:
+            return (), None
         native_at = self._log.history.entries.native
-        found = self._sent_bodies.pieces(scope, encode_body(request), request.positions, native_at)
-        return event if found is None else replace(event, body=found[0], body_hash=found[1])
+        found = self._sent_bodies.pieces(options.scope, options.encode_body(request), request.positions, native_at)
+        return found or ((), None)
 
     def _prefix_break(
         self, last: SentRequest | None, request: Request, options: RequestOptions

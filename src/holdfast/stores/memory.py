@@ -1,10 +1,12 @@
 """A store in memory, for tests and for programs that want no file. `Store` documents each method."""
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
+from holdfast.core.conversation.json_values import encode_json
 from holdfast.dataclass import dataclass
 from holdfast.errors import MissingBlobError, SequenceConflictError, UnknownSessionError
 from holdfast.stores.base import (
@@ -22,7 +24,8 @@ from holdfast.stores.base import (
 from holdfast.stores.encoding import sha256_hex
 from holdfast.stores.search_terms import SearchTerm, index_words, rarity_weight, search_terms
 
-_encode = json.JSONEncoder().encode
+ENCODED_AT_ONCE = 200
+"""More records are encoded in slices of a few milliseconds, so that the event loop goes on between them."""
 
 
 @dataclass(slots=True)
@@ -31,7 +34,7 @@ class _Log:
     created_ms: int
     updated_ms: int
     name: str = ""
-    records: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    records: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
     """The time and the JSON of each record: a caller that changes a value it passed or got changes nothing here."""
     texts: dict[int, str] = field(default_factory=dict[int, str])
     """The texts that a search finds, and has not counted yet."""
@@ -55,7 +58,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._logs: dict[str, _Log] = {}
         self._blobs: dict[str, bytes] = {}
-        self._values: dict[str, str] = {}
+        self._values: dict[str, bytes] = {}
 
     async def append(
         self,
@@ -67,8 +70,15 @@ class MemoryStore:
         index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
     ) -> int:
-        log, times = self._find_log(session), AppendTimes.of(time_ms, len(records))
-        lines = [*zip(times.each, map(_encode, records), strict=True)]
+        log, count = self._find_log(session), len(records)
+        is_one_time = isinstance(time_ms, int)
+        times = AppendTimes([time_ms] * count, time_ms, time_ms) if is_one_time else AppendTimes.of(time_ms, count)
+        encoded = [*map(encode_json, records[:ENCODED_AT_ONCE])]
+        for start in range(ENCODED_AT_ONCE, count, ENCODED_AT_ONCE):
+            await asyncio.sleep(0)
+            encoded += map(encode_json, records[start : start + ENCODED_AT_ONCE])
+            log = self._find_log(session)
+        lines = [*zip(times.each, encoded, strict=True)]
         length = len(log.records) if log else 0
         if length != after:
             raise SequenceConflictError(session, expected=after, actual=length)
@@ -97,7 +107,7 @@ class MemoryStore:
         dropped: Sequence[str] = (),
     ) -> int:
         check_session_id(session)
-        lines = {position: _encode(record) for position, record in records.items()}
+        lines = {position: encode_json(record) for position, record in records.items()}
         length = await self.append(session, [tombstone], after=after, time_ms=time_ms, index=index, blobs=blobs)
         log = self._logs[session]
         for position, line in lines.items():
@@ -194,7 +204,7 @@ class MemoryStore:
         return log.snapshot if log else None
 
     async def put_value(self, key: str, value: JsonRecord) -> None:
-        self._values[key] = _encode(value)
+        self._values[key] = encode_json(value)
 
     async def get_value(self, key: str) -> JsonRecord | None:
         return json.loads(self._values[key]) if key in self._values else None

@@ -3,7 +3,7 @@
 Each event loop that uses the store has a few connections of its own. Appends that wait at the same time are written in
 one statement, and each has its own result. When a connection is lost, the call that noticed raises and the next call
 connects again. An append whose connection is lost may have been committed, so it checks that first. A search adds up
-PostgreSQL's own rank of each term, weighted by how rare the term is. Needs the extra `holdfast[postgres]`.
+PostgreSQL's own rank of each term, weighted by how rare the term is. Needs the extra `postgres`.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
+from holdfast.core.conversation.json_values import encode_json
 from holdfast.errors import (
     MissingBlobError,
     SequenceConflictError,
@@ -38,7 +39,6 @@ from holdfast.stores.encoding import (
     compress,
     decode_record,
     decompress,
-    encode_record,
     pack_record,
     sha256_hex,
     unpack_records,
@@ -115,7 +115,7 @@ SEARCH_MANY = """
 """
 """Parameters: the terms, the weight of each and whether it is rare; how many messages each rare term selects, and how
 many of the newest sessions are read for the others; a limit."""
-MANY_MESSAGES = 50_000
+MANY_MESSAGES = 10_000
 """From how many messages on a search of all sessions does not rank every message that holds a common word."""
 RARE_WORD_MESSAGES, MAX_RARE_MESSAGES, NEWEST_SESSIONS = 1_000, 2_000, 200
 SESSION_VALUES = f"""
@@ -337,13 +337,14 @@ class PostgresStore:
     async def sessions(
         self, *, prefix: str = "", before: tuple[int, str] | None = None, limit: int = 50
     ) -> list[SessionInfo]:
+        # A condition that is left out lets the index begin where the page does.
+        after = "" if before is None else 'AND (updated_ms, id COLLATE "C") < (%s::bigint, %s::text COLLATE "C") '
         query = (
-            "SELECT id, name, length, created_ms, updated_ms FROM holdfast.sessions WHERE starts_with(id, %s) "
-            'AND (%s::bigint IS NULL OR (updated_ms, id COLLATE "C") < (%s::bigint, %s::text COLLATE "C")) '
-            'ORDER BY updated_ms DESC, id COLLATE "C" DESC LIMIT %s'
+            "SELECT id, name, length, created_ms, updated_ms FROM holdfast.sessions WHERE starts_with(id, %s) "  # noqa: S608 - ours
+            + after
+            + 'ORDER BY updated_ms DESC, id COLLATE "C" DESC LIMIT %s'
         )
-        time_ms, name = before or (None, None)
-        return [SessionInfo(*row) for row in await self._rows(query, (prefix, time_ms, time_ms, name, limit))]
+        return [SessionInfo(*row) for row in await self._rows(query, (prefix, *(before or ()), limit))]
 
     async def rename(self, session: str, name: str) -> None:
         check_session_id(session)
@@ -393,7 +394,7 @@ class PostgresStore:
             "INSERT INTO holdfast.facts (key, value) VALUES (%s, %s) "
             "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
         )
-        await self._execute(insert, (key, encode_record(value)))
+        await self._execute(insert, (key, encode_json(value)))
 
     async def get_value(self, key: str) -> JsonRecord | None:
         rows = await self._rows("SELECT value FROM holdfast.facts WHERE key = %s", (key,))

@@ -34,11 +34,12 @@ from holdfast.apps.settings.models import (
 from holdfast.apps.settings.paths import display_path
 from holdfast.apps.settings.settings import Settings
 from holdfast.counters.models import describe_unknown_model
-from holdfast.errors import HoldfastError, redact_text
+from holdfast.distribution import DISTRIBUTION_NAME, install_command
+from holdfast.errors import HoldfastError, SettingsError, redact_text
 from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
-from holdfast.models.base import SummaryPrompt
+from holdfast.models.base import SummaryPrompt, is_embedded
 from holdfast.models.embedded.server import EmbeddedSummarizer
-from holdfast.models.embedded.weights import SMOLLM2, cache_folder, cached_weights
+from holdfast.models.embedded.weights import SMOLLM2, cache_folder, cached_weights, weights_file
 from holdfast.models.open import open_summarizer
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
@@ -103,11 +104,11 @@ def _check_versions() -> Iterator[DoctorFinding]:
     yield DoctorFinding(
         "ok", "python", f"{platform.python_version()} on {machine}, {display_path(Path(sys.executable))}"
     )
-    found = {name: _package_version(name) for name in ("holdfast", *CHECKED_PACKAGES)}
+    found = {name: _package_version(name) for name in (DISTRIBUTION_NAME, *CHECKED_PACKAGES)}
     installed = ", ".join(f"{name} {number}" for name, number in found.items() if number)
     missing = ", ".join(name for name, number in found.items() if not number)
     if found["splintr-rs"] is None:
-        yield DoctorFinding("fail", "packages", "splintr-rs is not installed", "pip install . in Holdfast's folder")
+        yield DoctorFinding("fail", "packages", "splintr-rs is not installed", install_command())
     yield DoctorFinding("ok", "packages", installed + (f" (not installed: {missing})" if missing else ""))
 
 
@@ -138,8 +139,8 @@ def _check_settings(settings: Settings) -> Iterator[DoctorFinding]:
 def _check_model(settings: Settings) -> Iterator[DoctorFinding]:
     """Yield whether the model can be called, as far as that can be checked without a call."""
     model = settings.model
-    if model == EMBEDDED:
-        yield from _check_embedded()
+    if is_embedded(model):
+        yield from _check_embedded() if model == EMBEDDED else _check_weights_file(model)
     elif model.startswith(("http://", "https://")):
         yield from _check_package(model, "httpx", "http")
     else:
@@ -150,6 +151,14 @@ def _check_model(settings: Settings) -> Iterator[DoctorFinding]:
     if model == EMBEDDED and (providers := available_providers(os.environ)):
         said = f"there are keys for {', '.join(providers)}, which are not used"
         yield DoctorFinding("ok", "model", said, f"to use one: holdfast config model {providers[0]}:NAME")
+
+
+def _check_weights_file(model: str) -> Iterator[DoctorFinding]:
+    """Yield whether the file of a local model is one."""
+    try:
+        yield DoctorFinding("ok", "model", f"{weights_file(model)} is a GGUF file")
+    except SettingsError as error:
+        yield DoctorFinding("fail", "model", error.problem, "check the path in the setting `model`")
 
 
 def _check_named_model(settings: Settings) -> Iterator[DoctorFinding]:
@@ -181,7 +190,7 @@ def _check_embedded() -> Iterator[DoctorFinding]:
             "fail",
             "model",
             "the engine of the embedded model is not installed",
-            "pip install '.[embedded]' in Holdfast's folder",
+            install_command("embedded"),
         )
     if path := cached_weights():
         yield DoctorFinding("ok", "model", f"embedded, weights in {display_path(path)}")
@@ -192,9 +201,7 @@ def _check_embedded() -> Iterator[DoctorFinding]:
 
 def _check_package(model: str, module: str, extra: str) -> Iterator[DoctorFinding]:
     if find_spec(module) is None:
-        yield DoctorFinding(
-            "fail", "model", f"{model} needs the package {module}", f"pip install '.[{extra}]' in Holdfast's folder"
-        )
+        yield DoctorFinding("fail", "model", f"{model} needs the package {module}", install_command(extra))
     else:
         yield DoctorFinding("ok", "model", model)
 
@@ -295,7 +302,7 @@ def _check_clock() -> Iterator[DoctorFinding]:
 
 
 def _check_disk(settings: Settings) -> Iterator[DoctorFinding]:
-    folders = [settings.paths.data_folder, *([cache_folder()] if settings.model == EMBEDDED else [])]
+    folders = [settings.paths.data_folder, *([cache_folder()] if is_embedded(settings.model) else [])]
     disks = {folder.stat().st_dev: folder for folder in map(_existing_folder, reversed(folders))}
     for folder in disks.values():
         free = shutil.disk_usage(folder).free

@@ -169,9 +169,9 @@ def _check_span(event: log.CompactionCompleted, length: int, compactions: tuple[
             raise MalformedInputError(event.KIND, f"{cut}, which an earlier compaction replaced")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Context:
-    """The messages of a history up to a length, in one version, as one scope sees them."""
+    """The messages of a history up to a length, in one version, as one scope sees them. Nobody changes one."""
 
     entries: MessageCache
     message_scopes: Sequence[str]

@@ -10,9 +10,9 @@ from holdfast.core.history import events as log
 from holdfast.dataclass import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestExtras:
-    """System text and tools, which a request carries outside the messages."""
+    """System text and tools, which a request carries outside the messages. Nobody changes them."""
 
     system: str = ""
     tools: tuple[Mapping[str, object], ...] = ()

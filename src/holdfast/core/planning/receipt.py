@@ -13,9 +13,9 @@ from holdfast.dataclass import dataclass
 from holdfast.text import pluralize
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class View:
-    """The messages that the model will see, each with its position in the history."""
+    """The messages that the model will see, each with its position in the history. Nobody changes one."""
 
     entries: list[Entry]
     tokens: int

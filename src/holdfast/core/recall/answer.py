@@ -36,7 +36,7 @@ _LINE_LIKE = lazy_pattern(
     rf"|#\d\S*+ has )|{re.escape(IDENTIFIERS_HEADING)})"
 )
 """A line that could be mistaken for one of the lines around the excerpts."""
-YEAR_CHARS, DAY_CHARS = len("2026-"), len("2026-01-31")
+DAY_CHARS = len("2026-01-31")
 ANSWER_FRAME_TOKENS = 28
 """Reserved for the first line and for the hint on how to ask for more, without the text of the query."""
 MAX_TOKENS_HINT_TOKENS = 8
@@ -95,14 +95,13 @@ class Excerpt:
         return self.start == 0 and self.stop == self.total
 
     def with_heading(self, before: "Excerpt | None", mark: str) -> str:
-        """Return the text under its heading, which omits the parts of the date that the excerpt before has too."""
+        """Return the text under its heading, which omits the date if the excerpt before has the same."""
         day, known_day = self.time[:DAY_CHARS], before.time[:DAY_CHARS] if before else ""
-        has_known_year = day[:YEAR_CHARS] == known_day[:YEAR_CHARS]
         pieces = [
             f"{self.ref}{mark}",
             self.speaker_label,
             neutralize(self.tool, "name"),
-            "" if day == known_day else day[YEAR_CHARS if has_known_year else 0 :],
+            "" if day == known_day else day,
             f"lines {self.lines}," if self.lines else "",
             "" if self.is_whole else f"characters {self.start}-{self.stop} of {self.total}",
         ]

