@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pexpect
@@ -110,10 +111,8 @@ class TerminalRecording:
         """Wait until nothing has changed for a while."""
         shown, since = None, time.monotonic()
         while time.monotonic() - since < seconds:
-            try:
+            with suppress(pexpect.TIMEOUT):
                 self._stream.feed(self._child.read_nonblocking(65_536, timeout=0.2))
-            except pexpect.TIMEOUT:
-                pass
             if list(self.screen.display) != shown:
                 shown, since = list(self.screen.display), time.monotonic()
 
@@ -123,7 +122,9 @@ class TerminalRecording:
 
     def close(self) -> None:
         """Leave."""
-        self._child.close(force=True)
+        self._child.send("\x04")
+        self._child.expect(pexpect.EOF)
+        self._child.close()
 
 
 def render_svg(screen: pyte.Screen) -> str:
