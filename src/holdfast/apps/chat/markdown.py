@@ -143,7 +143,7 @@ class MarkdownRenderer:
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
 _LIST_LINE = re.compile(r"^\s*([-*+]|\d{1,9}[.)])\s|^\s+\S")
 """A line of a list, or one that is indented and may belong to one."""
-MAX_BLOCK_CHARS = 4_000
+MAX_BLOCK_CHARS = 1_500
 """A longer block is finished in parts: rendering it with each new piece would take ever longer."""
 
 
