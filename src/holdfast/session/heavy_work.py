@@ -1,8 +1,9 @@
-"""Long work away from the event loop: counting tokens, and planning a request from a long history.
+"""Long work away from the event loop: counting tokens, planning a request from a long history, recording long input.
 
 The tokenizer takes two microseconds a token and releases the interpreter's lock. Planning does not release it, but a
-thread hands it over every few milliseconds, so the loop goes on either way. There is one thread for each of the two:
-several tokenizers, or several plans, would take longer at once than one after the other.
+thread hands it over every few milliseconds, so the loop goes on either way. There is one thread for each of the three:
+several tokenizers, or several plans, would take longer at once than one after the other, and a message that is recorded
+must not wait for the plans of other sessions.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ async def count_messages(messages: Sequence[Message], counter: Counter) -> None:
     if len(messages) <= MAX_INLINE_MESSAGES:
         sizes = [*map(message_bytes, messages)]
     else:
-        sizes = await plan_in_thread(lambda: [*map(message_bytes, messages)])
+        sizes = await _run_in("counting", lambda: [*map(message_bytes, messages)])
     total = sum(sizes)
     is_short = total <= MAX_INLINE_BYTES
     counted = _counted_bytes.get(counter.name, 0)
@@ -62,6 +63,11 @@ async def count_messages(messages: Sequence[Message], counter: Counter) -> None:
 async def plan_in_thread(action: Callable[[], T]) -> T:
     """Return the result of an action on a history whose lock the caller holds."""
     return await _run_in("planning", action)
+
+
+async def record_in_thread(action: Callable[[], T]) -> T:
+    """Return the result of an action that is part of recording, which waits for no plan of another session."""
+    return await _run_in("recording", action)
 
 
 async def _run_in(thread: str, action: Callable[[], T]) -> T:
