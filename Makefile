@@ -6,7 +6,7 @@ STAMP  := $(VENV)/installed
 PROGRAMS := $(VENV)/installed-programs
 DOCS   := $(VENV)/installed-docs
 
-.PHONY: help setup chat view docs release-check test suite coverage test-model lint ruff types check format bench bench-peers clients imports examples browser scale lab-report checklist crash torture torture-long demo clean
+.PHONY: help setup chat view docs release-check test suite coverage test-model lint ruff types check format bench bench-peers clients mcp-clients imports examples browser scale lab-report checklist crash torture torture-long demo clean
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -128,6 +128,9 @@ view: $(PROGRAMS)  ## Open the stored sessions in a browser; ARGS='--from claude
 
 clients: $(STAMP)  ## Real coding agents through the gateway to an upstream double; HOLDFAST_CLIENTS=FOLDER has them, ONLY=codex,pi, ROUND=budget or kill
 	@$(BIN)/python -m benchmarks.clients $(if $(ONLY),--only $(ONLY)) $(if $(ROUND),--round $(ROUND))
+
+mcp-clients: $(STAMP)  ## Claude Code and Codex recall over MCP at the gateway's port; HOLDFAST_CLIENTS=FOLDER, ONLY=codex
+	@$(BIN)/python -m benchmarks.clients.mcp_http $(if $(ONLY),--only $(ONLY))
 
 imports: $(STAMP)  ## Import what real coding agents wrote, and compare; Codex recalls it over MCP; HOLDFAST_CLIENTS=FOLDER, ONLY=codex,pi
 	@$(BIN)/python -m benchmarks.clients.imports $(if $(ONLY),--only $(ONLY))

@@ -304,7 +304,11 @@ class Conversation:
         return await self._engine.requested.compact(options, trigger, check_text("focus", focus))
 
     def compact_tool(self, *, scope: str | OwnScope = OWN_SCOPE) -> ModelTool:
-        """Return the tool with which a model requests a compaction itself, in the middle of its work."""
+        """Return the tool with which a model requests a compaction itself, in the middle of its work.
+
+        A `note` among the arguments is the model's note to itself. Record the call before you run it: the ledger keeps
+        its note, also when later compactions cover the call.
+        """
         named = self._resolve_scope(scope)
 
         async def call(arguments: Mapping[str, object]) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from holdfast.apps.cli.config import settings_for
 from holdfast.apps.cli.output import print_result, warn
+from holdfast.apps.settings.build import memory_from
 from holdfast.apps.settings.policies import load_policy_file
 from holdfast.apps.settings.settings import Settings
 from holdfast.core.planning.policy import PRESETS, Policy
@@ -52,6 +53,7 @@ async def run_gateway(args: argparse.Namespace, store: Store) -> int:
         summarizer=_summarizer(settings),
         payment=cast("Payment", settings.gateway_summaries),
         offers_recall=settings.gateway_recall,
+        memory=memory_from(settings),
         upstreams=_named(
             [*settings.gateway_upstreams, *args.upstream], "--upstream", "NAME=URL", "openai=http://127.0.0.1:8000/v1"
         ),
