@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 PROGRAMS := $(VENV)/installed-programs
 
-.PHONY: help setup chat view test suite coverage test-model lint ruff types check format bench bench-peers clients mcp-clients imports examples browser scale lab-report checklist crash torture torture-long demo clean
+.PHONY: help setup chat view test suite coverage test-model lint ruff types check format bench bench-peers clients mcp-clients typescript imports examples browser scale lab-report checklist crash torture torture-long demo clean
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -118,6 +118,11 @@ clients: $(STAMP)  ## Real coding agents through the gateway to an upstream doub
 
 mcp-clients: $(STAMP)  ## Claude Code and Codex recall over MCP at the gateway's port; HOLDFAST_CLIENTS=FOLDER, ONLY=codex
 	@$(BIN)/python -m benchmarks.clients.mcp_http $(if $(ONLY),--only $(ONLY))
+
+typescript: $(STAMP)  ## The example in TypeScript, compiled with npm's compiler and run by Node against a gateway
+	@command -v npm >/dev/null 2>&1 || { echo "make typescript needs Node and npm" >&2; exit 2; }
+	@npm install --silent --no-audit --no-fund --prefix $(VENV)/typescript typescript@5 @types/node@20
+	@HOLDFAST_TYPESCRIPT=$(VENV)/typescript $(BIN)/python -m pytest tests/gateway/test_typescript.py
 
 imports: $(STAMP)  ## Import what real coding agents wrote, and compare; Codex recalls it over MCP; HOLDFAST_CLIENTS=FOLDER, ONLY=codex,pi
 	@$(BIN)/python -m benchmarks.clients.imports $(if $(ONLY),--only $(ONLY))
