@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 PROGRAMS := $(VENV)/installed-programs
 
-.PHONY: help setup chat view test suite coverage test-model lint ruff types check format bench bench-peers clients mcp-clients typescript imports examples browser scale lab-report checklist crash torture torture-long demo clean
+.PHONY: help setup chat view test suite coverage test-model lint ruff types check format bench bench-peers bench-gateways clients mcp-clients typescript imports examples browser scale lab-report checklist crash torture torture-long demo clean
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -109,6 +109,9 @@ bench: $(STAMP)  ## Speed compared with peers; WORKLOADS='a.jsonl b.jsonl' adds 
 
 bench-peers: $(STAMP)  ## Compare with all peers, each in its own environment, and write benchmarks/RESULTS.md; PEERS='langchain agno'
 	@$(BIN)/python -m benchmarks.beside $(PEERS) $(if $(PARTS),--only $(PARTS)) $(if $(JSON),--json $(JSON))
+
+bench-gateways: $(STAMP)  ## Recorded coding sessions through our gateway, LiteLLM and headroom; writes RESULTS.md; WORKLOADS='a.jsonl'
+	@$(BIN)/python -m benchmarks.gateways $(WORKLOADS)
 
 view: $(PROGRAMS)  ## Open the stored sessions in a browser; ARGS='--from claude-code'
 	@$(BIN)/holdfast view $(ARGS)
