@@ -4,8 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 PROGRAMS := $(VENV)/installed-programs
+DOCS   := $(VENV)/installed-docs
 
-.PHONY: help setup chat view test suite coverage test-model lint ruff types check format bench bench-peers clients imports examples browser scale lab-report checklist crash torture torture-long demo clean
+.PHONY: help setup chat view docs release-check test suite coverage test-model lint ruff types check format bench bench-peers clients mcp-clients imports examples browser scale lab-report checklist crash torture torture-long demo clean
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -26,6 +27,10 @@ $(PROGRAMS): pyproject.toml constraints.txt
 	@echo "setting up .venv, once" >&2
 	$(call install,programs)
 	@touch $(PROGRAMS)
+
+$(DOCS): pyproject.toml constraints.txt
+	$(call install,docs)
+	@touch $(STAMP) $(PROGRAMS) $(DOCS)
 
 chat: $(PROGRAMS)  ## Talk to a model; without a key or an account it is a small one on this machine. ARGS='--resume'
 	@$(BIN)/holdfast chat $(ARGS)
@@ -62,8 +67,16 @@ format: $(STAMP)  ## Format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-checklist: $(STAMP)  ## List every behavior of the four systems with the tests that prove it; writes docs/checklist.md
+checklist: $(STAMP)  ## List every behavior of the four systems with the tests that prove it; writes docs/maintainers/checklist.md
 	@$(BIN)/python -m scripts.checklist
+
+docs: $(DOCS)  ## Build the documentation into build/docs; a warning, or a link that leads nowhere, is an error
+	@$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/docs
+	@echo "build/docs/index.html"
+
+# An installed copy is tried from the outside, so only its builder comes from .venv. PYTHONS='python3.11 python3.13'
+release-check: $(STAMP)  ## Build wheel and sdist; install and try both in fresh environments; PYTHONS='python3.11 python3.13'
+	@$(BIN)/python -m scripts.release_check $(PYTHONS)
 
 crash: $(STAMP)  ## Kill a process that writes, and one that compacts, a thousand times; look for every acknowledged message
 	@HOLDFAST_KILLS=$(or $(KILLS),1000) $(BIN)/python -m pytest -n auto tests/session/test_crash.py tests/session/test_killed_compaction.py
@@ -90,7 +103,7 @@ browser: $(STAMP)  ## The viewer in a real Chromium, with the screenshots of the
 	@command -v chromium chromium-browser google-chrome >/dev/null 2>&1 \
 	  || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null 2>&1 && apt-get install -y chromium fonts-inter fonts-noto-cjk fonts-noto-color-emoji; } \
 	  || { echo "make browser needs Chromium: install your system's package, such as apt-get install chromium" >&2; exit 2; }
-	@HOLDFAST_BROWSER="$$(command -v chromium chromium-browser google-chrome | head -1)" HOLDFAST_SCREENSHOTS=docs \
+	@HOLDFAST_BROWSER="$$(command -v chromium chromium-browser google-chrome | head -1)" HOLDFAST_SCREENSHOTS=docs/images \
 	  $(BIN)/python -m pytest tests/browser $(ONLY)
 
 # PgBouncer is the system's own: Debian's package, installed here where root may, else named.
@@ -115,6 +128,9 @@ view: $(PROGRAMS)  ## Open the stored sessions in a browser; ARGS='--from claude
 
 clients: $(STAMP)  ## Real coding agents through the gateway to an upstream double; HOLDFAST_CLIENTS=FOLDER has them, ONLY=codex,pi, ROUND=budget or kill
 	@$(BIN)/python -m benchmarks.clients $(if $(ONLY),--only $(ONLY)) $(if $(ROUND),--round $(ROUND))
+
+mcp-clients: $(STAMP)  ## Claude Code and Codex recall over MCP at the gateway's port; HOLDFAST_CLIENTS=FOLDER, ONLY=codex
+	@$(BIN)/python -m benchmarks.clients.mcp_http $(if $(ONLY),--only $(ONLY))
 
 imports: $(STAMP)  ## Import what real coding agents wrote, and compare; Codex recalls it over MCP; HOLDFAST_CLIENTS=FOLDER, ONLY=codex,pi
 	@$(BIN)/python -m benchmarks.clients.imports $(if $(ONLY),--only $(ONLY))

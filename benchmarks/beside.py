@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from benchmarks import imports, loop, needles, prepare
 from benchmarks.peers import ROOT, Peer, PeerError, choose_peers
 from benchmarks.reporting import print_progress, save_figures
 from benchmarks.store import size
+from holdfast import __version__
 
 RESULTS = ROOT / "benchmarks/RESULTS.md"
 SIZES, BUDGET, REPEATS, SECONDS = [100, 1_000, 4_000], 16_000, 7, 4.0
@@ -83,7 +83,7 @@ def _cpu_lines() -> list[str]:
 
 def render_document(figures: dict[str, Any], peers: Sequence[Peer], machine_text: str) -> str:
     """Return the whole report."""
-    versions = [f"Holdfast {version('holdfast')}", *(", ".join(peer.packages) for peer in peers if peer.packages)]
+    versions = [f"Holdfast {__version__}", *(", ".join(peer.packages) for peer in peers if peer.packages)]
     day = f"{datetime.now(UTC):%Y-%m-%d}"
     pieces = [
         "# Comparison with peers",

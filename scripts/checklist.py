@@ -3,13 +3,14 @@
 python -m scripts.checklist
 
 tests/checklist.toml has the behaviors, one line for each id. A test that proves one carries its id as a mark, so the
-command only collects the suite and runs no test. It writes the tables of docs/checklist.md from both and leaves the
-rest of the page. It fails for an id that no test carries, a mark that is no id, and a documented id whose page does not
-have the named heading.
+command only collects the suite and runs no test. It writes the tables of docs/maintainers/checklist.md from both and
+leaves the rest of the page. It fails for an id that no test carries, a mark that is no id, and a documented id whose
+page does not have the named heading.
 """
 
 import contextlib
 import io
+import os
 import re
 import sys
 import tomllib
@@ -21,7 +22,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "tests" / "checklist.toml"
-TARGET = ROOT / "docs" / "checklist.md"
+TARGET = ROOT / "docs" / "maintainers" / "checklist.md"
 BLOCK = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 Proofs = Mapping[str, list[str]]
@@ -112,10 +113,11 @@ def render_tables(listed: Checklist, proofs: Proofs) -> str:
 def evidence_links(one: str, listed: Checklist, proofs: Proofs) -> Iterator[str]:
     """Yield the links to the proofs of an id."""
     if said := listed.documented.get(one):
-        yield f"*documented:* [{said['page']}](../{said['page']}); {said['reason']}"
+        page = os.path.relpath(said["page"], TARGET.parent.relative_to(ROOT))
+        yield f"*documented:* [{said['page']}]({page}); {said['reason']}"
     for test in proofs.get(one, ()):
         path, _, name = test.partition("::")
-        yield f"[`{name}`](../tests/{path})"
+        yield f"[`{name}`](../../tests/{path})"
 
 
 def collect_proofs() -> dict[str, list[str]]:

@@ -45,7 +45,7 @@ def problem_of(extra: str, folder: Path) -> str:
     module, example = EXAMPLES[extra]
     install(python, "")
     bare = run([python, "-c", f"import {module}"], folder)
-    if bare.returncode == 0 or f".[{extra}]" not in bare.stderr:
+    if bare.returncode == 0 or f"holdfast-context[{extra}]" not in bare.stderr:
         return f"without the extra, the error does not name it: {bare.stderr[-500:]}"
     install(python, extra)
     done = run([python, ROOT / example], folder)

@@ -1,6 +1,6 @@
-"""Records a chat with the embedded model in a small terminal window and draws the last screen: docs/chat.svg.
+"""Records a chat with the embedded model in a small terminal window and draws the last screen: docs/images/chat.svg.
 
-python scripts/record_chat.py docs/chat.svg
+python scripts/record_chat.py docs/images/chat.svg
 """
 
 import argparse

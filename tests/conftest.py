@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from multiprocessing.forkserver import _forkserver
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from holdfast.apps.settings.schema import SETTING_DECLARATIONS
 from holdfast.errors import ModelError
 from holdfast.models.embedded.weights import fetch_weights
+from tests.shallow_model import write_shallow_model
 
 # A share of what `make torture` does by the million; --hypothesis-profile=long takes twenty times as many.
 settings.register_profile("suite", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
@@ -35,6 +37,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[COLLECTED] = list(items)
 
 
+def pytest_unconfigure() -> None:
+    """End the server that forks programs, if one was started: it writes what was measured of it when it ends."""
+    _forkserver._stop()  # pyright: ignore[reportAttributeAccessIssue]
+
+
 @pytest.fixture(scope="session")
 def collected(pytestconfig: pytest.Config) -> list[pytest.Item]:
     """Return every test of this run, those that are not to be run too."""
@@ -48,3 +55,11 @@ def weights() -> Path:
         return asyncio.run(fetch_weights())
     except ModelError as error:
         pytest.skip(f"the embedded model's weights cannot be had here: {error}")
+
+
+@pytest.fixture(scope="session")
+def shallow_weights(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return weights of its first layers: for tests of the server, to which it does not matter what the model says."""
+    path = tmp_path_factory.mktemp("model") / "shallow.gguf"
+    write_shallow_model(weights, path)
+    return path

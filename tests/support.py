@@ -122,7 +122,7 @@ ROOT = Path(__file__).parent.parent
 
 def run_page(name: str) -> None:
     """Run the code of an adapter's page from top to bottom."""
-    page, names = ROOT / "docs" / "adapters" / f"{name}.md", dict[str, object]()
+    page, names = ROOT / "docs" / "frameworks" / f"{name}.md", dict[str, object]()
     for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
         exec(compile(block, str(page), "exec"), names)  # noqa: S102
 

@@ -17,8 +17,8 @@ PACKAGE = SOURCE / "holdfast"
 LAYERS = (
     {"blocking", "compaction", "delegation", "gateway", "jobs", "lab", "memory", "recall", "settings", "storage"},
     {"apps.cli"},
-    {"apps.chat", "apps.gateway", "apps.mcp"},
-    {"apps.viewer"},
+    {"apps.chat", "apps.gateway"},
+    {"apps.mcp", "apps.viewer"},
     {"apps.jobs", "apps.lab", "apps.serving"},
     {"apps.settings"},
     {"adapters", "importers", "testing", "bare_list"},
@@ -33,7 +33,7 @@ LAYERS = (
     {"core.schema"},
     {"errors"},
     {"redaction"},
-    {"text"},
+    {"text", "dataclass", "distribution"},
 )
 """From the top down: a package imports from the layers below its own, never from another package of the same layer."""
 PURE = (["core"], ["wire"])

@@ -44,13 +44,13 @@ def test_what_is_not_shown_is_named() -> None:
     listed = Checklist(
         systems={"X": "x"},
         requirements={"X-1": "it hums", "X-2": "it sings"},
-        documented={"X-2": {"page": "docs/seeds.md#no-such-heading", "reason": "r"}},
+        documented={"X-2": {"page": "docs/maintainers/seeds.md#no-such-heading", "reason": "r"}},
     )
 
     assert find_problems(listed, {"X-9": ["test_a.py::test_b"]}) == [
         "X-1: no test carries it: it hums",
         "X-9: is no id, but test_a.py::test_b carries it",
-        "X-2: docs/seeds.md#no-such-heading does not exist",
+        "X-2: docs/maintainers/seeds.md#no-such-heading does not exist",
     ]
 
 
@@ -67,7 +67,7 @@ def test_a_test_with_cases_counts_once(case: int, request: pytest.FixtureRequest
 
 UNIQUE = [
     [cell.strip() for cell in line.split("|")[1:-1]]
-    for line in (ROOT / "docs" / "unique.md").read_text(encoding="utf-8").splitlines()
+    for line in (ROOT / "docs" / "maintainers" / "unique.md").read_text(encoding="utf-8").splitlines()
     if re.match(r"\| \d", line)
 ]
 

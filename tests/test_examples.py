@@ -1,12 +1,15 @@
 """Examples and documents are run as they stand."""
 
+import json
 import re
 import runpy
 import shlex
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+from holdfast.apps.cli.main import main
 from holdfast.apps.cli.parser import COMMAND_GROUPS, parse_arguments
 from holdfast.apps.settings.sources import load_settings
 from tests.test_public_api import FACADES
@@ -14,11 +17,22 @@ from tests.test_seed_names import is_there
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-ADAPTER_PAGES = sorted((ROOT / "docs" / "adapters").glob("*.md"))
+ADAPTER_PAGES = [
+    ROOT / "docs" / "frameworks" / f"{name}.md"
+    for name in ("claude-agent-sdk", "google-adk", "langchain", "openai-agents")
+]
 """Their code, and the examples of the adapters, run in the tests of each adapter, which import its framework once."""
+PAGES = [
+    ROOT / "README.md",
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "_generated"),
+]
+DOCUMENTS = [page for page in PAGES if page not in ADAPTER_PAGES]
 ADAPTER_EXAMPLES = sorted((ROOT / "examples" / "adapters").glob("*.py"))
-PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def page_name(path: Path) -> str:
+    """Return the name of a page for the name of its test."""
+    return path.relative_to(ROOT).as_posix()
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -28,16 +42,47 @@ def test_an_example_runs_and_says_something(path: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_the_code_of_a_document_runs_from_top_to_bottom(path: Path) -> None:
+BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ANY_LINES = "(?s:.*?)"
+SETTINGS_PAGE = ROOT / "docs" / "reference" / "settings.md"
+"""Its commands are run by tests/app/test_documents.py, in a home and a project of its own."""
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=page_name)
+def test_the_code_of_a_document_runs_from_top_to_bottom(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_STORE", "sqlite:///tutorial.db")
     names: dict[str, object] = {}
-    for block in PYTHON_BLOCK.findall(path.read_text()):
-        exec(compile(block, str(path), "exec"), names)  # noqa: S102
+    for kind, block in BLOCK.findall(path.read_text()):
+        if kind == "python":
+            exec(compile(block, str(path), "exec"), names)  # noqa: S102
+        elif path != SETTINGS_PAGE:
+            assert_commands_print(block, capsys)
 
 
-@pytest.mark.parametrize(
-    "path", [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *DOCUMENTS, *ADAPTER_PAGES]
-)
+def assert_commands_print(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run the commands of a block and compare what they print with its lines; `…` stands for any lines."""
+    capsys.readouterr()
+    for command, expected in re.findall(r"^\$ holdfast (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
+        main(shlex.split(command))
+        lines = [ANY_LINES if line == "…" else f"{re.escape(line)}\n" for line in expected.splitlines()]
+        printed = capsys.readouterr().out
+        assert re.fullmatch("".join(lines), printed.rstrip("\n") + "\n"), printed
+
+
+WEB_LINK = re.compile(r"\]\((https?://[^)\s]+)\)")
+
+
+@pytest.mark.parametrize("path", [*ROOT.glob("*.md"), *PAGES], ids=page_name)
+def test_the_web_links_of_a_document_are_whole_and_lead_to_no_registry(path: Path) -> None:
+    for link in WEB_LINK.findall(path.read_text()):
+        parts = urlsplit(link)
+        assert (parts.scheme, "." in parts.netloc, "pypi" in parts.netloc) == ("https", True, False), link
+
+
+@pytest.mark.parametrize("path", [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *PAGES])
 def test_the_links_of_a_document_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)", path.read_text()):
         assert (path.parent / target).exists(), target
@@ -47,7 +92,7 @@ ENDED_MODELS = re.compile(r"claude-(?:sonnet|opus|haiku)-4[\w-]*|claude-3[\w-]*"
 """Models that have reached their end of life, or will soon."""
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, *EXAMPLES, *ADAPTER_PAGES, *ADAPTER_EXAMPLES], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*PAGES, *EXAMPLES, *ADAPTER_EXAMPLES], ids=page_name)
 def test_the_documentation_names_no_model_that_has_ended(path: Path) -> None:
     # The list of findings quotes what was wrong.
     assert path.name == "findings.md" or ENDED_MODELS.findall(path.read_text()) == []
@@ -58,13 +103,13 @@ MAPS = {"seeds.md", "unique.md", "decisions.md"}
 """Pages that say in which module something lives; a reader looks it up there and does not import it."""
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, *EXAMPLES, *ADAPTER_PAGES, *ADAPTER_EXAMPLES], ids=lambda path: path.name)
-def test_a_reader_is_shown_the_root_the_facades_the_test_kit_and_the_adapters_only(path: Path) -> None:
+@pytest.mark.parametrize("path", [*PAGES, *EXAMPLES, *ADAPTER_EXAMPLES], ids=page_name)
+def test_a_reader_is_shown_the_root_the_facades_the_errors_the_test_kit_and_the_adapters_only(path: Path) -> None:
     text = path.read_text()
     named = [] if path.name in MAPS else [name for span in SPAN.findall(text) for name in NAME.findall(span)]
     modules = {name.split(".")[1] for name in [*IMPORT.findall(text), *named] if "." in name}
 
-    assert modules - {*FACADES, "testing", "adapters", "toml", "db"} == set()
+    assert modules - {*FACADES, "errors", "testing", "adapters", "toml", "db"} == set()
 
 
 SHELL_BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -78,7 +123,7 @@ def commands_of(path: Path) -> list[list[str]]:
     return [command for command in words if command[:1] in (["holdfast"], ["make"])]
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, *ADAPTER_PAGES], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=page_name)
 def test_every_command_line_of_a_document_can_be_said(path: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for program, *arguments in commands_of(path):
@@ -93,7 +138,7 @@ NAME = re.compile(r"\bholdfast(?:\.\w+)+")
 TARGET = re.compile(r"\bmake ([a-z-]+)")
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, *ADAPTER_PAGES, *ROOT.glob("*.md")], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*PAGES, *ROOT.glob("*.md")], ids=page_name)
 def test_what_a_document_names_in_passing_is_there(path: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     spans = SPAN.findall(path.read_text())
@@ -105,7 +150,13 @@ def test_what_a_document_names_in_passing_is_there(path: Path) -> None:
     assert {target for span in spans for target in TARGET.findall(span)} - targets == set()
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=page_name)
+def test_the_json_of_a_document_is_json(path: Path) -> None:
+    for block in re.findall(r"^```json\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
+        json.loads(block)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=page_name)
 def test_the_settings_of_a_document_can_be_read(path: Path, tmp_path: Path) -> None:
     for number, block in enumerate(TOML_BLOCK.findall(path.read_text())):
         home = tmp_path / str(number)

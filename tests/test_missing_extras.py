@@ -38,9 +38,7 @@ def test_a_part_whose_packages_are_missing_names_the_extra_that_has_them(
         importlib.import_module(module)
 
     problem = failure.value.__cause__
-    assert str(failure.value) == (
-        f"{part} needs more packages ({problem}): pip install '.[{extra}]' in Holdfast's folder"
-    )
+    assert str(failure.value) == (f"{part} needs more packages ({problem}): pip install 'holdfast-context[{extra}]'")
     assert failure.value.extra == extra
     assert isinstance(failure.value, HoldfastError)
     assert isinstance(failure.value, ImportError)

@@ -1,7 +1,7 @@
 """What `holdfast` promises is there, documented, typed, and light to import."""
 
 import ast
-import importlib
+import importlib.metadata
 import inspect
 import pkgutil
 import subprocess
@@ -11,6 +11,7 @@ from typing import get_type_hints
 import pytest
 
 import holdfast
+from holdfast.distribution import DISTRIBUTION_NAME
 
 FACADES = ("blocking", "compaction", "delegation", "gateway", "jobs", "lab", "memory", "recall", "settings", "storage")
 STANDARD = (
@@ -92,3 +93,7 @@ def test_import_loads_no_third_party_package() -> None:
     answer = subprocess.run([sys.executable, "-c", STANDARD], capture_output=True, text=True, check=True)
 
     assert answer.stdout.strip() == "[]"
+
+
+def test_the_package_names_the_version_that_is_installed() -> None:
+    assert holdfast.__version__ == importlib.metadata.version(DISTRIBUTION_NAME)

@@ -16,14 +16,15 @@ PACKAGE = Path(holdfast.__file__).parent
 
 MAX_IDLE_FILES, MAX_IDLE_FUNCTIONS = 24, 120
 """What a request passes through that needs no change."""
-MAX_COMPACTION_FILES = 50
-"""What a request passes through that is compacted by a digest; the aim is 48 files."""
+MAX_COMPACTION_FILES = 48
+"""What a request passes through that is compacted by a digest."""
 
 
 async def traced(work: Callable[[], Awaitable[T]]) -> tuple[T, dict[str, list[str]]]:
     """Return the result of some work, and the functions of the package that it runs, by file.
 
-    A comprehension or a generator expression is part of the function in which it is written.
+    A comprehension or a generator expression is part of the function in which it is written. The comparison and the
+    hash that `dataclass` gives a class are nothing that a reader follows, whichever library writes them.
     """
     seen: set[CodeType] = set()
 
@@ -39,6 +40,8 @@ async def traced(work: Callable[[], Awaitable[T]]) -> tuple[T, dict[str, list[st
     functions: dict[str, list[str]] = {}
     for code in sorted(seen, key=lambda one: (one.co_filename, one.co_firstlineno)):
         path = Path(code.co_filename)
+        if path == PACKAGE / "dataclass.py":
+            continue
         if path.is_relative_to(PACKAGE) and not code.co_name.endswith(("comp>", "genexpr>")):
             functions.setdefault(str(path.relative_to(PACKAGE)), []).append(code.co_qualname)
     return result, functions

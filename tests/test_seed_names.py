@@ -1,4 +1,4 @@
-"""Whoever knows one of the four systems finds its names: docs/seeds.md is looked up, row by row."""
+"""Whoever knows one of the four systems finds its names: docs/maintainers/seeds.md is looked up, row by row."""
 
 import importlib
 import re
@@ -10,7 +10,7 @@ from holdfast.apps.cli.main import main
 from holdfast.apps.settings.schema import SETTING_DECLARATIONS
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "seeds.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "maintainers" / "seeds.md").read_text(encoding="utf-8")
 ROWS = [
     tuple(cell.strip() for cell in line.split("|")[1:3])
     for line in PAGE.splitlines()

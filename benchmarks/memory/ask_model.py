@@ -33,20 +33,10 @@ QUESTION = (
 )
 MAX_ANSWER_TOKENS, SAMPLES, SEED = 40, 4_000, 1
 AT_ONCE = 8
-MONTHS = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-]
+MONTHS = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
 _ISO_DATE = re.compile(r"\b(\d{4})-(\d\d)-(\d\d)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _FILLERS = frozenset({"a", "an", "the", "and"})

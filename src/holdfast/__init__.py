@@ -1,5 +1,7 @@
 """Long LLM conversations that fit the context window and lose nothing."""
 
+__version__ = "0.1.0"
+
 TYPE_CHECKING = False  # `typing` would cost a third of the import
 if TYPE_CHECKING:
     from holdfast.bare_list import govern

@@ -46,6 +46,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import ClassVar
 
+from holdfast.distribution import install_command
 from holdfast.redaction import redact_text
 
 FIRST_SERVER_STATUS = 500
@@ -122,7 +123,7 @@ class MissingExtraError(HoldfastError, ImportError):
     """Raised when packages of an optional part are not installed. Install the extra that the message names."""
 
     def __init__(self, part: str, extra: str, problem: str) -> None:
-        super().__init__(f"{part} needs more packages ({problem}): pip install '.[{extra}]' in Holdfast's folder")
+        super().__init__(f"{part} needs more packages ({problem}): {install_command(extra)}")
         self.extra = extra
 
 

@@ -1,4 +1,4 @@
-"""The gateway in a program of your own: an ASGI application, and what it can be told. It needs `holdfast[gateway]`."""
+"""The gateway in a program of your own: an ASGI application, and what it can be told. It needs the extra `gateway`."""
 
 from holdfast.apps.gateway.access import Access, KeyEntry, Keys, load_keys
 from holdfast.apps.gateway.app import close_gateway, gateway_app

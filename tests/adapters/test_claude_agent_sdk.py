@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("claude_agent_sdk", reason="its program takes 350 MB: pip install holdfast[claude-agent-sdk]")
+pytest.importorskip("claude_agent_sdk", reason="its program takes 350 MB: the extra claude-agent-sdk")
 
 from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, ResultMessage, query
 

@@ -20,8 +20,8 @@ in_one_loop = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def model(weights: Path) -> AsyncGenerator[OpenAIChatModel]:
-    async with EmbeddedServer(weights=weights, n_ctx=N_CTX) as server:
+async def model(shallow_weights: Path) -> AsyncGenerator[OpenAIChatModel]:
+    async with EmbeddedServer(weights=shallow_weights, n_ctx=N_CTX) as server:
         client = AsyncOpenAI(base_url=server.base_url, api_key=server.api_key, max_retries=0)
         yield OpenAIChatModel("embedded", provider=OpenAIProvider(openai_client=client))
         await client.close()

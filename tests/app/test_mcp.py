@@ -4,13 +4,12 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult, TextContent
 
 from holdfast import Session
-from holdfast.apps.mcp import ConversationReader, mcp_app, mcp_server
+from holdfast.apps.mcp import ConversationReader, mcp_server
 from holdfast.errors import StoreUnavailableError
 from holdfast.memory import DailyMemory
 from holdfast.stores.base import Store
@@ -144,20 +143,13 @@ async def test_a_client_starts_the_program_and_its_session_is_the_default(store:
     assert "the harbour code is KESTREL" in text
 
 
-async def test_the_same_tools_are_served_over_http_to_this_machine_only(store: Store) -> None:
-    app = mcp_app(store)
-    call = {
-        "jsonrpc": "2.0", "id": 1, "method": "tools/call",
-        "params": {"name": "sessions", "arguments": {"prefix": "8f"}},
-    }  # fmt: skip
-    headers = {"Accept": "application/json, text/event-stream"}
+async def test_an_owner_has_only_its_own_conversations_and_names_them_without_itself(store: Store) -> None:
+    async with Session.open("alice/boats", store=store) as session:
+        await session.record(TALK)
+    alice, nobody = ConversationReader(store, owner="alice/"), ConversationReader(store, owner="bob/")
 
-    async with app.router.lifespan_context(app):
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
-            answer = await client.post("/mcp", json=call, headers=headers)
-        async with httpx.AsyncClient(transport=transport, base_url="http://evil.example") as client:
-            refused = await client.post("/mcp", json=call, headers=headers)
-
-    assert answer.json()["result"]["content"][0]["text"] == "8f3a-boats · 5 events · Boats"
-    assert refused.status_code == 421
+    assert await alice.call("sessions", {}) == ("boats · 3 events", False)
+    assert (await alice.call("show", {"conversation": "boa"}))[0].startswith("[conversation boats, for reference only]")
+    assert (await alice.call("recall", {"conversation": "8f3a-boats", "query": "code"}))[1]
+    assert await nobody.call("sessions", {"prefix": "../alice"}) == ("There are no conversations.", False)
+    assert "the newest are: none" in (await nobody.call("recall", {"query": "code"}))[0]

@@ -21,6 +21,7 @@ EXAMPLES = {
     "gateway_upstreams": "['openai=http://elsewhere.example/v1']",
     "gateway_policies": "['mine=rules.toml']",
     "gateway_summaries": "'login'",
+    "gateway_recall": "true",
     "gateway_hosts": "['elsewhere.example']",
     "gateway_body_mb": "4_000",
     "gateway_connect_seconds": "1",

@@ -24,7 +24,7 @@ CHROMIUM_FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update",
 )  # fmt: skip
-SCREENSHOTS = Path(os.environ.get("HOLDFAST_SCREENSHOTS", "docs"))
+SCREENSHOTS = Path(os.environ.get("HOLDFAST_SCREENSHOTS", "docs/images"))
 WIDTH, HEIGHT, PICTURE_HEIGHT = 1_280, 860, 1_240
 PHONE = {"width": 390, "height": 844}
 MAX_NODES, MAX_HEAP_BYTES = 12_000, 60_000_000

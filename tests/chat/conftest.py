@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 import threading
 import time
 from collections import deque
@@ -18,9 +17,7 @@ import pytest
 
 from holdfast.testing.chat import JsonMessage
 from holdfast.testing.endpoint import ReceivedRequest, ResponsePiece, ScriptedEndpoint, text_stream
-
-HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
-TIMEOUT_SECONDS = 120
+from tests.programs import TIMEOUT_SECONDS, ForkedTerminal, open_terminal
 
 
 def messages_of(request: ReceivedRequest) -> list[JsonMessage]:
@@ -100,13 +97,10 @@ def served() -> Iterator[Served]:
 class Person:
     """A user who types, and reads the terminal."""
 
-    def __init__(self, arguments: Sequence[str], env: dict[str, str], folder: Path, rows: int, columns: int) -> None:
+    def __init__(self, child: "pexpect.spawn[bytes] | ForkedTerminal", rows: int, columns: int) -> None:
         self.screen = pyte.HistoryScreen(columns, rows, history=5_000)
         self._stream = pyte.ByteStream(self.screen)
-        self._child = pexpect.spawn(
-            HOLDFAST, list(arguments), env=env, cwd=str(folder), dimensions=(rows, columns), timeout=TIMEOUT_SECONDS
-        )
-        self._child.delaybeforesend = None
+        self._child = child
 
     def types(self, text: str) -> None:
         self._child.send(text)
@@ -198,9 +192,17 @@ def sit(tmp_path: Path, env: dict[str, str], served: Served) -> Iterator[Sit]:
     folder = tmp_path / "folder"
     folder.mkdir()
 
-    def down(*arguments: str, rows: int = 24, columns: int = 80, **more: str) -> Person:
+    def down(*arguments: str, rows: int = 24, columns: int = 80, is_fresh: bool = False, **more: str) -> Person:
         model = () if any(argument == "--model" for argument in arguments) else ("--model", served.model)
-        person = Person(["chat", *model, *arguments], {**env, **more}, folder, rows, columns)
+        child = open_terminal(
+            *("chat", *model, *arguments),
+            env={**env, **more},
+            folder=folder,
+            rows=rows,
+            columns=columns,
+            is_fresh=is_fresh,
+        )
+        person = Person(child, rows, columns)
         people.append(person)
         return person
 

@@ -29,7 +29,7 @@ def test_two_chats_in_one_conversation_see_what_the_other_has_said(sit: Sit, ser
 
 
 def test_an_answer_that_is_larger_than_the_window_is_shown_and_the_next_one_comes(sit: Sit, served: Served) -> None:
-    lines = "".join(f"line {number}: " + "salt water " * 9 + "\n" for number in range(8_000))
+    lines = "".join(f"line {number}: " + "salt water " * 9 + "\n" for number in range(2_000))
     served.script.append(text_stream(lines, "THE END"))
     person = sit("--budget", "8000")
 

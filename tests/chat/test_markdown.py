@@ -1,26 +1,19 @@
 """What a model writes as Markdown shows what it does, and cannot steer the terminal."""
 
-import io
 import re
 import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
-from holdfast.apps.chat.markdown import MarkdownPrinter
+from holdfast.apps.chat.markdown import MarkdownRenderer
 
 HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def printed(text: str) -> str:
-    printer = MarkdownPrinter(has_color=True)
-    printer._console = Console(file=io.StringIO(), force_terminal=True, width=200, color_system=None, highlight=False)
-    printer.print_markdown(text)
-    written = printer._console.file
-    assert isinstance(written, io.StringIO)
-    return written.getvalue()
+    return MarkdownRenderer(has_color=False).markdown(text, 200)
 
 
 def test_a_link_shows_the_address_that_it_opens() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.apps.chat.terminal_screen import split_finished_blocks
+from holdfast.apps.chat.markdown import split_finished_blocks
 
 
 @pytest.mark.parametrize(

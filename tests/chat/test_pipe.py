@@ -1,14 +1,14 @@
 """The chat without a terminal: text for pipes, events for programs."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from holdfast.testing.endpoint import http_response, text_stream, tool_call_stream
-from tests.chat.conftest import HOLDFAST, TIMEOUT_SECONDS, Served
+from tests.chat.conftest import Served
+from tests.programs import run_program
 
 
 @pytest.fixture
@@ -17,21 +17,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "folder"
 
 
-def ran(served: Served, env: dict[str, str], folder: Path, *arguments: str, said: str = "") -> tuple[int, str, str]:
+def ran(
+    served: Served, env: dict[str, str], folder: Path, *arguments: str, said: str = "", is_fresh: bool = False
+) -> tuple[int, str, str]:
     """Run the chat to its end, and return the exit code and what it wrote."""
-    command = [HOLDFAST, "chat", "--model", served.model, *arguments]
-    done = subprocess.run(
-        command, input=said, env=env, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
-    )
+    command = ("chat", "--model", served.model, *arguments)
+    done = run_program(*command, env=env, folder=folder, said=said, is_fresh=is_fresh)
     return done.returncode, done.stdout, done.stderr
 
 
 def test_a_question_on_standard_input_is_answered_once(served: Served, env: dict[str, str], folder: Path) -> None:
-    assert ran(served, env, folder, "-p", "--budget", "9000", said="What is a tide?\n") == (
-        0,
-        "you said: What is a tide?\n",
-        "",
-    )
+    answered = ran(served, env, folder, "-p", "--budget", "9000", said="What is a tide?\n", is_fresh=True)
+
+    assert answered == (0, "you said: What is a tide?\n", "")
     assert served.prompts == ["What is a tide?"]
 
 
@@ -139,7 +137,7 @@ def test_a_dotenv_file_of_the_working_folder_is_not_read(served: Served, env: di
     (folder / ".env").write_text("\n".join(lines))
     served.script += [text_stream("Hello.")]
 
-    code, out, err = ran(served, env, folder, "-p", "hello")
+    code, out, err = ran(served, env, folder, "-p", "hello", is_fresh=True)
 
     assert (code, out) == (0, "Hello.\n")
     assert "obeyed" not in err
@@ -160,12 +158,9 @@ def test_a_server_that_does_not_start_is_told_and_the_turn_goes_on(
 
 
 def test_no_provider_is_reached_and_no_account_is_needed_to_be_told_so(env: dict[str, str], folder: Path) -> None:
-    command = [HOLDFAST, "chat", "--model", "openai:gpt-5", "-p", "hello"]
     bare = {name: value for name, value in env.items() if "API_KEY" not in name}
 
-    done = subprocess.run(
-        command, env=bare, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
-    )
+    done = run_program("chat", "--model", "openai:gpt-5", "-p", "hello", env=bare, folder=folder)
 
     assert done.returncode == 1
     assert "OPENAI_API_KEY" in done.stderr

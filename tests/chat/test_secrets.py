@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.endpoint import http_response, text_stream, tool_call_stream
-from tests.chat.conftest import HOLDFAST, TIMEOUT_SECONDS, Served
+from tests.chat.conftest import Served
+from tests.programs import HOLDFAST, TIMEOUT_SECONDS, run_program
 
 ENVIRONMENT_KEY = "sk-proj-Env1ronment0Key7x9Q2"
 SETTINGS_KEY = "sk-proj-Sett1ngs0Key5m3W8zz"
@@ -39,16 +40,7 @@ def keyed(env: dict[str, str]) -> dict[str, str]:
 
 def ran(env: dict[str, str], folder: Path, *arguments: str, said: str = "") -> str:
     """Run the program to its end, and return its output."""
-    done = subprocess.run(
-        [HOLDFAST, *arguments],
-        input=said,
-        env=env,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
+    done = run_program(*arguments, env=env, folder=folder, said=said)
     return done.stdout + done.stderr
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.apps.chat.chat import Chat, ChatStatus
-from holdfast.apps.chat.terminal_screen import render_status_line
+from holdfast.apps.chat.chat import Activity, Chat, ChatStatus
+from holdfast.apps.chat.terminal_screen import render_activity, render_status_line
 from holdfast.apps.settings.sources import load_settings
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
@@ -40,7 +40,8 @@ def test_a_narrow_meter_still_says_how_full_it_is(width: int, shown: str) -> Non
 
 @pytest.mark.parametrize("width", range(80))
 def test_the_meter_fits_any_width(width: int) -> None:
-    assert len(render_status_line(STATUS, busy="starting the embedded model", queued=3, width=width)) <= width
+    assert len(render_status_line(STATUS, queued=3, width=width)) <= width
+    assert len(render_activity(Activity("starting the embedded model", 0.0), 3_723.0, width)) <= width
 
 
 async def test_the_meter_shows_what_will_be_sent_next_and_context_says_the_same_number(

@@ -15,7 +15,7 @@ EMPTY = "Exceeded maximum"
 
 def test_a_conversation_from_the_first_line_to_the_last(sit: Sit, served: Served) -> None:
     served.script.append(text_stream("Tabs are **not** spaces.\n\n", "Split on both."))
-    person = sit()
+    person = sit(is_fresh=True)
 
     person.sees("/help lists the commands", "tokens (0%)")
     person.says("Why does the parser fail?")
@@ -124,7 +124,7 @@ def test_a_prompt_that_could_not_be_sent_is_said_by_retry(sit: Sit, served: Serv
 
 def test_a_chat_that_is_told_to_end_leaves_the_terminal_as_it_was(sit: Sit, served: Served) -> None:
     served.script.append(tool_call_stream(("run_command", {"command": "sleep 303"})))
-    person = sit("--tools", "run")
+    person = sit("--tools", "run", is_fresh=True)
     person.says("Do it.")
     person.sees("[y] yes")
     person.says("y")

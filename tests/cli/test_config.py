@@ -2,11 +2,11 @@
 
 import json
 import tomllib
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from holdfast import __version__
 from holdfast.apps.cli.main import main
 from holdfast.apps.settings.schema import SETTING_DECLARATIONS
 from tests.cli.conftest import run
@@ -208,7 +208,7 @@ def test_an_agent_is_shown_as_a_line_of_words(home: Path, capsys: Captured) -> N
 
 def test_the_version_is_said(capsys: Captured) -> None:
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"holdfast {version('holdfast')}\n"
+    assert capsys.readouterr().out == f"holdfast {__version__}\n"
 
 
 def test_the_usage_of_sessions_says_that_nothing_more_need_be_said(capsys: Captured) -> None:

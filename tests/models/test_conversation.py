@@ -21,7 +21,8 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, system_message, user_message
 
 ASKED = int(os.environ.get("HOLDFAST_MODEL_TURNS", "0"))
-"""`make test-model` asks for 200 in a window of 2,048 tokens; the suite has as many as fill a smaller one once."""
+"""`make test-model` asks for 200 in a window of 2,048 tokens with the whole model; the suite has as many as fill a
+smaller one once."""
 TURNS, N_CTX, MAX_ANSWER = (ASKED, 2_048, 16) if ASKED else (8, 512, 8)
 STORY = (
     "The pilot boarded outside the breakwater, the wind was from the west and freshening, and two lines parted "
@@ -50,8 +51,8 @@ class Turn:
 
 
 @pytest_asyncio.fixture
-async def writer(weights: Path) -> AsyncGenerator[ChatSummarizer]:
-    async with EmbeddedServer(weights=weights, n_ctx=N_CTX) as server:
+async def writer(weights: Path, shallow_weights: Path) -> AsyncGenerator[ChatSummarizer]:
+    async with EmbeddedServer(weights=weights if ASKED else shallow_weights, n_ctx=N_CTX) as server:
         yield server.summarizer()
 
 

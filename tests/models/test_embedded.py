@@ -34,8 +34,8 @@ in_one_loop = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(weights: Path) -> AsyncGenerator[EmbeddedServer]:
-    async with EmbeddedServer(weights=weights, n_ctx=N_CTX) as running:
+async def server(shallow_weights: Path) -> AsyncGenerator[EmbeddedServer]:
+    async with EmbeddedServer(weights=shallow_weights, n_ctx=N_CTX) as running:
         yield running
 
 
@@ -153,6 +153,7 @@ async def test_a_cancelled_prompt_frees_the_server_for_the_next(server: Embedded
 
     answer = await asyncio.wait_for(server.summarizer().write(ask("Say hello.", tokens=1)), timeout=10)
 
+    assert task.cancelled()
     assert billed(answer.usage).output_tokens == 1
 
 

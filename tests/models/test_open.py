@@ -48,7 +48,7 @@ def test_what_is_not_installed_is_named_with_the_command(
     with pytest.raises(SettingsError) as raised:
         open_summarizer(name)
 
-    assert str(raised.value).endswith(f": pip install '.[{extra}]' in Holdfast's folder")
+    assert str(raised.value).endswith(f": pip install 'holdfast-context[{extra}]'")
 
 
 def test_a_summarizer_loads_no_library_before_its_first_call() -> None:

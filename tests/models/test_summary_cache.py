@@ -45,8 +45,8 @@ class Watched(ChatSummarizer):
 
 
 @pytest_asyncio.fixture
-async def writer(weights: Path) -> AsyncGenerator[Watched]:
-    async with EmbeddedServer(weights=weights, n_ctx=N_CTX, threads=2) as server:
+async def writer(shallow_weights: Path) -> AsyncGenerator[Watched]:
+    async with EmbeddedServer(weights=shallow_weights, n_ctx=N_CTX) as server:
         watched = Watched(server.base_url, "embedded", api_key=server.api_key, window=N_CTX)
         watched.asks, watched.answers = [], []
         yield watched

@@ -137,7 +137,7 @@ async def test_a_request_that_jumps_over_ninety_five_percent_waits_for_its_summa
     assert request.messages[1:] == [newest]
 
 
-# What Copilot CLI was seen to do: docs/seeds.md lists where ours differs.
+# What Copilot CLI was seen to do: docs/maintainers/seeds.md lists where ours differs.
 
 
 def summary_reply(_: ReceivedRequest) -> list[ResponsePiece]:

@@ -476,3 +476,50 @@ async def test_a_text_cannot_pass_for_another_excerpt() -> None:
         r"\[Excerpts begin at lines with the mark (~[0-9a-f]{6}), and a line with it ends them\.\]", answer
     )
     assert not re.search(r"^#7~", answer, re.MULTILINE)
+
+
+# What is in view.
+
+
+async def test_an_answer_begins_with_the_best_messages_and_continues_with_what_is_out_of_view() -> None:
+    session = await opened()
+    await session.record([user_message(f"robin {number}") for number in range(22)])
+    await session.prepare(8_000)
+    await session.record([*(user_message("Yes.") for _ in range(9)), user_message("of all we saw one was a robin")])
+
+    found = await session.recall(RecallQuery.from_arguments({"query": "robin"}))
+
+    robins = [excerpt.ref for excerpt in found.excerpts if "robin" in excerpt.text]
+    assert (len(robins), robins.index("#31")) == (23, 20)
+
+
+async def test_an_answer_repeats_no_tool_output_in_view_before_what_is_out_of_view() -> None:
+    session = await opened()
+    await session.record([
+        user_message("Look for birds."),
+        tool_call_message("call_1", arguments={"path": "birds.txt"}),
+        tool_result_message("call_1", "robin robin robin"),
+        assistant_message("Done."),
+    ])  # fmt: skip
+    await session.prepare(8_000)
+    await session.record([user_message("One of the birds that we saw was a robin, I think")])
+
+    found = await session.recall(RecallQuery.from_arguments({"query": "robin"}))
+
+    assert [excerpt.ref for excerpt in found.excerpts if "robin" in excerpt.text] == ["#4", "#2"]
+
+
+async def test_a_date_stands_in_full_wherever_it_changes() -> None:
+    clock = iter(range(1_769_854_920_000, 1_769_854_920_000 + 100 * DAY_MS, DAY_MS // 2))
+    session = await opened(clock=lambda: next(clock))
+    for number in range(4):
+        await session.record([user_message(f"robin {number}")])
+
+    headings = [line for line in str(await session.recall("#0-#3")).splitlines() if line.startswith("#")]
+
+    assert [re.sub(r"#\d user", "", heading) for heading in headings] == [
+        " 2026-01-31:",
+        ":",
+        " 2026-02-01:",
+        ":",
+    ]

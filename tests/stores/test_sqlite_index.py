@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.conversation.json_values import encode_json
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores.base import IndexEntry
-from holdfast.stores.encoding import compress, encode_record
+from holdfast.stores.encoding import compress
 from holdfast.stores.sqlite.schema import POSITION_BITS, SQLITE_MIGRATIONS
 from holdfast.stores.sqlite.search import MAX_PENDING_CHARS, MAX_PENDING_TEXTS
 from holdfast.stores.sqlite.store import SqliteStore
@@ -192,7 +193,7 @@ def first_made(path: Path, texts: list[str]) -> None:
         for position, text in enumerate(texts):
             row_id = (1 << POSITION_BITS) | position
             connection.execute(
-                "INSERT INTO events VALUES (?, ?, ?)", (row_id, NOW_MS, compress(encode_record(message_record(text))))
+                "INSERT INTO events VALUES (?, ?, ?)", (row_id, NOW_MS, compress(encode_json(message_record(text))))
             )
             connection.execute("INSERT INTO words (rowid, body) VALUES (?, ?)", (row_id, text))
             connection.execute("INSERT INTO indexed VALUES (?, ?)", (row_id, compress(text.encode())))

@@ -5,6 +5,7 @@ beginning of it, in each call, because the protocol has no sessions; a server on
 default, which is the session that Claude Code names in `CLAUDE_CODE_SESSION_ID`. The list of tools never varies.
 """
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -27,12 +28,13 @@ with imports_of_extra("mcp", "holdfast mcp"):
     from mcp import types
     from mcp.server import Server
     from mcp.server.stdio import stdio_server
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from mcp.server import ServerRequestContext
-    from starlette.applications import Starlette
+    from starlette.types import Receive, Scope, Send
 
 SESSION_VARIABLE = "CLAUDE_CODE_SESSION_ID"
 INSTRUCTIONS = (
@@ -106,9 +108,15 @@ TOOL_SCHEMAS: Mapping[str, tuple[str, Mapping[str, object]]] = {
 class ConversationReader:
     """Answers the tools from a store, which it only reads."""
 
-    def __init__(self, store: Store, *, memory: DailyMemory | None = None, default_session: str = "") -> None:
-        """`default_session` is the conversation of calls that name none, by its id or the beginning of it."""
+    def __init__(
+        self, store: Store, *, memory: DailyMemory | None = None, default_session: str = "", owner: str = ""
+    ) -> None:
+        """`default_session` is the conversation of calls that name none, by its id or the beginning of it.
+
+        With `owner` only conversations are there whose ids begin with it, and they are named without it.
+        """
         self._store = ReadOnlyStore(store)
+        self._owner = owner
         self._memory = memory
         self._default_session = default_session
         self._answers: Mapping[str, ToolAnswer] = {
@@ -131,7 +139,7 @@ class ConversationReader:
     async def _recall(self, arguments: Mapping[str, object]) -> str:
         asked = {name: value for name, value in arguments.items() if name != "conversation"}
         async with self._open(arguments) as session:
-            return f"[conversation {session.id}]\n{await session.recall_tool().call(asked)}"
+            return f"[conversation {self._name_of(session.id)}]\n{await session.recall_tool().call(asked)}"
 
     async def _show(self, arguments: Mapping[str, object]) -> str:
         at, skip = arguments.get("at"), arguments.get("skip")
@@ -141,13 +149,14 @@ class ConversationReader:
             page = text[start : start + MAX_PAGE_CHARS]
             rest = len(text) - start - len(page)
             more = f"\n[{rest:,} more characters: ask again with skip={start + len(page)}]" if rest > 0 else ""
-            return f"[conversation {session.id}, for reference only]\n{page}{more}"
+            return f"[conversation {self._name_of(session.id)}, for reference only]\n{page}{more}"
 
     async def _list_sessions(self, arguments: Mapping[str, object]) -> str:
         prefix, limit = arguments.get("prefix", ""), arguments.get("limit")
         most = min(MAX_ANSWERED_SESSIONS, limit) if is_integer(limit) else MAX_ANSWERED_SESSIONS
-        infos = await self._store.sessions(prefix=str(prefix), limit=max(1, most))
-        return "\n".join(map(_session_line, infos)) or "There are no conversations."
+        infos = await self._store.sessions(prefix=f"{self._owner}{prefix}", limit=max(1, most))
+        lines = [_session_line(self._name_of(info.id), info) for info in infos]
+        return "\n".join(lines) or "There are no conversations."
 
     async def _search_memory(self, arguments: Mapping[str, object]) -> str:
         return NO_MEMORY_TEXT if self._memory is None else await MemorySearchTool(self._memory).call(arguments)
@@ -157,10 +166,18 @@ class ConversationReader:
         """Open the conversation that a call names, or the default one."""
         named = arguments.get("conversation") or self._default_session
         if not isinstance(named, str) or not named:
-            newest = ", ".join(info.id for info in await self._store.sessions(limit=5)) or "none"
+            infos = await self._store.sessions(prefix=self._owner, limit=5)
+            newest = ", ".join(self._name_of(info.id) for info in infos) or "none"
             raise UnknownSessionError(f"(no `conversation` was named; the newest are: {newest})", [])
-        async with Session.open(await resolve_session_id(self._store, named), store=self._store) as session:
+        try:
+            session_id = await resolve_session_id(self._store, f"{self._owner}{named}")
+        except UnknownSessionError as error:
+            raise UnknownSessionError(named, [self._name_of(one) for one in error.candidates]) from error
+        async with Session.open(session_id, store=self._store) as session:
             yield session
+
+    def _name_of(self, session_id: str) -> str:
+        return session_id.removeprefix(self._owner)
 
 
 async def _context_text(session: Session) -> str:
@@ -195,9 +212,9 @@ def _messages_text(session: Session, natives: "list[Mapping[str, object]]") -> s
     )
 
 
-def _session_line(info: SessionInfo) -> str:
+def _session_line(session_name: str, info: SessionInfo) -> str:
     name = f" · {neutralize(info.name, 'item')}" if info.name else ""
-    return f"{info.id} · {info.length:,} events{name}"
+    return f"{session_name} · {info.length:,} events{name}"
 
 
 def mcp_server(reader: ConversationReader) -> Server[dict[str, object]]:
@@ -233,11 +250,32 @@ async def serve_stdio(store: Store, *, memory: DailyMemory | None = None, sessio
         await server.run(read_stream, write_stream, server.create_initialization_options())
 
 
-def mcp_app(store: Store, *, memory: DailyMemory | None = None) -> "Starlette":
-    """Return the server as an app for streamable HTTP at `/mcp`, for a server on this machine that mounts it.
+class StreamableHttpTools:
+    """The tools over streamable HTTP, as an ASGI application that keeps no state between requests.
 
-    It keeps no state between requests, and accepts only requests that name this machine as their host. Whoever mounts
-    it runs its lifespan and checks its keys.
+    It starts with its first request. Whoever serves it checks who is asking, and closes it in the end.
     """
-    server = mcp_server(ConversationReader(store, memory=memory))
-    return server.streamable_http_app(stateless_http=True, json_response=True)
+
+    def __init__(self, reader: ConversationReader) -> None:
+        self._manager = StreamableHTTPSessionManager(mcp_server(reader), json_response=True, stateless=True)
+        self._running: asyncio.Task[None] | None = None
+        self._started, self._stopped = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Serve a request."""
+        if self._running is None:
+            # The tasks of a manager end in the task that they began in, which no request's is.
+            self._running = asyncio.create_task(self._run())
+        await self._started.wait()
+        await self._manager.handle_request(scope, receive, send)
+
+    async def _run(self) -> None:
+        async with self._manager.run():
+            self._started.set()
+            await self._stopped.wait()
+
+    async def close(self) -> None:
+        """End what is running."""
+        self._stopped.set()
+        if self._running is not None:
+            await self._running

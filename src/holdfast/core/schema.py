@@ -9,12 +9,13 @@ paths. `recall.query` answers a model in sentences of its own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, fields
 from difflib import get_close_matches
 from functools import cache
 from types import NoneType, UnionType
 from typing import Literal, TypeAlias, TypeGuard, Union, cast, get_args, get_origin, get_type_hints
 
+from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
 from holdfast.redaction import redact_text
 

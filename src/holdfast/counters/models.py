@@ -6,12 +6,12 @@
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from holdfast.core.conversation.json_values import replace_surrogates
 from holdfast.core.history.events import Usage
 from holdfast.core.planning.situation import DEFAULT_WINDOW, MILLION, Budget, Prices
+from holdfast.dataclass import dataclass
 from holdfast.text import lazy_pattern
 
 NAME_SIMILARITY = 0.75

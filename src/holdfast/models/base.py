@@ -6,11 +6,13 @@ a `ModelError`; `holdfast.models.retry` repeats failed calls.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from holdfast.core.history.events import MAIN, Usage
+from holdfast.dataclass import dataclass
 
+EMBEDDED_MODEL = "embedded"
+"""The name of the small model that runs on this machine."""
 COMPACTION_INTERACTION = "conversation-compaction"
 """Marks a call for a summary, so that logs can distinguish it from a user's turn."""
 INTERACTION_HEADER = "X-Interaction-Type"

@@ -9,7 +9,6 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 from typing import TypeGuard
 
 from holdfast.errors import (
@@ -22,6 +21,7 @@ from holdfast.errors import (
     ModelRefusedError,
     ModelUnreachableError,
 )
+from holdfast.text import lazy_pattern
 from holdfast.wire.json_reader import is_list, is_mapping
 from holdfast.wire.overflow import Refusal, classify
 
@@ -32,12 +32,12 @@ FIRST_HTTP_ERROR, LAST_HTTP_ERROR = 400, 599
 CONTENT_FILTERED = "the provider's content filter stopped the answer"
 MAX_ERROR_TEXT_CHARS = 500
 """The longest text of a provider in an error: some send whole pages."""
-_PAGE = re.compile(r"<(!doctype )?html", re.IGNORECASE)
-_TITLE = re.compile(r"<title>([^<]{1,200})</title>", re.IGNORECASE)
-_MISSING_KEY = re.compile(r"[Ss]et the `([A-Z][A-Z0-9_]*)`")
-_UNKNOWN_MODEL = re.compile(r"Unknown model: [^ ]+?(?:\. Did you mean '([^']+)'\?|$)")
-_TAG = re.compile(r"<[^>]{0,500}>")
-NO_CREDIT = re.compile(r"insufficient_quota|current quota|credit balance|billing|out of credits", re.IGNORECASE)
+_PAGE = lazy_pattern(r"<(!doctype )?html", re.IGNORECASE)
+_TITLE = lazy_pattern(r"<title>([^<]{1,200})</title>", re.IGNORECASE)
+_MISSING_KEY = lazy_pattern(r"[Ss]et the `([A-Z][A-Z0-9_]*)`")
+_UNKNOWN_MODEL = lazy_pattern(r"Unknown model: [^ ]+?(?:\. Did you mean '([^']+)'\?|$)")
+_TAG = lazy_pattern(r"<[^>]{0,500}>")
+NO_CREDIT = lazy_pattern(r"insufficient_quota|current quota|credit balance|billing|out of credits", re.IGNORECASE)
 
 UNREACHABLE_ERRORS = {
     "APIConnectionError",  # openai and anthropic; their timeouts too
@@ -180,6 +180,8 @@ def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
     seconds = _seconds(value)
     if seconds is not None or not value:
         return seconds
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - hardly any provider names a date
+
     try:
         # A date is compared with the server's clock, which may differ from ours.
         wait = parsedate_to_datetime(value) - parsedate_to_datetime(headers.get("date") or "")

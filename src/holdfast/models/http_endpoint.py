@@ -3,7 +3,7 @@
 A stream is complete when the model or the server reports that it finished. A stream that ends without such a report
 was cut. An empty stream is a refusal: some servers send one when a request is too long. We parse the events
 ourselves, because httpx-sse 0.4.3 fails three of our tests (it drops an event that the end of the stream cuts or closes
-and the `error:` lines of some servers) and has no limit on the length of a line. Needs the extra `holdfast[http]`, and
+and the `error:` lines of some servers) and has no limit on the length of a line. Needs the extra `http`, and
 loads it at the first call.
 """
 
@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from holdfast.core.conversation.json_values import dump_json
 from holdfast.core.history.events import Usage
+from holdfast.distribution import install_command
 from holdfast.errors import HoldfastError, ModelRefusedError, ModelUnreachableError, SettingsError
 from holdfast.models.base import INTERACTION_HEADER, ModelReply, SummaryPrompt
 from holdfast.models.errors import as_model_error, error_from_response, retry_after_seconds
@@ -166,7 +167,7 @@ class HttpEndpoint:
         if not model:
             raise SettingsError("model", "needs a name")
         if find_spec("httpx") is None:
-            raise SettingsError("model", f"{model} needs an HTTP client: pip install '.[http]' in Holdfast's folder")
+            raise SettingsError("model", f"{model} needs an HTTP client: {install_command('http')}")
         self.base_url = base_url.rstrip("/")
         self.model = model
         self.key = _check_key(api_key)

@@ -1,17 +1,16 @@
 """Opens a summarizer by its name, and finds the address and the key of an endpoint."""
 
 import os
-import re
-from dataclasses import dataclass
-from urllib.parse import urlsplit
 
+from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
+from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
 from holdfast.models.base import Summarizer
-from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
+from holdfast.text import lazy_pattern
 
 ON_DEMAND_PREFIX = "anthropic-compaction:"
 ENDPOINT_KEY_PREFIX = "HOLDFAST_KEY_"
-_NOT_IN_VARIABLES = re.compile(r"[^A-Z0-9]+")
+_NOT_IN_VARIABLES = lazy_pattern(r"[^A-Z0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +23,8 @@ class ModelEndpoint:
     @property
     def key_variable(self) -> str:
         """The environment variable with its key; it names the host, so that no other host receives the key."""
+        from urllib.parse import urlsplit  # noqa: PLC0415 - only endpoints need it
+
         host = urlsplit(self.url).netloc.rpartition("@")[2].upper()
         return ENDPOINT_KEY_PREFIX + _NOT_IN_VARIABLES.sub("_", host).strip("_")
 

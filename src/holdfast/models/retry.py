@@ -8,9 +8,9 @@ abandoned when its time is up, and its late reply is dropped.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from holdfast.dataclass import dataclass
 from holdfast.errors import HoldfastError, ModelBusyError, ModelRefusedError, ModelUnreachableError, SettingsError
 from holdfast.models.base import ModelReply, Summarizer, SummaryPrompt
 from holdfast.models.errors import as_model_error

@@ -4,13 +4,13 @@ Reports can be false: a gateway leaves out cached tokens, a message mentions som
 learned is bounded, belongs to one model at one endpoint, and never raises a request above its budget. A limit expires.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from holdfast.core.conversation.tokens import Calibration, calibration_bounds
 from holdfast.core.history.events import MAIN, Usage
 from holdfast.core.schema import is_integer, is_number
 from holdfast.counters.vocabularies import counter_for
+from holdfast.dataclass import dataclass
 from holdfast.session.log.event_log import Clock, now_ms
 from holdfast.stores.base import JsonRecord, Store
 from holdfast.wire.overflow import is_silently_truncated

@@ -238,13 +238,14 @@ class Conversation:
         policy would compact now.
         """
         self._check_running()
-        model, scope = check_model(model) or self.model, await self._find_scope(scope)
+        engine = self._engine
+        model, scope = check_model(model) or engine.model, await self._find_scope(scope)
         system, tools = check_extras(system, tools)
         self._builder.set_prompt_limit(model, max_prompt_tokens)
         options = RequestOptions(
             budget=budget,
             model=model,
-            endpoint=check_endpoint(endpoint) or self.endpoint,
+            endpoint=check_endpoint(endpoint) or engine.endpoint,
             system=system,
             tools=tools,
             scope=scope,
@@ -254,7 +255,7 @@ class Conversation:
         )
         limit = self._compactor.options.memory_limit_bytes
         if limit is not None and scope == log.MAIN:
-            await self._engine.requested.relieve_memory(options, limit)
+            await engine.requested.relieve_memory(options, limit)
         return await self._builder.prepare(options)
 
     @retried
@@ -414,7 +415,7 @@ class Conversation:
         if query.is_unseen_first:
             request = self._builder.last_requests.get(scope)
             quoted = (compaction.quoted for compaction in self.history.version.state_of(scope).compactions)
-            in_view = (request.whole_positions if request else in_view).union(*quoted)
+            in_view = frozenset(request.whole_positions if request else ()).union(*quoted)
         return await answer_recall(self._log, self.history.context(scope), query, self.model, in_view)
 
     def recall_tool(

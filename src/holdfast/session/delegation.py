@@ -6,10 +6,9 @@ work at once, and each may delegate in turn.
 """
 
 import asyncio
-import re
-import secrets
+import os
 from collections.abc import Coroutine, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import get_args
 
@@ -24,14 +23,16 @@ from holdfast.core.ledger.names import is_name_in
 from holdfast.core.recall.references import parse_references
 from holdfast.core.schema import short_repr
 from holdfast.counters.vocabularies import counter_for
+from holdfast.dataclass import dataclass
 from holdfast.errors import DelegationEndedError, HoldfastError, MalformedInputError, SettingsError
 from holdfast.session.conversation import Conversation, SessionEngine
 from holdfast.session.inputs import check_text
 from holdfast.session.log.event_log import SessionLog, locked, retried
 from holdfast.session.log.leases import HELD_HERE, has_owner_exited, new_owner_id
+from holdfast.text import lazy_pattern
 
 MAX_FAILURE_CHARS = 500
-_POSITION_SOURCE = re.compile(r"#\d")
+_POSITION_SOURCE = lazy_pattern(r"#\d")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +265,7 @@ class DelegateContext:
         await end_abandoned_delegations(self._log)
         chosen = choose_visible(history, spec.parent, spec.sees, counter_for(engine.model))
         started = log.DelegationStarted(
-            scope=f"{spec.agent}:{secrets.token_hex(4)}",
+            scope=f"{spec.agent}:{os.urandom(4).hex()}",
             agent=spec.agent,
             parent=spec.parent,
             task=spec.task,

@@ -5,11 +5,12 @@ context is compacted by force, then shortened step by step, and finally reduced 
 The log does not change. Errors other than "too long" are raised unchanged.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from holdfast.core.history.events import MAIN
 from holdfast.core.planning.situation import MIN_BUDGET_TOKENS, Budget
 from holdfast.counters.models import budget_for
+from holdfast.dataclass import dataclass
 from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError
 from holdfast.models.errors import as_model_error, error_from_response
 from holdfast.session.calibration import UsageCalibrator, is_plausible_window

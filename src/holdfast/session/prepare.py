@@ -6,9 +6,9 @@ once, and the request includes them.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.json_values import dump_json
@@ -42,6 +42,7 @@ from holdfast.core.planning.steps import (
 )
 from holdfast.counters.models import binds_thinking, budget_for, find_model, prices_of
 from holdfast.counters.vocabularies import counter_for
+from holdfast.dataclass import dataclass
 from holdfast.errors import ConcurrentWriteError, HoldfastError, NotInMemoryError, StoreError
 from holdfast.models.base import CachedPrefix
 from holdfast.session.calibration import ServedModel, UsageCalibrator
@@ -56,7 +57,7 @@ from holdfast.session.heavy_work import (
 )
 from holdfast.session.inputs import extras_json
 from holdfast.session.log.event_log import SessionLog
-from holdfast.session.log.sent_body import SentBodies
+from holdfast.session.log.sent_body import BodyPiece, SentBodies
 from holdfast.session.request import (
     EncodedView,
     Request,
@@ -71,9 +72,9 @@ from holdfast.session.thinking import bind_thinking
 EncodeBody: TypeAlias = Callable[[Request], bytes]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RequestOptions:
-    """The caller's options for a request."""
+    """The caller's options for a request. Nobody changes them."""
 
     budget: int | Budget | None = None
     model: str | None = None
@@ -161,8 +162,7 @@ MAX_SUMMARY_WAITS = 2
 """How often one request waits for a summary."""
 
 
-@dataclass(frozen=True, slots=True)
-class LastPrepared:
+class LastPrepared(NamedTuple):
     """A request, and the options it was made from."""
 
     options: RequestOptions
@@ -420,7 +420,7 @@ class RequestBuilder:
         elif rule is not None:
             made = partial(compaction_completed_event, step, rule, plan_input)
             event = made() if plan_input.tokens <= MAX_INLINE_TOKENS else await plan_in_thread(made)
-            await self._compactor.record_completed(replace(event, reason=reason))
+            await self._compactor.observers.record_completed(replace(event, reason=reason))
         return False
 
     async def _finish(
@@ -434,8 +434,10 @@ class RequestBuilder:
             view, prefix_hash, extras_hash = bind_thinking(view, plan_input, hashes, **extras)
             prefix = {"prefix_hash": prefix_hash, "extras_hash": extras_hash}
             reasons = tuple(dict.fromkeys((*reasons, *view.reasons)))
-        history, encoded = self._log.history, self._encoded.get(scope)
-        encoded = self._encoded[scope] = encode_view(view.entries, history, self._log.message_hashes, encoded)
+        history, projection = self._log.history, plan_input.projection
+        is_whole = view.entries is plan_input.entries and self._compactor.policy.outputs is None
+        source, hashes, encoded = projection if is_whole else None, self._log.message_hashes, self._encoded.get(scope)
+        encoded = self._encoded[scope] = encode_view(view.entries, source, history, hashes, encoded)
         request = request_of(
             view,
             encoded,
@@ -460,7 +462,7 @@ class RequestBuilder:
             model=options.model,
             tokens=request.tokens.total,
             window=plan_input.window,
-            whole_positions=frozenset(request.receipt.kept),
+            whole_positions=request.receipt.kept,
             change_count=self._log.history.change_count,
         )
         if plan.later:
@@ -469,21 +471,25 @@ class RequestBuilder:
             if isinstance(step, CompactSpan) and self._compactor.may_start(plan_input):
                 await self._compactor.start(step, plan_input, last_request=sent)
         pieces = self._pieces.get(scope)
-        if pieces is None or pieces.projection is not plan_input.projection:
-            pieces = self._pieces[scope] = ViewPieces(plan_input.projection)
+        if pieces is None or pieces.projection is not projection:
+            pieces = self._pieces[scope] = ViewPieces(projection)
         event = request_prepared_event(
             request,
             view,
             plan_input,
             self._compactor.policy_hash,
-            pieces.extend(view, request.messages),
+            pieces.all_visible(view) if is_whole else pieces.extend(view, request.messages),
+            body=self._body_pieces(request, options),
             prefix_break=prefix_break,
             **prefix,
         )
-        if options.encode_body is not None:
-            event = self._with_body(event, request, scope, options.encode_body)
         measured = usage_measured_event(view, request.tokens, situation)
-        await self._append_request(scope, measured, *(() if view.truncated is None else (view.truncated,)), event)
+        events = (measured, event) if view.truncated is None else (measured, view.truncated, event)
+        try:
+            await self._log.append(*events)
+        except BaseException:
+            self._sent_bodies.forget(scope)  # the next one must not refer to a body that was not stored
+            raise
         self.last_requests[scope] = sent
         if view.is_emergency:
             self._compactor.observers.start_memory_update()
@@ -493,20 +499,13 @@ class RequestBuilder:
         self._calibrator.record_request(options.served_model, request.tokens.counted, scope)
         return request
 
-    async def _append_request(self, scope: str, *events: log.Event) -> None:
-        try:
-            await self._log.append(*events)
-        except BaseException:
-            self._sent_bodies.forget(scope)  # the next one must not refer to a body that was not stored
-            raise
-
-    def _with_body(
-        self, event: log.RequestPrepared, request: Request, scope: str, encode_body: EncodeBody
-    ) -> log.RequestPrepared:
-        """Return the event of a request with the bytes that will be sent for it."""
+    def _body_pieces(self, request: Request, options: RequestOptions) -> tuple[tuple[BodyPiece, ...], str | None]:
+        """Return the bytes that will be sent for a request, in pieces, and their hash, if the caller says which."""
+        if options.encode_body is None:
+            return (), None
         native_at = self._log.history.entries.native
-        found = self._sent_bodies.pieces(scope, encode_body(request), request.positions, native_at)
-        return event if found is None else replace(event, body=found[0], body_hash=found[1])
+        found = self._sent_bodies.pieces(options.scope, options.encode_body(request), request.positions, native_at)
+        return found or ((), None)
 
     def _prefix_break(
         self, last: SentRequest | None, request: Request, options: RequestOptions

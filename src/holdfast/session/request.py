@@ -5,11 +5,13 @@ import json
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from itertools import compress
 from typing import Any, NamedTuple, cast
 
+from holdfast import __version__
+from holdfast.core.conversation.json_values import encode_canonical_json
 from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.spans import ranges_without
 from holdfast.core.conversation.tokens import TokenCount
@@ -22,7 +24,7 @@ from holdfast.core.memory.evictions import EMERGENCY_VIEW_KEY
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.receipt import Receipt, View, receipt_of
 from holdfast.core.planning.steps import PlanInput
-from holdfast.session.log.records import engine_version
+from holdfast.dataclass import dataclass
 from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks
 
 
@@ -48,22 +50,19 @@ class Request:
     """What the next call of `govern` can reuse, if it gets this request as `previous`."""
 
 
-_encode_canonically = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str).encode
-
-
 def message_hash(native: Mapping[str, object]) -> str:
     """Return the hash of a message in our canonical encoding: sorted keys, no spaces, ASCII."""
-    return hashlib.sha256(_encode_canonically(native).encode()).hexdigest()
+    return hashlib.sha256(encode_canonical_json(native)).hexdigest()
 
 
 def encode_extras(extras: RequestExtras) -> bytes:
     """Return system text and tools, as they were recorded, in our canonical encoding."""
-    return _encode_canonically([extras.system, list(map(dict, extras.tools))]).encode()
+    return encode_canonical_json([extras.system, list(map(dict, extras.tools))])
 
 
-def payload_hash(message_hashes: Iterable[str], encoded_extras: bytes) -> str:
+def payload_hash(message_digests: Iterable[bytes], encoded_extras: bytes) -> str:
     """Return the hash of a request; it combines the hashes of its messages, so only new messages are hashed."""
-    return hashlib.sha256(encoded_extras + bytes.fromhex("".join(message_hashes))).hexdigest()
+    return hashlib.sha256(encoded_extras + b"".join(message_digests)).hexdigest()
 
 
 def chain_hash(previous: str, payload: str) -> str:
@@ -100,8 +99,12 @@ class EncodedView(NamedTuple):
 
     format: MessageFormat
     entries: list[Entry]
+    source: Projection | None
+    """The projection whose first entries these are; it only grows. None if some were changed or made for the view."""
     messages: list[Mapping[str, object]]
     hashes: list[str]
+    digests: list[bytes]
+    """The same hashes as bytes."""
     positions: list[int | None]
     is_kept: list[bool]
     """Whether each entry is a recorded message that is sent unchanged."""
@@ -110,21 +113,27 @@ class EncodedView(NamedTuple):
 
 
 def encode_view(
-    entries: list[Entry], history: History, known_hashes: dict[int, str], previous: EncodedView | None
+    entries: list[Entry],
+    source: Projection | None,
+    history: History,
+    known_hashes: dict[int, str],
+    previous: EncodedView | None,
 ) -> EncodedView:
     """Return the entries of a view as JSON with their hashes; `known_hashes` caches those of recorded messages.
 
-    The result takes over the lists of the previous view, as far as both have the same entries.
+    The result takes over the lists of the previous view, as far as both have the same entries. `source` is the
+    projection whose first entries these are, if they are.
     """
     message_format = history.message_format
     if previous is not None and previous.format is message_format:
-        same = common_length(entries, previous.entries)
-        columns: list[list[Any]] = [*previous[2:]]
-        for column in columns:
-            del column[same:]
-        encoded = EncodedView(message_format, entries, *columns)
+        columns: list[list[Any]] = [*previous[3:]]
+        if source is None or source is not previous.source:
+            same = common_length(entries, previous.entries)
+            for column in columns:
+                del column[same:]
+        encoded = EncodedView(message_format, entries, source, *columns)
     else:
-        encoded = EncodedView(message_format, entries, [], [], [], [], [], [])
+        encoded = EncodedView(message_format, entries, source, [], [], [], [], [], [], [])
     for entry in entries[len(encoded.messages) :]:
         message, position = entry
         native = encode_entry(entry, message_format)
@@ -137,6 +146,7 @@ def encode_view(
         is_kept = recorded is not None and (message is recorded or message.is_unedited)
         encoded.messages.append(native)
         encoded.hashes.append(digest)
+        encoded.digests.append(bytes.fromhex(digest))
         encoded.positions.append(position)
         encoded.is_kept.append(is_kept)
         encoded.is_clipped.append(not is_kept and recorded is not None and bool(recorded.results))
@@ -162,9 +172,11 @@ def request_of(
 ) -> Request:
     """Return the request of a session's view."""
     history, situation = plan_input.history, plan_input.situation
-    messages, hashes, positions = encoded.messages[:], encoded.hashes, encoded.positions
+    messages, hashes, digests, positions = encoded.messages[:], encoded.hashes, encoded.digests, encoded.positions
     # Only recorded messages are kept, clipped or elided, and they have a position.
     recorded = cast("list[int]", positions)
+    kept = tuple(compress(recorded, encoded.is_kept))
+    others = [] if len(kept) == len(recorded) else recorded
     if encoded.format.max_cache_marks is not None:
         extras = history.session_state.extras_for(situation.scope)
         messages = limit_cache_marks(messages, encoded.format, system=extras.system, tools=extras.tools)
@@ -172,6 +184,7 @@ def request_of(
             digest if message is marked else message_hash(message)
             for digest, message, marked in zip(hashes, messages, encoded.messages, strict=True)
         ]
+        digests = map(bytes.fromhex, hashes)
     compacted: list[range] = []
     if compactions := history.version.state_of(situation.scope).compactions:
         stop = compactions[-1].span.stop
@@ -182,9 +195,9 @@ def request_of(
         view,
         situation,
         view.token_count(situation),
-        kept=compress(recorded, encoded.is_kept),
-        clipped=compress(recorded, encoded.is_clipped),
-        elided=compress(recorded, encoded.is_elided),
+        kept=kept,
+        clipped=compress(others, encoded.is_clipped),
+        elided=compress(others, encoded.is_elided),
         compacted=tuple(compacted),
         repairs=view.repairs,
         conflicts=history.compacted_reads(situation.scope).conflicts,
@@ -196,7 +209,7 @@ def request_of(
         receipt,
         system,
         tools,
-        hash=payload_hash(hashes, encoded_extras),
+        hash=payload_hash(digests, encoded_extras),
         hashes=tuple(hashes),
         positions=tuple(positions),
     )
@@ -209,17 +222,21 @@ def request_prepared_event(
     policy_name: str,
     pieces: tuple[Mapping[str, object], ...],
     *,
+    body: tuple[tuple[Mapping[str, object], ...], str | None],
     prefix_break: log.PrefixBreak | None = None,
     prefix_hash: str | None = None,
     extras_hash: str | None = None,
 ) -> log.RequestPrepared:
-    """Return the event of a request, with everything that rebuilds it from the log."""
+    """Return the event of a request, with everything that rebuilds it from the log.
+
+    `body` are the bytes that will be sent, in pieces, with their hash.
+    """
     situation = plan_input.situation
     return log.RequestPrepared(
         view=pieces,
         payload_hash=request.hash,
         policy=policy_name,
-        engine=engine_version(),
+        engine=__version__,
         situation={
             "budget": situation.budget.tokens,
             "source": situation.budget.source,
@@ -236,6 +253,8 @@ def request_prepared_event(
         scope=situation.scope,
         prefix_break=prefix_break,
         chain_hash=chain_hash(plan_input.history.request_chain, request.hash),
+        body=body[0],
+        body_hash=body[1],
     )
 
 
@@ -243,7 +262,7 @@ def rebuild_request(event: log.RequestPrepared, history: History) -> tuple[list[
     """Return the messages of a recorded request and their hash, from the history at that time."""
     messages = [message for _, message in rebuild_messages(event, history)]
     extras = encode_extras(history.session_state.extras_for(event.scope))
-    return messages, payload_hash(map(message_hash, messages), extras)
+    return messages, payload_hash((bytes.fromhex(message_hash(message)) for message in messages), extras)
 
 
 def rebuild_messages(event: log.RequestPrepared, history: History) -> list[tuple[int | None, Mapping[str, object]]]:
@@ -286,6 +305,12 @@ class ViewPieces:
         self._entries: list[Entry] = []
         self._pieces: list[Mapping[str, object]] = []
         self._visible_stop = 0
+
+    def all_visible(self, view: View) -> tuple[Mapping[str, object], ...]:
+        """Return the pieces of a view that has all visible entries, as they are."""
+        self._entries, self._visible_stop = view.entries, len(view.entries)
+        self._pieces = [{"from": 0, "to": self._visible_stop}]
+        return tuple(self._pieces)
 
     def extend(self, view: View, messages: Sequence[Mapping[str, object]]) -> tuple[Mapping[str, object], ...]:
         """Return the pieces of a view."""

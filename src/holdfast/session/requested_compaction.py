@@ -106,7 +106,7 @@ class RequestedCompaction:
         """Compact by rule what no model could summarize. Caller must hold the lock."""
         reason = f"a digest, because {problem}"
         event = await self._log.load_and_retry(lambda: self._completed_event(step, self._builder.plan_input(options)))
-        await self._compactor.record_completed(replace(event, reason=reason))
+        await self._compactor.observers.record_completed(replace(event, reason=reason))
         return "digest" if event.success else "failed"
 
     @locked
@@ -153,7 +153,7 @@ class RequestedCompaction:
             reason="the summary was edited",
         )
         event = await self._compactor.observers.add_checkpoint(with_measured_effect(event, plan_input))
-        await self._compactor.record_completed(event)
+        await self._compactor.observers.record_completed(event)
         await self._record_usage(event, options)
         return event
 
@@ -190,7 +190,7 @@ class RequestedCompaction:
         if event.replacement != preview.replacement:
             raise CompactionFailedError(PREVIEW_IS_OLD)
         event = await self._compactor.observers.add_checkpoint(event)
-        await self._compactor.record_completed(event)
+        await self._compactor.observers.record_completed(event)
         await self._record_usage(event, options)
         return event
 
@@ -247,7 +247,7 @@ class RequestedCompaction:
     ) -> log.CompactionCompleted:
         event = replace(self._completed_event(step, plan_input), reason=reason)
         event = await self._compactor.observers.add_checkpoint(event)
-        await self._compactor.record_completed(event)
+        await self._compactor.observers.record_completed(event)
         if not event.success:
             raise CompactionFailedError(event.error or "it did not help")
         await self._record_usage(event, options)

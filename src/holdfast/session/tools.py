@@ -1,7 +1,8 @@
 """The tools that a session offers to the model, as values for any framework."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+
+from holdfast.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

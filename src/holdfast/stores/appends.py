@@ -5,8 +5,9 @@ only for a reason of its own.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from holdfast.dataclass import dataclass
 from holdfast.stores.base import AppendTimes, IndexEntry, JsonRecord, check_session_id
 from holdfast.stores.encoding import pack_record
 

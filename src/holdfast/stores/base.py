@@ -44,10 +44,10 @@ a writer with an outdated view could restore what another writer, above all a re
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from holdfast.core.conversation.json_values import is_utf8
+from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError, UnknownSessionError
 
 JsonRecord: TypeAlias = Mapping[str, object]

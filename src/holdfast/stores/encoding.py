@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterable
 from typing import cast
 
+from holdfast.core.conversation.json_values import encode_json
 from holdfast.errors import DamagedStoreError
 from holdfast.stores.base import JsonRecord, StoredRecord
 
@@ -39,7 +40,6 @@ MAX_SMALL_BYTES = 4_096
 """Up to this size a window of 8 KB compresses as well as one of 32 KB, which takes longer to set up than to fill."""
 _SMALL_DEFLATE = zlib.compressobj(COMPRESSION_LEVEL, wbits=13, memLevel=6, zdict=COMPRESSION_DICTIONARY)
 """Has read the dictionary, and is copied for each piece of content."""
-_encode_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def compress(content: bytes) -> bytes:
@@ -74,14 +74,6 @@ def decompress(data: bytes, store: str) -> bytes:
     return whole
 
 
-def encode_record(record: JsonRecord) -> bytes:
-    """Return a record as JSON; lone surrogates are escaped, so that they come back unchanged."""
-    try:
-        return _encode_compact(record).encode()
-    except UnicodeEncodeError:
-        return json.dumps(record, separators=(",", ":")).encode()
-
-
 def decode_record(content: bytes, store: str) -> JsonRecord:
     """Return the record that some JSON holds."""
     try:
@@ -92,7 +84,7 @@ def decode_record(content: bytes, store: str) -> JsonRecord:
 
 def pack_record(record: JsonRecord) -> bytes:
     """Return a record as compressed JSON."""
-    return compress(encode_record(record))
+    return compress(encode_json(record))
 
 
 def unpack_records(rows: Iterable[tuple[int, int, bytes]], store: str) -> list[StoredRecord]:

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import secrets
 import stat
 import sys
 from collections.abc import Iterable
@@ -59,7 +58,7 @@ def try_lock(descriptor: int) -> bool:
 def write_private_lines(path: Path, lines: Iterable[str]) -> None:
     """Write lines to a private file; an older file is replaced only when everything is written."""
     # Nobody can guess the name, and put a link there that the text would be written through.
-    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    part = path.with_name(f".{path.name}.{os.urandom(8).hex()}.part")
     try:
         descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE_MODE)
         try:

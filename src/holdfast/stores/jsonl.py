@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, cast
 
+from holdfast.core.conversation.json_values import encode_json
 from holdfast.core.history.events import MessageAppended
 from holdfast.errors import MalformedInputError, StoreUnavailableError
 from holdfast.stores.base import JsonRecord, StoredRecord
-from holdfast.stores.encoding import encode_record
 from holdfast.wire.formats import detect_format
 from holdfast.wire.json_reader import is_mapping
 from holdfast.wire.pydantic_ai import PydanticAI, is_pydantic_ai_message, split_messages
@@ -94,9 +94,9 @@ class _Item(NamedTuple):
 def export_lines(session: str, name: str, records: Iterable[StoredRecord]) -> Iterator[str]:
     """Yield a log as lines: a header, then each record with its time."""
     header = {"type": EXPORT_HEADER, "schema": EXPORT_SCHEMA, "data": {"session": session, "name": name}}
-    yield encode_record(header).decode() + "\n"
+    yield encode_json(header).decode() + "\n"
     for stored in records:
-        yield encode_record({"timeMs": stored.time_ms, **stored.record}).decode() + "\n"
+        yield encode_json({"timeMs": stored.time_ms, **stored.record}).decode() + "\n"
 
 
 def load_file(path: Path) -> LoadedFile:

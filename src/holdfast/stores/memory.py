@@ -3,8 +3,10 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from holdfast.core.conversation.json_values import encode_json
+from holdfast.dataclass import dataclass
 from holdfast.errors import MissingBlobError, SequenceConflictError, UnknownSessionError
 from holdfast.stores.base import (
     AppendTimes,
@@ -21,8 +23,6 @@ from holdfast.stores.base import (
 from holdfast.stores.encoding import sha256_hex
 from holdfast.stores.search_terms import SearchTerm, index_words, rarity_weight, search_terms
 
-_encode = json.JSONEncoder().encode
-
 
 @dataclass(slots=True)
 class _Log:
@@ -30,7 +30,7 @@ class _Log:
     created_ms: int
     updated_ms: int
     name: str = ""
-    records: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    records: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
     """The time and the JSON of each record: a caller that changes a value it passed or got changes nothing here."""
     texts: dict[int, str] = field(default_factory=dict[int, str])
     """The texts that a search finds, and has not counted yet."""
@@ -54,7 +54,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._logs: dict[str, _Log] = {}
         self._blobs: dict[str, bytes] = {}
-        self._values: dict[str, str] = {}
+        self._values: dict[str, bytes] = {}
 
     async def append(
         self,
@@ -66,8 +66,10 @@ class MemoryStore:
         index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
     ) -> int:
-        log, times = self._find_log(session), AppendTimes.of(time_ms, len(records))
-        lines = [*zip(times.each, map(_encode, records), strict=True)]
+        log, count = self._find_log(session), len(records)
+        is_one_time = isinstance(time_ms, int)
+        times = AppendTimes([time_ms] * count, time_ms, time_ms) if is_one_time else AppendTimes.of(time_ms, count)
+        lines = [*zip(times.each, map(encode_json, records), strict=True)]
         length = len(log.records) if log else 0
         if length != after:
             raise SequenceConflictError(session, expected=after, actual=length)
@@ -96,7 +98,7 @@ class MemoryStore:
         dropped: Sequence[str] = (),
     ) -> int:
         check_session_id(session)
-        lines = {position: _encode(record) for position, record in records.items()}
+        lines = {position: encode_json(record) for position, record in records.items()}
         length = await self.append(session, [tombstone], after=after, time_ms=time_ms, index=index, blobs=blobs)
         log = self._logs[session]
         for position, line in lines.items():
@@ -193,7 +195,7 @@ class MemoryStore:
         return log.snapshot if log else None
 
     async def put_value(self, key: str, value: JsonRecord) -> None:
-        self._values[key] = _encode(value)
+        self._values[key] = encode_json(value)
 
     async def get_value(self, key: str) -> JsonRecord | None:
         return json.loads(self._values[key]) if key in self._values else None

@@ -3,13 +3,15 @@
 import os
 import threading
 from pathlib import Path
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from holdfast.errors import SettingsError
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite.store import SqliteStore
+
+if TYPE_CHECKING:
+    from holdfast.stores.sqlite.store import SqliteStore
 
 
 def open_store(url: str | Store) -> Store:
@@ -25,6 +27,8 @@ def open_store(url: str | Store) -> Store:
     if scheme == "memory":
         return MemoryStore()
     if scheme == "sqlite":
+        from holdfast.stores.sqlite.store import SqliteStore  # noqa: PLC0415 - not for a session in memory
+
         return SqliteStore(_sqlite_path(url))
     if scheme in {"postgresql", "postgres"}:
         from holdfast.stores.postgres import PostgresStore  # noqa: PLC0415 - an optional extra
@@ -36,6 +40,8 @@ def open_store(url: str | Store) -> Store:
 
 def _sqlite_path(url: str) -> Path:
     """Return the file of a SQLite URL; it has neither a query nor a fragment, so `?` and `#` belong to its name."""
+    from urllib.parse import unquote  # noqa: PLC0415 - as above
+
     path = unquote(url.partition("://")[2].removeprefix("/"))
     if not path or "\0" in path:
         raise SettingsError("store", "sqlite:/// needs the path of a file, such as sqlite:///chats.db")
@@ -63,7 +69,7 @@ class SharedStores:
         key = str(_sqlite_path(url).absolute()) if scheme == "sqlite" else url
         with self._lock:
             store = self._stores.get(key)
-            if store is None or (isinstance(store, SqliteStore) and store.is_file_replaced):
+            if store is None or (scheme == "sqlite" and cast("SqliteStore", store).is_file_replaced):
                 store = open_store(url)
                 if scheme != "memory":
                     self._stores[key] = store

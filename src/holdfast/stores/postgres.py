@@ -3,7 +3,7 @@
 Each event loop that uses the store has a few connections of its own. Appends that wait at the same time are written in
 one statement, and each has its own result. When a connection is lost, the call that noticed raises and the next call
 connects again. An append whose connection is lost may have been committed, so it checks that first. A search adds up
-PostgreSQL's own rank of each term, weighted by how rare the term is. Needs the extra `holdfast[postgres]`.
+PostgreSQL's own rank of each term, weighted by how rare the term is. Needs the extra `postgres`.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
+from holdfast.core.conversation.json_values import encode_json
 from holdfast.errors import (
     MissingBlobError,
     SequenceConflictError,
@@ -38,7 +39,6 @@ from holdfast.stores.encoding import (
     compress,
     decode_record,
     decompress,
-    encode_record,
     pack_record,
     sha256_hex,
     unpack_records,
@@ -394,7 +394,7 @@ class PostgresStore:
             "INSERT INTO holdfast.facts (key, value) VALUES (%s, %s) "
             "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
         )
-        await self._execute(insert, (key, encode_record(value)))
+        await self._execute(insert, (key, encode_json(value)))
 
     async def get_value(self, key: str) -> JsonRecord | None:
         rows = await self._rows("SELECT value FROM holdfast.facts WHERE key = %s", (key,))

@@ -1,7 +1,6 @@
 """Anthropic Messages: blocks in user and assistant turns, with system text outside the messages."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from holdfast.core.conversation.messages import (
 )
 from holdfast.core.conversation.tokens import utf8_length
 from holdfast.core.conversation.transcript import MessageMeasures
+from holdfast.text import lazy_pattern
 from holdfast.wire.json_reader import (
     InputPath,
     extra_fields,
@@ -35,7 +35,7 @@ from holdfast.wire.media import data_tokens, image_source, image_tokens
 
 ANTHROPIC_ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant"}
 MAX_CACHE_MARKS = 4
-_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+_TOOL_NAME = lazy_pattern(r"[a-zA-Z0-9_-]{1,128}")
 _FIELDS = frozenset({"role", "content"})
 _BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
     "text": frozenset({"type", "text"}),

@@ -7,7 +7,6 @@ clients give responses a role of their own: decoding repairs both.
 """
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -29,6 +28,7 @@ from holdfast.core.conversation.messages import (
 )
 from holdfast.core.conversation.tokens import utf8_length
 from holdfast.core.conversation.transcript import MessageMeasures
+from holdfast.text import lazy_pattern
 from holdfast.wire.anthropic import arguments_object
 from holdfast.wire.json_reader import (
     InputPath,
@@ -62,7 +62,7 @@ _FIELDS = frozenset({"role", "parts"})
 _PART_FIELDS = frozenset(
     {"text", "thought", SIGNATURE_FIELD, "functionCall", "functionResponse", "inlineData", "fileData"}
 )
-_TOOL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
+_TOOL_NAME = lazy_pattern(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
 """What a function may be called when it is declared; the API gives lengths of 64 and, newer, of 128."""
 _CALL_FIELDS = frozenset({"id", "name", "args"})
 _RESPONSE_FIELDS = frozenset({"id", "name", "response", "parts"})

@@ -1,6 +1,5 @@
 """OpenAI Chat Completions, and compatible endpoints."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -21,6 +20,7 @@ from holdfast.core.conversation.messages import (
 )
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, message_bytes, utf8_length
 from holdfast.core.conversation.transcript import MessageMeasures
+from holdfast.text import lazy_pattern
 from holdfast.wire.json_reader import (
     InputPath,
     extra_fields,
@@ -55,7 +55,7 @@ _BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
 _MEDIA_KINDS = frozenset({"image_url", "input_audio", "file"})
 _CALL_FIELDS = frozenset({"id", "type", "function", "custom", "index"})
 _FUNCTION_FIELDS = frozenset({"name", "arguments"})
-_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_TOOL_NAME = lazy_pattern(r"[a-zA-Z0-9_-]{1,64}")
 _PLAIN_FIELD_COUNT = 2
 """The number of fields of a message with only role and content."""
 

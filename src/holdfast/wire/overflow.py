@@ -10,9 +10,9 @@ Each pattern below was seen in a real error. The groups `limit` and `size` captu
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
 from holdfast.wire.json_reader import is_list, is_mapping
 

@@ -8,9 +8,7 @@ encrypted; that is another contract, and so another format.
 """
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.conversation.batching import CALLS_AS_ITEMS
@@ -31,6 +29,8 @@ from holdfast.core.conversation.messages import (
 )
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, message_bytes, utf8_length
 from holdfast.core.conversation.transcript import MessageMeasures
+from holdfast.dataclass import dataclass
+from holdfast.text import lazy_pattern
 from holdfast.wire.json_reader import (
     InputPath,
     extra_fields,
@@ -66,7 +66,7 @@ ITEM_ID_PREFIXES: Mapping[str, str] = {
     "custom_tool_call": "ctc",
 }
 """The prefixes of item ids that the provider checks; calls and outputs pair by another id."""
-_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]+")
+_TOOL_NAME = lazy_pattern(r"[a-zA-Z0-9_-]+")
 _FIELDS = frozenset({"type", "id", "status", "role", "content", "phase"})
 _CALL_FIELDS = frozenset(
     {"type", "id", "status", "call_id", "name", "arguments", "input", "action", "actions", "operation"}

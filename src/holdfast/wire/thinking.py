@@ -6,10 +6,10 @@ the system text and tools, extended by the hash of each message.
 """
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from holdfast.core.conversation.json_values import encode_canonical_json
 from holdfast.wire.json_reader import is_list, is_mapping
 
 _HASH_CHARS = 32
@@ -38,8 +38,7 @@ def prefix_hash(messages: Iterable[Mapping[str, Any]], *, system: object = None,
 
 
 def _hash(value: object) -> str:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARS]
+    return hashlib.sha256(encode_canonical_json(value)).hexdigest()[:_HASH_CHARS]
 
 
 def _without_cache_marks(value: object) -> object:

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from holdfast.core.history.events import Usage
 from holdfast.core.schema import is_integer, short_repr
 from holdfast.errors import SettingsError
+from holdfast.text import lazy_pattern
 from holdfast.wire.json_reader import is_list, is_mapping
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 MAX_REPORTED_TOKENS = 10**12
-_TOKEN_NAME = re.compile(r"token|cache", re.IGNORECASE)
-_CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
+_TOKEN_NAME = lazy_pattern(r"token|cache", re.IGNORECASE)
+_CAPITAL = lazy_pattern(r"(?<=[a-z0-9])([A-Z])")
 _ANTHROPIC_LIFETIMES = ("ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens")
 _WRAPPERS = ("usage_metadata", "usageMetadata")
 OWN_NAMES = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")

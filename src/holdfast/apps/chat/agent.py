@@ -26,6 +26,7 @@ from holdfast.apps.chat.shell_tool import AskConsent, ShellTool
 from holdfast.apps.settings.models import bare_model_name
 from holdfast.apps.settings.tables import AgentSettings, McpServer
 from holdfast.core.planning.situation import Budget
+from holdfast.distribution import install_command
 from holdfast.errors import SettingsError, redact_text
 from holdfast.models.open import parse_endpoint
 from holdfast.session.memory.search_tool import MemorySearchTool
@@ -234,9 +235,7 @@ def _mcp_toolset(server: McpServer) -> AbstractToolset[object]:
         from fastmcp.client.transports import StdioTransport  # noqa: PLC0415 - an extra, and slow to load
         from pydantic_ai.mcp import MCPToolset  # noqa: PLC0415 - as above
     except ImportError:
-        raise SettingsError(
-            f"mcp.{server.name}", "needs the client: pip install '.[mcp]' in Holdfast's folder"
-        ) from None
+        raise SettingsError(f"mcp.{server.name}", f"needs the client: {install_command('mcp')}") from None
     finally:
         if settings_file == os.devnull:
             del os.environ[MCP_SETTINGS_VARIABLE]

@@ -6,17 +6,24 @@ and in a test. A new conversation starts with the context board of its repositor
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.apps.chat.events import (
+    ChatEvent,
     ChatNotice,
     ConversationCompacted,
     NoticeLevel,
     Screen,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallFinished,
+    ToolCallStarted,
     TurnEnded,
     TurnOutcome,
     describe_losses,
@@ -57,6 +64,10 @@ from holdfast.stores.open import open_store
 from holdfast.wire.convert import convert
 from holdfast.wire.formats import format_named
 
+if TYPE_CHECKING:
+    from holdfast.adapters.pydantic_ai import Holdfast
+    from holdfast.session.request import Request
+
 CHAT_SESSION_FORMAT = "pydantic-ai"
 CONVERTED_SUFFIX = "-chat"
 """The end of the id of a copy in the chat's format."""
@@ -95,6 +106,64 @@ class ChatStatus:
     is_compacting: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What the user is waiting for."""
+
+    what: str
+    started: float
+    """When it began, on the monotonic clock."""
+
+
+CHARS_PER_TOKEN = 4
+"""For the size of an answer that is still being written."""
+
+
+class TurnProgress:
+    """How far the running turn is, for the line that says what the user waits for."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._phase = ""
+        self._written_chars = 0
+        self._capability: Holdfast | None = None
+        self._former_request: Request | None = None
+
+    def watch(self, capability: "Holdfast") -> None:
+        """Watch the requests that the turn prepares."""
+        self._capability, self._former_request = capability, capability.last_request
+
+    @property
+    def request(self) -> "Request | None":
+        """The newest request of the turn."""
+        request = self._capability.last_request if self._capability is not None else None
+        return None if request is self._former_request else request
+
+    def note(self, event: ChatEvent) -> None:
+        """Take an event of the turn into account."""
+        match event:
+            case TextDelta(text):
+                self._phase, self._written_chars = "writing", self._written_chars + len(text)
+            case ThinkingDelta():
+                self._phase = "thinking"
+            case ToolCallStarted(tool=tool):
+                self._phase = f"running {tool}"
+            case ToolCallFinished():
+                self._phase, self._written_chars = "", 0
+            case _:
+                return
+
+    @property
+    def activity(self) -> Activity:
+        """What the turn does now."""
+        request, what = self.request, self._phase
+        if what == "writing":
+            what = f"writing · {self._written_chars // CHARS_PER_TOKEN:,} tokens"
+        elif not what:
+            what = "starting" if request is None else f"reading {request.tokens.total:,} tokens"
+        return Activity(what, self._started)
+
+
 class Chat:
     """One user's conversation."""
 
@@ -113,6 +182,7 @@ class Chat:
         self._runtimes = RuntimeCache(screen)
         self._session: Session | None = None
         self._turn: asyncio.Task[object] | None = None
+        self._progress: TurnProgress | None = None
         self._sent: TokenCount | None = None
         """The size of the newest request of the running turn."""
         self._context: ContextReport | None = None
@@ -265,7 +335,8 @@ class Chat:
     def status(self) -> ChatStatus:
         """The status of the conversation."""
         history, context, known = self.session.history, self._context, configured_model(self.settings)
-        shown = self._sent or context
+        sent = self._progress.request if self._progress is not None else None
+        shown = (sent.tokens if sent else self._sent) or context
         return ChatStatus(
             model=bare_model_name(self.model),
             budget=context.budget if context else self.budget.tokens,
@@ -276,6 +347,11 @@ class Chat:
             is_compacting=history.session_state.running_compaction is not None
             and history.session_state.ready_summary is None,
         )
+
+    @property
+    def activity(self) -> Activity | None:
+        """What the user is waiting for; None if no turn runs."""
+        return self._progress.activity if self._progress is not None else None
 
     @property
     def _compactions(self) -> tuple[CompactionCompleted, ...]:
@@ -306,7 +382,7 @@ class Chat:
 
     async def take_turn(self, typed: str | None) -> TurnOutcome:
         """Run one turn: a prompt and its answer. Without a prompt, answer the last one again."""
-        self._turn = asyncio.current_task()
+        self._turn, self._progress = asyncio.current_task(), TurnProgress()
         session, is_first, length = self.session, not len(self.session), len(self.session)
         prompt: str | None = None
         try:
@@ -324,7 +400,7 @@ class Chat:
         except Exception as error:  # noqa: BLE001 - the conversation continues, whatever a provider's library raises
             outcome = self._show_failed(error)
         finally:
-            self._turn = None
+            self._turn = self._progress = None
         is_recorded = len(session) > length
         self.unrecorded_prompt = None if is_recorded else prompt
         if prompt and is_recorded and is_first:
@@ -359,9 +435,12 @@ class Chat:
         from holdfast.apps.chat.turn import turn_events  # noqa: PLC0415 - loaded by now
 
         outcome: TurnOutcome = "failed"
+        progress = self._progress or TurnProgress()
+        progress.watch(runtime.capability)
         async with aclosing(turn_events(runtime.agent, prompt, self.settings.max_steps)) as events:
             async for event in events:
-                if (request := runtime.capability.last_request) is not None:
+                progress.note(event)
+                if (request := progress.request) is not None:
                     self._sent = request.tokens
                 self.announce_compactions()
                 if isinstance(event, TurnEnded):

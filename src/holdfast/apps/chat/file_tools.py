@@ -7,12 +7,16 @@ says what it omits and how to ask for it. Errors are returned as text, so that t
 import fnmatch
 import os
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 MAX_READ_LINES = 400
 MAX_READ_LINE_CHARS = 2_000
 MAX_LISTED_FILES = 300
 MAX_FILE_HITS = 60
+MAX_COMPLETED_FILES = 50
+MAX_WALKED_FILES = 20_000
+"""How many files a completion looks at."""
 MAX_FILE_BYTES = 10_000_000
 MAX_SEARCHED_BYTES = 200_000_000
 """The most bytes that a search reads."""
@@ -99,6 +103,20 @@ class FileTools:
             if len(hits) > MAX_FILE_HITS:
                 return "\n".join([*hits[:MAX_FILE_HITS], f"… more than {MAX_FILE_HITS}: look for something rarer"])
         return "\n".join(hits) or f"{text!r} is in no file of {path}"
+
+    def complete_path(self, beginning: str) -> list[str]:
+        """Return names of files and folders that continue a path; a word without a slash matches anywhere in a name."""
+        folder, slash, name = beginning.rpartition("/")
+        place = self._resolve(folder or ".")
+        if isinstance(place, str) or not place.is_dir():
+            return []
+        inside = (one for one in self._list_folder(place, "*") if Path(one).name not in SKIPPED_FOLDERS)
+        near = [one for one in inside if Path(one).name.lower().startswith(name.lower())]
+        if slash or not name:
+            return near[:MAX_COMPLETED_FILES]
+        deep = (self._relative_name(path) for path in islice(_files(self.root), MAX_WALKED_FILES))
+        found = (one for one in deep if name.lower() in Path(one).name.lower() and one not in near)
+        return [*near, *islice(found, MAX_COMPLETED_FILES)][:MAX_COMPLETED_FILES]
 
     def _resolve(self, path: str) -> Path | str:
         """Return a path inside the folder, or a text that says why there is none."""

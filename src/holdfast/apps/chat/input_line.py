@@ -1,33 +1,65 @@
-"""The input line of the terminal: history, completion, several lines, and questions.
+"""The lower part of the terminal: the growing answer, what is going on, the input line, and the status below it.
 
-The line stays open for the whole chat, so no keystroke is lost. Enter submits; Alt-Enter starts a new line. The user
+The line stays open for the whole chat, so no keystroke is lost. Finished output is written above it in one update of
+the screen, so that nothing flickers. Enter submits; Alt-Enter, or a backslash before Enter, starts a new line. The user
 answers a question with a word and Enter, never with a single key, so that a user who is still typing does not agree by
-accident. Afterwards the line shows the earlier text again. Ctrl-C stops the running action; if there is none, it clears
-the line and saves its text in the history. Ctrl-D on an empty line leaves.
+accident. Afterwards the line shows the earlier text again. Esc and Ctrl-C stop the running action; if there is none,
+Ctrl-C clears the line and saves its text in the history. Ctrl-D on an empty line leaves.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+import os
+import sys
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
-from prompt_toolkit import Application, PromptSession
+from prompt_toolkit import Application
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
-from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.filters import Condition, has_completions
+from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-from prompt_toolkit.output import ColorDepth
+from prompt_toolkit.keys import Keys
+from prompt_toolkit.layout import ConditionalContainer, Dimension, HSplit, Layout, Window
+from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
+from prompt_toolkit.layout.menus import CompletionsMenu
+from prompt_toolkit.output import ColorDepth, create_output
+from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
+from prompt_toolkit.widgets import SearchToolbar
 
+from holdfast.apps.chat.pastes import PastedTexts
 from holdfast.stores.files import create_private_file
 
 PROMPT_MARK = "› "
 MAX_KEPT_PROMPT_CHARS = 1_000
 """A longer text is a paste, which the file of the prompt history does not keep."""
-PROMPT_STYLE = Style.from_dict({"bottom-toolbar": "noreverse fg:ansibrightblack", "mark": "bold", "asked": "bold"})
+MAX_MENU_ROWS = 8
+KEY_SEQUENCE_SECONDS = 0.05
+"""How long a lone Esc waits for a second key."""
+ANIMATION_SECONDS, IDLE_REFRESH_SECONDS = 0.12, 0.5
+BEGIN_SCREEN_UPDATE, END_SCREEN_UPDATE = "\x1b[?2026h", "\x1b[?2026l"
+"""Terminals that know these draw everything between them at once; the others ignore them."""
+PROMPT_STYLE = Style.from_dict(
+    {
+        "status": "fg:ansibrightblack",
+        "activity": "fg:ansicyan",
+        "mark": "bold",
+        "asked": "bold",
+        "completion-menu": "noreverse bg:default fg:default",
+        "completion-menu.completion": "noreverse bg:default fg:default",
+        "completion-menu.completion.current": "reverse bg:default fg:default",
+        "completion-menu.meta.completion": "noreverse bg:default fg:ansibrightblack",
+        "completion-menu.meta.completion.current": "noreverse bg:default fg:default",
+        "scrollbar.background": "bg:default",
+        "scrollbar.button": "reverse",
+    }
+)
 CompletionSource = Callable[[str], Iterable[tuple[str, str]]]
 """Returns completions for the last word of a line, each with its meaning."""
 
@@ -44,16 +76,34 @@ class _Question:
 
 
 class _InputCompleter(Completer):
-    def __init__(self, suggest: CompletionSource) -> None:
-        self._suggest = suggest
+    def __init__(self, commands: CompletionSource, files: CompletionSource) -> None:
+        self._commands = commands
+        self._files = files
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         del complete_event
         text = document.text_before_cursor
-        if "\n" not in text:
-            last = text.rpartition(" ")[2]
-            for word, meaning in self._suggest(text):
-                yield Completion(word, start_position=-len(last), display_meta=meaning)
+        last = text.rpartition("\n")[2].rpartition(" ")[2]
+        found = self._files(text) if _names_file(text) else self._commands(text) if "\n" not in text else ()
+        for word, meaning in found:
+            yield Completion(word, start_position=-len(last), display_meta=meaning)
+
+    async def get_completions_async(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> AsyncGenerator[Completion]:
+        # A folder may hold very many files.
+        if _names_file(document.text_before_cursor):
+            found = await asyncio.to_thread(lambda: list(self.get_completions(document, complete_event)))
+        else:
+            found = list(self.get_completions(document, complete_event))
+        for one in found:
+            yield one
+
+
+def _names_file(text: str) -> bool:
+    """Return whether the last word of a line names a file."""
+    last = text.rpartition("\n")[2].rpartition(" ")[2]
+    return last.startswith("@") or text.startswith("/attach ")
 
 
 class PromptHistory(FileHistory):
@@ -65,74 +115,194 @@ class PromptHistory(FileHistory):
             super().store_string(string)
 
 
+class TerminalOutput(Vt100_Output):
+    """Output that the terminal receives in whole updates of the screen."""
+
+    _is_held = False
+
+    def flush(self) -> None:
+        """Send what was written, unless it is part of an update."""
+        if not self._is_held:
+            super().flush()
+
+    @contextmanager
+    def one_update(self) -> Generator[None]:
+        """Hold back what is written within, and send it as one update of the screen."""
+        self._is_held = True
+        self.write_raw(BEGIN_SCREEN_UPDATE)
+        try:
+            yield
+        finally:
+            self.write_raw(END_SCREEN_UPDATE)
+            self._is_held = False
+            self.flush()
+
+
+def open_terminal_output() -> TerminalOutput:
+    """Return the output to the terminal, which is never asked where its cursor is: the layout does not depend on it."""
+    output = cast("TerminalOutput", TerminalOutput.from_pty(sys.stdout, term=os.environ.get("TERM")))
+    output.enable_cpr = False
+    return output
+
+
+class _ChatApplication(Application[None]):
+    """Draws the lower part of the terminal, and draws it again where it was when the window becomes narrower."""
+
+    def _on_resize(self) -> None:
+        # A narrower terminal breaks the lines that no longer fit, which moves the cursor down; xterm cuts them off.
+        screen = self.renderer.last_rendered_screen
+        if screen is not None and "XTERM_VERSION" not in os.environ:
+            columns = max(1, self.output.get_size().columns)
+            cursor = screen.get_cursor_position(self.layout.current_window)
+            rows = (screen.data_buffer[row].items() for row in range(cursor.y))
+            last_columns = [max((column for column, cell in row if cell.char != " "), default=0) for row in rows]
+            self.output.cursor_up(sum(last // columns for last in last_columns) + cursor.x // columns)
+        super()._on_resize()
+
+
 class InputLine:
-    """Reads what the user types."""
+    """Reads what the user types, and owns the terminal."""
 
     def __init__(
         self,
         *,
         history: Path,
-        completions: CompletionSource,
+        commands: CompletionSource,
+        files: CompletionSource,
         above: Callable[[], str],
+        activity: Callable[[], str],
         below: Callable[[], str],
         has_color: bool,
     ) -> None:
-        """`above` and `below` return the text around the line."""
+        """`above` and `below` return the text around the line, `activity` what the user waits for, if anything."""
         create_private_file(history)
-        self._above = above
+        self._activity, self._below = activity, below
         self.interrupt: Callable[[], bool] = lambda: False
         """Stops the running turn or compaction; returns whether there was one."""
+        self.image_from_clipboard: Callable[[], str] = lambda: ""
+        """Saves the image of the clipboard and returns the word that attaches it; empty if there is none."""
+        self.pastes = PastedTexts()
         self._question: _Question | None = None
         self._question_lock = asyncio.Lock()
         self.is_drawn = asyncio.Event()
         """Set when the line is on the screen."""
         self._submitted: asyncio.Queue[str | None] = asyncio.Queue()
-        self._prompt_task: asyncio.Task[None] | None = None
-        self._session: PromptSession[str] = PromptSession(
-            message=self._message,
-            bottom_toolbar=below,
+        self._app_task: asyncio.Task[None] | None = None
+        self._buffer = Buffer(
             history=PromptHistory(history),
-            completer=_InputCompleter(completions),
+            completer=_InputCompleter(commands, files),
             complete_while_typing=True,
-            key_bindings=self._bindings(),
             multiline=True,
-            prompt_continuation="  ",
-            erase_when_done=True,
+        )
+        self._output = create_output() if sys.platform == "win32" else open_terminal_output()
+        self._app = self._build_app(above, activity, below, has_color=has_color)
+        self._app.after_render += self._mark_drawn
+        # A lone Esc must stop the answer at once.
+        self._app.timeoutlen = self._app.ttimeoutlen = KEY_SEQUENCE_SECONDS
+
+    def _build_app(
+        self, above: Callable[[], str], activity: Callable[[], str], below: Callable[[], str], *, has_color: bool
+    ) -> _ChatApplication:
+        output = self._output
+        search = SearchToolbar(ignore_case=True)
+        line = Window(
+            BufferControl(self._buffer, search_buffer_control=search.control),
+            wrap_lines=True,
+            dont_extend_height=True,
+            height=lambda: Dimension(min=1, max=max(1, output.get_size().rows // 2)),
+            get_line_prefix=lambda number, wraps: (
+                [("class:mark", PROMPT_MARK)] if not (number or wraps) else [("", " " * len(PROMPT_MARK))]
+            ),
+        )
+        answer = Window(FormattedTextControl(lambda: ANSI(above())), dont_extend_height=True)
+        waiting = Window(FormattedTextControl(lambda: [("class:activity", activity())]), height=1)
+        asked = Window(FormattedTextControl(self._question_hint), dont_extend_height=True, wrap_lines=True)
+        status = Window(FormattedTextControl(lambda: [("class:status", below())]), height=1)
+        return _ChatApplication(
+            layout=Layout(
+                HSplit(
+                    [
+                        ConditionalContainer(answer, Condition(lambda: bool(above()))),
+                        ConditionalContainer(waiting, Condition(lambda: bool(activity()))),
+                        ConditionalContainer(asked, Condition(lambda: self._question is not None)),
+                        line,
+                        search,
+                        ConditionalContainer(CompletionsMenu(max_height=MAX_MENU_ROWS), has_completions),
+                        status,
+                        Window(),
+                    ]
+                ),
+                focused_element=line,
+            ),
+            key_bindings=self._bindings(),
             style=PROMPT_STYLE,
             color_depth=None if has_color else ColorDepth.DEPTH_1_BIT,
-            refresh_interval=0.5,
+            erase_when_done=True,
+            output=output,
         )
-        self._session.app.after_render += self._mark_drawn
 
-    def _mark_drawn(self, _: Application[str]) -> None:
+    @property
+    def columns(self) -> int:
+        """The width of the terminal."""
+        return max(1, self._app.output.get_size().columns)
+
+    @property
+    def rows(self) -> int:
+        """The height of the terminal."""
+        return max(1, self._app.output.get_size().rows)
+
+    def _mark_drawn(self, _: Application[None]) -> None:
         self.is_drawn.set()
 
     async def read(self) -> str | None:
         """Return the next submitted text; None when the user leaves."""
-        if self._prompt_task is None:
-            self._prompt_task = asyncio.create_task(self._open())
+        if self._app_task is None:
+            self._app_task = asyncio.create_task(self._open())
         line = await self._submitted.get()
         if line is None:
-            await self._prompt_task
-            self._prompt_task = None
+            await self._app_task
+            self._app_task = None
         return line
 
     async def _open(self) -> None:
         """Keep the line open until the user leaves."""
+        animation = asyncio.create_task(self._animate())
         try:
             with suppress(EOFError):
-                await self._session.prompt_async()
+                await self._app.run_async()
         finally:
+            animation.cancel()
             self._submitted.put_nowait(None)
+
+    async def _animate(self) -> None:
+        drawn = ""
+        while True:
+            activity = self._activity()
+            # Drawing moves the cursor, so nothing is drawn that has not changed.
+            if (shown := activity + self._below()) != drawn:
+                drawn = shown
+                self.refresh()
+            await asyncio.sleep(ANIMATION_SECONDS if activity else IDLE_REFRESH_SECONDS)
 
     def refresh(self) -> None:
         """Redraw the line and the text around it."""
-        self._session.app.invalidate()
+        self._app.invalidate()
+
+    def write_above(self, text: str) -> None:
+        """Write finished lines above everything that can still change, in one update of the screen."""
+        output, is_running = self._output, self._app.is_running
+        with output.one_update() if isinstance(output, TerminalOutput) else nullcontext():
+            if is_running:
+                self._app.renderer.erase(leave_alternate_screen=False)
+            output.write_raw(text.replace("\n", "\r\n"))
+            if is_running:
+                self._app.renderer.render(self._app, self._app.layout)
+        output.flush()
 
     def close(self) -> None:
         """Close the line."""
-        if self._session.app.is_running:
-            self._session.app.exit(exception=EOFError)
+        if self._app.is_running:
+            self._app.exit(exception=EOFError)
 
     async def ask(self, answers: Mapping[str, str], text: str = "") -> str | None:
         """Return the answer, which the user types as a letter or in full; None if the user dismisses the question.
@@ -140,7 +310,7 @@ class InputLine:
         Without `answers`, return `text` as the user has edited it.
         """
         async with self._question_lock:
-            buffer = self._session.default_buffer
+            buffer = self._buffer
             self._question = current = _Question(answers, asyncio.get_running_loop().create_future(), buffer.document)
             buffer.document = Document(text)
             self.refresh()
@@ -151,14 +321,16 @@ class InputLine:
                 buffer.document = current.typed
                 self.refresh()
 
-    def _message(self) -> StyleAndTextTuples:
-        above = self._above()
-        shown: StyleAndTextTuples = [("", f"{above}\n")] if above else []
-        if self._question is not None:
-            keys = "  ".join(f"[{key}] {answer}" for key, answer in self._question.answers.items())
-            hint = f"{keys}, and Enter" if keys else "Enter accepts it, Ctrl-C rejects it"
-            shown.append(("class:asked", f"{hint}\n"))
-        return [*shown, ("class:mark", PROMPT_MARK)]
+    @property
+    def is_asking(self) -> bool:
+        """Whether a question waits for the user."""
+        return self._question is not None
+
+    def _question_hint(self) -> StyleAndTextTuples:
+        if self._question is None:
+            return []
+        keys = "  ".join(f"[{key}] {answer}" for key, answer in self._question.answers.items())
+        return [("class:asked", f"{keys}, and Enter" if keys else "Enter accepts it, Ctrl-C rejects it")]
 
     def _resolve_question(self, answer: str | None) -> None:
         if self._question is not None and not self._question.answer.done():
@@ -166,39 +338,65 @@ class InputLine:
 
     def _bindings(self) -> KeyBindings:
         bindings = KeyBindings()
+        has_menu = Condition(lambda: self._buffer.complete_state is not None)
         bindings.add("enter")(self._submit)
         # Before the terminal is in raw mode, the end of a line arrives as another key.
         bindings.add("c-j")(self._submit)
         bindings.add("escape", "enter")(self._insert_newline)
+        bindings.add("escape", filter=has_menu)(self._close_menu)
+        bindings.add("escape", filter=~has_menu)(self._stop)
         bindings.add("c-c")(self._interrupt_or_clear)
         bindings.add("c-d")(self._leave)
+        bindings.add("c-v")(self._paste_image)
+        bindings.add(Keys.BracketedPaste)(self._paste)
         return bindings
 
     def _submit(self, event: KeyPressEvent) -> None:
-        buffer = event.current_buffer
-        if self._question is not None:
+        buffer = self._buffer
+        if event.app.layout.is_searching:
+            event.app.layout.focus(buffer)
+        elif self._question is not None:
             self._accept_answer(self._question, buffer)
         elif buffer.complete_state is not None and buffer.complete_state.current_completion is not None:
             buffer.complete_state = None
+        elif buffer.document.text_before_cursor.endswith("\\"):
+            buffer.delete_before_cursor()
+            buffer.insert_text("\n")
         elif buffer.text.strip():
-            self._submitted.put_nowait(buffer.text)
+            self._submitted.put_nowait(self.pastes.expand(buffer.text))
             buffer.append_to_history()
             buffer.reset()
 
     def _insert_newline(self, event: KeyPressEvent) -> None:
         event.current_buffer.insert_text("\n")
 
-    def _interrupt_or_clear(self, event: KeyPressEvent) -> None:
+    def _paste(self, event: KeyPressEvent) -> None:
+        """Insert pasted text; a long one as a short mark, because the line could not show it."""
+        event.current_buffer.insert_text(self.pastes.shorten(event.data.replace("\r\n", "\n").replace("\r", "\n")))
+
+    def _paste_image(self, event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text(self.image_from_clipboard())
+
+    def _close_menu(self, _: KeyPressEvent) -> None:
+        self._buffer.cancel_completion()
+
+    def _stop(self, _: KeyPressEvent) -> None:
         if self._question is not None:
             self._resolve_question(None)
-        elif not self.interrupt() and event.current_buffer.text:
-            event.current_buffer.append_to_history()
-            event.current_buffer.reset()
+        else:
+            self.interrupt()
+
+    def _interrupt_or_clear(self, _: KeyPressEvent) -> None:
+        if self._question is not None:
+            self._resolve_question(None)
+        elif not self.interrupt() and self._buffer.text:
+            self._buffer.append_to_history()
+            self._buffer.reset()
 
     def _leave(self, event: KeyPressEvent) -> None:
         if self._question is not None:
             self._resolve_question(None)
-        elif not event.current_buffer.text:
+        elif not self._buffer.text:
             event.app.exit(exception=EOFError)
 
     def _accept_answer(self, question: _Question, buffer: Buffer) -> None:

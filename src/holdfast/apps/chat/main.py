@@ -7,13 +7,13 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast import __version__
 from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.dispatch import answer_stdin, submit_line
 from holdfast.apps.chat.events import CommandReply, Screen, TurnOutcome
@@ -118,7 +118,8 @@ async def _run_in_terminal(settings: Settings, options: ChatOptions) -> int:
     from holdfast.apps.chat.terminal_screen import TerminalScreen  # noqa: PLC0415 - as above
 
     has_color = settings.colour == "always" or (settings.colour == "auto" and not os.environ.get("NO_COLOR"))
-    terminal = TerminalScreen(settings.paths.prompt_history, has_color=has_color)
+    background = terminal_background(settings.theme, os.environ)
+    terminal = TerminalScreen(settings.paths.prompt_history, has_color=has_color, background=background)
     async with _open_chat(settings, terminal, options) as chat:
         with end_on_signals(terminal.input_line.close) as signals:
             await run_chat_loop(chat, terminal, options.prompt, greeting=lambda: _show_greeting(chat, terminal))
@@ -133,7 +134,7 @@ async def _show_greeting(chat: Chat, terminal: "TerminalScreen") -> None:
     """Show the model, the conversation and its last exchange, and where to find help."""
     count = len(chat.session)
     where = f"{chat.session.id}, {count:,} messages so far" if count else "a new conversation"
-    first = f"holdfast {version('holdfast')} · {chat.status.model} · {where}"
+    first = f"holdfast {__version__} · {chat.status.model} · {where}"
     chat.notify(f"{first}\n/help lists the commands, Ctrl-D leaves")
     if count:
         asked, answer = await chat.last_exchange()
@@ -183,6 +184,15 @@ async def _open_chat(settings: Settings, screen: Screen, options: ChatOptions) -
         yield chat
     finally:
         await chat.close()
+
+
+def terminal_background(theme: str, environ: Mapping[str, str]) -> str:
+    """Return whether the terminal is dark or light: as the settings say, else as far as the terminal says."""
+    if theme != "auto":
+        return theme
+    # Some terminals set COLORFGBG to the numbers of their two colors; 7 and 9 to 15 are light.
+    number = environ.get("COLORFGBG", "").rpartition(";")[2]
+    return "light" if number in {"7", *map(str, range(9, 16))} else "dark"
 
 
 def has_terminal() -> bool:

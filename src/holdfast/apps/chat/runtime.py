@@ -13,8 +13,8 @@ from holdfast.apps.chat.file_tools import FileTools
 from holdfast.apps.settings.build import budget_from, memory_from, read_system_text
 from holdfast.apps.settings.models import bare_model_name
 from holdfast.apps.settings.settings import Settings
+from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
 from holdfast.models.base import Summarizer
-from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
 from holdfast.models.errors import as_model_error
 from holdfast.session.memory.search_tool import MemorySearchTool
 from holdfast.session.session import Session

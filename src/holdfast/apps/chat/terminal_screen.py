@@ -1,18 +1,18 @@
 """The chat in a terminal: the answer grows above an input line that stays editable.
 
-Finished blocks of Markdown are printed permanently. The unfinished block is redrawn above the line until it is
-complete. A status below the line says how full the context is. Lines that the user submits during a turn are queued
-and saved in the history file.
+Finished lines of Markdown are printed permanently. The unfinished ones are redrawn above the line until they are
+complete. While the user waits, a line says for what, for how long, and how to stop it. A status below the line says how
+full the context is. Lines that the user submits during a turn are queued and saved in the history file.
 """
 
-import re
-import shutil
+import asyncio
+import time
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.apps.chat.chat import Chat, ChatStatus
+from holdfast.apps.chat.chat import Activity, Chat, ChatStatus
 from holdfast.apps.chat.dispatch import SLASH_COMMANDS
 from holdfast.apps.chat.events import (
     ChatEvent,
@@ -32,51 +32,21 @@ from holdfast.session.compaction.compactor import COMPACTING_TEXT
 from holdfast.text import pluralize
 
 if TYPE_CHECKING:
-    from holdfast.apps.chat.markdown import MarkdownPrinter
-
-_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
-_LIST_LINE = re.compile(r"^\s*([-*+]|\d{1,9}[.)])\s|^\s+\S")
-"""A line of a list, or one that is indented and may belong to one."""
-
-
-def split_finished_blocks(text: str) -> tuple[str, str]:
-    """Return the part that can be printed permanently, and the rest.
-
-    A block ends at an empty line outside a code fence. Later text does not change how it is rendered, except for lists,
-    which continue over empty lines.
-    """
-    end, fence, is_list, offset = 0, "", False, 0
-    lines = text.splitlines(keepends=True)
-    for number, line in enumerate(lines):
-        marked = _FENCE.match(line)
-        if fence:
-            fence = "" if marked and marked[1].startswith(fence) and not line.strip(" `~\n") else fence
-        elif marked:
-            fence = marked[1]
-        elif not line.strip():
-            following = lines[number + 1] if number + 1 < len(lines) else ""
-            if following.strip() and following.endswith("\n") and not (is_list and _LIST_LINE.match(following)):
-                end = offset + len(line)
-                is_list = False
-        elif _LIST_LINE.match(line):
-            is_list = True
-        offset += len(line)
-    return text[:end], text[end:]
-
+    from holdfast.apps.chat.markdown import MarkdownRenderer, StreamedMarkdown
 
 PROVENANCE_MARKS = {"reported": "", "counted": "", "calibrated": "≈", "estimated": "~"}
 """The mark for how exact a token count is: reported or counted with the vocabulary, calibrated, or estimated."""
 
 
-def render_status_line(status: ChatStatus, *, busy: str = "", queued: int = 0, width: int = 80) -> str:
+def render_status_line(status: ChatStatus, *, queued: int = 0, width: int = 80) -> str:
     """Return the status on one line, the most important part first, cut to the width."""
     share = status.tokens / max(1, status.budget)
     mark = PROVENANCE_MARKS.get(status.provenance, "~") if status.tokens else ""
     counts, percent = f"{mark}{status.tokens:,}/{status.budget:,}", f"{share:.0%}"
     forms = (f"{counts} tokens ({percent})", f"{counts} ({percent})", f"{percent} full", percent)
     parts = [next((form for form in forms if len(form) <= width), percent)]
-    if busy or status.is_compacting:
-        parts.insert(0, busy or COMPACTING_TEXT)
+    if status.is_compacting:
+        parts.insert(0, COMPACTING_TEXT)
     if queued:
         parts.append(f"{queued} queued")
     parts.append(status.model)
@@ -95,116 +65,172 @@ def render_status_line(status: ChatStatus, *, busy: str = "", queued: int = 0, w
     return line or parts[0][: max(0, width)]
 
 
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+SPINNER_FRAME_SECONDS = 0.12
+STOP_HINT = "Esc stops"
+
+
+def render_activity(activity: Activity, now: float, width: int = 80) -> str:
+    """Return what the user is waiting for, on one line: what, how long, how much, and how to stop it."""
+    elapsed = max(0.0, now - activity.started)
+    minutes, seconds = divmod(int(elapsed), 60)
+    spent = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+    frame = SPINNER[int(elapsed / SPINNER_FRAME_SECONDS) % len(SPINNER)]
+    line = f"{frame} {activity.what}"
+    for part in (spent, STOP_HINT):
+        if len(longer := f"{line} · {part}") <= width:
+            line = longer
+    return line[: max(0, width)]
+
+
 NOTICE_STYLES = {"info": "dim", "warning": "yellow", "error": "red"}
 MAX_LIVE_LINES = 12
 """How many lines of an unfinished block or a long prompt are displayed."""
+MIN_FIXED_ROWS = 5
+"""The rows of a low window that the unfinished block leaves to the input line and the lines around it."""
+MAX_PROMPT_LINE_CHARS = 2_000
+UPDATE_SECONDS = 0.05
+"""Pieces of an answer that arrive within this time are rendered together."""
 CONSENT_ANSWERS: dict[str, Consent] = {"yes": "yes", "always": "always", "no": "no"}
-THINKING_STATUS = "thinking …"
 
 
 class TerminalScreen:
     """A screen with an input line."""
 
-    def __init__(self, history: Path, *, has_color: bool = True) -> None:
+    can_ask = True
+
+    def __init__(self, history: Path, *, has_color: bool = True, background: str = "dark") -> None:
         self.queued_lines = 0
         self.chat: Chat | None = None
         """The chat whose status is displayed below the line."""
-        self._unprinted_text = ""
-        """The part of the answer that is not printed yet."""
-        self._busy = ""
+        self._busy: Activity | None = None
         self._has_color = has_color
+        self._background = background
+        self._update: asyncio.TimerHandle | None = None
+        """The next rendering of the answer."""
         self.input_line = InputLine(
             history=history,
-            completions=self._completions,
+            commands=self._command_completions,
+            files=self._file_completions,
             above=self._unfinished_lines,
+            activity=self._activity,
             below=self._status,
             has_color=has_color,
         )
 
     @cached_property
-    def _printer(self) -> "MarkdownPrinter":
-        from holdfast.apps.chat.markdown import MarkdownPrinter  # noqa: PLC0415 - the user can type before that
+    def _renderer(self) -> "MarkdownRenderer":
+        from holdfast.apps.chat.markdown import MarkdownRenderer  # noqa: PLC0415 - the user can type before that
 
-        return MarkdownPrinter(has_color=self._has_color)
+        return MarkdownRenderer(has_color=self._has_color, background=self._background)
+
+    @cached_property
+    def _answer(self) -> "StreamedMarkdown":
+        from holdfast.apps.chat.markdown import StreamedMarkdown  # noqa: PLC0415 - as above
+
+        return StreamedMarkdown(self._renderer)
+
+    @property
+    def _width(self) -> int:
+        # A terminal that becomes narrower breaks lines that fill it.
+        return max(1, self.input_line.columns - 1)
 
     def show_prompt(self, text: str) -> None:
         """Print a prompt of the user permanently."""
         lines = text.splitlines()
         more = [f"… {len(lines) - MAX_LIVE_LINES:,} more lines"] if len(lines) > MAX_LIVE_LINES else []
-        self._printer.print_text(PROMPT_MARK + "\n  ".join([*lines[:MAX_LIVE_LINES], *more]), "bold")
+        shown = [line[:MAX_PROMPT_LINE_CHARS] for line in lines[:MAX_LIVE_LINES]]
+        self._print(PROMPT_MARK + "\n  ".join([*shown, *more]), "bold")
 
     def show(self, event: ChatEvent) -> None:
         """Show an event."""
-        if isinstance(event, TextDelta):
-            self._busy = ""
-            self._unprinted_text += event.text
-            whole, self._unprinted_text = split_finished_blocks(self._unprinted_text)
-            if whole.strip():
-                self._printer.print_markdown(whole)
-        elif isinstance(event, ThinkingDelta):
-            self._busy = THINKING_STATUS
-        else:
-            self._flush()
-            self._show(event)
+        match event:
+            case TextDelta(text):
+                self._busy = None
+                self._answer.feed(text)
+                if self._update is None:
+                    self._update = asyncio.get_running_loop().call_later(UPDATE_SECONDS, self._show_answer)
+            case CommandReply() | CommandTable():
+                # The output of a command that runs beside an answer does not end the answer's paragraph.
+                self._show(event)
+            case ThinkingDelta():
+                pass
+            case _:
+                self._flush()
+                self._show(event)
         self.input_line.refresh()
 
     def show_busy(self, what: str) -> None:
         """Show what the program is waiting for."""
-        self._busy = what
+        started = self._busy.started if self._busy is not None else time.monotonic()
+        self._busy = Activity(what, started) if what else None
         self.input_line.refresh()
 
     async def ask_consent(self, question: str, *, has_always: bool = False) -> Consent:
         """Print the question permanently, and ask for an answer."""
         self._flush()
-        self._printer.print_text(question, "bold yellow")
+        self._print(question, "bold yellow")
         answers = {"y": "yes", **({"a": "always"} if has_always else {}), "n": "no"}
         answer = await self.input_line.ask(answers)
         return CONSENT_ANSWERS.get(answer or "no", "no")
 
     async def edit_text(self, question: str, text: str) -> str | None:
         """Let the user edit a text in the input line."""
-        self._printer.print_text(question, "bold yellow")
+        self._print(question, "bold yellow")
         return await self.input_line.ask({}, text)
 
     def _show(self, event: ChatEvent) -> None:
         match event:
             case ToolCallStarted(tool=tool, arguments=arguments):
-                self._printer.print_text(f"⚙ {tool} {preview_line(arguments)}", "cyan")
+                self._print(f"⚙ {tool} {preview_line(arguments)}", "cyan")
             case ToolCallFinished(result=result, is_error=is_error):
-                self._printer.print_text(
-                    f"  {'✗' if is_error else '✓'} {preview_line(result)}", "red" if is_error else "dim"
-                )
+                self._print(f"  {'✗' if is_error else '✓'} {preview_line(result)}", "red" if is_error else "dim")
             case ConversationCompacted():
-                self._printer.print_text(f"─── {event} ───", "dim")
+                self._print(f"─── {event} ───", "dim")
             case ChatNotice(text, level):
-                self._printer.print_text(text, NOTICE_STYLES[level])
+                self._print(text, NOTICE_STYLES[level])
             case CommandReply(text):
-                self._printer.print_markdown(text)
+                self.input_line.write_above(self._renderer.markdown(text, self._width))
             case CommandTable():
-                self._printer.print_table(event)
+                self.input_line.write_above(self._renderer.table(event, self._width))
             case _:
                 return
 
+    def _print(self, text: str, style: str) -> None:
+        self.input_line.write_above(self._renderer.text(text, style, self._width))
+
+    def _show_answer(self) -> None:
+        """Print what is finished of the answer, and redraw the rest."""
+        self._update = None
+        rows = max(1, min(MAX_LIVE_LINES, self.input_line.rows - MIN_FIXED_ROWS))
+        if finished := self._answer.take_finished(self._width, rows):
+            self.input_line.write_above(finished)
+        self.input_line.refresh()
+
     def _flush(self) -> None:
         """Print the rest of the answer."""
-        rest, self._unprinted_text = self._unprinted_text, ""
-        if rest.strip():
-            self._printer.print_markdown(rest)
+        if self._update is not None:
+            self._update.cancel()
+            self._update = None
+        if rest := self._answer.take_rest(self._width):
+            self.input_line.write_above(rest)
 
     def _unfinished_lines(self) -> str:
-        """Return the end of the unfinished block, wrapped, because the prompt does not wrap it."""
-        if not self._unprinted_text:
+        return "".join(self._answer.live_lines).rstrip("\n") if "_answer" in self.__dict__ else ""
+
+    def _activity(self) -> str:
+        """Return what the user is waiting for; nothing while a question waits for the user."""
+        if self.chat is None or self.input_line.is_asking:
             return ""
-        width = max(1, shutil.get_terminal_size().columns - 1)
-        return "\n".join(self._printer.wrap(self._unprinted_text[-MAX_LIVE_LINES * width :], width)[-MAX_LIVE_LINES:])
+        activity = self._busy or self.chat.activity
+        return render_activity(activity, time.monotonic(), self._width) if activity else ""
 
     def _status(self) -> str:
         if self.chat is None:
-            return self._busy
-        width = shutil.get_terminal_size().columns
-        return render_status_line(self.chat.status, busy=self._busy, queued=self.queued_lines, width=width)
+            return ""
+        return render_status_line(self.chat.status, queued=self.queued_lines, width=self._width)
 
-    def _completions(self, text: str) -> Iterator[tuple[str, str]]:
+    def _command_completions(self, text: str) -> Iterator[tuple[str, str]]:
         """Yield completions for a line that is a command."""
         if not text.startswith("/") or self.chat is None:
             return
@@ -217,3 +243,11 @@ class TerminalScreen:
         command = next((command for command in SLASH_COMMANDS if command.name == name or name in command.aliases), None)
         if command is not None and command.completes is not None:
             yield from ((word, "") for word in command.completes(self.chat) if word.startswith(argument))
+
+    def _file_completions(self, text: str) -> Iterator[tuple[str, str]]:
+        """Yield the files of the folder whose names continue the last word of a line."""
+        if self.chat is None:
+            return
+        last = text.rpartition("\n")[2].rpartition(" ")[2]
+        mark = "@" if last.startswith("@") else ""
+        yield from ((f"{mark}{name}", "") for name in self.chat.file_tools.complete_path(last.removeprefix(mark)))

@@ -16,7 +16,7 @@ from holdfast.apps.settings.settings import SettingRow, Settings
 from holdfast.apps.settings.sources import load_settings
 from holdfast.counters.models import known_models
 from holdfast.errors import SettingsError
-from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
+from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
 from holdfast.stores.base import Store
 
 

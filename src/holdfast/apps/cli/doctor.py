@@ -34,10 +34,11 @@ from holdfast.apps.settings.models import (
 from holdfast.apps.settings.paths import display_path
 from holdfast.apps.settings.settings import Settings
 from holdfast.counters.models import describe_unknown_model
+from holdfast.distribution import DISTRIBUTION_NAME, install_command
 from holdfast.errors import HoldfastError, redact_text
+from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
 from holdfast.models.base import SummaryPrompt
 from holdfast.models.embedded.server import EmbeddedSummarizer
-from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
 from holdfast.models.embedded.weights import SMOLLM2, cache_folder, cached_weights
 from holdfast.models.open import open_summarizer
 from holdfast.stores.base import Store
@@ -103,11 +104,11 @@ def _check_versions() -> Iterator[DoctorFinding]:
     yield DoctorFinding(
         "ok", "python", f"{platform.python_version()} on {machine}, {display_path(Path(sys.executable))}"
     )
-    found = {name: _package_version(name) for name in ("holdfast", *CHECKED_PACKAGES)}
+    found = {name: _package_version(name) for name in (DISTRIBUTION_NAME, *CHECKED_PACKAGES)}
     installed = ", ".join(f"{name} {number}" for name, number in found.items() if number)
     missing = ", ".join(name for name, number in found.items() if not number)
     if found["splintr-rs"] is None:
-        yield DoctorFinding("fail", "packages", "splintr-rs is not installed", "pip install . in Holdfast's folder")
+        yield DoctorFinding("fail", "packages", "splintr-rs is not installed", install_command())
     yield DoctorFinding("ok", "packages", installed + (f" (not installed: {missing})" if missing else ""))
 
 
@@ -181,7 +182,7 @@ def _check_embedded() -> Iterator[DoctorFinding]:
             "fail",
             "model",
             "the engine of the embedded model is not installed",
-            "pip install '.[embedded]' in Holdfast's folder",
+            install_command("embedded"),
         )
     if path := cached_weights():
         yield DoctorFinding("ok", "model", f"embedded, weights in {display_path(path)}")
@@ -192,9 +193,7 @@ def _check_embedded() -> Iterator[DoctorFinding]:
 
 def _check_package(model: str, module: str, extra: str) -> Iterator[DoctorFinding]:
     if find_spec(module) is None:
-        yield DoctorFinding(
-            "fail", "model", f"{model} needs the package {module}", f"pip install '.[{extra}]' in Holdfast's folder"
-        )
+        yield DoctorFinding("fail", "model", f"{model} needs the package {module}", install_command(extra))
     else:
         yield DoctorFinding("ok", "model", model)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from holdfast.apps.cli.config import settings_for
 from holdfast.apps.cli.output import print_result, warn
+from holdfast.apps.settings.build import memory_from
 from holdfast.apps.settings.policies import load_policy_file
 from holdfast.apps.settings.settings import Settings
 from holdfast.core.planning.policy import PRESETS, Policy
@@ -51,6 +52,8 @@ async def run_gateway(args: argparse.Namespace, store: Store) -> int:
         budget=settings.max_context_tokens,
         summarizer=_summarizer(settings),
         payment=cast("Payment", settings.gateway_summaries),
+        offers_recall=settings.gateway_recall,
+        memory=memory_from(settings),
         upstreams=_named(
             [*settings.gateway_upstreams, *args.upstream], "--upstream", "NAME=URL", "openai=http://127.0.0.1:8000/v1"
         ),

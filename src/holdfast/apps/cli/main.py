@@ -35,9 +35,9 @@ def main(argv: "Sequence[str] | None" = None) -> int:
     """Run one command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments == ["--version"]:
-        from importlib.metadata import version
+        from holdfast import __version__
 
-        print(f"holdfast {version('holdfast')}")
+        print(f"holdfast {__version__}")
         return 0
     import asyncio
     import os

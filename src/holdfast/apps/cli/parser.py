@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, TypeAlias
 
+from holdfast import __version__
 from holdfast.apps.settings.paths import find_paths
 
 if TYPE_CHECKING:
@@ -51,12 +52,10 @@ def build_parser(argv: Sequence[str] | None = None) -> argparse.ArgumentParser:
 
 
 class _VersionAction(argparse.Action):
-    """Prints the version, which is looked up only if this option is used."""
+    """Prints the version."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version  # noqa: PLC0415 - loaded when the command runs
-
-        print(f"holdfast {version('holdfast')}")
+        print(f"holdfast {__version__}")
         parser.exit()
 
 

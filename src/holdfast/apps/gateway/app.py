@@ -20,6 +20,7 @@ from holdfast.apps.gateway.access import Access
 from holdfast.apps.gateway.control import control_routes
 from holdfast.apps.gateway.exchange import Relay, RelaySettings, headers_of
 from holdfast.apps.gateway.identity import session_id_for
+from holdfast.apps.gateway.mcp_endpoint import McpEndpoint
 from holdfast.apps.gateway.recording import Recorder
 from holdfast.apps.gateway.telemetry.metrics import METRICS_TYPE, GatewayMetrics
 from holdfast.apps.gateway.telemetry.tracing import ExchangeTracer
@@ -32,6 +33,7 @@ from holdfast.apps.viewer.app import viewer_app
 from holdfast.core.planning.policy import Policy
 from holdfast.errors import HoldfastError
 from holdfast.models.base import Summarizer
+from holdfast.session.memory.daily import DailyMemory
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
 
@@ -48,6 +50,8 @@ def gateway_app(
     budget: int | None = None,
     summarizer: str | Summarizer | None = None,
     payment: Payment = "digest",
+    offers_recall: bool = False,
+    memory: DailyMemory | None = None,
     upstreams: Mapping[str, str] | None = None,
     access: Access | None = None,
     timeouts: PhaseTimeouts | None = None,
@@ -60,12 +64,22 @@ def gateway_app(
     request in tokens; None means what the model accepts. `summarizer` writes summaries in the background, with its own
     key. Without one a compaction is a digest made by rule, unless `payment` lets the model of the conversation write
     summaries with a client's API key ("key"), or also with its subscription login ("login").
-    `upstreams` are base URLs by name; the providers' public addresses are there without it. `access` says who may
-    connect; by default programs of this machine. Where no lifespan runs, call `close_gateway(app)` at the end.
+    `offers_recall` gives the model of every new conversation the recall tool, which else the header x-holdfast-recall
+    does. `memory` has the notes that `memory_search` at `/mcp` reads. `upstreams` are base URLs by name; the providers'
+    public addresses are there without it. `access` says who may connect; by default programs of this machine. Where no
+    lifespan runs, call `close_gateway(app)` at the end.
     """
     metrics = GatewayMetrics()
     client = UpstreamClient(timeouts or PhaseTimeouts())
-    recorder = Recorder(store, policy=policy, policies=policies, budget=budget, summarizer=summarizer, payment=payment)
+    recorder = Recorder(
+        store,
+        policy=policy,
+        policies=policies,
+        budget=budget,
+        summarizer=summarizer,
+        payment=payment,
+        offers_recall=offers_recall,
+    )
     rules = access or Access()
     relay = Relay(
         recorder=recorder,
@@ -96,6 +110,7 @@ def gateway_app(
         editor=RecorderEditor(recorder),
         is_own_host=rules.is_own_host,
     )
+    tools = McpEndpoint(recorder.store, rules, memory)
     routes = [
         Route("/", alive),
         Route("/health", alive),
@@ -104,10 +119,11 @@ def gateway_app(
         Route("/metrics", show_metrics),
         *control_routes(recorder, rules),
         Mount("/ui", pages),
+        *tools.routes(),
         Route("/{path:path}", relay),
     ]
     app = Starlette(routes=routes, middleware=[Middleware(_SourceCheck, access=rules)], lifespan=_lifespan)
-    app.state.close_gateway = [pages.state.close, recorder.close, client.close]
+    app.state.close_gateway = [tools.close, pages.state.close, recorder.close, client.close]
     app.state.recorder = recorder
     return app
 

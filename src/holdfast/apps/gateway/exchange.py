@@ -26,6 +26,7 @@ from holdfast.apps.gateway.encodings import (
     decompressed,
 )
 from holdfast.apps.gateway.governing import NOTHING_REQUESTED, requested_governing
+from holdfast.apps.gateway.recall_rounds import AnswerRounds, error_event
 from holdfast.apps.gateway.recording import ClientRequest, Ending, Exchange, Recorder
 from holdfast.apps.gateway.telemetry.metrics import GatewayMetrics
 from holdfast.apps.gateway.telemetry.tracing import ExchangeTracer
@@ -42,6 +43,7 @@ from holdfast.apps.gateway.upstream import (
 from holdfast.apps.gateway.upstream_summarizer import ClientAccess
 from holdfast.apps.gateway.wires import (
     PINGS,
+    STREAM_METHOD,
     STREAM_TYPE,
     Destination,
     LastEventFinder,
@@ -52,7 +54,7 @@ from holdfast.apps.gateway.wires import (
     is_event_boundary,
 )
 from holdfast.apps.serving import AccessDeniedError
-from holdfast.errors import HoldfastError, SettingsError
+from holdfast.errors import HoldfastError, RecordingError, SettingsError
 from holdfast.redaction import redact_text
 from holdfast.wire.answers import Wire
 
@@ -382,6 +384,8 @@ class Relay:
             call.raw_headers, body_bytes=len(body), without=dropped | self._own_credential(call), encodings=True
         )
         self._add_key(call, headers)
+        if call.exchange is not None and call.exchange.has_recall:
+            headers["accept-encoding"] = "identity"
         if call.exchange is not None and (beta := call.exchange.beta):
             named = headers.get("anthropic-beta", "")
             headers["anthropic-beta"] = named if beta in named else ",".join(filter(None, (named, beta)))
@@ -394,6 +398,8 @@ class Relay:
                 return await self._forward(call, smaller, CONTENT_HEADERS)
             await client.start(response.status, call.answer_headers(response))
             return await self._pass_error(call, response, refusal or b"")
+        if call.exchange is not None and call.exchange.has_recall:
+            return await self._pass_rounds(call, response, headers)
         await client.start(response.status, call.answer_headers(response))
         return await self._pass_answer(call, response)
 
@@ -502,6 +508,94 @@ class Relay:
                 await self._finish(call, "complete")
                 await client.send(tail.release())
 
+    # Answers in which the model recalls.
+
+    async def _pass_rounds(self, call: "_Call", response: aiohttp.ClientResponse, headers: CIMultiDict[str]) -> Ending:
+        """Pass on an answer, and the rest of it that the provider gives once its calls of `recall` are answered."""
+        client, exchange, wire = call.client, call.exchange, call.destination.wire
+        assert exchange is not None and wire is not None  # noqa: S101, PT018 - only recorded answers have rounds
+        is_stream = response.content_type == STREAM_TYPE
+        rounds = AnswerRounds(wire, is_stream=is_stream, is_list=call.destination.path.endswith(STREAM_METHOD))
+        if is_stream:
+            await client.start(response.status, call.joined_headers(response))
+            client.ping = PINGS.get(wire)
+        while True:
+            try:
+                await self._pass_round(call, response, rounds)
+            except (aiohttp.ClientError, OSError):
+                await self._finish(call, "cut")
+                await client.send(rounds.end() if is_stream else b"")
+                return "cut"
+            stop = rounds.end_round()
+            body = await self._next_round(call) if stop == "called" else None
+            if body is None:
+                break
+            await client.send(rounds.next_round())
+            following = await self._ask_again(call, headers, body)
+            if following is None:
+                return "refused"
+            response = following
+        end = rounds.end()
+        if not is_stream:
+            await client.start(response.status, call.joined_headers(response, length=len(end)))
+        await self._finish(call, "complete" if stop else "cut")
+        await client.send(end)
+        await client.end()
+        return "complete"
+
+    async def _pass_round(self, call: "_Call", response: aiohttp.ClientResponse, rounds: AnswerRounds) -> None:
+        """Pass on what one response says to the client."""
+        client, exchange, loop = call.client, call.exchange, asyncio.get_running_loop()
+        decompressor = StreamDecompressor(response.headers.get("content-encoding", "").strip().lower())
+        while chunk := await next_chunk(response):
+            client.active_at = loop.time()
+            plain = decompressor.read(chunk)
+            if exchange is not None:
+                exchange.feed(plain)
+            await client.send(rounds.add(plain))
+            if rounds.is_over:
+                # Only the end of the response is still to come, after which its connection can be used again.
+                with suppress(TimeoutError, aiohttp.ClientError, OSError):
+                    while await _soon(response):
+                        pass
+                return
+
+    async def _next_round(self, call: "_Call") -> bytes | None:
+        """Return the request for the rest of an answer; None if it is over."""
+        client, exchange = call.client, call.exchange
+        was_interruptible, client.is_interruptible = client.is_interruptible, False
+        try:
+            return await exchange.continue_answer() if exchange is not None else None
+        except RecordingError as error:
+            self._note_failure(call, "answer", str(error))
+            return None
+        finally:
+            client.is_interruptible = was_interruptible
+
+    async def _ask_again(self, call: "_Call", headers: CIMultiDict[str], body: bytes) -> aiohttp.ClientResponse | None:
+        """Return the provider's answer to the next request of an answer; None if the client was told of a fault."""
+        client, wire = call.client, call.destination.wire
+        while True:
+            headers["content-length"] = str(len(body))
+            response = await self._call_upstream(call, headers, body)
+            if response is None or response.ok:
+                return response
+            refusal = await self._refusal_text(call, response)
+            smaller = None if refusal is None else await self._shrunk(call, refusal)
+            if smaller is None:
+                break
+            body = smaller
+        if not client.is_started:
+            await client.start(response.status, call.answer_headers(response))
+            await self._pass_error(call, response, refusal or b"")
+            return None
+        with suppress(aiohttp.ClientError, OSError):
+            refusal = refusal or await response.content.read(MAX_REFUSAL_BYTES)
+        await self._finish(call, "refused")
+        await client.send(error_event(wire or "openai-chat", refusal or b""))
+        await client.end()
+        return None
+
     async def _finish(self, call: "_Call", ended: Ending, status: int | None = None) -> None:
         """Put the end of an exchange on record, once; a strict gateway withholds an answer that cannot be stored."""
         if call.exchange is None or call.ended:
@@ -562,6 +656,9 @@ class Relay:
         """Answer with an error of the kind that the client's provider sends."""
         call.status = status
         body = error_body(call.destination.provider, status, text)
+        if call.client.is_started:
+            await call.client.send(error_event(call.destination.wire or "openai-chat", body))
+            return await call.client.end()
         await call.client.answer(status, body, {**call.own_headers(), **(headers or {})})
 
     def _client_access(self, call: "_Call") -> ClientAccess | None:
@@ -636,6 +733,14 @@ class _Call:
         named = {name for name, _ in own}
         return [pair for pair in response_headers(response.raw_headers) if pair[0] not in named] + own
 
+    def joined_headers(
+        self, response: aiohttp.ClientResponse, *, length: int | None = None
+    ) -> list[tuple[bytes, bytes]]:
+        """Return the headers of an answer whose bytes are our own."""
+        dropped = {b"content-length", *(name.encode() for name in CONTENT_HEADERS)}
+        kept = [pair for pair in self.answer_headers(response) if pair[0] not in dropped]
+        return kept if length is None else [*kept, (b"content-length", str(length).encode())]
+
 
 class _AnswerTail:
     """Holds back the end of an answer until it is stored.
@@ -650,7 +755,7 @@ class _AnswerTail:
         self._decompressor = StreamDecompressor(response.headers.get("content-encoding", "").strip().lower())
         self.is_plain = self._decompressor.is_plain
         self._finder = LastEventFinder(wire) if self.is_stream and wire is not None else None
-        self._is_array = not self.is_stream and destination.path.endswith(":streamGenerateContent")
+        self._is_array = not self.is_stream and destination.path.endswith(STREAM_METHOD)
         self._is_framed = "content-length" in response.headers or "transfer-encoding" in response.headers
         self._held = b""
         self._held_plain = b""

@@ -7,6 +7,7 @@ the replacement is new. All other members of the body stay as they came, in thei
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -33,8 +34,10 @@ _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 CompactionMode: TypeAlias = Literal["auto", "ask", "off"]
 """When a conversation is compacted: as its policy says; when somebody approves it; when somebody asks for it."""
 POLICY_HEADER, COMPACTION_HEADER, BUDGET_HEADER = "x-holdfast-policy", "x-holdfast-compaction", "x-holdfast-budget"
+RECALL_HEADER = "x-holdfast-recall"
 COMPACT_NOW = "now"
 MIN_BUDGET = 256
+_SWITCHES: Mapping[str, bool | None] = {"": None, "on": True, "1": True, "off": False, "0": False}
 
 
 class GoverningChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -63,6 +66,8 @@ class RequestedGoverning:
     choice: GoverningChoice = NO_CHOICE
     compacts_now: bool = False
     """Whether the conversation is compacted before this request."""
+    recalls: bool | None = None
+    """Whether the model gets the recall tool, if the conversation begins with this request; None if it is not said."""
 
 
 NOTHING_REQUESTED = RequestedGoverning()
@@ -75,16 +80,20 @@ def requested_governing(headers: Mapping[str, str], policy_in_path: str | None) 
         "compaction": headers.get(COMPACTION_HEADER, "").lower(),
         "budget": headers.get(BUDGET_HEADER, ""),
     }
-    if not any(said.values()):
+    recall = headers.get(RECALL_HEADER, "").strip().lower()
+    if not recall and not any(said.values()):
         return NOTHING_REQUESTED
+    if recall not in _SWITCHES:
+        raise SettingsError(RECALL_HEADER, f"is on or off, not {recall!r:.40}")
     compacts_now = said["compaction"] == COMPACT_NOW
     found = {name: value for name, value in said.items() if value and not (name == "compaction" and compacts_now)}
     try:
         # Headers are text, so a number may be written as one.
-        return RequestedGoverning(msgspec.convert(found, GoverningChoice, strict=False), compacts_now)
+        choice = msgspec.convert(found, GoverningChoice, strict=False)
     except msgspec.ValidationError as error:
         problem = f"{error}; compaction is auto, ask, off or now, and a budget has at least {MIN_BUDGET} tokens"
         raise SettingsError("x-holdfast-…", problem) from error
+    return RequestedGoverning(choice, compacts_now, _SWITCHES[recall])
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +125,26 @@ def is_whole(request: Request, slices: Mapping[int, msgspec.Raw]) -> bool:
     What the client has compacted by itself is not in its list any more. Repairs do not count: what the client sends is
     between it and its provider, until it has to change anyway.
     """
+    if not slices:
+        return True
     receipt = request.receipt
     shortened = {*receipt.clipped, *receipt.elided}
     present = {*request.positions, *(repair.position for repair in receipt.repairs)}
     return shortened.isdisjoint(slices) and present.issuperset(slices)
 
 
-def governed_body(raw: bytes, body: ClientBody, slices: Mapping[int, msgspec.Raw], request: Request) -> bytes:
+def governed_body(
+    raw: bytes,
+    body: ClientBody,
+    slices: Mapping[int, msgspec.Raw],
+    request: Request,
+    hidden: Mapping[int, msgspec.Raw | None] = MappingProxyType({}),
+) -> bytes:
     """Return a body with the messages of a prepared request.
 
-    `slices` are the client's bytes of its messages, by the position where each was recorded.
+    `slices` are the client's bytes of its messages, by the position where each was recorded; `hidden` are messages
+    that the client does not have, because the gateway answered them, by their positions: with the bytes of what the
+    client has instead, whose cache mark they get.
     """
     kept = frozenset(request.receipt.kept)
     sent: list[bytes] = [bytes(one) for one in body.leading]
@@ -137,8 +156,11 @@ def governed_body(raw: bytes, body: ClientBody, slices: Mapping[int, msgspec.Raw
         elif position is None:
             replacement = len(sent)
             sent.append(orjson.dumps(native))
-        elif position in slices or not _is_left_to_client(native):
-            sent.append(orjson.dumps(native))
+        elif position in slices or position in hidden or not _is_left_to_client(native):
+            instead = hidden.get(position)
+            mark = None if instead is None or body.wire != "anthropic" else _cache_mark(bytes(instead))
+            own = orjson.dumps(native)
+            sent.append(own if mark is None else _with_cache_mark(own, mark))
     if body.wire == "anthropic" and replacement is not None:
         beside = _mark_count(raw) - sum(_mark_count(bytes(one)) for one in slices.values())
         if beside + sum(map(_mark_count, sent)) < MAX_CACHE_MARKS:
@@ -148,11 +170,9 @@ def governed_body(raw: bytes, body: ClientBody, slices: Mapping[int, msgspec.Raw
 
 
 def with_members(raw: bytes, changed: Mapping[str, bytes]) -> bytes:
-    """Return a body with other values of some of its members; all others stay as they came, in their order."""
-    members = _MEMBERS.decode(raw)
-    return b"{%s}" % b",".join(
-        b"%s:%s" % (orjson.dumps(name), changed.get(name) or bytes(value)) for name, value in members.items()
-    )
+    """Return a body with other values of some of its members, or new ones; the rest stays as it came, in its order."""
+    members = {name: bytes(value) for name, value in _MEMBERS.decode(raw).items()} | dict(changed)
+    return b"{%s}" % b",".join(b"%s:%s" % (orjson.dumps(name), value) for name, value in members.items())
 
 
 def _is_left_to_client(native: JsonMapping) -> bool:

@@ -370,10 +370,16 @@ class AnswerIndex:
         while len(self._known) > self._max_entries:
             self._known.popitem(last=False)
 
-    async def add(self, link: bytes, session: str) -> None:
-        """Add an answer durably."""
+    async def add(self, link: bytes, session: str, *, goes_on_in: str = "") -> None:
+        """Add an answer durably; `goes_on_in` is the provider's id of the response that has the rest of it."""
         self.remember(link, session)
-        await self._store.put_value(session_value_key(session, "answer", link.hex()), {})
+        value = {"response": goes_on_in} if goes_on_in else {}
+        await self._store.put_value(session_value_key(session, "answer", link.hex()), value)
+
+    async def rest_of(self, link: bytes, session: str) -> str:
+        """Return the id of the response that has the rest of an answer; empty if it was whole."""
+        value = await self._store.get_value(session_value_key(session, "answer", link.hex()))
+        return str((value or {}).get("response", ""))
 
     async def sessions_with(
         self, links: Sequence[bytes], is_candidate: Callable[[str], bool] = lambda _: True

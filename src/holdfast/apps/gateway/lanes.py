@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import msgspec
 
@@ -25,12 +25,13 @@ from holdfast.apps.gateway.identity import (
     is_prompt,
     reasoning_key,
 )
+from holdfast.apps.gateway.recall_rounds import has_other_calls, is_recall_result, joined_message, recall_calls
 from holdfast.apps.gateway.upstream_summarizer import UpstreamSummarizer
 from holdfast.core.history.events import CompactionCompleted
 from holdfast.core.planning.policy import Policy
 from holdfast.session.conversation import Conversation
 from holdfast.session.session import Session
-from holdfast.wire.answers import JsonMapping, JsonObject
+from holdfast.wire.answers import JsonMapping, JsonObject, Wire
 
 MAX_SIDE_LISTS = 8
 
@@ -74,12 +75,31 @@ class ClientList:
         return end is not None and any(map(is_prompt, self.body.messages(self.first_after(end))))
 
 
+@dataclass(slots=True, eq=False)
+class OpenAnswer:
+    """An answer whose calls of `recall` were answered, while the rest of it is still to come."""
+
+    position: int
+    """Where it begins in the log."""
+    messages: list[JsonMapping]
+
+
 class Lane:
     """The messages of one agent in a session, as the list of its client has them."""
 
-    def __init__(self, conversation: Conversation, chain: Chain, agent: Agent | None = None) -> None:
+    def __init__(
+        self, conversation: Conversation, chain: Chain, agent: Agent | None = None, *, has_recall: bool = False
+    ) -> None:
         self.conversation = conversation
         self.chain = chain
+        self.has_recall = has_recall
+        """Whether calls of `recall` are answered here, and hidden from the client."""
+        self.hidden: set[int] = set()
+        """Where messages were recorded that the client has in another form, or not at all."""
+        self.open_answer: OpenAnswer | None = None
+        self._joined_ends: dict[int, int] = {}
+        """By the position of an answer's first message, that of its last, for answers of several messages."""
+        self._recall_ids: frozenset[str] = frozenset()
         self.positions: list[int] = []
         """Where each message of the chain was recorded."""
         self.reasoning_positions: dict[bytes, int] = {}
@@ -101,6 +121,15 @@ class Lane:
 
     def recorded_slices(self, listed: ClientList) -> dict[int, msgspec.Raw]:
         """Return the messages of a list as they came, by the position where each was recorded."""
+        return {place: raw for place, raw in self._placed_slices(listed).items() if place not in self.hidden}
+
+    def hidden_slices(self, listed: ClientList) -> dict[int, msgspec.Raw | None]:
+        """Return the hidden messages by their positions, each with what the client has in its place, if it is last."""
+        ends = self._joined_ends
+        joined = {ends[at]: raw for at, raw in self._placed_slices(listed).items() if at in ends}
+        return {place: joined.get(place) for place in self.hidden}
+
+    def _placed_slices(self, listed: ClientList) -> dict[int, msgspec.Raw]:
         found: dict[int, msgspec.Raw] = {}
         for index, (before, after) in enumerate(pairwise((0, *listed.lengths))):
             position = (
@@ -111,6 +140,52 @@ class Lane:
             if position is not None:
                 found[position] = listed.body.slices[index]
         return found
+
+    def add_recorded(self, wire: Wire, numbered: Sequence[tuple[int, JsonMapping]]) -> None:
+        """Take messages of the log into the list, as the client has them."""
+        for from_model, group in groupby(numbered, lambda one: is_from_model(wire, one[1])):
+            pairs = list(group)
+            if from_model:
+                self.add_answer(wire, [native for _, native in pairs], [position for position, _ in pairs])
+            for position, native in () if from_model else pairs:
+                self._add(wire, native, position)
+
+    def add_answer(self, wire: Wire, natives: Sequence[JsonMapping], places: Sequence[int]) -> None:
+        """Take an answer into the list, as the client has it: without calls of `recall`, its rounds as one message."""
+        calls = recall_calls(wire, natives) if self.has_recall else []
+        before = self.open_answer
+        if not calls and (before is None or wire == "openai-responses"):
+            self.open_answer = None
+            for native, place in zip(natives, places, strict=True):
+                self._add(wire, native, place)
+            return
+        self._recall_ids |= {call.id for call in calls}
+        goes_on = bool(calls) and not has_other_calls(wire, natives)
+        if wire == "openai-responses":
+            own = [place for native, place in zip(natives, places, strict=True) if recall_calls(wire, [native])]
+            for native, place in zip(natives, places, strict=True):
+                if place in own or is_optional(native):
+                    self.hidden.add(place)
+                if place not in own:
+                    self._add(wire, native, place)
+            self.open_answer = OpenAnswer(own[0], []) if goes_on else None
+            return
+        answer = before or OpenAnswer(places[0], [])
+        answer.messages += natives
+        self.hidden.update(places)
+        self.open_answer = answer if goes_on else None
+        if not goes_on:
+            self._joined_ends[answer.position] = places[-1]
+            self._add(wire, joined_message(wire, answer.messages), answer.position)
+
+    def _add(self, wire: Wire, native: JsonMapping, position: int) -> None:
+        if self.has_recall and is_recall_result(wire, native, self._recall_ids):
+            self.hidden.add(position)
+        elif (fingerprint := essential_fingerprint(wire, native)) is not None:
+            self.chain.add(fingerprint, from_model=is_from_model(wire, native))
+            self.positions.append(position)
+        else:
+            self.note_reasoning([native], [position])
 
     def note_reasoning(self, natives: Sequence[JsonMapping], places: Sequence[int]) -> None:
         """Remember where items were recorded that have no place in the chain."""
@@ -183,7 +258,9 @@ class OpenSession:
     choice: GoverningChoice | None = None
     """How somebody wants it to be governed, once that was read from the store."""
     has_compacted: bool = False
-    """Whether a request of it was ever sent in another form than it came."""
+    """Whether a request of it was ever compacted."""
+    has_recall: bool = False
+    """Whether the model has the recall tool, and the gateway answers it."""
     compaction_due: str = ""
     """Why the policy would compact now, if that waits for approval."""
     previews: dict[str, CompactionCompleted] = field(default_factory=dict[str, CompactionCompleted])

@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
+from itertools import dropwhile
 from time import monotonic
 from typing import Literal, TypeAlias, TypeVar
 
@@ -27,7 +28,9 @@ from holdfast.apps.gateway.client_body import ClientBody, read_body, texts_of
 from holdfast.apps.gateway.governing import (
     BINDING_BETA,
     COMPACTION_HEADER,
+    LIST_MEMBERS,
     NOTHING_REQUESTED,
+    RECALL_HEADER,
     GoverningChoice,
     RequestedGoverning,
     governed_body,
@@ -44,7 +47,7 @@ from holdfast.apps.gateway.identity import (
     Signals,
     chain_start,
     essential_fingerprint,
-    is_from_model,
+    is_optional,
     is_prompt,
     is_unnamed_session,
     orders_a_summary,
@@ -53,7 +56,20 @@ from holdfast.apps.gateway.identity import (
     session_id_for,
     side_purpose_of_words,
 )
-from holdfast.apps.gateway.lanes import ClientList, Lane, OpenSession
+from holdfast.apps.gateway.lanes import ClientList, Lane, OpenAnswer, OpenSession
+from holdfast.apps.gateway.recall_rounds import (
+    MAX_RECALL_ROUNDS,
+    NO_MORE_ROUNDS,
+    RecallCall,
+    has_one_choice,
+    has_other_calls,
+    recall_calls,
+    recall_definition_of,
+    recall_results,
+    tools_with_recall,
+    with_messages,
+    without_recall_calls,
+)
 from holdfast.apps.gateway.upstream_summarizer import ClientAccess, Payment
 from holdfast.apps.gateway.wires import answer_events, header_line
 from holdfast.core.history.events import SideCallPurpose, Usage
@@ -69,7 +85,7 @@ from holdfast.session.session import Session
 from holdfast.session.sync import client_summary_in
 from holdfast.stores.base import Store, session_value_key
 from holdfast.stores.open import open_store
-from holdfast.wire.answers import Answer, Wire, answer_text, argument_texts, read_answer
+from holdfast.wire.answers import Answer, JsonMapping, JsonObject, Wire, answer_text, argument_texts, read_answer
 from holdfast.wire.equivalence import essential_message
 from holdfast.wire.json_reader import is_list
 from holdfast.wire.usage import read_usage
@@ -166,6 +182,7 @@ class Recorder:
         budget: int | None = None,
         summarizer: str | Summarizer | None = None,
         payment: Payment = "digest",
+        offers_recall: bool = False,
         max_open_sessions: int = MAX_HELD_SESSIONS,
         clock: Clock = now_ms,
     ) -> None:
@@ -177,6 +194,7 @@ class Recorder:
         self._budget = budget
         self._summarizer = summarizer
         self._payment: Payment = payment
+        self._offers_recall = offers_recall
         self._clock = clock
         self._max_open = max_open_sessions
         self._open: OrderedDict[str, OpenSession] = OrderedDict()
@@ -380,8 +398,12 @@ class Recorder:
             at = lane.positions[shared] if shared < len(lane.positions) else None
             other = await source.session.fork(opened.id, at=at)
             await other.close()
+            opened.has_recall = source.has_recall
         await opened.session.refresh()
         opened.lanes.clear()
+        if opened.has_recall:
+            await self.stored_choice(opened)
+            await self._store_governing(opened)
 
     async def _receive_unnamed(self, reading: _Reading) -> "Exchange":
         """Find the conversation of a request by its messages."""
@@ -488,16 +510,11 @@ class Recorder:
             return lane
         wire, chain = reading.request.wire, Chain(reading.start)
         stored = await self.store.get_value(session_value_key(opened.id, "client"))
-        lane = Lane(opened.session, chain, Agent.from_json(stored) if stored else None)
-        is_leading = True
-        for position, native in await opened.session.numbered_messages():
-            is_leading = is_leading and native.get("role") in {"system", "developer"}
-            fingerprint = None if is_leading else essential_fingerprint(wire, native)
-            if fingerprint is not None:
-                chain.add(fingerprint, from_model=is_from_model(wire, native))
-                lane.positions.append(position)
-            elif not is_leading:
-                lane.note_reasoning([native], [position])
+        await self.stored_choice(opened)
+        agent = Agent.from_json(stored) if stored else None
+        lane = Lane(opened.session, chain, agent, has_recall=opened.has_recall)
+        numbered = await opened.session.numbered_messages()
+        lane.add_recorded(wire, [*dropwhile(lambda one: one[1].get("role") in {"system", "developer"}, numbered)])
         opened.lanes[MAIN_LANE] = lane
         return lane
 
@@ -518,6 +535,8 @@ class Recorder:
         if happened.side_call:
             return Exchange(reading.request, _SideSink(self, opened, reading, happened.side_call, listed.chain))
         async with self._writing(opened, MAIN_LANE, lane):
+            if opened.is_empty:
+                await self._offer_recall(reading, opened, lane)
             await self._end_answered_delegates(opened, listed, shared)
             if happened.summary is not None:
                 natives = [*reading.body.leading_messages(), *reading.body.messages()]
@@ -529,6 +548,9 @@ class Recorder:
             else:
                 if shared < len(lane.chain.links):
                     await opened.session.rewind(to=lane.positions[shared])
+                elif lane.open_answer is not None:
+                    await opened.session.rewind(to=lane.open_answer.position)
+                lane.open_answer = None
                 await self._append(opened, lane, listed, shared)
             await self._remember_client(reading, opened, lane)
             lane.keep(listed)
@@ -605,10 +627,30 @@ class Recorder:
         """Record a list that holds only what is new, because the provider keeps the rest."""
         lane = await self._main_lane(opened, reading)
         shared = len(lane.chain.links)
+        exchange = Exchange(reading.request)
         async with self._writing(opened, MAIN_LANE, lane):
+            if opened.is_empty:
+                await self._offer_recall(reading, opened, lane)
+            if lane.open_answer is not None:
+                await opened.session.rewind(to=lane.open_answer.position)
+                lane.open_answer = None
             await self._append(opened, lane, ClientList.read(reading.body, lane.chain.first(shared)), shared)
             await self._remember_client(reading, opened, lane)
-        return Exchange(reading.request, _LaneSink(self, opened, reading, MAIN_LANE, lane))
+        if tools := self._recall_tools(reading, lane, exchange):
+            exchange.body = with_members(
+                exchange.body, {"tools": tools, **await self._continued_response(reading, opened)}
+            )
+            exchange.headers["x-holdfast-compacted"] = "1"
+        exchange.record_with(_LaneSink(self, opened, reading, MAIN_LANE, lane))
+        return exchange
+
+    async def _continued_response(self, reading: _Reading, opened: OpenSession) -> dict[str, bytes]:
+        """Return the response that a request continues, if the client knows only the first part of it."""
+        named = reading.signals.response_id
+        if not named:
+            return {}
+        rest = await self._index.rest_of(response_link(reading.request.namespace, named), opened.id)
+        return {"previous_response_id": msgspec.json.encode(rest)} if rest else {}
 
     # Sub-agents.
 
@@ -641,6 +683,7 @@ class Recorder:
         if opened.choice is None:
             stored = await self.store.get_value(session_value_key(opened.id, "governing")) or {}
             opened.has_compacted = bool(stored.get("compacted"))
+            opened.has_recall = opened.has_recall or bool(stored.get("recall"))
             opened.choice = msgspec.convert(stored.get("choice") or {}, GoverningChoice)
         return opened.choice
 
@@ -652,6 +695,8 @@ class Recorder:
 
     async def _store_governing(self, opened: OpenSession) -> None:
         value = {"choice": msgspec.to_builtins(opened.choice), "compacted": opened.has_compacted}
+        if opened.has_recall:
+            value["recall"] = True
         await self.store.put_value(session_value_key(opened.id, "governing"), value)
 
     def check_policy(self, choice: GoverningChoice) -> None:
@@ -685,31 +730,43 @@ class Recorder:
         choice = wanted.choice.otherwise(await self.stored_choice(opened))
         await self.use_policy(opened, choice, has_key=self._take_key(reading, opened))
         body, raw = reading.body, reading.request.body
-        extras = lane.extras_of(body)
+        extras, recall_tools = lane.extras_of(body), self._recall_tools(reading, lane, exchange)
+        tools = extras.tools if recall_tools is None else [*(extras.tools or ()), recall_definition_of(body.wire)]
 
         def encode(prepared: Request) -> bytes:
-            slices = {} if prepared.receipt.is_unchanged else lane.recorded_slices(listed)
+            is_untouched = prepared.receipt.is_unchanged and not lane.hidden
+            slices = {} if is_untouched else lane.recorded_slices(listed)
             is_changed = not is_whole(prepared, slices)
-            exchange.body = governed_body(raw, body, slices, prepared) if is_changed else raw
+            has_hidden = not lane.hidden.isdisjoint(prepared.positions)
+            changes = is_changed or has_hidden
+            exchange.body = governed_body(raw, body, slices, prepared, lane.hidden_slices(listed)) if changes else raw
+            if recall_tools is not None:
+                exchange.body = with_members(exchange.body, {"tools": recall_tools})
+            exchange.is_compacted = is_changed
             exchange.describe(prepared, has_compacted=is_changed or opened.has_compacted)
             return exchange.body
 
         async def shrink(error: str, status: int) -> None:
             await lane.conversation.retry(error, status=status)
 
-        budget, compacts = choice.budget or self._budget, choice.compaction in {None, "auto"}
-        try:
-            if wanted.compacts_now:
-                await self._compact_now(exchange, lane, budget)
-            prepared = await lane.conversation.prepare(
+        async def prepare() -> Request:
+            return await lane.conversation.prepare(
                 budget,
                 model=model_of(reading.request.path, body),
                 system=extras.system,
-                tools=extras.tools,
+                tools=tools,
+                has_recall=None if recall_tools is None else True,
                 encode_body=encode,
                 compacts=compacts,
             )
-            if "x-holdfast-compacted" in exchange.headers and not opened.has_compacted:
+
+        budget, compacts = choice.budget or self._budget, choice.compaction in {None, "auto"}
+        exchange.prepare_again = prepare
+        try:
+            if wanted.compacts_now:
+                await self._compact_now(exchange, lane, budget)
+            prepared = await prepare()
+            if exchange.is_compacted and not opened.has_compacted:
                 opened.has_compacted = True
                 await self._store_governing(opened)
             opened.compaction_due = prepared.compaction_due if choice.compaction == "ask" else ""
@@ -721,6 +778,60 @@ class Recorder:
         else:
             exchange.shrink = shrink if compacts else None
         return exchange
+
+    # Recall.
+
+    async def _offer_recall(self, reading: _Reading, opened: OpenSession, lane: Lane) -> None:
+        """Give the model the recall tool, if the first request of a conversation asks for it and can have it."""
+        asked = reading.request.governing.recalls
+        if not (self._offers_recall if asked is None else asked) or tools_with_recall(reading.body) is None:
+            return
+        await self.stored_choice(opened)
+        opened.has_recall = lane.has_recall = True
+        await self._store_governing(opened)
+
+    def _recall_tools(self, reading: _Reading, lane: Lane, exchange: "Exchange") -> bytes | None:
+        """Return the tools of a request with the recall tool; None if it goes without."""
+        if not lane.has_recall:
+            if reading.request.governing.recalls:
+                exchange.headers[RECALL_HEADER] = "off"
+            return None
+        tools = tools_with_recall(reading.body) if has_one_choice(reading.body.wire, reading.request.body) else None
+        exchange.has_recall = tools is not None
+        exchange.headers[RECALL_HEADER] = "off" if tools is None else "on"
+        return tools
+
+    async def answer_recall(
+        self, exchange: "Exchange", sink: "_LaneSink", answer: Answer, duration_ms: int
+    ) -> bytes | None:
+        """Answer the calls of `recall` in an answer, and return the request that continues it.
+
+        None means that the answer is over: the client has calls to answer first, or there are none of ours.
+        """
+        wire, opened, lane = sink.reading.request.wire, sink.opened, sink.lane
+        calls = recall_calls(wire, answer.messages)
+        is_over = not calls or has_other_calls(wire, answer.messages) or not answer.is_complete
+        if is_over or sink.rounds > MAX_RECALL_ROUNDS:
+            return None
+        results = await self._recall_results(sink, calls)
+        sink.rounds += 1
+        async with opened.lock:
+            if not self._is_current(sink):
+                return _continued_body(exchange.body, sink.reading, [*answer.messages, *results])
+            async with self._writing(opened, sink.lane_name, lane):
+                await self._append_messages(sink, answer, duration_ms, results)
+                if exchange.prepare_again is None:
+                    await self._index_response(sink, answer)
+                    return _continued_body(exchange.body, sink.reading, [*answer.messages, *results])
+                await exchange.prepare_again()
+        await self._index_response(sink, answer)
+        return exchange.body
+
+    async def _recall_results(self, sink: "_LaneSink", calls: Sequence[RecallCall]) -> list[JsonObject]:
+        wire, tool = sink.reading.request.wire, sink.opened.session.recall_tool()
+        if sink.rounds == MAX_RECALL_ROUNDS:
+            return recall_results(wire, calls, [NO_MORE_ROUNDS] * len(calls))
+        return recall_results(wire, calls, [await tool.call(call.arguments) for call in calls])
 
     async def _compact_now(self, exchange: "Exchange", lane: Lane, budget: int | None) -> None:
         """Compact by rule before a request, because it says so; a model's summary would take too long here."""
@@ -767,11 +878,10 @@ class Recorder:
 
     async def record_answer(self, sink: "_LaneSink", answer: Answer, duration_ms: int) -> None:
         """Record an answer in the conversation of its request."""
-        opened, lane, wire = sink.opened, sink.lane, sink.reading.request.wire
+        opened, lane = sink.opened, sink.lane
         async with opened.lock:
             lane.in_flight -= 1
-            is_current = opened.lanes.get(sink.lane_name) is lane and lane.chain.tip == sink.tip
-            if not is_current:
+            if not self._is_current(sink):
                 # The client went on without this answer: another request was faster.
                 await record_side_answer(opened.session, answer, "other")
                 return
@@ -787,24 +897,40 @@ class Recorder:
                 self._index.remember(lane.chain.tip, opened.id)
             else:
                 await self._index.add(lane.chain.tip, opened.id)
-            if answer.response_id and sink.reading.body.fields.get("store") is not False and wire == "openai-responses":
-                await self._index.add(response_link(sink.reading.request.namespace, answer.response_id), opened.id)
+            await self._index_response(sink, answer)
+
+    def _is_current(self, sink: "_LaneSink") -> bool:
+        """Return whether the client still waits for this answer, and nothing came in between."""
+        lane = sink.lane
+        is_same = lane.chain.tip == sink.tip and lane.open_answer is sink.open_answer
+        return is_same and sink.opened.lanes.get(sink.lane_name) is lane
+
+    async def _index_response(self, sink: "_LaneSink", answer: Answer) -> None:
+        """Remember which session has a response that the provider keeps, and where the rest of it is."""
+        fields, request = sink.reading.body.fields, sink.reading.request
+        if not answer.response_id or fields.get("store") is False or request.wire != "openai-responses":
+            return
+        sink.response_ids.append(answer.response_id)
+        await self._index.add(response_link(request.namespace, answer.response_id), sink.opened.id)
+        if len(sink.response_ids) > 1:
+            first = response_link(request.namespace, sink.response_ids[0])
+            await self._index.add(first, sink.opened.id, goes_on_in=answer.response_id)
 
     async def _append_answer(self, sink: "_LaneSink", answer: Answer, duration_ms: int) -> None:
         opened, lane = sink.opened, sink.lane
         wire, namespace = sink.reading.request.wire, sink.reading.request.namespace
+        results: list[JsonObject] = []
+        if lane.has_recall and (calls := recall_calls(wire, answer.messages)):
+            if answer.is_complete and has_other_calls(wire, answer.messages):
+                results = await self._recall_results(sink, calls)
+            else:
+                # Nobody answers these calls any more.
+                answer = replace(answer, messages=without_recall_calls(wire, answer.messages))
         if not answer.messages or not _says_something(answer):
             if answer.usage:
                 await record_side_answer(opened.session, answer, "other")
         else:
-            name, usage = opened.session.history.format, usage_of(answer)
-            places = await lane.conversation.record(answer.messages, format=name, usage=usage, duration_ms=duration_ms)
-            lane.note_reasoning(answer.messages, places)
-            for place, native in zip(places, answer.messages, strict=True):
-                if (fingerprint := essential_fingerprint(wire, native)) is not None:
-                    lane.chain.add(fingerprint, from_model=True)
-                    lane.positions.append(place)
-            lane.last_text = answer_text(answer)
+            await self._append_messages(sink, answer, duration_ms, results)
             for text in argument_texts(answer):
                 if MIN_QUOTED_CHARS <= len(text) <= MAX_DELEGATED_CHARS:
                     agent = f"task-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:12]}"
@@ -812,6 +938,20 @@ class Recorder:
                     _keep_newest(self._delegated, (namespace, text.strip()))
         if not answer.is_complete:
             await lane.conversation.interrupt()
+
+    async def _append_messages(
+        self, sink: "_LaneSink", answer: Answer, duration_ms: int, results: Sequence[JsonMapping] = ()
+    ) -> None:
+        """Record what an answer says, and the results of its calls of `recall`."""
+        lane, wire, name = sink.lane, sink.reading.request.wire, sink.opened.session.history.format
+        usage = usage_of(answer)
+        places = await lane.conversation.record(answer.messages, format=name, usage=usage, duration_ms=duration_ms)
+        lane.add_answer(wire, answer.messages, places)
+        lane.last_text = answer_text(answer)
+        if results:
+            places = await lane.conversation.record(results, format=name)
+            lane.add_recorded(wire, [*zip(places, results, strict=True)])
+        sink.tip, sink.open_answer = lane.chain.tip, lane.open_answer
 
     async def record_side_call(self, sink: "_SideSink", answer: Answer) -> None:
         """Record the answer of a side call."""
@@ -856,6 +996,11 @@ class _LaneSink:
         self.lane_name, self.lane = lane_name, lane
         self.tip = lane.chain.tip
         """The link after the last message of the request."""
+        self.open_answer: OpenAnswer | None = None
+        """What was recorded of the answer so far, if `recall` was called in it."""
+        self.rounds = 0
+        """How often `recall` was answered."""
+        self.response_ids: list[str] = []
         lane.in_flight += 1
         opened.users += 1
 
@@ -899,6 +1044,11 @@ class Exchange:
         """What the answer cost, input and output together, once it is finished; 0 if the provider did not say."""
         self.shrink: Callable[[str, int], Awaitable[None]] | None = None
         """Makes `body` smaller after the provider refused it; raises `HoldfastError` if that does not help."""
+        self.prepare_again: Callable[[], Awaitable[Request]] | None = None
+        """Makes `body` the request that follows what was recorded since; None if requests are not governed."""
+        self.has_recall = False
+        """Whether calls of `recall` in the answer are for the gateway."""
+        self.is_compacted = False
         self._wire: Wire = request.wire
         self._sink: _LaneSink | _SideSink | None = None
         if sink is not None:
@@ -929,6 +1079,27 @@ class Exchange:
             self._chunks.append(chunk)
             self._size += len(chunk)
 
+    async def continue_answer(self) -> bytes | None:
+        """Answer the model's calls of `recall`, and return the request for the rest of its answer; None if it is over.
+
+        Raises `RecordingError`.
+        """
+        sink = self._sink
+        if not isinstance(sink, _LaneSink):
+            return None
+        duration_ms = int((monotonic() - self._started) * 1000)
+        try:
+            answer = await self._read_answer()
+            work = sink.recorder.answer_recall(self, sink, answer, duration_ms)
+            body = await sink.recorder.run_to_completion(work)
+        except (HoldfastError, ValueError) as error:
+            raise RecordingError(str(error)) from error
+        if body is not None:
+            if (usage := usage_of(answer)) is not None:
+                self.tokens += usage.all_input_tokens + usage.output_tokens
+            self.body, self._chunks, self._size, self._started = body, [], 0, monotonic()
+        return body
+
     async def finish(self, ended: Ending, status: int) -> None:
         """Record how the answer ended; it is durable when this returns. A second call changes nothing."""
         sink, self._sink = self._sink, None
@@ -951,10 +1122,22 @@ class Exchange:
         try:
             answer = await self._read_answer() if is_answer else None
             if answer is not None and (usage := usage_of(answer)) is not None:
-                self.tokens = usage.all_input_tokens + usage.output_tokens
+                self.tokens += usage.all_input_tokens + usage.output_tokens
             await sink.store(answer, int((monotonic() - self._started) * 1000))
         finally:
             await sink.recorder.release(sink.opened)
+
+
+def _continued_body(raw: bytes, reading: _Reading, natives: Sequence[JsonMapping]) -> bytes:
+    """Return a request with more messages after its own; a conversation at the provider has those of the model."""
+    member = LIST_MEMBERS[reading.request.wire]
+    if "conversation" in reading.body.fields:
+        natives = [native for native in natives if native.get("type") == "function_call_output"]
+        return with_members(raw, {member: with_messages(reading.request.wire, b"[]", natives)})
+    if reading.body.fields.get("store") is False:
+        natives = [one for one in natives if not is_optional(one) or one.get("encrypted_content")]
+    listed = bytes(msgspec.json.decode(raw, type=dict[str, msgspec.Raw])[member])
+    return with_members(raw, {member: with_messages(reading.request.wire, listed, natives)})
 
 
 def _says_something(answer: Answer) -> bool:

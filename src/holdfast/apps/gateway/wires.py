@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, TypeAlias
 from urllib.parse import unquote
 
@@ -99,6 +100,8 @@ def upstream_path(base_path: str, path: str, provider: Provider) -> str:
 # Streams.
 
 STREAM_TYPE = "text/event-stream"
+STREAM_METHOD = ":streamGenerateContent"
+"""How the path of a Gemini stream ends; without `alt=sse` it is a JSON list."""
 _LAST_EVENTS: Mapping[Wire, re.Pattern[bytes]] = {
     "openai-chat": re.compile(rb"^data: ?\[DONE\]", re.MULTILINE),
     "openai-responses": re.compile(
@@ -108,7 +111,15 @@ _LAST_EVENTS: Mapping[Wire, re.Pattern[bytes]] = {
     # Google marks the last event by a member of it, and some versions mark every event.
     "gemini": re.compile(rb'"finishReason"'),
 }
-_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_LAST_EVENT_WORDS: Mapping[Wire, tuple[bytes, ...]] = {
+    "openai-chat": (b"[DONE]",),
+    "openai-responses": (b"completed", b"failed", b"incomplete", b"error"),
+    "anthropic": (b"message_stop", b"error"),
+    "gemini": (b"finishReason",),
+}
+"""One of them is in every mark; most chunks have none, and need not be searched for lines."""
+_EVENT_ENDS = (b"\r\n\r\n", b"\n\n", b"\r\r")
+_EVENT_END = re.compile(b"|".join(map(re.escape, _EVENT_ENDS)))
 LONGEST_MARK = 64
 """How many bytes before a chunk may belong to a mark that continues in it."""
 MAX_HEADER_CHARS = 200
@@ -127,7 +138,7 @@ class LastEventFinder:
     """
 
     def __init__(self, wire: Wire) -> None:
-        self._mark = _LAST_EVENTS[wire]
+        self._mark, self._words = _LAST_EVENTS[wire], _LAST_EVENT_WORDS[wire]
         self._before = b""
         """The end of what came before: the last line, or a mark may seem to begin a line that was cut here."""
         self.is_certain = wire != "gemini"
@@ -136,30 +147,44 @@ class LastEventFinder:
     def find(self, chunk: bytes) -> int | None:
         """Return where to stop in a chunk so that the last event stays incomplete; None if it is not in there."""
         window = self._before + chunk
-        found = self._mark.search(window)
+        places = [place for word in self._words if (place := window.find(word)) >= 0]
+        found = self._mark.search(window, window.rfind(b"\n", 0, min(places)) + 1) if places else None
         tail = window[-LONGEST_MARK:]
         line = tail.rfind(b"\n")
         # With the three bytes before it, the end of an event is seen that continues in the next chunk.
         self._before = tail[max(0, line - 3) :] if line >= 0 else b"." + tail
         if found is None:
             return None
-        ends = [end.end() for end in _EVENT_END.finditer(window, 0, found.start())]
-        return max(0, (ends[-1] if ends else 0) - len(window) + len(chunk))
+        ends = [(window.rfind(end, 0, found.start()), len(end)) for end in _EVENT_ENDS]
+        last = max((place + length for place, length in ends if place >= 0), default=0)
+        return max(0, last - len(window) + len(chunk))
 
 
 def has_event_end(data: bytes) -> bool:
     """Return whether an event ends in these bytes."""
-    return _EVENT_END.search(data) is not None
+    return any(end in data for end in _EVENT_ENDS)
+
+
+def split_events(data: bytes) -> tuple[list[bytes], bytes]:
+    """Return the whole events at the beginning of a stream, as they came, and what is left."""
+    ends = [end.end() for end in _EVENT_END.finditer(data)]
+    events = [data[start:end] for start, end in pairwise((0, *ends))]
+    return events, data[ends[-1] :] if ends else data
+
+
+def event_data(event: bytes) -> bytes:
+    """Return the data of an event."""
+    lines = event.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+    return b"\n".join(line[5:].strip() for line in lines if line.startswith(b"data:"))
 
 
 def is_event_boundary(data: bytes) -> bool:
     """Return whether a stream may be interrupted by another event after these bytes."""
-    return data.endswith((b"\n\n", b"\r\n\r\n", b"\r\r"))
+    return data.endswith(_EVENT_ENDS)
 
 
 # Answers.
 
-_ONE_LINE_EVENT = re.compile(rb"^data: ?(\{.*)", re.MULTILINE)
 CLOSING_EVENTS = 2
 """How many events at the end of a stream are no pieces of text: the reason why it ends, and what it cost."""
 
@@ -194,14 +219,14 @@ def answer_events(wire: Wire, raw: bytes) -> list[object]:
             return list(whole) if is_list(whole) else [whole]
         return []
     # Nearly every event is one line: reading all of them at once takes a third of the time.
-    lines: list[bytes] = _ONE_LINE_EVENT.findall(raw)
+    texts = [line[5:].lstrip(b" ") for line in raw.split(b"\n") if line.startswith(b"data:")]
+    lines = [text for text in texts if text.startswith(b"{")]
     with suppress(ValueError):
         return _chat_events(lines) if wire == "openai-chat" else orjson.loads(_array(lines))
     found: list[object] = []
     for event in raw.replace(b"\r\n", b"\n").split(b"\n\n"):
-        data = b"\n".join(line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:"))
         with suppress(ValueError):
-            found.append(read_json(data))
+            found.append(read_json(event_data(event)))
     return found
 
 

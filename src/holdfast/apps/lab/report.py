@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from html import escape
-from importlib.metadata import version
 from itertools import accumulate
 from platform import machine, python_version, system
 
+from holdfast import __version__
 from holdfast.apps.lab import tables
 from holdfast.apps.lab.runner import PolicyResult
 from holdfast.core.planning.situation import PROVIDER_PRICES
@@ -166,7 +166,7 @@ MAX_DOT_SHARE = 0.1
 
 def render_report(results: Sequence[PolicyResult], problems: Sequence[str] = ()) -> str:
     """Return the report as HTML."""
-    made = f"holdfast {version('holdfast')}, Python {python_version()}, {system()} {machine()}"
+    made = f"holdfast {__version__}, Python {python_version()}, {system()} {machine()}"
     when = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",

@@ -8,6 +8,7 @@ only the item it was working on.
 import asyncio
 import os
 import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -101,6 +102,9 @@ class WorkerPool(Generic[ItemT, ResultT]):
 @contextmanager
 def _blocked_signals() -> Generator[None]:
     """Block signals, so that processes started meanwhile inherit the blocked state."""
+    if sys.platform == "win32":  # pragma: no cover - processes inherit no blocked signals there
+        yield
+        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
     try:
         yield

@@ -16,8 +16,8 @@ from holdfast.core.planning.situation import Budget, Situation
 from holdfast.counters.models import budget_for, prices_of
 from holdfast.counters.vocabularies import model_family
 from holdfast.errors import SettingsError, StoreUnavailableError
+from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
 from holdfast.models.base import Summarizer
-from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
 from holdfast.session.compaction.checkpoints import Checkpoints
 from holdfast.session.compaction.compactor import Approval, CompactionOptions
 from holdfast.session.log.event_log import Clock, now_ms

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from holdfast.apps.settings.settings import Settings
 from holdfast.apps.settings.tables import ModelOverrides
 from holdfast.counters.models import ModelInfo, describe_unknown_model, find_model
-from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
+from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
 from holdfast.models.open import parse_endpoint
 
 

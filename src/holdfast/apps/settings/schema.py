@@ -292,6 +292,12 @@ class DeclaredSettings:
         "What may pay for summaries without a `summarization_model`: nothing, a client's API key, or also its login",
         default="digest",
     )
+    gateway_recall: bool = _setting(
+        GATEWAY_GROUP,
+        Switch(),
+        "Give the model of each new conversation the recall tool, which the gateway answers",
+        default=False,
+    )
     gateway_hosts: tuple[str, ...] = _setting(
         GATEWAY_GROUP,
         TextList(),
@@ -324,6 +330,12 @@ class DeclaredSettings:
         default="auto",
         also="color",
         untrusted="any",
+    )
+    theme: str = _setting(
+        PROGRAM_GROUP,
+        Choice("auto", "dark", "light"),
+        "The background of the terminal, which decides the colors of code; auto takes what the terminal says",
+        default="auto",
     )
 
 

@@ -1,12 +1,18 @@
-"""Check and repair values before they are sent as JSON.
+"""Check and repair values before they are sent as JSON, and encode them.
 
 Python values can hold content that no provider accepts: lone surrogates, NaN, infinity, circular lists, sets.
 The first three have a replacement. The others raise `NotJsonError`; callers add the place.
+
+Stored bytes and hashes are those of Python's own encoder. orjson writes the same bytes in a twentieth of the time, so
+it encodes every value for which that is certain.
 """
 
+import codecs
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from types import NoneType
 from typing import TypeAlias, cast
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -129,3 +135,74 @@ def parse_json(text: str) -> Json:
 def dump_json(value: object) -> str:
     """Return a value as compact JSON text, with non-ASCII characters unescaped."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+_SIMPLE_TYPES = frozenset({str, int, bool, NoneType})
+MIN_PLAIN_FLOAT, MAX_PLAIN_FLOAT = 1e-4, 1e16
+"""Python writes numbers between the two, and 0, without an exponent; exponents are where encoders differ."""
+ESCAPE_ERRORS = "holdfast-json-escape"
+"""The name of an error handler that writes what is not ASCII as JSON escapes."""
+_encode_ascii = json.JSONEncoder(separators=(",", ":")).encode
+_encode_sorted = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str).encode
+
+
+def encode_json(value: object) -> bytes:
+    """Return a value as compact JSON in UTF-8; lone surrogates are escaped, so that they come back unchanged."""
+    dump, _ = _orjson()
+    try:
+        encoded = dump(value)
+    except TypeError:
+        encoded = None
+    if encoded is not None and _is_encoded_alike(cast("Json", value)):
+        return encoded
+    try:
+        return dump_json(value).encode()
+    except UnicodeEncodeError:
+        return _encode_ascii(value).encode()
+
+
+def encode_canonical_json(value: object) -> bytes:
+    """Return a value in the encoding that is hashed: sorted keys, no spaces, ASCII."""
+    _, dump_sorted = _orjson()
+    try:
+        encoded = dump_sorted(value)
+    except TypeError:
+        encoded = None
+    if encoded is None or not _is_encoded_alike(cast("Json", value)):
+        return _encode_sorted(value).encode()
+    if not encoded.isascii():
+        encoded = encoded.decode().encode("ascii", ESCAPE_ERRORS)
+    return encoded.replace(b"\x7f", b"\\u007f") if b"\x7f" in encoded else encoded
+
+
+@cache
+def _orjson() -> tuple[Callable[[object], bytes], Callable[[object], bytes]]:
+    """Return the encoders of orjson, as a value comes and with sorted keys."""
+    import orjson  # noqa: PLC0415 - not needed to import the package
+
+    return orjson.dumps, partial(orjson.dumps, option=orjson.OPT_SORT_KEYS)
+
+
+def _is_encoded_alike(value: Json) -> bool:
+    """Return whether orjson writes a value as Python's encoder does, if it writes it at all."""
+    pending: list[list[Json] | dict[str, Json]] = [[value]]
+    for some in pending:
+        for one in some.values() if isinstance(some, dict) else some:
+            if type(one) in _SIMPLE_TYPES:
+                continue
+            if isinstance(one, dict | list):
+                pending.append(one)
+            elif not isinstance(one, float) or not (MIN_PLAIN_FLOAT <= abs(one) < MAX_PLAIN_FLOAT or not one):
+                return False
+    return True
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    """Return the JSON escapes of the characters that an encoder could not write, and where they end."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be").hex("-", 2)
+    return "\\u" + units.replace("-", "\\u"), error.end
+
+
+codecs.register_error(ESCAPE_ERRORS, _escape)

@@ -10,8 +10,10 @@ its label.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal, NamedTuple, TypeAlias
+
+from holdfast.dataclass import dataclass
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 Trust: TypeAlias = Literal["system", "user", "agent", "model", "tool", "memory", "attachment", "summary"]
@@ -147,6 +149,8 @@ class ToolResult:
 
 
 Part: TypeAlias = Text | Thinking | ToolCall | ToolResult | Media | Opaque
+_OWN_CONTENT = (Media, Opaque)
+"""What a user sends besides text; tool results are not the user's own."""
 
 
 class MessageOutline(NamedTuple):
@@ -167,15 +171,6 @@ class MessageOutline(NamedTuple):
     """The length of its own text."""
     work_chars: int = 0
     """The length of its tool calls and results."""
-
-
-_PLAIN_OUTLINES = [
-    MessageOutline(
-        (), (), is_filled, has_results_first=True, is_reasoning_only=False, server_uses=(), server_results=()
-    )
-    for is_filled in (True, False)
-]
-"""The outlines of a text without its length: of one with words, and of a blank one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +197,9 @@ class Message:
         outline = self._outline
         if outline is None and len(self.parts) == 1 and isinstance(only := self.parts[0], Text):
             # Most messages are one text.
-            outline = _PLAIN_OUTLINES[only.is_blank]._replace(chat_chars=len(only.text))
+            text = only.text
+            is_filled = bool(text) and not text.isspace()
+            outline = MessageOutline((), (), is_filled, True, False, (), (), len(text))  # noqa: FBT003
             object.__setattr__(self, "_outline", outline)
         elif outline is None:
             results = tuple(part.call_id for part in self.parts if isinstance(part, ToolResult))
@@ -246,6 +243,8 @@ class Message:
     @property
     def media_count(self) -> int:
         """The number of media in the message, including those inside tool results."""
+        if len(self.parts) == 1 and isinstance(self.parts[0], Text):
+            return 0
         return sum(
             isinstance(part, Media)
             + (sum(isinstance(inner, Media) for inner in part.content) if isinstance(part, ToolResult) else 0)
@@ -255,11 +254,15 @@ class Message:
     @property
     def is_prompt(self) -> bool:
         """Whether this is a user message with content besides tool results and generated text."""
-        return self.role == "user" and any(
-            (isinstance(part, Text) and not part.is_blank and part.trust not in NOT_BY_USER)
-            or isinstance(part, Media | Opaque)
-            for part in self.parts
-        )
+        if self.role != "user":
+            return False
+        for part in self.parts:
+            if isinstance(part, Text):
+                if part.trust not in NOT_BY_USER and not part.is_blank:
+                    return True
+            elif isinstance(part, _OWN_CONTENT):
+                return True
+        return False
 
     @property
     def is_task(self) -> bool:

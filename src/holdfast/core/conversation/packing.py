@@ -5,10 +5,10 @@ unused tokens to the sections in order. The caller ranks the lines of a section.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from holdfast.core.conversation.tokens import Counter
+from holdfast.dataclass import dataclass
 
 MAX_SKIPPED_LINES = 3
 """The number of lines that may be skipped because they do not fit, to try shorter ones."""

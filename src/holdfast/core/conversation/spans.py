@@ -6,9 +6,10 @@ code that joins, subtracts, counts or formats ranges of positions lives here.
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
+
+from holdfast.dataclass import dataclass
 
 PositionRanges: TypeAlias = tuple[range, ...]
 """Positions as ascending, non-adjacent ranges."""

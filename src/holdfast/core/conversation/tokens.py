@@ -7,11 +7,12 @@ calibration. Sizes in bytes need no tokenizer and are sufficient to place cuts.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from holdfast.core.conversation.batching import is_id_from_name
 from holdfast.core.conversation.messages import Media, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
 
 Provenance: TypeAlias = Literal["reported", "calibrated", "counted", "estimated"]
@@ -235,7 +236,8 @@ def utf8_length(text: str) -> int:
 
 def message_bytes(message: Message) -> int:
     """Return the size of a decoded message in bytes of text."""
-    return sum(map(_part_bytes, message.parts))
+    parts = message.parts
+    return _part_bytes(parts[0]) if len(parts) == 1 else sum(map(_part_bytes, parts))
 
 
 def _part_bytes(part: Part) -> int:

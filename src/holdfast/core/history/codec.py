@@ -104,13 +104,16 @@ def _to_json(value: object) -> EventRecord:
     out: EventRecord = {}
     fields, read_fields = _field_reader(type(value))
     for (key, is_required, nested), content in zip(fields, read_fields(value), strict=True):
-        if not is_required and (content is None or content == ()):
-            continue
-        if nested:
-            if inner := _to_json(content):
-                out[key] = inner
-        else:
-            out[key] = list(cast("tuple[object, ...]", content)) if isinstance(content, tuple) else content
+        if isinstance(content, tuple):
+            if content or is_required:
+                out[key] = [*cast("tuple[object, ...]", content)]
+        elif content is None:
+            if is_required:
+                out[key] = None
+        elif nested is None:
+            out[key] = content
+        elif inner := _to_json(content):
+            out[key] = inner
     return out
 
 

@@ -7,7 +7,7 @@ view of one scope on a version; it is a snapshot that later events do not change
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.frames import neutralize
@@ -18,6 +18,7 @@ from holdfast.core.history import events as log
 from holdfast.core.history.message_cache import MessageCache
 from holdfast.core.history.recall_marks import RecallMarks
 from holdfast.core.history.scopes import Scopes, is_answer_message
+from holdfast.dataclass import dataclass
 from holdfast.errors import MalformedInputError
 
 
@@ -168,9 +169,9 @@ def _check_span(event: log.CompactionCompleted, length: int, compactions: tuple[
             raise MalformedInputError(event.KIND, f"{cut}, which an earlier compaction replaced")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Context:
-    """The messages of a history up to a length, in one version, as one scope sees them."""
+    """The messages of a history up to a length, in one version, as one scope sees them. Nobody changes one."""
 
     entries: MessageCache
     message_scopes: Sequence[str]

@@ -7,7 +7,7 @@ model does not read a quoted request as a new one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.messages import Entry, ToolResult
@@ -16,6 +16,7 @@ from holdfast.core.conversation.tokens import Counter
 from holdfast.core.ledger.actions import call_outcome
 from holdfast.core.ledger.identifiers import argument_value
 from holdfast.core.ledger.tool_calls import ObservedCall, describe_call
+from holdfast.dataclass import dataclass
 from holdfast.text import clip_to_line, pluralize
 
 QUOTE_CHARS = 300

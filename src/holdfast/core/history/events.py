@@ -9,11 +9,12 @@ stores the fields of a `Span` and of a `Summary` directly in the record of their
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Literal, TypeAlias
 
 from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.spans import PositionPairs, Span
+from holdfast.dataclass import dataclass
 
 MAIN = "main"
 """The scope of the agent that talks to the user."""

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import groupby
 from typing import Self
 
@@ -36,7 +36,9 @@ from holdfast.core.history.snapshot import (
     to_snapshot_json,
     unpack_positions,
 )
+from holdfast.core.ledger.constraints import conflicting_constraints
 from holdfast.core.ledger.ledger import Ledger
+from holdfast.dataclass import dataclass
 from holdfast.errors import MalformedInputError, NotInMemoryError
 
 
@@ -235,7 +237,10 @@ class History:
         return self.session_state.without_agent_state() if self.scopes.is_limited(scope) else self.session_state
 
     def compacted_reads(self, scope: str = log.MAIN) -> CompactedReads:
-        """Return the file reads that the last compaction replaced; empty if no ledger ends exactly at its span."""
+        """Return the file reads and contradicting constraints that the last compaction replaced.
+
+        Both are empty if no ledger ends exactly at its span.
+        """
         compactions = self.version.state_of(scope).compactions
         if not compactions:
             return NO_READS
@@ -245,7 +250,10 @@ class History:
             return known
         if kept is None or kept.stop != stop or kept.lineage.hidden != self.version.hidden:
             return NO_READS
-        known = self._compacted_reads[scope] = CompactedReads.from_ledger(kept.unpacked(), kept.stop)
+        ledger = kept.unpacked()
+        reads = {file.path: file for file in ledger.files if file.last_read is not None and file.last_read.content_hash}
+        known = CompactedReads(stop, reads, tuple(conflicting_constraints(ledger.constraints)))
+        self._compacted_reads[scope] = known
         return known
 
     def check(self, event: log.Event) -> None:

@@ -2,19 +2,18 @@
 
 After a compaction an agent no longer sees which files it has read, and might read them again and again. When it
 rereads a file that has not changed, a note on the result names the message with the earlier read. The result itself
-stays complete. The module also lists contradicting constraints from the compacted messages.
+stays complete.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from holdfast.core.conversation.messages import Content, Message, Part, Text, ToolCall, ToolResult
 from holdfast.core.ledger.actions import call_outcome
-from holdfast.core.ledger.constraints import conflicting_constraints
 from holdfast.core.ledger.files import FileRecord, FileRecords
 from holdfast.core.ledger.identifiers import argument_value
-from holdfast.core.ledger.ledger import Ledger
 from holdfast.core.ledger.tool_calls import describe_call
+from holdfast.dataclass import dataclass
 
 ReadNotes = tuple[tuple[str, str], ...]
 """Pairs of call id and the note added to the result of that call."""
@@ -27,12 +26,6 @@ class CompactedReads:
     stop: int = 0
     reads: Mapping[str, FileRecord] = field(default_factory=dict[str, FileRecord])
     conflicts: tuple[str, ...] = ()
-
-    @classmethod
-    def from_ledger(cls, ledger: Ledger, stop: int) -> "CompactedReads":
-        """Return the reads and conflicts in a ledger of all messages before `stop`."""
-        reads = {file.path: file for file in ledger.files if file.last_read is not None and file.last_read.content_hash}
-        return cls(stop, reads, tuple(conflicting_constraints(ledger.constraints)))
 
     def notes_for(self, messages: Sequence[Message], earlier: Iterable[ToolCall]) -> list[ReadNotes]:
         """Return the notes on the results of each new message; `earlier` holds the calls before these messages."""

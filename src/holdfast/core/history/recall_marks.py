@@ -5,11 +5,12 @@ message instead of the answer. A message can hold recall answers together with r
 are marked.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 from holdfast.core.conversation.messages import Message, ToolResult
 from holdfast.core.conversation.shorten import RECALL_TOOL
+from holdfast.dataclass import dataclass
 
 MAX_OPEN = 64
 """The maximum number of unanswered calls to remember."""

@@ -11,19 +11,19 @@ source does not count as confirmed.
 """
 
 import json
-import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal, TypeAlias, cast, get_args
 
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.spans import PositionPairs
 from holdfast.core.history import events as log
 from holdfast.core.history.events import MAIN, DelegationOutcome
+from holdfast.dataclass import dataclass
 from holdfast.errors import MalformedInputError
-from holdfast.text import pluralize
+from holdfast.text import lazy_pattern, pluralize
 
 MainVisibility: TypeAlias = Literal["everything", "answers", "nothing"]
 FUTURE_DELEGATE = ""
@@ -125,7 +125,7 @@ def label_trust(message: Message, scope: object, trust: object) -> Message:
 FindingStatus: TypeAlias = Literal["confirmed", "uncertain", "open"]
 """Whether a claim is supported by a source, is a guess, or is an open question."""
 MAX_FINDINGS, MAX_CLAIM_CHARS, MAX_FINDING_SOURCES = 100, 2_000, 50
-_OPENING, _CLOSING = re.compile(r"```(?:json)?[ \t]*\n"), re.compile(r"\n[ \t]*```")
+_OPENING, _CLOSING = lazy_pattern(r"```(?:json)?[ \t]*\n"), lazy_pattern(r"\n[ \t]*```")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

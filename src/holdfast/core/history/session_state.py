@@ -4,14 +4,15 @@ The last event about a fact determines its value, so the state is one immutable 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from holdfast.core.history import events as log
+from holdfast.dataclass import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestExtras:
-    """System text and tools, which a request carries outside the messages."""
+    """System text and tools, which a request carries outside the messages. Nobody changes them."""
 
     system: str = ""
     tools: tuple[Mapping[str, object], ...] = ()

@@ -9,7 +9,7 @@ import json
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from itertools import accumulate
 from operator import sub
@@ -20,6 +20,7 @@ from holdfast.core.history.context import ContextVersion
 from holdfast.core.history.recall_marks import RecallMarksSnapshot
 from holdfast.core.history.scopes import Scopes
 from holdfast.core.history.session_state import SessionState
+from holdfast.dataclass import dataclass
 
 SnapshotT = TypeVar("SnapshotT")
 ValueReader = Callable[[object], object]

@@ -6,7 +6,7 @@ newest first. The selection never contains a message that delegates of the paren
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.frames import neutralize
@@ -17,6 +17,7 @@ from holdfast.core.history.context import Context
 from holdfast.core.history.history import History
 from holdfast.core.ledger.ledger import Ledger
 from holdfast.core.ledger.render import LEDGER_FRAME, render_ledger
+from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
 
 ALL_TURNS = 10**6

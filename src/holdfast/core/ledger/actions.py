@@ -7,13 +7,14 @@ error is resolved.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from holdfast.core.conversation.json_values import Json
 from holdfast.core.conversation.messages import ToolResult
 from holdfast.core.ledger.tool_calls import CallKind, ObservedCall
-from holdfast.text import clip_to_line
+from holdfast.dataclass import dataclass
+from holdfast.text import clip_to_line, lazy_pattern
 
 MAX_ACTION_RECORDS = 500
 """The limit for each kind; the oldest records are evicted first."""
@@ -214,21 +215,21 @@ _STATES: Mapping[str, StepState] = {
 }  # fmt: skip
 _TEXT_KEYS = ("content", "step", "text", "title", "subject", "description", "task", "name")
 _LIST_KEYS = ("todos", "plan", "items", "steps", "tasks", "todo_list", "todolist")
-_ID_KEY = re.compile(r"(?i)(?:task|agent|shell|bash|job|process|session|run|terminal|worker)_?id")
-_ID_IN_RESULT = re.compile(
+_ID_KEY = lazy_pattern(r"(?i)(?:task|agent|shell|bash|job|process|session|run|terminal|worker)_?id")
+_ID_IN_RESULT = lazy_pattern(
     r"(?i)\b(?:task|agent|shell|bash|job|process|session|background|terminal|worker)"
     r"(?: (?:command|task|process|agent|job|session|running|started|launched|with)){0,4}[ _-]?id\b"
     r"[\"'`]?\s{0,3}[:=]?\s{0,3}[\"'`]?(?P<id>[A-Za-z0-9][\w.-]{1,63})"
 )
-_ENDED_BY = re.compile(r"(?i)kill|stop|cancel|terminat|close")
-_HAS_ENDED = re.compile(
+_ENDED_BY = lazy_pattern(r"(?i)kill|stop|cancel|terminat|close")
+_HAS_ENDED = lazy_pattern(
     r"(?i)\bstatus\W{1,6}(?:completed|finished|killed|failed|done|exited)|\b(?:has )?(?:exited|completed|been killed)\b"
 )
-_NOTE = re.compile(
+_NOTE = lazy_pattern(
     r"(?im)^[ \t>*_#-]{0,8}(?:note to (?:my)?self|milestone(?: note)?|handoff note|progress note|checkpoint note)"
     r"[*_]{0,3}[ \t]{0,2}[:\u2013\u2014-][ \t*_]{0,4}(?P<note>\S[^\n]{0,2000}(?:\n(?![ \t]*\n)[^\n]{1,2000}){0,12})"
 )
-_PUT_OFF = re.compile(
+_PUT_OFF = lazy_pattern(
     r"(?i)\b(?:shelve|postpone|park|abandon|cancel|drop|forget(?: about)?|put off|leave)\s+(?:the|this|that|your|my)\s+"
     r"(?:\w+\s+){0,3}(?:plan|todo list|to-do list|todos|refactor\w*|rewrite|migration)\b"
     r"|\bput\s+(?:the|this|that|it)(?:\s+\w+){0,4}\s+on\s+hold\b"

@@ -13,13 +13,14 @@ they follow a verb of obligation such as "must". They are no cue after "I", "it"
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import field, replace
+from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.core.ledger.actions import add_source
-from holdfast.text import clip_to_line
+from holdfast.dataclass import dataclass
+from holdfast.text import clip_to_line, lazy_pattern
 
 
 def _any_pattern(*patterns: str) -> str:
@@ -46,13 +47,21 @@ def _branches(pattern: str) -> list[str]:
     return branches
 
 
-def matches_cue(cue: str, sentence: str) -> bool:
+class Cue:
+    """Patterns of a hint in a sentence, compiled at its first use: all of them would take longer than an import."""
+
+    def __init__(self, *patterns: str) -> None:
+        self._patterns = patterns
+
+    @cached_property
+    def search(self) -> Callable[[str], re.Match[str] | None]:
+        """Search a sentence in lower case for one of the patterns."""
+        return re.compile(_any_pattern(*self._patterns)).search
+
+
+def matches_cue(cue: Cue, sentence: str) -> bool:
     """Return whether a sentence in lower case contains a cue."""
-    return _compiled(cue).search(sentence) is not None
-
-
-_compiled = cache(re.compile)
-"""Returns a pattern, compiled at its first use: compiling them all would take longer than importing the package."""
+    return cue.search(sentence) is not None
 
 
 _STARTS = "^", r"[,;:(–—-]\s*", r"\b(?:please|and|but|so|also|you|just|then|or)\s+"
@@ -112,10 +121,10 @@ _ORDER_PATTERNS = (
     r"\b(?:veuillez|merci de|s['’]il (?:te|vous) plaît|dois|devez)\b.*\b(?:toujours|jamais)\b",
     r"(?:^|[，,；;：:]|请|要|应该?|你|您|必须)(?:总是|始终|永远|从不)|绝不|绝对不",
 )
-ORDER_CUE = _any_pattern(*_ORDER_PATTERNS)
+ORDER_CUE = Cue(*_ORDER_PATTERNS)
 """The user says what to do always or never: the constraints that matter most and are stated once."""
 
-CONSTRAINT_CUE = _any_pattern(
+CONSTRAINT_CUE = Cue(
     *_ORDER_PATTERNS,
     *(rf"{start}(?:do not|don['’]?t)\s+{_OTHERWISE}" for start in _STARTS),
     r"\bplease,?\s+keep\b",
@@ -141,7 +150,7 @@ CONSTRAINT_CUE = _any_pattern(
 )
 """The user sets a constraint."""
 
-DECISION_CUE = _any_pattern(
+DECISION_CUE = Cue(
     r"\blet['’]?s (?:use|go with|stick with|keep|switch|drop|stay with|adopt)\b|\bdecision:",
     r"\b(?:we|i)(?:['’]ve| have)? (?:decided|agreed|settled|chose|chosen|opted)\b|\bdecided (?:to|on|against)\b",
     r"\b(?:going|we['’]ll go|i['’]ll go) with\b",
@@ -152,13 +161,13 @@ DECISION_CUE = _any_pattern(
 )
 """The user or the model makes a decision."""
 
-CHOICE_CUE = _any_pattern(
+CHOICE_CUE = Cue(
     r"\b(?:we|i)(?:['’]ll|['’]m| will| are| am)? (?:use|using|go(?:ing)? with|switch(?:ing)? to|stick(?:ing)? with)\b",
     r"\bgo (?:with|for) (?:the|option|plan|approach|\w+ instead)\b",
 )
 """A decision only if the user says it; a model uses the same phrases for every step it takes."""
 
-REPLACEMENT_CUE = _any_pattern(
+REPLACEMENT_CUE = Cue(
     r"\b(?:actually|instead|rather|scratch that|on second thought|change of plan|no longer|any ?more)\b",
     r"\bswitch(?:ed|ing)? (?:from|to)\b|\b(?:forget|drop) (?:that|it|about|the)\b|\bchanged my mind\b",
     r"\b(?:stattdessen|doch lieber|doch nicht|anstatt|statt|nicht mehr)\b",
@@ -168,7 +177,7 @@ REPLACEMENT_CUE = _any_pattern(
 )
 """The sentence replaces an earlier statement."""
 
-ADOPTION_CUE = _any_pattern(
+ADOPTION_CUE = Cue(
     r"\b(?:use|using|go with|switch to|verwende[nt]?|benutze[nt]?|nutze[nt]?|nimm|nehmen)\b",
     r"\b(?:usa|usar|usemos|utiliza|utilise[rzs]?|utilisons)\b|用",
 )
@@ -181,12 +190,12 @@ REJECTION_CUE = (
 )
 """The sentence rejects something; group 1 is what it rejects."""
 
-NEGATION_CUE = _any_pattern(
+NEGATION_CUE = Cue(
     r"\b(?:never|not|don['’]?t|avoid|without|no longer|stop|nicht|nie(?:mals)?|keine?n?|vermeide)\b|n['’]t\b",
     r"\b(?:no|nunca|jamás|evita|sin|jamais|pas|évite[rz]?|sans)\b|不|禁止|勿|避免|别",
 )
 
-COMPLETION_CUE = _any_pattern(
+COMPLETION_CUE = Cue(
     r"\b(?:is|are|that['’]?s|all) (?:now )?(?:done|finished|completed)\b|^done\b|\bno longer needed\b",
     r"\b(?:ist|sind) (?:jetzt )?(?:erledigt|fertig)\b|\bnicht mehr nötig\b",
     r"\b(?:ya está|está hecho|está terminado|ya no hace falta)\b|\b(?:c['’]est fait|est terminé|plus besoin)\b",
@@ -235,19 +244,19 @@ _HEADER = (
     r"[ \t>]{0,8}(?:from|to|cc|date|sent|author|von|an|gesendet|datum|de|para|enviado|fecha|envoyé|à"
     r"|发件人|收件人|日期)[ \t]?[:：]"
 )
-_MAIL = re.compile(
+_MAIL = lazy_pattern(
     rf"(?im)^(?:{_HEADER}.{{0,300}}\n{_HEADER}"
     r"|[ \t>]{0,8}(?:subject|message-id|return-path|received|reply-to|betreff|asunto|objet|主题|件名)[ \t]?[:：]"
     r"|-{2,20} ?(?:original|forwarded) message|begin forwarded message:"
     r"|(?:on|am|le|el) .{5,200} (?:wrote|schrieb.{0,100}|a écrit|escribió) ?:[ \t]*$)"
 )
-_LOG_LINE = re.compile(
+_LOG_LINE = lazy_pattern(
     r"(?m)^[ \t]*(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\[?\d\d:\d\d:\d\d\b|[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d "
     r"|\d{1,3}(?:\.\d{1,3}){3} - |\[?(?:TRACE|DEBUG|INFO|WARN|ERROR|FATAL|CRITICAL|trace|debug|info|warn|error|fatal)\]"
     r"|(?:TRACE|DEBUG|INFO|WARN|ERROR|FATAL|CRITICAL)[ :|]|(?:WARNING|NOTICE):\w+:|Traceback \(most recent call last\)"
     r"|npm ERR!|at [\w.$<>]+\(|File \").*$"
 )
-_DIFF_LINE = re.compile(
+_DIFF_LINE = lazy_pattern(
     r"(?m)^(?:diff --git |index [0-9a-f]{4,40}\.\.|--- (?:a/|/dev/null)|\+\+\+ (?:b/|/dev/null)|@@ -\d).*$"
 )
 _CODE_MARK = r"[][{}<>\\=|;$`]"

@@ -6,10 +6,11 @@ differ without storing either.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from hashlib import sha256
 
 from holdfast.core.ledger.tool_calls import LineRange, ObservedCall
+from holdfast.dataclass import dataclass
 
 MAX_LEDGER_FILES = 2_000
 HASH_CHARS = 12

@@ -4,9 +4,8 @@ The ledger is a pure function of the messages, so the same messages give the sam
 records of each kind, and which records it evicts depends on the messages alone.
 """
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from holdfast.core.conversation.messages import Entry, Text, ToolCall, ToolResult, Trust
 from holdfast.core.ledger.actions import Actions, AgentWork, call_outcome
@@ -15,6 +14,8 @@ from holdfast.core.ledger.files import FileRecords
 from holdfast.core.ledger.identifiers import argument_value, distinct_identifiers, json_strings_text
 from holdfast.core.ledger.names import FILE_USE_WEIGHT, MODEL_USE_WEIGHT, OUTPUT_USE_WEIGHT, USER_USE_WEIGHT, UsedNames
 from holdfast.core.ledger.tool_calls import ObservedCall, describe_call
+from holdfast.dataclass import dataclass
+from holdfast.text import lazy_pattern
 
 DATA_DIGITS = 6
 """Numbers with fewer digits count only if the model or the user has used them."""
@@ -24,7 +25,7 @@ TEXT_WEIGHTS: Mapping[Trust, float] = {"model": MODEL_USE_WEIGHT, "tool": OUTPUT
 """The weight of a name in a text; `USER_USE_WEIGHT` for any other author."""
 MAX_ROLE_FACTOR = 4.0
 """The largest weight of a role."""
-_NOTE_HINT = re.compile(r"(?i)\b(?:note|milestone)\b")
+_NOTE_HINT = lazy_pattern(r"(?i)\b(?:note|milestone)\b")
 """What every note of an agent to itself contains."""
 MAX_OPEN_LEDGER_CALLS = 200
 """The limit for calls without a result; the oldest are evicted first."""

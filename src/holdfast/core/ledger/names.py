@@ -7,13 +7,14 @@ the current position. Packing chooses the likeliest names per token, verbatim, a
 """
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import log2
 from typing import NamedTuple
 
 from holdfast.core.conversation.frames import IDENTIFIERS_HEADING
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.ledger.identifiers import IDENTIFIER_MIN_CHARS, distinct_identifiers
+from holdfast.dataclass import dataclass
 
 FILE_USE_WEIGHT, MODEL_USE_WEIGHT, USER_USE_WEIGHT, OUTPUT_USE_WEIGHT = 6.0, 3.0, 1.0, 0.5
 """The weight of a use: as the file of a call; by the model, in text or in a call; by the user, who pastes much and

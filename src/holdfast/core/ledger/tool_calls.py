@@ -7,13 +7,13 @@ arguments decide, whatever the name of the tool.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
 
 from holdfast.core.conversation.json_values import Json
 from holdfast.core.conversation.messages import ToolCall
 from holdfast.core.ledger.identifiers import identifiers
+from holdfast.dataclass import dataclass
 from holdfast.text import clip_to_line
 
 CallKind: TypeAlias = Literal["file", "search", "command"]

@@ -6,12 +6,13 @@ written or has failed.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal, TypeAlias, cast
 
 from holdfast.core.conversation.spans import PositionRanges, merge_ranges, subtract_ranges
 from holdfast.core.history import events as log
 from holdfast.core.schema import is_integer
+from holdfast.dataclass import dataclass
 
 EvictionCause: TypeAlias = Literal["trimmed", "overflow", "cleared"]
 EVICTION_CAUSES: tuple[EvictionCause, ...] = ("trimmed", "overflow", "cleared")

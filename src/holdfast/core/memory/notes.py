@@ -9,21 +9,22 @@ them can begin a section or forge such a comment.
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import cast
 
 from holdfast.core.conversation.frames import INVISIBLE_CHARS, LINE_BREAKS
 from holdfast.core.memory.evictions import Eviction, EvictionCause
+from holdfast.dataclass import dataclass
+from holdfast.text import lazy_pattern
 
 EVICTION_TITLES: Mapping[EvictionCause, str] = {
     "trimmed": "Trimmed Context",
     "overflow": "Context Overflow Recovery",
     "cleared": "Cleared Context",
 }
-_MARK = re.compile(r"<!-- holdfast (?P<facts>\{.*\}) -->")
-_SECTION = re.compile(r"(?m)^## ")
-_HEADING = re.compile(r"(?m)^ {0,3}(?=#{1,4}(?:[ \t]|$))")
-_BREAK = re.compile(rf"\r\n|[{LINE_BREAKS}]")
+_MARK = lazy_pattern(r"<!-- holdfast (?P<facts>\{.*\}) -->")
+_SECTION = lazy_pattern(r"(?m)^## ")
+_HEADING = lazy_pattern(r"(?m)^ {0,3}(?=#{1,4}(?:[ \t]|$))")
+_BREAK = lazy_pattern(rf"\r\n|[{LINE_BREAKS}]")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ A receipt is computed from the session log: it says what one event did to the co
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, repeat
 from typing import TypeAlias
 
@@ -12,6 +12,7 @@ from holdfast.core.conversation.spans import PositionRanges, format_positions
 from holdfast.core.history import events as log
 from holdfast.core.history.context import Context
 from holdfast.core.planning.situation import format_dollars
+from holdfast.dataclass import dataclass
 from holdfast.errors import MalformedInputError, NothingToCompactError
 from holdfast.text import pluralize
 

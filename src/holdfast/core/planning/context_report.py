@@ -8,7 +8,7 @@ Dollars are present if prices are known. The receipt of a compaction has the rea
 
 from collections import Counter as Tally
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.tokens import ERROR_ESTIMATED, REPLY_OVERHEAD, Provenance
@@ -16,6 +16,7 @@ from holdfast.core.ledger.render import LEDGER_FRAME
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import MILLION, Prices
 from holdfast.core.planning.steps import PlanInput, Threshold
+from holdfast.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

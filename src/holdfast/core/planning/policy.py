@@ -5,9 +5,8 @@ changes the settings of one rule, `rule` in it chooses another rule, and `false`
 off. `[models."claude-*"]` holds what differs for the models whose names match.
 """
 
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import field, is_dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias, cast
 
@@ -21,6 +20,7 @@ from holdfast.core.planning.rules.inkeep import FixedLimits, InkeepCompaction
 from holdfast.core.planning.rules.rule import CompactionRule
 from holdfast.core.planning.rules.truncator import BasicTruncator
 from holdfast.core.schema import check_fields, integer_bounds, share_bounds, suggest_similar, typed_fields, types_in
+from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
 
 SummaryTiming: TypeAlias = Literal["inline", "background", "deferred"]
@@ -197,6 +197,8 @@ def read_policy(text: str, *, base: str | Policy = DEFAULT) -> Policy:
     """Return the policy that a TOML document describes; it starts from `base` unless it names another."""
     if not isinstance(text, str):
         raise SettingsError("policy", f"must be TOML text, not {type(text).__name__}")
+    import tomllib  # noqa: PLC0415 - presets are not read
+
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,7 +1,7 @@
 """The view that is sent, and the receipt that says what was changed for it and why."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.pairing import Repair
@@ -9,12 +9,13 @@ from holdfast.core.conversation.spans import PositionRanges, format_positions, p
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD, TokenCount, message_tokens
 from holdfast.core.history.events import RequestTruncated
 from holdfast.core.planning.situation import Budget, Situation
+from holdfast.dataclass import dataclass
 from holdfast.text import pluralize
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class View:
-    """The messages that the model will see, each with its position in the history."""
+    """The messages that the model will see, each with its position in the history. Nobody changes one."""
 
     entries: list[Entry]
     tokens: int

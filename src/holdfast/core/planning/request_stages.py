@@ -7,11 +7,12 @@ comes out is made valid and fitted into the budget like any request.
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TypeAlias, cast
 
 from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.transcript import MessageFormat
+from holdfast.dataclass import dataclass
 from holdfast.errors import MalformedInputError, SettingsError
 
 RequestProcessor: TypeAlias = Callable[[list[dict[str, object]]], Sequence[Mapping[str, object]]]

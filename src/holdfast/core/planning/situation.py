@@ -14,8 +14,7 @@ prompt can cost more than a longer one: a rewritten prefix is new text again. Pr
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import field, replace
 from typing import Literal, TypeAlias
 
 from holdfast.core.conversation.batching import ONE_RESULT_PER_MESSAGE, Batching
@@ -29,6 +28,7 @@ from holdfast.core.conversation.tokens import (
     TokenCount,
 )
 from holdfast.core.history.events import MAIN
+from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
 
 MILLION = 1_000_000
@@ -182,9 +182,12 @@ def _input_tokens(setting: str, window: int, max_output: int | None) -> int:
     return window - room_for_answer
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Situation:
-    """Everything that a plan for one request depends on besides history and policy, as values."""
+    """Everything that a plan for one request depends on besides history and policy, as values.
+
+    Nobody changes one. It is not frozen, because every request makes one, and that would take three times as long.
+    """
 
     budget: Budget
     counter: Counter
@@ -220,6 +223,29 @@ class Situation:
     """Whether the model has the recall tool: only then do markers explain how to use it."""
     refusals: int = 0
     """How often in a row the provider has refused this request as too long."""
+    extras_tokens: int = field(init=False)
+    """Tokens of the tools and of the system text outside the messages."""
+    usable_tokens: int = field(init=False)
+    """The budget less the margin, in tokens as our counter counts them.
+
+    A count with the model's own vocabulary is exact, so no report of a provider raises it above the budget.
+    """
+    limit: int = field(init=False)
+    """The size of a full request, in tokens as our counter counts them."""
+    billed_limit: int = field(init=False)
+    """The same limit in tokens as the provider counts them, for displays and events."""
+    message_budget: int = field(init=False)
+    """Tokens that the messages may take."""
+
+    def __post_init__(self) -> None:
+        budget, factor, is_exact = self.budget.tokens, self.calibration.factor, self.counter.provenance == "counted"
+        usable = int(budget * (1 - self.margin) / factor)
+        self.usable_tokens = limit = min(usable, budget) if is_exact else usable
+        if self.policy_limit is not None:
+            limit = min(limit, int(self.policy_limit / factor))
+        self.limit, self.billed_limit = limit, -int(-limit * factor // 1)
+        self.extras_tokens = self.system_tokens + self.tools_tokens
+        self.message_budget = limit - self.extras_tokens - REPLY_OVERHEAD
 
     @property
     def margin(self) -> float:
@@ -228,36 +254,10 @@ class Situation:
             return MARGIN_CALIBRATED
         return 0.0 if self.counter.provenance == "counted" else MARGIN_ESTIMATED
 
-    @cached_property
-    def usable_tokens(self) -> int:
-        """The budget less the margin, in tokens as our counter counts them.
-
-        A count with the model's own vocabulary is exact, so no report of a provider raises it above the budget.
-        """
-        tokens = int(self.budget.tokens * (1 - self.margin) / self.calibration.factor)
-        return min(tokens, self.budget.tokens) if self.counter.provenance == "counted" else tokens
-
-    @cached_property
-    def limit(self) -> int:
-        """The size of a full request, in tokens as our counter counts them."""
-        if self.policy_limit is None:
-            return self.usable_tokens
-        return min(self.usable_tokens, int(self.policy_limit / self.calibration.factor))
-
-    @cached_property
-    def billed_limit(self) -> int:
-        """The same limit in tokens as the provider counts them, for displays and events."""
-        return self.billed_tokens(self.limit)
-
     @property
     def is_limited_by_policy(self) -> bool:
         """Whether the policy's own limit is lower than what the model accepts."""
         return self.limit < self.usable_tokens
-
-    @cached_property
-    def message_budget(self) -> int:
-        """Tokens that the messages may take."""
-        return self.limit - self.extras_tokens - REPLY_OVERHEAD
 
     @property
     def is_cache_cold(self) -> bool:
@@ -271,8 +271,8 @@ class Situation:
 
     def billed_count(self, *, system: int, conversation: int, media: int = 0, is_counted: bool = True) -> TokenCount:
         """Return a count calibrated to the provider, with its provenance; `is_counted` is False for an estimate."""
-        counted = (system, self.tools_tokens, conversation, media)
-        parts = [-int(-part * self.calibration.factor // 1) for part in counted]
+        counted, factor = (system, self.tools_tokens, conversation, media), self.calibration.factor
+        parts = counted if factor == 1 else [-int(-part * factor // 1) for part in counted]
         provenance = self.provenance
         if not is_counted or (media and provenance == "counted"):
             provenance = "estimated"
@@ -293,8 +293,3 @@ class Situation:
         if provenance == "calibrated":
             return self.calibration.error
         return ERROR_COUNTED if provenance == "counted" else ERROR_ESTIMATED
-
-    @cached_property
-    def extras_tokens(self) -> int:
-        """Tokens of the tools and of the system text outside the messages."""
-        return self.system_tokens + self.tools_tokens

@@ -5,7 +5,7 @@ before the request is sent, steps in `later` run in the background.
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from holdfast.core.conversation.cuts import uncuttable_span
@@ -17,6 +17,7 @@ from holdfast.core.history.events import CompactionTrigger
 from holdfast.core.history.history import History
 from holdfast.core.history.projection import Projection
 from holdfast.core.planning.situation import Situation
+from holdfast.dataclass import dataclass
 
 OVERSIZE_REMEDIES = {
     "system": "shorten the system text",
@@ -78,9 +79,9 @@ class CompactionForecast:
     """Whether a model writes the replacement."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PlanInput:
-    """The input of a rule: the history, its projection for one agent, and the situation."""
+    """The input of a rule: the history, its projection for one agent, and the situation. Nobody changes one."""
 
     history: History
     projection: Projection

@@ -13,7 +13,7 @@ predict, and a line with the mark ends the excerpts. So no text can forge a line
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from hashlib import sha256
 
 from holdfast.core.conversation.frames import IDENTIFIERS_HEADING, LINE_BREAKS, as_read, neutralize
@@ -25,17 +25,18 @@ from holdfast.core.recall.passages import FoundMessage, best_passage, find_match
 from holdfast.core.recall.query import DEFAULT_RECALL_TOKENS, RecallQuery
 from holdfast.core.recall.ranking import name_number_pairs, search_words
 from holdfast.core.recall.references import MessageReference, TextSpan, line_count
-from holdfast.text import pluralize
+from holdfast.dataclass import dataclass
+from holdfast.text import lazy_pattern, pluralize
 
 HEADING_MARK_CHARS = 6
-_LINE_LIKE = re.compile(
+_LINE_LIKE = lazy_pattern(
     rf"(?i)(?:\A|(?<=[{LINE_BREAKS}]))(?:#\d\S*+ (?:system|user|assistant|tool|memory|task)\b"
     rf"|(?:_|[^\w{LINE_BREAKS}\[])*+\[\s*+(?:(?:recall|more)\s?:|excerpts |all of it can "
     r"|the (?:content of #|two readings)|there is no |messages before #|and [\d,]+ more like|not all words of"
     rf"|#\d\S*+ has )|{re.escape(IDENTIFIERS_HEADING)})"
 )
 """A line that could be mistaken for one of the lines around the excerpts."""
-YEAR_CHARS, DAY_CHARS = len("2026-"), len("2026-01-31")
+DAY_CHARS = len("2026-01-31")
 ANSWER_FRAME_TOKENS = 28
 """Reserved for the first line and for the hint on how to ask for more, without the text of the query."""
 MAX_TOKENS_HINT_TOKENS = 8
@@ -94,14 +95,13 @@ class Excerpt:
         return self.start == 0 and self.stop == self.total
 
     def with_heading(self, before: "Excerpt | None", mark: str) -> str:
-        """Return the text under its heading, which omits the parts of the date that the excerpt before has too."""
+        """Return the text under its heading, which omits the date if the excerpt before has the same."""
         day, known_day = self.time[:DAY_CHARS], before.time[:DAY_CHARS] if before else ""
-        has_known_year = day[:YEAR_CHARS] == known_day[:YEAR_CHARS]
         pieces = [
             f"{self.ref}{mark}",
             self.speaker_label,
             neutralize(self.tool, "name"),
-            "" if day == known_day else day[YEAR_CHARS if has_known_year else 0 :],
+            "" if day == known_day else day,
             f"lines {self.lines}," if self.lines else "",
             "" if self.is_whole else f"characters {self.start}-{self.stop} of {self.total}",
         ]

@@ -8,7 +8,6 @@ references, so `strip_artifact_references` removes them from answers.
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 
 from holdfast.core.conversation.frames import neutralize
@@ -19,7 +18,8 @@ from holdfast.core.ledger.actions import call_outcome
 from holdfast.core.ledger.identifiers import argument_value, identifiers
 from holdfast.core.ledger.tool_calls import describe_call
 from holdfast.core.recall.references import line_count
-from holdfast.text import clip_to_line
+from holdfast.dataclass import dataclass
+from holdfast.text import clip_to_line, lazy_pattern
 
 ARTIFACT_PREFIX = "compress_"
 DEFAULT_ARTIFACT_TOKENS = 2_000
@@ -28,7 +28,7 @@ RETRIEVAL_SHARE = 0.3
 """Share of the context window; a larger result can only be retrieved in parts."""
 ARGUMENT_CHARS, ARTIFACT_PREVIEW_CHARS, FINDING_CHARS = 300, 150, 80
 MAX_ARTIFACT_NAMES, MAX_SCANNED_IDENTIFIERS = 5, 200
-ARTIFACT_REFERENCE = re.compile(
+ARTIFACT_REFERENCE = lazy_pattern(
     r'\[artifact:\s*"[^"\n]{0,200}"\s*\(id:\s*[^)\n]{0,500}\)'
     r"(?:[^\[\]\n]++|\n(?!\s*\n)|\[[^\[\]\n]*+\])*+\]",
     re.IGNORECASE,

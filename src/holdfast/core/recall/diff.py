@@ -5,17 +5,17 @@ line of the file can look like a heading or a note of the answer.
 """
 
 import difflib
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.tokens import Counter
+from holdfast.dataclass import dataclass
+from holdfast.text import lazy_pattern
 
 MAX_DIFF_LINES = 4_000
 """The limit for each reading; longer ones must be compared in pieces, by line range."""
 MAX_DIFF_LINE_CHARS = 500
-_NUMBERED = re.compile(r"\s*\d+(?:\t|→|\||: )")
+_NUMBERED = lazy_pattern(r"\s*\d+(?:\t|→|\||: )")
 
 
 @dataclass(frozen=True, slots=True)

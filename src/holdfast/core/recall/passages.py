@@ -8,11 +8,11 @@ replaces them. The best passage consists of the lines around the place with most
 import collections
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import TypeAlias, cast
 
 from holdfast.core.conversation.messages import Media, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.dataclass import dataclass
 from holdfast.text import plain_letters
 
 LEAD_CHARS = 200

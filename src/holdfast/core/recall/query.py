@@ -6,7 +6,7 @@ of the tool is short because every request carries it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import cast, get_args
 
 from holdfast.core.conversation.messages import Role
@@ -19,6 +19,7 @@ from holdfast.core.recall.references import (
     parse_span,
 )
 from holdfast.core.schema import HUGE_NUMBER, is_integer, short_repr
+from holdfast.dataclass import dataclass
 from holdfast.errors import MalformedInputError
 
 DEFAULT_RECALL_TOKENS, MIN_RECALL_TOKENS, MAX_RECALL_TOKENS = 1_000, 100, 100_000

@@ -18,6 +18,7 @@ from itertools import pairwise
 
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.ledger.names import RankedName, pack_names
+from holdfast.text import lazy_pattern
 
 NEIGHBOR_SHARES: Mapping[int, float] = {-4: 0.05, -3: 0.1, -2: 0.2, -1: 0.4, 1: 0.5, 2: 0.3, 3: 0.2, 4: 0.1}
 """The share of its score that a message adds to the message at each offset; those after it get more."""
@@ -30,10 +31,10 @@ SECOND_RANKING_SHARE = 1e-3
 MAX_QUESTIONS = 4
 MAX_QUERY_WORDS = 16
 """How many words of a question to search for, the most specific first."""
-_SPEAKER = re.compile(r"(?:\[[^\]\n]{0,120}\]\s*)?([^\W\d_][\w.'’-]{0,30}(?: [^\W\d_][\w.'’-]{0,30}){0,2}):\s")
-_QUESTIONS = re.compile(r"[?？;；\n]+")
-_WORD = re.compile(r"[^\W_]+(?:['’_.\-/][^\W_]+)*")
-_IDENTIFIER = re.compile(r"[a-z][A-Z]|[_/\d]|\w[.\-]\w|[A-Z]{2}")
+_SPEAKER = lazy_pattern(r"(?:\[[^\]\n]{0,120}\]\s*)?([^\W\d_][\w.'’-]{0,30}(?: [^\W\d_][\w.'’-]{0,30}){0,2}):\s")
+_QUESTIONS = lazy_pattern(r"[?？;；\n]+")
+_WORD = lazy_pattern(r"[^\W_]+(?:['’_.\-/][^\W_]+)*")
+_IDENTIFIER = lazy_pattern(r"[a-z][A-Z]|[_/\d]|\w[.\-]\w|[A-Z]{2}")
 _STOP_WORDS = (
     "a about above after again against all also am an and any are as at be because been before being below "
     "between both but by can cannot could did do does doing done down during each ever few for from further get "
@@ -118,7 +119,7 @@ MATCH_RANK = 3.0
 MAX_RANKED = 2_500
 """How many of the likeliest names to consider."""
 NAME_STEM_CHARS = 5
-_PIECE = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
+_PIECE = lazy_pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 
 
 def relevant_names(

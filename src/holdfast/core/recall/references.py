@@ -4,25 +4,24 @@ References such as `#12` are short because markers, summaries and ledger lines c
 so the parser accepts them with or without the sign, in brackets, and as `#12-20` or `#12–#20`.
 """
 
-import re
-from dataclasses import dataclass
-
+from holdfast.dataclass import dataclass
 from holdfast.errors import MalformedInputError
+from holdfast.text import lazy_pattern
 
 MAX_REFERENCE_DIGITS = 12
 MAX_REFERENCES = 200
 LINEAR_SCAN_CHARS = 4_096
 REVERSED_RANGE = "goes from behind to front; give the smaller number first"
-_SEPARATORS = re.compile(r"[,;\s]+")
+_SEPARATORS = lazy_pattern(r"[,;\s]+")
 _WRAPPING = "()[]{}<>\"'`."
-_PLACE = re.compile(
+_PLACE = lazy_pattern(
     rf"#?(\d{{1,{MAX_REFERENCE_DIGITS}}})(?:\.(\d{{1,4}}))?(?::([lL]?)(\d{{1,{MAX_REFERENCE_DIGITS}}})?-[lL]?(\d{{1,{MAX_REFERENCE_DIGITS}}})?)?"
 )
-_RUN = re.compile(rf"#?(\d{{1,{MAX_REFERENCE_DIGITS}}})(?:-|\.\.)#?(\d{{1,{MAX_REFERENCE_DIGITS}}})")
-_SPAN = re.compile(rf"[lL]?(\d{{1,{MAX_REFERENCE_DIGITS}}})?-[lL]?(\d{{1,{MAX_REFERENCE_DIGITS}}})?")
-_DASHES = re.compile(r"(?<!\s)\s*+[-‐‑‒–—]\s*+(?=[#lL\d]|$)")
-_NOUN = re.compile(r"(?i)(?<!\w)(?:messages?|msg|ref)(?=[\s:]*#?\d)[\s:]*")
-_CALL_ID = re.compile(r"\w[\w.:|/+=@~-]{0,499}")
+_RUN = lazy_pattern(rf"#?(\d{{1,{MAX_REFERENCE_DIGITS}}})(?:-|\.\.)#?(\d{{1,{MAX_REFERENCE_DIGITS}}})")
+_SPAN = lazy_pattern(rf"[lL]?(\d{{1,{MAX_REFERENCE_DIGITS}}})?-[lL]?(\d{{1,{MAX_REFERENCE_DIGITS}}})?")
+_DASHES = lazy_pattern(r"(?<!\s)\s*+[-‐‑‒–—]\s*+(?=[#lL\d]|$)")
+_NOUN = lazy_pattern(r"(?i)(?<!\w)(?:messages?|msg|ref)(?=[\s:]*#?\d)[\s:]*")
+_CALL_ID = lazy_pattern(r"\w[\w.:|/+=@~-]{0,499}")
 
 
 @dataclass(frozen=True, slots=True)

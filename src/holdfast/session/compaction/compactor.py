@@ -8,7 +8,7 @@ since the start; a summary that comes too late is kept for the next compaction.
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from secrets import token_hex
 from typing import Protocol, TypeAlias
 
@@ -29,6 +29,7 @@ from holdfast.core.planning.steps import CompactSpan, PlanInput
 from holdfast.core.planning.summary.chunks import RedactText
 from holdfast.core.schema import is_integer
 from holdfast.counters.models import find_model, prices_of
+from holdfast.dataclass import dataclass
 from holdfast.errors import (
     CompactionFailedError,
     HoldfastError,
@@ -319,14 +320,8 @@ class Compactor:
             )
         )
         event = await self.observers.add_checkpoint(event)
-        await self.record_completed(event)
+        await self.observers.record_completed(event)
         return event
-
-    async def record_completed(self, event: log.CompactionCompleted) -> None:
-        """Record how a compaction ended, and notify the observers."""
-        await self._log.append(event)
-        self.observers.announce_completed(event)
-        await self.observers.update_checkpoints()
 
     async def wait(self) -> None:
         """Wait until the running summary is written or has failed. The caller must not hold the lock."""
@@ -434,7 +429,7 @@ class Compactor:
         if now is None or now.owner != started.owner:
             return
         if isinstance(event, log.CompactionCompleted):
-            await self.record_completed(event)
+            await self.observers.record_completed(event)
         else:
             await self._log.append(event)
             self.observers.start_memory_update()
@@ -449,7 +444,7 @@ class Compactor:
         self._opened_summarizers.clear()
 
     async def _record_given_up(self, started: log.CompactionStarted, why: str) -> None:
-        await self.record_completed(compaction_abandoned_event(started, why, is_cancelled=True))
+        await self.observers.record_completed(compaction_abandoned_event(started, why, is_cancelled=True))
 
     def _is_abandoned(self, started: log.CompactionStarted) -> bool:
         """Return whether the owner has exited, or its lease has expired."""

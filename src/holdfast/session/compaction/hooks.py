@@ -18,10 +18,11 @@ import tempfile
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal, Self, TypeAlias
 
 from holdfast.core.history.events import CompactionTrigger, TokenBreakdown
+from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
 from holdfast.redaction import redact_text
 

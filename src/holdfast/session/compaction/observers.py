@@ -1,4 +1,4 @@
-"""Calls the observers of a compaction: hooks, checkpoint files, telemetry, and memory.
+"""Records how a compaction ended, and calls its observers: hooks, checkpoint files, telemetry, and memory.
 
 No observer can harm the session: a problem is reported, and the compaction continues.
 """
@@ -6,10 +6,11 @@ No observer can harm the session: a problem is reported, and the compaction cont
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypeAlias
 
 from holdfast.core.history import events as log
+from holdfast.dataclass import dataclass
 from holdfast.errors import SessionClosedError, WorkspaceUnavailableError
 from holdfast.session.compaction.checkpoints import Checkpoints
 from holdfast.session.compaction.hooks import HookCall, Hooks, run_hooks
@@ -93,8 +94,9 @@ class ObserverRunner:
             return event
         return replace(event, checkpoint_number=made.number, checkpoint_path=str(made.path))
 
-    def announce_completed(self, event: log.CompactionCompleted) -> None:
-        """Notify the observers of the outcome of a compaction; does not wait for the hooks."""
+    async def record_completed(self, event: log.CompactionCompleted) -> None:
+        """Record how a compaction ended, and notify the observers; does not wait for the hooks."""
+        await self._log.append(event)
         self.start_memory_update()
         after = len(self._log.history.entries)
         self.observers.telemetry.compaction_completed(
@@ -117,6 +119,7 @@ class ObserverRunner:
             task = asyncio.ensure_future(self._run_hooks(call))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+        await self.update_checkpoints()
 
     async def update_checkpoints(self) -> None:
         """Mark which checkpoints belong to compactions that are in force."""

@@ -10,7 +10,8 @@ them.
 """
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+from typing import NamedTuple
 
 from holdfast.core.conversation.json_values import dump_json, replace_surrogates
 from holdfast.core.conversation.messages import Entry
@@ -34,6 +35,7 @@ from holdfast.core.planning.summary.must_keep import MustKeep, must_keep_lines, 
 from holdfast.core.planning.summary.prompt import SummaryMaterial
 from holdfast.core.planning.summary.sanitize import sanitize_summary
 from holdfast.counters.models import dollars_of, find_model
+from holdfast.dataclass import dataclass
 from holdfast.errors import CompactionFailedError, ModelOverflowError, ModelRefusedError
 from holdfast.models.base import (
     DEFAULT_SUMMARIZER_WINDOW,
@@ -62,8 +64,7 @@ SHRINK_FACTOR = 0.5
 MAX_SHRINKS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SentRequest:
+class SentRequest(NamedTuple):
     """The last request of an agent, as it was sent."""
 
     prefix: CachedPrefix
@@ -73,7 +74,7 @@ class SentRequest:
     """Its size, as the provider counts."""
     window: int
     """The context window of the model, or the one that the policy assumes for an unknown model."""
-    whole_positions: frozenset[int]
+    whole_positions: tuple[int, ...]
     """The positions of the messages that it holds unchanged."""
     change_count: int
     """How many changes of context came before it."""
@@ -220,7 +221,8 @@ def _prefix_prompt(job: SummaryJob, summarizer: Summarizer) -> SummaryPrompt | N
     missing = _missing_text(job, last, room)
     if missing is None:
         return None
-    whole = [entry for entry in job.entries if entry.position in last.whole_positions]
+    sent = frozenset(last.whole_positions)
+    whole = [entry for entry in job.entries if entry.position in sent]
     call = job.material.after_prefix(
         range(job.entries[0].position or 0, (job.entries[-1].position or 0) + 1),
         position_index(whole, job.counter, MAX_POSITIONS_TOKENS, job.redact_and_count),
@@ -234,7 +236,8 @@ def _prefix_prompt(job: SummaryJob, summarizer: Summarizer) -> SummaryPrompt | N
 
 def _missing_text(job: SummaryJob, last_request: SentRequest, room: int) -> str | None:
     """Return the messages that the last request lacks or shortens, as data; None if they do not fit one call."""
-    missing = [entry for entry in job.entries if entry.position not in last_request.whole_positions]
+    sent = frozenset(last_request.whole_positions)
+    missing = [entry for entry in job.entries if entry.position not in sent]
     if not missing:
         return ""
     if room < MIN_CHUNK_TOKENS or len(missing) == len(job.entries):

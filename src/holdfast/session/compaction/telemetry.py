@@ -1,25 +1,25 @@
 """OpenTelemetry spans, events and metrics of compactions.
 
-They carry numbers, names and ids, never text of a conversation. `opentelemetry-api` (the extra `holdfast[otel]`) is
+They carry numbers, names and ids, never text of a conversation. `opentelemetry-api` (the extra `otel`) is
 loaded when the first compaction starts; without it, nothing is reported. Errors of a provider or an exporter are
 dropped.
 """
 
 import atexit
-import re
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias
 
+from holdfast import __version__
 from holdfast.core.history.events import CompactionCompleted, CompactionStarted, Usage
+from holdfast.dataclass import dataclass
 from holdfast.models.base import COMPACTION_INTERACTION
-from holdfast.session.log.records import engine_version
+from holdfast.text import lazy_pattern
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Counter, Histogram, Meter, MeterProvider
@@ -41,7 +41,7 @@ EXIT_FLUSH_SECONDS = 0.5
 DURATION_BUCKETS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6)
 TOKEN_BUCKETS = tuple(4**power for power in range(3, 13))
 MESSAGE_BUCKETS = tuple(2**power for power in range(15))
-_WORD = re.compile(r"[\w.]{1,80}")
+_WORD = lazy_pattern(r"[\w.]{1,80}")
 
 Attributes: TypeAlias = "dict[str, AttributeValue]"
 
@@ -143,11 +143,9 @@ class Telemetry:
 
             traces, meters = self._providers
             with suppress(Exception):
-                self._tracer = trace.get_tracer(INSTRUMENTATION_NAME, engine_version(), traces)
+                self._tracer = trace.get_tracer(INSTRUMENTATION_NAME, __version__, traces)
             with suppress(Exception):
-                self._instruments = _Instruments.create(
-                    metrics.get_meter(INSTRUMENTATION_NAME, engine_version(), meters)
-                )
+                self._instruments = _Instruments.create(metrics.get_meter(INSTRUMENTATION_NAME, __version__, meters))
 
     def _span(self, name: str, attributes: Attributes, *, ago_ms: int = 0, is_call: bool = False) -> "Span | None":
         if self._tracer is None:

@@ -79,6 +79,11 @@ class _DeferredMessages(NamedTuple):
     entries: Sequence[IndexEntry] = ()
 
 
+_NOTHING_DEFERRED = _DeferredMessages()
+_CHANGE_NO_CONTEXT = (log.UsageMeasured, log.RequestPrepared)
+"""Events that are always possible."""
+
+
 class SessionLock:
     """Guards a session's history: held only while waiting for the store, and never granted after the close.
 
@@ -175,7 +180,7 @@ class SessionLog:
         self._log_positions = array("q")
         """The place of each message in the log."""
         self._unconfirmed: _UnconfirmedAppend | None = None
-        self._deferred = _DeferredMessages()
+        self._deferred = _NOTHING_DEFERRED
         self._snapshot_length = 0
         self._load_count = FIRST_LOAD_MESSAGES
         self._cache_limit = MAX_EXTRA_CACHED
@@ -397,8 +402,7 @@ class SessionLog:
         """
         records = [encode_event(event) for event in events]
         for event in events if must_be_current else ():
-            # A request is always possible: it changes no context.
-            if not isinstance(event, log.UsageMeasured | log.RequestPrepared):
+            if not isinstance(event, _CHANGE_NO_CONTEXT):
                 self.history.check(event)
         deferred, time_ms = self._deferred, self.clock()
         place = self.stored.length + len(deferred.records)
@@ -416,7 +420,7 @@ class SessionLog:
                 raise UnknownSessionError(self.session) from None
             await self.refresh()
             return False
-        self._deferred = _DeferredMessages()
+        self._deferred = _NOTHING_DEFERRED
         for number, (event, message) in enumerate(zip_longest(events, messages), place):
             self._apply(event, time_ms, number, message)
         if self.history.entries.cached_count > self._cache_limit:

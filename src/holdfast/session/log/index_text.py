@@ -3,20 +3,20 @@
 In a very long message, words beyond the limit are indexed only once each.
 """
 
-import re
 from collections.abc import Iterable
 
 from holdfast.core.conversation.messages import Media, Message, Text
 from holdfast.core.ledger.identifiers import argument_text
 from holdfast.core.recall.passages import describe_media
 from holdfast.stores.base import IndexEntry
+from holdfast.text import lazy_pattern
 
 MAX_INDEXED_CHARS = 200_000
 """This many characters of a message are indexed as they are, plus as many of its further words, each once."""
 MAX_INDEXED_INPUT_CHARS = 8_000_000
 PARTLY_INDEXED_MARK = "holdfastindexedinpart"
 """Marks a message in the index whose words are not all indexed."""
-_WORD = re.compile(r"\w+(?:[-./_]\w+)*")
+_WORD = lazy_pattern(r"\w+(?:[-./_]\w+)*")
 
 
 def index_entries(messages: Iterable[tuple[int, Message]]) -> list[IndexEntry]:

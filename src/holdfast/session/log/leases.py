@@ -1,8 +1,8 @@
 """Leases: names for the owner of unfinished work in a log, from which another process sees whether it has exited."""
 
 import os
-import secrets
 import socket
+import sys
 
 HELD_HERE: set[str] = set()
 """The leases that tasks of this process hold.
@@ -11,11 +11,13 @@ All sessions of the process share the set, because a lease names the process and
 would treat another session's running compaction as abandoned. A holder adds its lease before it records it, and
 discards it when it ends.
 """
+QUERY_LIMITED_INFORMATION, NO_SUCH_PROCESS, STILL_ACTIVE = 0x1000, 87, 259
+"""Numbers of the Windows API."""
 
 
 def new_owner_id() -> str:
     """Return a new lease: the host, the process, and a random number."""
-    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+    return f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
 
 
 def has_owner_exited(owner: str) -> bool:
@@ -23,10 +25,33 @@ def has_owner_exited(owner: str) -> bool:
     host, process = owner.split(":")[:2] if owner.count(":") > 1 else ("", "0")
     if owner in HELD_HERE or host != socket.gethostname() or not process.isdecimal():
         return False
+    # A lease of this process that is not held is from an earlier process with the same number.
+    return int(process) == os.getpid() or not is_process_running(int(process))
+
+
+def is_process_running(process: int) -> bool:
+    """Return whether a process of this machine runs; True if that cannot be found out."""
+    if sys.platform == "win32":  # pragma: no cover - written for a platform that the tests do not have
+        return _is_windows_process_running(process)
     try:
-        os.kill(int(process), 0)
+        os.kill(process, 0)
     except ProcessLookupError:
-        return True
-    except OSError:
         return False
-    return int(process) == os.getpid()
+    except OSError:
+        return True
+    return True
+
+
+def _is_windows_process_running(process: int) -> bool:  # pragma: no cover - as above
+    # `os.kill` with 0 is no question there: it sends the process a Ctrl-C.
+    import ctypes  # noqa: PLC0415 - for this platform only
+
+    kernel = getattr(ctypes, "windll").kernel32  # noqa: B009 - unknown to type checkers elsewhere
+    handle = kernel.OpenProcess(QUERY_LIMITED_INFORMATION, 0, process)
+    if not handle:
+        return kernel.GetLastError() != NO_SUCH_PROCESS
+    try:
+        code = ctypes.c_ulong()
+        return not kernel.GetExitCodeProcess(handle, ctypes.byref(code)) or code.value == STILL_ACTIVE
+    finally:
+        kernel.CloseHandle(handle)

@@ -5,7 +5,7 @@ A large message is stored as a blob, once, however often it is repeated. A notic
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
+from types import NoneType
 from typing import cast
 
 from holdfast.core.conversation.messages import user
@@ -23,25 +23,11 @@ LOST_MESSAGE_TEXT = "[this message could not be read]"
 """Replaces a message whose content is lost."""
 
 
-@cache
-def engine_version() -> str:
-    """Return the installed version of Holdfast."""
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow to import
-
-    try:
-        return version("holdfast")
-    except PackageNotFoundError:  # pragma: no cover - run from a bare checkout
-        return "unknown"
-
-
 async def extract_blob(store: Store, record: JsonRecord, blobs: list[str]) -> JsonRecord:
     """Return a record in its stored form: a large message becomes a blob, whose hash is added to `blobs`."""
-    data = record.get("data")
-    if record.get("type") != log.MessageAppended.KIND or not isinstance(data, dict) or "native" not in data:
+    if not _may_need_blob(record):
         return record
-    values = cast("dict[str, object]", data)
-    if _is_certainly_small(values["native"]):
-        return record
+    values = cast("dict[str, object]", record["data"])
     content = json.dumps(values["native"], ensure_ascii=True).encode()
     if len(content) < MIN_BLOB_BYTES:
         return record
@@ -50,17 +36,21 @@ async def extract_blob(store: Store, record: JsonRecord, blobs: list[str]) -> Js
     return {**record, "data": {**{key: value for key, value in values.items() if key != "native"}, "blob": digest}}
 
 
-def _is_certainly_small(native: object) -> bool:
-    """Return whether a message consists of short texts only, so that it need not be encoded to know its size."""
-    if not isinstance(native, dict):
+def _may_need_blob(record: JsonRecord) -> bool:
+    """Return whether a record may have to be stored as a blob: it is a message that is not certainly small."""
+    data = record.get("data")
+    if record.get("type") != log.MessageAppended.KIND or not isinstance(data, dict) or "native" not in data:
         return False
+    native = cast("dict[str, object]", data)["native"]
+    if not isinstance(native, dict):
+        return True
     chars = 0
     for key, value in cast("dict[object, object]", native).items():
         if not isinstance(key, str) or not isinstance(value, str):
-            return False
+            return True
         # With its quotes and what separates it, a text is as large as one more character.
         chars += len(key) + len(value) + 2
-    return chars * MAX_CHAR_BYTES < MIN_BLOB_BYTES
+    return chars * MAX_CHAR_BYTES >= MIN_BLOB_BYTES
 
 
 async def inline_blob(store: Store, record: JsonRecord) -> JsonRecord:
@@ -142,7 +132,9 @@ class StoredLog:
             raise StoreUnavailableError(f"session {self.session!r}", problem)
         for attempt in range(2):
             blobs: list[str] = []
-            records = [await extract_blob(self.store, record, blobs) for record in whole]
+            records = [
+                await extract_blob(self.store, record, blobs) if _may_need_blob(record) else record for record in whole
+            ]
             try:
                 self.length = await self.store.append(
                     self.session, records, after=self.length, time_ms=time_ms, index=index, blobs=blobs
@@ -199,18 +191,22 @@ class StoredLog:
         return [(stored.position, await self.decode(stored)) for stored in found]
 
 
+_TEXT_OR_NONE, _INTEGER_OR_NONE = frozenset({str, NoneType}), frozenset({int, NoneType})
+_MADE_HERE = (log.UsageMeasured, log.RequestPrepared, log.UnknownEvent)
+"""Events whose values no caller has passed."""
+
+
 def encode_event(event: log.Event) -> JsonRecord:
     """Return an event as a record; raises `MalformedInputError` if the record could not be read back."""
     record = to_record(event)
-    if not isinstance(event, log.UsageMeasured | log.RequestPrepared | log.UnknownEvent) and not _is_decoded(event):
-        # Callers may have passed some of its values; those of a request are all made here.
+    if isinstance(event, log.MessageAppended):
+        # The message itself was decoded; callers may have passed these two.
+        is_made_here = type(event.agent) in _TEXT_OR_NONE and type(event.duration_ms) in _INTEGER_OR_NONE
+    else:
+        is_made_here = isinstance(event, _MADE_HERE)
+    if not is_made_here:
         from_record(record)
     return record
-
-
-def _is_decoded(event: log.Event) -> bool:
-    """Return whether an event has nothing but a message, which was decoded, and values that are made here."""
-    return isinstance(event, log.MessageAppended) and event.agent is None and event.duration_ms is None
 
 
 def _damaged_event(record: JsonRecord) -> log.UnknownEvent:

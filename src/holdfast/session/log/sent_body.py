@@ -8,10 +8,12 @@ bytes is stored beside them, so that what is put together again can be checked.
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import TypeAlias, cast
 
+from holdfast.core.conversation.json_values import encode_json
 from holdfast.core.history import events as log
+from holdfast.dataclass import dataclass
 from holdfast.errors import MalformedInputError, NotInMemoryError
 from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks
 
@@ -92,7 +94,7 @@ def _changed_range(before: bytes, body: bytes) -> tuple[int, int]:
     low, high = 0, min(len(before), len(body))
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if before[low:middle] == body[low:middle] else (low, middle - 1)
+        low, high = (middle, high) if before.startswith(body[low:middle], low) else (low, middle - 1)
     start = max(0, body.rfind(b"{", 0, low))
     low, high = 0, min(len(before), len(body)) - start
     while low < high:
@@ -122,11 +124,11 @@ def _changed_pieces(
             native = native_at(position)
         except NotInMemoryError:
             continue
-        pieces: list[BodyPiece] = [{"message": position}]
-        if count_cache_marks([native]):
-            pieces.append({"message": position, "unmarked": True})
-        for piece in pieces:
-            encoded = _message_bytes(native, is_unmarked="unmarked" in piece)
+        encoded = _message_bytes(native, is_unmarked=False)
+        pieces: list[tuple[BodyPiece, bytes]] = [({"message": position}, encoded)]
+        if b'"cache_control"' in encoded and count_cache_marks([native]):
+            pieces.append(({"message": position, "unmarked": True}, _message_bytes(native, is_unmarked=True)))
+        for piece, encoded in pieces:
             most = at if found else min(len(body), at + len(encoded) - 1)
             place = body.rfind(encoded, max(0, start - len(encoded) + 1), most)
             if place < 0:
@@ -147,6 +149,10 @@ def _text_pieces(text: bytes) -> list[BodyPiece]:
 def _message_bytes(message: Mapping[str, object], *, is_unmarked: bool) -> bytes:
     """Return a message as most clients write it; one that is written differently is stored as text."""
     [native] = drop_excess_cache_marks([message], 0) if is_unmarked else [message]
+    with suppress(TypeError):
+        if b"\\ud" not in (encoded := encode_json(native)):
+            return encoded
+    # It may hold a lone surrogate, or what only text can express.
     text = json.dumps(native, separators=(",", ":"), ensure_ascii=False, default=str)
     return text.encode(errors="surrogatepass")
 

@@ -4,12 +4,12 @@ It holds the state and the place of each message in the log, but no messages. A 
 another version wrote, is ignored, and the log is read from its beginning.
 """
 
-from dataclasses import dataclass
 from hashlib import sha256
 
+from holdfast import __version__
 from holdfast.core.history.codec import RECORD_SCHEMA
 from holdfast.core.history.snapshot import HistorySnapshot, from_snapshot_json, to_snapshot_json
-from holdfast.session.log.records import engine_version
+from holdfast.dataclass import dataclass
 
 SNAPSHOT_VERSION = 13
 """Increased whenever an older snapshot would be read wrongly."""
@@ -46,4 +46,4 @@ def decode_snapshot(data: bytes) -> SessionSnapshot | None:
 
 
 def _checksum(body: bytes) -> bytes:
-    return sha256(f"{engine_version()} {RECORD_SCHEMA} {SNAPSHOT_VERSION} ".encode() + body).digest()
+    return sha256(f"{__version__} {RECORD_SCHEMA} {SNAPSHOT_VERSION} ".encode() + body).digest()

@@ -6,24 +6,24 @@ a conversation or starting another changes nothing here.
 
 import asyncio
 import collections
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from holdfast.core.memory.evictions import Eviction
 from holdfast.core.memory.notes import DailySection, append_section, eviction_section, parse_sections
 from holdfast.core.recall.ranking import rank_texts
+from holdfast.dataclass import dataclass
 from holdfast.errors import MalformedInputError, WorkspaceUnavailableError
 from holdfast.redaction import redact_text
 from holdfast.session.log.timestamps import local_day, local_time
 from holdfast.session.memory.private_files import read_text, translate_disk_errors, update_file
 from holdfast.stores.search_terms import index_words
+from holdfast.text import lazy_pattern
 
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+_DAY = lazy_pattern(r"\d{4}-\d{2}-\d{2}")
 _CountedSection: TypeAlias = tuple[DailySection, collections.Counter[str]]
-_QUOTED = re.compile(r'"([^"]+)"')
+_QUOTED = lazy_pattern(r'"([^"]+)"')
 MAX_QUERY_CHARS = 2_000
 
 

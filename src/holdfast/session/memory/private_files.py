@@ -12,7 +12,6 @@ import codecs
 import errno
 import os
 import re
-import secrets
 import stat
 import time
 from collections.abc import Callable, Generator
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from holdfast.errors import WorkspaceUnavailableError
 from holdfast.stores.files import PRIVATE_FILE_MODE, create_private_folder, is_own_file, try_lock
+from holdfast.text import lazy_pattern
 
 DISK_REMEDIES = {
     errno.ENOSPC: "free some space",
@@ -33,7 +33,7 @@ DISK_REMEDIES = {
     errno.EISDIR: "a folder stands where a file should be; move it away",
 }
 _BOM = codecs.BOM_UTF8
-_TOP_LINE = re.compile(
+_TOP_LINE = lazy_pattern(
     r"""(?:[ \t]|$|\#|%|---|\.\.\.|-[ ]|[\]}])  # what belongs to the line before, or holds nothing
     |(?:(?:"[^"]*"|'[^']*')[ \t]*|[\w.$][^:\#]*):(?:[ \t]|$)  # or a key""",
     re.VERBOSE,
@@ -63,7 +63,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file; after a crash at any moment, either the old or the new file is there, complete."""
     if read_if_exists(path) == content:
         return
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    part = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
     descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE_MODE)
     try:
         with os.fdopen(descriptor, "wb") as file:

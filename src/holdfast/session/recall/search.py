@@ -55,6 +55,8 @@ MAX_CALLS_SCANNED = 32_768
 MIN_TOKENS_PER_MESSAGE = 12
 """The smallest excerpt."""
 MAX_LISTED_POSITIONS = 3
+REPEATED_BEST = 20
+"""How many of the best hits an answer begins with, also if they are in view; in a chat, about a thousand tokens."""
 
 
 class MessageReader:
@@ -204,7 +206,7 @@ class MessageFinder:
         hits = {position for one in rankings for position in one.scores}
         await self._note_partly_indexed(span, read)
         total = len(read) if query.text or query.role or by_tool else len(hits)
-        return MessageHits([read[position] for position in self._unseen_first(order)], total)
+        return MessageHits([read[position] for position in self._best_then_unseen(order, read)], total)
 
     def _scores(
         self, ranking: _QuestionHits, read: Mapping[int, FoundMessage], *, uses_spread: bool, least_share: float
@@ -261,6 +263,16 @@ class MessageFinder:
     def _is_findable(self, position: int) -> bool:
         """Return whether this agent may see a message and it holds more than recall's own calls and answers."""
         return self._context.is_recallable(position) and position not in self._recall_only
+
+    def _best_then_unseen(self, order: Sequence[int], read: Mapping[int, FoundMessage]) -> list[int]:
+        """Return positions with the best hits first, then those out of view.
+
+        A reader finds an answer sooner in a few messages beside the question than far up in its context. Tool messages
+        in view are not repeated: they are long, and an agent has just worked with them.
+        """
+        best = order[:REPEATED_BEST]
+        first = [at for at in best if at not in self._in_view or not is_tool_message(read[at])]
+        return list(dict.fromkeys([*first, *self._unseen_first(order)]))
 
     def _unseen_first(self, order: Sequence[int]) -> list[int]:
         return sorted(order, key=self._in_view.__contains__)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from holdfast.core.conversation.json_values import encode_json
 from holdfast.errors import (
     MissingBlobError,
     SequenceConflictError,
@@ -36,7 +37,6 @@ from holdfast.stores.encoding import (
     compress,
     decode_record,
     decompress,
-    encode_record,
     pack_record,
     sha256_hex,
     unpack_records,
@@ -431,7 +431,7 @@ class SqliteDatabase:
         return Snapshot(row[0], decompress(row[1], self._name)) if row else None
 
     def put_value(self, key: str, value: JsonRecord) -> None:
-        self._connection.execute("INSERT OR REPLACE INTO facts (key, value) VALUES (?, ?)", (key, encode_record(value)))
+        self._connection.execute("INSERT OR REPLACE INTO facts (key, value) VALUES (?, ?)", (key, encode_json(value)))
 
     def get_value(self, key: str) -> JsonRecord | None:
         row = self._connection.execute("SELECT value FROM facts WHERE key = ?", (key,)).fetchone()

@@ -7,7 +7,7 @@ from holdfast.apps.chat.commands.registry import SlashCommandRegistry, parse_who
 from holdfast.apps.chat.events import CommandReply, CommandTable
 from holdfast.core.history.scopes import DelegationRecord
 from holdfast.errors import SettingsError
-from holdfast.models.embedded.weights import EMBEDDED_MODEL as EMBEDDED
+from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
 
 AGENT_COMMANDS = SlashCommandRegistry()
 MAX_TASK_CHARS = 60

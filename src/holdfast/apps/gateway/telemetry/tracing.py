@@ -1,16 +1,16 @@
 """OpenTelemetry spans of exchanges, by the conventions for HTTP servers and for generative AI.
 
 They carry names, numbers and ids, never text of a conversation. A trace that the client has begun is continued. Without
-`opentelemetry-api` (the extra `holdfast[otel]`), or without a provider, nothing is reported.
+`opentelemetry-api` (the extra `otel`), or without a provider, nothing is reported.
 """
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from holdfast import __version__
 from holdfast.apps.gateway.wires import FIRST_SERVER_ERROR, Destination
 from holdfast.session.compaction.telemetry import INSTRUMENTATION_NAME, end_span_later
-from holdfast.session.log.records import engine_version
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer, TracerProvider
@@ -27,7 +27,7 @@ class ExchangeTracer:
         with suppress(ImportError):
             from opentelemetry import trace  # noqa: PLC0415 - an extra
 
-            self._tracer = trace.get_tracer(INSTRUMENTATION_NAME, engine_version(), tracer_provider)
+            self._tracer = trace.get_tracer(INSTRUMENTATION_NAME, __version__, tracer_provider)
             self._has_provider = lambda: (
                 tracer_provider is not None or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
             )

@@ -5,17 +5,18 @@ spare the outputs that the model is still working with: those in the last two me
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from holdfast.core.conversation.cuts import exchange_ranges, turn_ranges
 from holdfast.core.conversation.messages import Content, Entry, Message, Text, ToolResult
 from holdfast.core.conversation.shorten import clip_outputs
 from holdfast.core.schema import check_fields, integer_bounds
+from holdfast.dataclass import dataclass
+from holdfast.text import lazy_pattern
 
-_NOTICE = re.compile(r"\n\[…truncated, \d+ chars total\]")
+_NOTICE = lazy_pattern(r"\n\[…truncated, \d+ chars total\]")
 
 
 def content_length(content: str | Mapping[str, object]) -> int:

@@ -5,7 +5,7 @@ bounds the largest message.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from holdfast.core.conversation.cuts import exchange_ranges, pinned_exchanges
@@ -24,6 +24,7 @@ from holdfast.core.planning.steps import (
     Threshold,
 )
 from holdfast.core.schema import check_fields, integer_bounds
+from holdfast.dataclass import dataclass
 
 MIN_TAIL = 4
 

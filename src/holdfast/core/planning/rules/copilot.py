@@ -8,7 +8,7 @@ user's messages are shortened first and the summary last, because the rest means
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from itertools import islice
 from typing import ClassVar
@@ -33,6 +33,7 @@ from holdfast.core.planning.steps import (
     cannot_help_plan,
 )
 from holdfast.core.schema import check_fields, integer_bounds, number_bounds
+from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
 
 REMINDER_CHARS, REMINDER_MESSAGES = 30_000, 20

@@ -5,7 +5,7 @@ the older half is dropped again; with few turns left, each turn keeps only its q
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 from holdfast.core.conversation.cuts import pinned_exchanges, turn_ranges
@@ -31,6 +31,7 @@ from holdfast.core.planning.steps import (
     Threshold,
 )
 from holdfast.core.schema import check_fields, integer_bounds
+from holdfast.dataclass import dataclass
 
 EMERGENCY_REASON = (
     "the provider refused the request as too long, so only the newest turns are sent, with long texts clipped"

@@ -14,9 +14,8 @@ detected without reading the compacted messages.
 conversation itself whole. So it pays only if a few outputs hold most of the tokens.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from hashlib import sha256
 from typing import ClassVar
 
@@ -48,8 +47,9 @@ from holdfast.core.planning.steps import (
     describe_breakdown,
 )
 from holdfast.core.schema import check_fields, integer_bounds, number_bounds, share_bounds
+from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
-from holdfast.text import pluralize
+from holdfast.text import lazy_pattern, pluralize
 
 MIN_REPLACEMENT_TOKENS, MAX_REPLACEMENT_SHARE = 2_000, 0.25
 """A replacement may have the first size even if its share is less, up to the second number as a share of a window."""
@@ -70,11 +70,11 @@ PROGRESS_MARK_CHARS = 8
 MIN_CALLS = 3
 """With fewer calls since the last compaction, an agent does not count as looping."""
 UNDONE_REASON = "the last change was undone, so nothing is compacted as long as the messages fit"
-_UNIT = re.compile(r"\d\s?(?:ms|s|secs?|seconds?)\b")
+_UNIT = lazy_pattern(r"\d\s?(?:ms|s|secs?|seconds?)\b")
 """What every duration ends with. Most texts have none; searching for it takes a tenth of the time."""
 # A changed duration is not progress. The second alternative consumes numbers that are not a duration all at once, so
 # that a long list of numbers is scanned once and not again from each number.
-_DURATION = re.compile(r"(\B\d++[.,:])?+\b\d++(?:[.,:]\d++)*+\s?(?:ms|s|secs?|seconds?)\b|(\d++(?:[.,:]\d++)*+)")
+_DURATION = lazy_pattern(r"(\B\d++[.,:])?+\b\d++(?:[.,:]\d++)*+\s?(?:ms|s|secs?|seconds?)\b|(\d++(?:[.,:]\d++)*+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,8 @@ model's window, and never more than the budget allows. Large tool results
 become artifacts, to which the summary refers. Without a summarizer, fixed limits apply instead.
 """
 
-import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from holdfast.core.conversation.cuts import pinned_exchanges, uncuttable_span
@@ -28,6 +27,8 @@ from holdfast.core.planning.steps import (
 )
 from holdfast.core.recall.artifacts import DEFAULT_ARTIFACT_TOKENS, large_results
 from holdfast.core.schema import check_fields, integer_bounds, share_bounds
+from holdfast.dataclass import dataclass
+from holdfast.text import lazy_pattern
 
 SMALL_WINDOW, LARGE_WINDOW = 100_000, 500_000
 MAX_ARTIFACTS = 12
@@ -38,7 +39,7 @@ COMPRESSION_ADVICE = (
     "Stop calling tools. Answer the task now with what was found, and say what is still open.",
 )
 """The advice to the agent, by how often its run was compacted."""
-_CYCLE = re.compile(r"\[Compression (\d{1,6}) of this run\.")
+_CYCLE = lazy_pattern(r"\[Compression (\d{1,6}) of this run\.")
 
 
 def mid_run_fraction(window: int) -> float:

@@ -6,7 +6,6 @@ checks which rule it has. A rule of your own is a frozen dataclass with a name, 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from holdfast.core.conversation.messages import Entry
@@ -24,6 +23,7 @@ from holdfast.core.planning.steps import (
     without_open_exchange,
 )
 from holdfast.core.recall.artifacts import DEFAULT_ARTIFACT_TOKENS
+from holdfast.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

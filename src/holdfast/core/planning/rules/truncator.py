@@ -6,13 +6,14 @@ stored messages do not change.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 from holdfast.core.conversation.cuts import pinned_exchanges
 from holdfast.core.conversation.messages import Entry, Message, ToolResult
 from holdfast.core.history.events import RequestTruncated
 from holdfast.core.schema import check_fields, number_bounds
+from holdfast.dataclass import dataclass
 
 PERFORMED_BY = "BasicTruncator"
 ORPHANS_REASON = "tool results without their call were left out"

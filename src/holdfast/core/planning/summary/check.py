@@ -11,7 +11,6 @@ is still missing, a digest made by rule is better. The check is deterministic: t
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Literal, TypeAlias
 
@@ -22,6 +21,7 @@ from holdfast.core.ledger.names import is_name_in
 from holdfast.core.planning.summary.must_keep import FactReader, MustKeep, survival_score
 from holdfast.core.planning.summary.prompt import PREFIX_PROMPT_TEXTS, SUMMARY_PROMPT_TEXTS
 from holdfast.core.planning.summary.sanitize import CITATION, sanitize_summary
+from holdfast.dataclass import dataclass
 from holdfast.text import lazy_pattern
 
 NotASummary: TypeAlias = Literal["no words", "repeats itself", "a refusal", "an echo", "a tool call"]

@@ -9,7 +9,6 @@ rule may ask for each tool result together with its input; the call then has no 
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
@@ -29,6 +28,7 @@ from holdfast.core.conversation.messages import (
 )
 from holdfast.core.conversation.shorten import clip_text
 from holdfast.core.conversation.tokens import Counter, utf8_length
+from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
 from holdfast.text import clip_to_line
 

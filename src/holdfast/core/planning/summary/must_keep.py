@@ -8,7 +8,7 @@ must also agree in negation: "never" may replace "do not", "do" may not.
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Literal, TypeAlias
 
@@ -16,6 +16,7 @@ from holdfast.core.ledger.actions import ACTION_CLIP_CHARS
 from holdfast.core.ledger.constraints import NEGATION_CUE, matches_cue, subject_words
 from holdfast.core.ledger.ledger import Ledger
 from holdfast.core.ledger.names import is_name_in
+from holdfast.dataclass import dataclass
 from holdfast.text import clip_to_line, lazy_pattern
 
 MustKeepKind: TypeAlias = Literal["constraint", "undone", "error", "decision", "file", "name"]

@@ -13,12 +13,14 @@ their first characters, and a frame with the messages that the request does not 
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from holdfast.core.conversation.frames import FRAME_MARK_CHARS, FRAME_NAMES, frame_mark, frame_text, neutralize
 from holdfast.core.conversation.json_values import replace_surrogates
 from holdfast.core.conversation.tokens import Counter
+from holdfast.dataclass import dataclass
+from holdfast.text import lazy_pattern
 
 MAX_SUMMARY_WORDS = 700
 """The longest summary that the prompt asks for."""
@@ -83,7 +85,7 @@ _WRITE_WITH_TITLE = (
     "Write the summary now, in at most {max_words} words. Then, on a line of its own, name the main work in two to six "
     "words: <checkpoint_title>the words</checkpoint_title>. Write nothing else."
 )
-TITLE_ELEMENT = re.compile(r"<checkpoint_title>(.{0,500}?)</checkpoint_title>", re.DOTALL | re.IGNORECASE)
+TITLE_ELEMENT = lazy_pattern(r"<checkpoint_title>(.{0,500}?)</checkpoint_title>", re.DOTALL | re.IGNORECASE)
 """The title that a summary gives itself."""
 SUMMARY_PROMPT_TEXTS = "\n".join(
     [

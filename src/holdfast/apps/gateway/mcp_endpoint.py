@@ -1,0 +1,78 @@
+"""The tools of `holdfast mcp` on the gateway's port, at `/mcp`: agents of any program read the recorded conversations.
+
+A caller needs the token of the control API, or a key that may use it, and sees its own namespace only. The protocol's
+packages are an extra, and are loaded with the first request.
+"""
+
+import json
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from holdfast.apps.gateway.access import Access
+from holdfast.apps.gateway.exchange import headers_of
+from holdfast.apps.gateway.identity import session_id_for
+from holdfast.apps.serving import AccessDeniedError
+from holdfast.errors import MissingExtraError
+from holdfast.session.memory.daily import DailyMemory
+from holdfast.stores.base import Store
+
+if TYPE_CHECKING:
+    from holdfast.apps.mcp import StreamableHttpTools
+
+MCP_PATH = "/mcp"
+NOT_HERE = "there is nothing here; this server needs its token, Authorization: Bearer TOKEN, and no login"
+"""For clients that look for a login: their token must never be forwarded to a provider."""
+
+
+class McpEndpoint:
+    """Serves the tools to callers with a token."""
+
+    def __init__(self, store: Store, access: Access, memory: DailyMemory | None) -> None:
+        """`memory` is that of whoever runs the gateway; callers with a key do not see it."""
+        self._store, self._access, self._memory = store, access, memory
+        self._tools: dict[str, StreamableHttpTools] = {}
+        """By namespace."""
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes, with those at which clients look for a login."""
+        login = [MCP_PATH + "/{path:path}", "/.well-known/{path:path}", "/register"]
+        return [Route(MCP_PATH, self), *(Route(path, _refusal(HTTPStatus.NOT_FOUND, NOT_HERE)) for path in login)]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request of the protocol."""
+        try:
+            caller = self._access.check_control(headers_of(scope))
+            # Without state there is nothing that a stream would bring, and no session to end: only POST is served.
+            answer = self._tools_of(caller.namespace) if scope["method"] == "POST" else ONLY_POST
+        except AccessDeniedError as error:
+            answer = _refusal(error.status, str(error))
+        except MissingExtraError as error:
+            answer = _refusal(HTTPStatus.NOT_IMPLEMENTED, str(error))
+        await answer(scope, receive, send)
+
+    def _tools_of(self, namespace: str) -> "StreamableHttpTools":
+        if (known := self._tools.get(namespace)) is not None:
+            return known
+        from holdfast.apps.mcp import ConversationReader, StreamableHttpTools  # noqa: PLC0415 - an optional extra
+
+        owner = session_id_for(namespace, "") if namespace else ""
+        reader = ConversationReader(self._store, memory=None if namespace else self._memory, owner=owner)
+        made = self._tools[namespace] = StreamableHttpTools(reader)
+        return made
+
+    async def close(self) -> None:
+        """End what is running."""
+        for tools in self._tools.values():
+            await tools.close()
+
+
+def _refusal(status: int, text: str) -> Response:
+    headers = {"www-authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {"allow": "POST"}
+    return Response(json.dumps({"error": text}), status, headers, media_type="application/json")
+
+
+ONLY_POST = _refusal(HTTPStatus.METHOD_NOT_ALLOWED, "this server answers POST only")

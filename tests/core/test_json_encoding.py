@@ -1,0 +1,68 @@
+"""Stored bytes and hashes are those of Python's own JSON encoder, whichever encoder writes them."""
+
+import json
+from enum import StrEnum
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.conversation.json_values import encode_canonical_json, encode_json
+
+TEXTS = (
+    st.text() | st.text(alphabet=st.characters(codec="utf-8")) | st.sampled_from(["\x7f", "é\x1f\u2028", "😀", '"\\'])
+)
+NUMBERS = (
+    st.integers()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.sampled_from([0.0, -0.0, 1.0, 1e-4, 9.9e-5, 1e16, 1e15, 123456789012345.67, 5e-324, 1e22, float("nan")])
+)
+VALUES = st.recursive(
+    TEXTS | NUMBERS | st.booleans() | st.none(),
+    lambda inner: st.lists(inner) | st.tuples(inner) | st.dictionaries(TEXTS | st.integers(0, 9), inner),
+    max_leaves=20,
+)
+
+
+class Color(StrEnum):
+    """A text that is not plainly one."""
+
+    RED = "red"
+
+
+@given(VALUES)
+def test_a_record_has_the_bytes_of_pythons_compact_encoding(value: object) -> None:
+    try:
+        expected = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        expected = json.dumps(value, separators=(",", ":")).encode()
+
+    assert encode_json(value) == expected
+
+
+@given(VALUES.filter(lambda value: not isinstance(value, dict) or len({*map(type, value)}) <= 1))
+def test_a_hash_is_made_of_pythons_sorted_ascii_encoding(value: object) -> None:
+    try:
+        expected = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str).encode()
+    except TypeError:  # keys of several types have no order
+        with pytest.raises(TypeError):
+            encode_canonical_json(value)
+        return
+
+    assert encode_canonical_json(value) == expected
+
+
+def test_values_that_only_one_encoder_knows_are_written_as_python_writes_them() -> None:
+    assert encode_json({"color": Color.RED, 1: True}) == b'{"color":"red","1":true}'
+    assert encode_canonical_json({"none": {1}}) == b'{"none":"{1}"}'
+    with pytest.raises(TypeError):
+        encode_json({"none": {1}})
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    circular: list[object] = []
+    circular.append(circular)
+
+    with pytest.raises((ValueError, RecursionError)):
+        encode_json(circular)

@@ -1,0 +1,530 @@
+"""The recall tool for clients that ask for it: the gateway answers it, and the client sees one answer."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+from google import genai
+from starlette.types import Receive, Scope, Send
+
+from holdfast import validate
+from holdfast.apps.gateway.recall_rounds import MAX_RECALL_ROUNDS
+from holdfast.apps.gateway.wires import answer_events
+from holdfast.session.log.sent_body import sent_body
+from holdfast.session.session import Session
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream_events, whole_answer
+from holdfast.wire.answers import Wire, answer_text, read_answer
+from tests.gateway.serving import RawClient, Seen, ask, running_gateway, served
+
+WIRES: tuple[Wire, ...] = ("openai-chat", "openai-responses", "anthropic", "gemini")
+LISTS: dict[Wire, str] = {
+    "openai-chat": "messages",
+    "openai-responses": "input",
+    "anthropic": "messages",
+    "gemini": "contents",
+}
+FORMATS: dict[Wire, str] = {
+    "openai-chat": "openai-chat",
+    "openai-responses": "openai-responses-stateless",
+    "anthropic": "anthropic-messages",
+    "gemini": "gemini-2",
+}
+USAGE: dict[Wire, tuple[str, str]] = {
+    "openai-chat": ("prompt_tokens", "completion_tokens"),
+    "openai-responses": ("input_tokens", "output_tokens"),
+    "anthropic": ("input_tokens", "output_tokens"),
+    "gemini": ("promptTokenCount", "candidatesTokenCount"),
+}
+ASKS = ProviderReply("Let me look that up. ", tool="recall", arguments={"query": "boat"}, tokens=100)
+SAYS = ProviderReply("The boat is called Albatross.", tokens=200)
+
+
+@dataclass
+class Provider:
+    """A provider that gives its answers in turn, and keeps what it was asked."""
+
+    wire: Wire
+    replies: list[ProviderReply | bytes] = field(default_factory=list[ProviderReply | bytes])
+    """What is answered: an answer, or the body of a refusal."""
+    bodies: list[bytes] = field(default_factory=list[bytes])
+    stalls: asyncio.Event | None = None
+    """If set, the next stream stops in the middle, and this is set."""
+    is_cut: bool = False
+    """Whether the next stream ends in the middle, and its connection with it."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = b""
+        while (message := await receive())["type"] == "http.request":
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        self.bodies.append(body)
+        reply, number = self.replies.pop(0), len(self.bodies)
+        status, is_stream = 200, b'"stream"' in body or "alt=sse" in scope["query_string"].decode()
+        if isinstance(reply, bytes):
+            status, pieces = 429, [reply]
+        elif is_stream:
+            pieces = [event_bytes(*event) for event in stream_events(self.wire, reply, number)]
+        elif scope["path"].endswith(":streamGenerateContent"):
+            events = [event for _, event in stream_events(self.wire, reply, number)]
+            pieces = [json.dumps(events).encode()]
+        else:
+            pieces = [json.dumps(whole_answer(self.wire, reply, number)).encode()]
+        kind = b"text/event-stream" if is_stream and status < 400 else b"application/json"
+        await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind)]})
+        for number, piece in enumerate(pieces):
+            if self.stalls is not None and number == len(pieces) // 2:
+                self.stalls.set()
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                return
+            if self.is_cut and number == len(pieces) // 2:
+                return
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    def list_of(self, number: int) -> list[dict[str, Any]]:
+        """Return the messages of a request, counted from 0."""
+        return json.loads(self.bodies[number])[LISTS[self.wire]]
+
+
+@dataclass
+class Client:
+    """A client that keeps its own list, and knows nothing of the recall tool."""
+
+    wire: Wire
+    url: str
+    is_stream: bool
+    session: str = "talk"
+    messages: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    tools: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    seen: Seen = field(default_factory=Seen)
+
+    @property
+    def path(self) -> str:
+        """Where it sends its requests."""
+        method = "streamGenerateContent?alt=sse" if self.is_stream else "generateContent"
+        return {
+            "openai-chat": "/v1/chat/completions",
+            "openai-responses": "/v1/responses",
+            "anthropic": "/v1/messages",
+            "gemini": f"/v1beta/models/gemini-2.5-flash:{method}",
+        }[self.wire]
+
+    def body(self) -> bytes:
+        """Return the next request."""
+        members: dict[str, Any] = {} if self.wire == "gemini" else {"model": "m", "store": False}
+        members |= {"stream": True} if self.is_stream and self.wire != "gemini" else {}
+        return json.dumps(
+            {**members, LISTS[self.wire]: self.messages, **({"tools": self.tools} if self.tools else {})}
+        ).encode()
+
+    def add_prompt(self, text: str) -> None:
+        """Add a prompt to the list."""
+        if self.wire == "gemini":
+            self.messages.append({"role": "user", "parts": [{"text": text}]})
+        else:
+            self.messages.append({"role": "user", "content": text})
+
+    async def prompt(self, text: str, **headers: str) -> str:
+        """Send a prompt, take the answer into the list, and return its text."""
+        self.add_prompt(text)
+        return await self.send(**headers)
+
+    async def send(self, **headers: str) -> str:
+        """Send the list."""
+        named = {"x_holdfast_recall": "on", "x_holdfast_session": self.session} | headers
+        self.seen = await ask(self.url, path=self.path, body=self.body(), **named)
+        answer = read_answer(self.wire, answer_events(self.wire, self.seen.body))
+        if self.seen.status == 200 and answer.is_complete:
+            self.messages += answer.messages
+        return answer_text(answer)
+
+    def add_results(self) -> None:
+        """Answer all calls of the last answer."""
+        called = self.messages[-1]
+        match self.wire:
+            case "openai-chat":
+                self.messages += [
+                    {"role": "tool", "tool_call_id": call["id"], "content": "42 lines"} for call in called["tool_calls"]
+                ]
+            case "openai-responses":
+                self.messages.append(
+                    {"type": "function_call_output", "call_id": called["call_id"], "output": "42 lines"}
+                )
+            case "anthropic":
+                blocks = [
+                    {"type": "tool_result", "tool_use_id": block["id"], "content": "42 lines"}
+                    for block in called["content"]
+                    if block["type"] == "tool_use"
+                ]
+                self.messages.append({"role": "user", "content": blocks})
+            case "gemini":
+                names = [part["functionCall"]["name"] for part in called["parts"] if "functionCall" in part]
+                parts = [{"functionResponse": {"name": name, "response": {"output": "42 lines"}}} for name in names]
+                self.messages.append({"role": "user", "parts": parts})
+
+
+@asynccontextmanager
+async def between(
+    wire: Wire, replies: Sequence[ProviderReply | bytes], *, is_stream: bool = True, **options: Any
+) -> AsyncGenerator[tuple[Client, Provider]]:
+    """Run a gateway between a client and a provider."""
+    provider = Provider(wire, [*replies])
+    async with served(provider) as upstream, running_gateway(upstream, **options) as url:
+        yield Client(wire, url, is_stream), provider
+
+
+def called_tools(message: dict[str, Any]) -> list[str]:
+    """Return the tools that a message or an item calls."""
+    blocks = [*(message.get("tool_calls") or ()), *(message.get("parts") or ()), message]
+    blocks += message["content"] if isinstance(message.get("content"), list) else []
+    found = [block.get("function", block.get("functionCall", block)).get("name") for block in blocks]
+    return [name for name in found if name]
+
+
+@pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("wire", WIRES)
+async def test_the_client_sees_one_answer_and_later_requests_have_what_it_did_not_see(
+    wire: Wire, *, is_stream: bool
+) -> None:
+    replies = [ProviderReply("Fine, I remember: the boat is Albatross."), ASKS, SAYS, ProviderReply("Yes.")]
+    async with between(wire, replies, is_stream=is_stream) as (client, provider):
+        await client.prompt("My boat is called Albatross.")
+        assert await client.prompt("What is my boat called?") == ASKS.text + SAYS.text
+        answers = read_answer(wire, answer_events(wire, client.seen.body))
+        assert [called for message in answers.messages for called in called_tools(message)] == []
+        usage = answers.usage or {}
+        assert tuple(usage[name] for name in USAGE[wire]) == (300, 40), "the client is told what both rounds cost"
+        assert client.seen.header("x-holdfast-recall") == "on"
+
+        await client.prompt("Are you sure?")
+
+        first, again, later = (provider.list_of(number) for number in (1, 2, 3))
+        assert again[: len(first)] == first
+        assert later[: len(again)] == again
+        assert "recall" in called_tools(again[-2])
+        assert "Albatross" in json.dumps(again[-1])
+        assert [validate(listed, FORMATS[wire]) for listed in (first, again, later)] == [[], [], []]
+        tools = [json.loads(body)["tools"] for body in provider.bodies]
+        assert tools == [tools[0]] * 4
+        assert "recall" in json.dumps(tools[0])
+        assert later[-1] == client.messages[-2], "the newest prompt"
+        assert list(json.loads(provider.bodies[0]))[-1] == "tools", "the rest of the body stays as it came"
+
+
+@pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_call_of_the_clients_own_beside_recall_reaches_it_and_both_get_their_results(
+    wire: Wire, *, is_stream: bool
+) -> None:
+    both = ProviderReply("Looking. ", calls=[("recall", {"query": "boat"}), ("read", {"path": "a.txt"})])
+    async with between(wire, [both, SAYS, ProviderReply("Yes.")], is_stream=is_stream) as (client, provider):
+        client.tools = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]
+        if wire == "gemini":
+            client.tools = [{"functionDeclarations": [{"name": "read"}]}]
+
+        await client.prompt("Compare my boat with a.txt.")
+        assert [name for message in client.messages for name in called_tools(message)] == ["read"]
+        assert len(provider.bodies) == 1, "the client's tool has to answer first"
+        client.add_results()
+        assert await client.send() == SAYS.text
+        await client.prompt("Sure?")
+
+        again, later = provider.list_of(1), provider.list_of(2)
+        assert [name for message in again for name in called_tools(message) if name in {"recall", "read"}] == [
+            "recall",
+            "read",
+        ]
+        assert later[: len(again)] == again
+        assert validate(again, FORMATS[wire]) == validate(later, FORMATS[wire]) == []
+        assert "42 lines" in json.dumps(again)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_restarted_gateway_still_knows_the_conversation_and_what_was_hidden(wire: Wire) -> None:
+    store = MemoryStore()
+    async with between(wire, [ASKS, SAYS], store=store) as (client, before):
+        await client.prompt("What is my boat called?")
+        messages = client.messages
+    async with between(wire, [ProviderReply("Yes.")], store=store) as (client, after):
+        client.messages = messages
+        await client.prompt("Sure?", x_holdfast_recall="")
+
+        assert after.list_of(0)[: len(before.list_of(1))] == before.list_of(1)
+        assert json.loads(after.bodies[0])["tools"] == json.loads(before.bodies[0])["tools"]
+        assert client.seen.header("x-holdfast-session") == "talk"
+        assert validate(after.list_of(0), FORMATS[wire]) == []
+
+
+async def test_without_a_name_the_conversation_is_found_by_what_the_client_saw() -> None:
+    async with between("openai-chat", [ASKS, SAYS, ProviderReply("Yes.")]) as (client, provider):
+        client.session = ""
+        await client.prompt("What is my boat called?")
+        first = client.seen.header("x-holdfast-session")
+        await client.prompt("Sure?")
+
+        assert client.seen.header("x-holdfast-session") == first
+        assert provider.list_of(2)[: len(provider.list_of(1))] == provider.list_of(1)
+
+
+@pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_model_that_never_stops_recalling_is_stopped(wire: Wire, *, is_stream: bool) -> None:
+    asks = ProviderReply(tool="recall", arguments={"query": "boat"})
+    async with between(wire, [asks] * 20, is_stream=is_stream) as (client, provider):
+        await client.prompt("What is my boat called?")
+
+        assert client.seen.status == 200
+        assert client.seen.is_whole
+        assert len(provider.bodies) == MAX_RECALL_ROUNDS + 2
+        assert "which is the limit" in json.dumps(provider.list_of(-1)[-1])
+        assert [name for message in client.messages[1:] for name in called_tools(message)] == []
+        provider.replies = [SAYS]
+        client.messages = client.messages[:1]
+        assert await client.prompt("Go on.") == SAYS.text
+        assert validate(provider.list_of(-1), FORMATS[wire]) == []
+
+
+REFUSALS: dict[Wire, bytes] = {
+    "openai-chat": b'{"error": {"message": "slow down", "type": "rate_limit_error"}}',
+    "openai-responses": b'{"error": {"message": "slow down", "type": "rate_limit_error", "code": "rate"}}',
+    "anthropic": b'{"type": "error", "error": {"type": "rate_limit_error", "message": "slow down"}}',
+    "gemini": b'{"error": {"code": 429, "message": "slow down", "status": "RESOURCE_EXHAUSTED"}}',
+}
+
+
+@pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_refusal_in_the_second_round_is_told_and_the_next_request_begins_before_it(
+    wire: Wire, *, is_stream: bool
+) -> None:
+    replies = [ASKS, REFUSALS[wire], SAYS, ProviderReply("Yes.")]
+    async with between(wire, replies, is_stream=is_stream) as (client, provider):
+        await client.prompt("What is my boat called?")
+        if is_stream:
+            assert client.seen.status == 200
+            error = json.loads(client.seen.body.rstrip().rpartition(b"data: ")[2])
+            assert error["error"] == json.loads(REFUSALS[wire])["error"]
+        else:
+            assert (client.seen.status, client.seen.body) == (429, REFUSALS[wire])
+
+        assert await client.send() == SAYS.text
+        await client.prompt("Sure?")
+
+        assert provider.list_of(2) == provider.list_of(0), "as if the answer that failed had not begun"
+        assert validate(provider.list_of(3), FORMATS[wire]) == []
+        assert "recall" not in json.dumps(provider.list_of(3))
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_client_that_leaves_in_the_second_round_can_go_on(wire: Wire) -> None:
+    async with between(wire, [ASKS, ProviderReply("One two three four."), SAYS, ProviderReply("Yes.")]) as (
+        client,
+        provider,
+    ):
+        client.add_prompt("What is my boat called?")
+        raw = RawClient(client.url)
+        stalled = asyncio.Event()
+        headers = {"x-holdfast-recall": "on", "x-holdfast-session": "talk"}
+        await raw.send("POST", client.path, client.body(), headers)
+        await raw.read(until=b"look")
+        provider.stalls = stalled
+        await stalled.wait()
+        raw.leave()
+        provider.stalls = None
+        assert await client.send() == SAYS.text
+        await client.prompt("Sure?")
+
+        assert provider.list_of(2) == provider.list_of(0)
+        assert validate(provider.list_of(3), FORMATS[wire]) == []
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_an_answer_that_is_cut_while_recall_is_called_leaves_no_open_call(wire: Wire) -> None:
+    asks = ProviderReply("One two three. ", calls=[("recall", {"query": "a boat"})])
+    async with between(wire, [asks, SAYS]) as (client, provider):
+        provider.is_cut = True
+        await client.prompt("What is my boat called?")
+        assert not client.seen.is_whole
+        provider.is_cut = False
+        assert await client.prompt("And again?") == SAYS.text
+
+        assert len(provider.bodies) == 2
+        assert validate(provider.list_of(1), FORMATS[wire]) == []
+
+
+async def test_a_cache_mark_on_the_answer_goes_to_the_last_of_its_rounds() -> None:
+    async with between("anthropic", [ASKS, SAYS, SAYS]) as (client, provider):
+        await client.prompt("What is my boat called?")
+        client.messages[-1]["content"][-1]["cache_control"] = {"type": "ephemeral"}
+        await client.prompt("Sure?")
+
+        marked = [index for index, one in enumerate(provider.list_of(2)) if "cache_control" in json.dumps(one)]
+        assert marked == [3]
+
+
+async def test_nothing_is_added_for_a_client_that_did_not_ask_from_the_beginning() -> None:
+    replies = [ProviderReply("One."), ProviderReply("Two."), ProviderReply("Three.")]
+    async with between("openai-chat", replies) as (client, provider):
+        await client.prompt("First.", x_holdfast_recall="off")
+        assert "tools" not in json.loads(provider.bodies[0])
+        assert client.seen.header("x-holdfast-recall") is None
+
+        client.add_prompt("Second.")
+        sent = [client.body()]
+        await client.send()
+
+        assert provider.bodies[1:] == sent, "never a tool in mid-session"
+        assert client.seen.header("x-holdfast-recall") == "off"
+        client.session = "another"
+        client.messages = []
+        seen = await ask(client.url, path=client.path, body=b"{}", x_holdfast_recall="perhaps")
+        assert (seen.status, "on or off" in seen.body.decode()) == (400, True)
+
+
+async def test_the_setting_offers_it_to_every_new_conversation_but_never_beside_a_tool_of_that_name() -> None:
+    async with between("anthropic", [SAYS] * 3, offers_recall=True) as (client, provider):
+        await client.prompt("Hello.", x_holdfast_recall="")
+        client.session, client.messages = "other", []
+        client.tools = [{"name": "recall", "input_schema": {"type": "object"}}]
+        await client.prompt("Hello.", x_holdfast_recall="")
+        client.session, client.messages, client.tools = "third", [], []
+        await client.prompt("Hello.", x_holdfast_recall="off")
+
+        tools = [json.loads(body).get("tools") for body in provider.bodies]
+        assert [[tool["name"] for tool in listed or ()] for listed in tools] == [["recall"], ["recall"], []]
+        assert tools[1] == [{"name": "recall", "input_schema": {"type": "object"}}]
+
+
+async def test_a_gemini_stream_without_sse_is_one_list() -> None:
+    async with between("gemini", [ASKS, SAYS], is_stream=False) as (client, _provider):
+        client.add_prompt("What is my boat called?")
+        path = "/v1beta/models/gemini-2.5-flash:streamGenerateContent"
+        seen = await ask(client.url, path=path, body=client.body(), x_holdfast_recall="on")
+
+        events = json.loads(seen.body)
+        texts = [part.get("text") for event in events for part in event["candidates"][0]["content"]["parts"]]
+        assert "".join(texts) == ASKS.text + SAYS.text
+        assert [event["candidates"][0].get("finishReason") for event in events][-1] == "STOP"
+        assert sum("finishReason" in event["candidates"][0] for event in events) == 1
+
+
+@pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
+async def test_a_response_that_the_provider_keeps_is_continued_after_its_last_round(*, is_stream: bool) -> None:
+    replies = [ASKS, SAYS, ASKS, SAYS]
+    async with between("openai-responses", replies, is_stream=is_stream) as (client, provider):
+        sdk = openai.AsyncOpenAI(
+            base_url=f"{client.url}/v1", api_key="x", max_retries=0, default_headers={"x-holdfast-recall": "on"}
+        )
+        async with sdk:
+            first = await sdk.responses.create(model="m", input="What is my boat called?")
+            second = await sdk.responses.create(model="m", input="Sure?", previous_response_id=first.id)
+
+        assert first.output_text == second.output_text == ASKS.text + SAYS.text
+        bodies = [json.loads(body) for body in provider.bodies]
+        assert [body.get("previous_response_id") for body in bodies] == [None, None, "resp_2", "resp_2"]
+        assert [len(body["tools"]) for body in bodies] == [1, 1, 1, 1]
+        kinds = [item.get("type", item.get("role")) for item in bodies[3]["input"]]
+        assert kinds == ["user", "message", "function_call", "function_call_output"]
+
+
+async def test_the_openai_library_reads_a_chat_stream_of_two_rounds_with_calls_of_its_own() -> None:
+    last = ProviderReply("Now I read. ", calls=[("recall", {"query": "x"}), ("read", {"path": "a.txt"})], tokens=5)
+    async with between("openai-chat", [ASKS, last]) as (client, _provider):
+        sdk = openai.AsyncOpenAI(
+            base_url=f"{client.url}/v1", api_key="x", max_retries=0, default_headers={"x-holdfast-recall": "on"}
+        )
+        async with (
+            sdk,
+            sdk.chat.completions.stream(
+                model="m", messages=[{"role": "user", "content": "Look."}], stream_options={"include_usage": True}
+            ) as stream,
+        ):
+            whole = await stream.get_final_completion()
+
+        message = whole.choices[0].message
+        assert message.content == ASKS.text + last.text
+        assert [(call.id, call.function.name) for call in message.tool_calls or ()] == [("call_0002_1", "read")]
+        assert whole.choices[0].finish_reason == "tool_calls"
+        assert whole.id == "c1"
+        assert whole.usage is not None
+        assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (105, 40)
+
+
+async def test_the_openai_library_reads_a_responses_stream_of_two_rounds() -> None:
+    async with between("openai-responses", [ASKS, SAYS]) as (client, _provider):
+        sdk = openai.AsyncOpenAI(
+            base_url=f"{client.url}/v1", api_key="x", max_retries=0, default_headers={"x-holdfast-recall": "on"}
+        )
+        async with sdk, sdk.responses.stream(model="m", input="Look.", store=False) as stream:
+            events = [event async for event in stream]
+            whole = await stream.get_final_response()
+
+        assert whole.output_text == ASKS.text + SAYS.text
+        assert [event.sequence_number for event in events if event.type.startswith("response.output_item")] == sorted(
+            event.sequence_number for event in events if event.type.startswith("response.output_item")
+        )
+        added = [event.output_index for event in events if event.type == "response.output_item.added"]
+        assert added == [0, 1]
+        assert (whole.id, [item.type for item in whole.output]) == ("resp_1", ["message", "message"])
+        assert whole.usage is not None
+        assert (whole.usage.input_tokens, whole.usage.output_tokens) == (300, 40)
+
+
+async def test_the_anthropic_library_reads_a_stream_of_two_rounds_with_calls_of_its_own() -> None:
+    last = ProviderReply("Now I read. ", calls=[("recall", {"query": "x"}), ("read", {"path": "a.txt"})], tokens=5)
+    async with between("anthropic", [ASKS, last]) as (client, _provider):
+        sdk = anthropic.AsyncAnthropic(
+            base_url=client.url, api_key="x", max_retries=0, default_headers={"x-holdfast-recall": "on"}
+        )
+        async with (
+            sdk,
+            sdk.messages.stream(model="m", max_tokens=100, messages=[{"role": "user", "content": "Look."}]) as stream,
+        ):
+            whole = await stream.get_final_message()
+
+        assert [(block.type, getattr(block, "name", None)) for block in whole.content] == [
+            ("text", None),
+            ("text", None),
+            ("tool_use", "read"),
+        ]
+        assert (whole.id, whole.stop_reason) == ("msg_1", "tool_use")
+        assert (whole.usage.input_tokens, whole.usage.output_tokens) == (105, 40)
+
+
+@pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
+async def test_the_google_library_reads_a_stream_of_two_rounds() -> None:
+    async with between("gemini", [ASKS, SAYS]) as (client, _provider):
+        options = genai.types.HttpOptions(base_url=client.url, headers={"x-holdfast-recall": "on"})
+        sdk = genai.Client(api_key="x", http_options=options)
+        async with sdk.aio as aio:
+            stream = await aio.models.generate_content_stream(model="gemini-2.5-flash", contents="Look.")
+            pieces = [piece async for piece in stream]
+
+        assert "".join(piece.text or "" for piece in pieces) == ASKS.text + SAYS.text
+        usage = pieces[-1].usage_metadata
+        assert usage is not None
+        assert (usage.prompt_token_count, usage.candidates_token_count) == (300, 40)
+
+
+async def test_every_round_is_on_record_with_its_bytes_and_its_cost() -> None:
+    store = MemoryStore()
+    async with between("anthropic", [ASKS, SAYS], store=store) as (client, provider):
+        await client.prompt("What is my boat called?")
+
+    async with Session.open("talk", store=store) as session:
+        events = await session.events()
+        bodies = [sent_body(events, number) for number in (0, 1)]
+        assert [body and body.content for body in bodies] == provider.bodies
+        roles = [native["role"] for _, native in await session.numbered_messages()]
+        assert roles == ["user", "assistant", "user", "assistant"]
+        usages = [usage.input_tokens for event in events if (usage := getattr(event, "usage", None))]
+        assert usages == [100, 200]

@@ -1,0 +1,174 @@
+"""Start `holdfast` as a program, without importing all of it for each start.
+
+A server that has imported the chat forks a process for each start, which saves some two seconds of processor time. The
+process has what a new one would have: arguments, environment, folder, standard streams, a terminal of its own, the
+default reaction to signals, and an exit code. `is_fresh` starts a new interpreter instead: for what depends on how one
+starts, and for one conversation of each kind. With `HOLDFAST_FRESH=1` every start is fresh.
+"""
+
+import atexit
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerProcess
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+from typing import Any
+
+import pexpect
+from pexpect.fdpexpect import fdspawn
+
+from holdfast.apps.cli.main import main
+
+HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
+ROOT = str(Path(__file__).parent.parent)
+TIMEOUT_SECONDS = 120
+IS_ALWAYS_FRESH = os.environ.get("HOLDFAST_FRESH") == "1"
+FORKING = get_context("forkserver")
+FORKING.set_forkserver_preload(["tests.preloaded"])
+
+
+def run_program(
+    *arguments: str, env: dict[str, str], folder: Path, said: str = "", is_fresh: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run the program to its end with pipes for its standard streams."""
+    if is_fresh or IS_ALWAYS_FRESH:
+        command = [HOLDFAST, *arguments]
+        return subprocess.run(
+            command,
+            input=said,
+            env=env,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+    (stdin, writing), (out, stdout), (error, stderr) = os.pipe(), os.pipe(), os.pipe()
+    process = fork(arguments, env, folder, (stdin, stdout, stderr))
+    with ThreadPoolExecutor() as threads:
+        threads.submit(_write_all, writing, said)
+        outputs = [threads.submit(_read_all, stream) for stream in (out, error)]
+    return subprocess.CompletedProcess([HOLDFAST, *arguments], wait_for(process), *(one.result() for one in outputs))
+
+
+def open_terminal(
+    *arguments: str, env: dict[str, str], folder: Path, rows: int, columns: int, is_fresh: bool = False
+) -> "pexpect.spawn[bytes] | ForkedTerminal":
+    """Start the program in a pseudo-terminal of its own."""
+    if is_fresh or IS_ALWAYS_FRESH:
+        child = pexpect.spawn(
+            HOLDFAST, list(arguments), env=env, cwd=str(folder), dimensions=(rows, columns), timeout=TIMEOUT_SECONDS
+        )
+        child.delaybeforesend = None
+        return child
+    return ForkedTerminal(arguments, env, folder, rows, columns)
+
+
+class ForkedTerminal(fdspawn):  # pyright: ignore[reportMissingTypeArgument] - generic in its stubs only
+    """A pseudo-terminal with a forked program in it, used as `pexpect.spawn` is."""
+
+    def __init__(self, arguments: Sequence[str], env: dict[str, str], folder: Path, rows: int, columns: int) -> None:
+        ours, theirs = pty.openpty()
+        super().__init__(ours, timeout=TIMEOUT_SECONDS)
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self._process = fork(arguments, env, folder, (theirs, theirs, theirs), has_terminal=True)
+
+    def isalive(self) -> bool:
+        return self._process.is_alive()
+
+    def kill(self, number: int) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+    def wait(self) -> int:
+        return wait_for(self._process)
+
+    def close(self) -> None:
+        """Hang up, as a terminal that is closed does, and keep how the program ended."""
+        super().close()
+        code = self.wait()
+        self.exitstatus, self.signalstatus = (code, None) if code >= 0 else (None, -code)
+
+
+class Stream:
+    """A file descriptor of which a forked process gets a copy."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __reduce__(self) -> tuple[Callable[[Any], "Stream"], tuple[Any]]:
+        return _received, (DupFd(self.fd),)
+
+
+def _received(copy: Any) -> Stream:
+    return Stream(copy.detach())
+
+
+def fork(
+    arguments: Sequence[str], env: dict[str, str], folder: Path, streams: Sequence[int], *, has_terminal: bool = False
+) -> ForkServerProcess:
+    """Start the program in a fork of the server, and hand over its standard streams."""
+    sent = [Stream(fd) for fd in streams]
+    process = FORKING.Process(target=_run_forked, args=(list(arguments), env, str(folder), sent, has_terminal))
+    process.start()
+    for fd in set(streams):
+        os.close(fd)
+    return process
+
+
+def wait_for(process: ForkServerProcess) -> int:
+    """Return the exit code of a forked program, which is negative where a signal ended it."""
+    process.join(TIMEOUT_SECONDS)
+    if process.exitcode is None:
+        process.kill()
+        raise TimeoutError(f"the program still runs after {TIMEOUT_SECONDS} s")
+    return process.exitcode
+
+
+def _run_forked(
+    arguments: list[str],
+    env: dict[str, str],
+    folder: str,
+    streams: list[Stream],
+    has_terminal: bool,  # noqa: FBT001
+) -> None:
+    """Do in the forked process what a new interpreter and the script `holdfast` do."""
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(folder)
+    if has_terminal:
+        os.setsid()
+        fcntl.ioctl(streams[0].fd, termios.TIOCSCTTY, 0)
+    for number, stream in enumerate(streams):
+        os.dup2(stream.fd, number)
+    for fd in {stream.fd for stream in streams}:
+        os.close(fd)
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape")  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", errors="surrogateescape")  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+    sys.argv = [HOLDFAST, *arguments]
+    sys.path = [str(Path(HOLDFAST).parent), *(path for path in sys.path if path != ROOT)]
+    try:
+        sys.exit(main())
+    finally:
+        threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue] - as the interpreter ends
+        atexit._run_exitfuncs()
+
+
+def _write_all(fd: int, text: str) -> None:
+    with open(fd, "w", encoding="utf-8") as stream:
+        stream.write(text)
+
+
+def _read_all(fd: int) -> str:
+    with open(fd, encoding="utf-8") as stream:
+        return stream.read()

@@ -1,0 +1,38 @@
+"""A program that is forked from the tests' server does what a fresh one does."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.programs import open_terminal, run_program
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["config", "--json"], ["config", "set", "preset", "nope"], ["sessions", "--wrong"], []],
+    ids=["reads the environment and the folder", "fails", "exits in the parser", "has no arguments"],
+)
+def test_a_forked_program_writes_and_returns_what_a_fresh_one_does(tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "holdfast.toml").write_text('preset = "copilot"\n')
+    env = {**os.environ, "HOLDFAST_HOME": str(tmp_path / "home"), "HOLDFAST_BUDGET": "12345"}
+
+    forked, fresh = (run_program(*arguments, env=env, folder=tmp_path, is_fresh=is_fresh) for is_fresh in (False, True))
+
+    assert (forked.returncode, forked.stdout, forked.stderr) == (fresh.returncode, fresh.stdout, fresh.stderr)
+
+
+@pytest.mark.parametrize("is_fresh", [False, True])
+def test_a_program_has_a_terminal_of_its_own_and_is_ended_by_a_signal(tmp_path: Path, *, is_fresh: bool) -> None:
+    env = {**os.environ, "HOLDFAST_HOME": str(tmp_path / "home"), "TERM": "xterm-256color"}
+    model = "http://127.0.0.1:9/v1#nobody"
+    program = open_terminal("chat", "--model", model, env=env, folder=tmp_path, rows=24, columns=80, is_fresh=is_fresh)
+    program.expect("/help lists the commands")
+
+    program.kill(signal.SIGKILL)
+    program.wait()
+    program.close()
+
+    assert (program.exitstatus, program.signalstatus) == (None, signal.SIGKILL)

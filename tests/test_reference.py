@@ -1,0 +1,65 @@
+"""The parts of the reference that are read from the code name everything that the code has."""
+
+import inspect
+import re
+
+from holdfast import errors
+from holdfast.apps.chat.plain_screen import CHAT_EVENT_NAMES
+from holdfast.apps.cli.parser import COMMAND_GROUPS
+from holdfast.core.history.codec import EVENT_TYPES
+from holdfast.core.planning.policy import Policy
+from holdfast.core.schema import typed_fields
+from scripts import reference
+
+
+def headings(text: str) -> list[str]:
+    """Return what the headings of a page name."""
+    return re.findall(r"^#+ `([^`]+)`", text, re.MULTILINE)
+
+
+def test_every_command_has_its_help_and_no_folder_of_this_machine() -> None:
+    page = reference.render_commands()
+
+    assert {f"holdfast {name}" for name in COMMAND_GROUPS} <= set(headings(page))
+    assert "usage: holdfast sessions prune" in page
+    assert "/root" not in page
+
+
+def test_every_error_says_when_it_is_raised_and_what_to_do() -> None:
+    kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.HoldfastError)]
+
+    page = reference.render_errors()
+
+    assert set(headings(page)) == {kind.__name__ for kind in kinds}
+    assert "Attributes: `part`, `needed`, `limit`, `unit`, `breakdown`." in page
+
+
+def test_every_event_is_listed_with_the_keys_under_which_it_is_stored() -> None:
+    assert headings(reference.render_log_events()) == sorted(EVENT_TYPES)
+    assert "| `preCompactionTokens` | whole number, optional |" in reference.render_log_events()
+    assert headings(reference.render_chat_events()) == [*CHAT_EVENT_NAMES.values()]
+
+
+def test_every_key_of_a_policy_is_listed_with_what_it_accepts() -> None:
+    page = reference.render_policy()
+    keys = re.findall(r"^\| `([\w.]+)` ", page, re.MULTILINE)
+
+    assert {item.name for item, _ in typed_fields(Policy)} <= {key.partition(".")[0] for key in keys} | {
+        "name",
+        "models",
+    }
+    assert "| `compaction.soft_share` | 0.8 | from 0.001, below 1 | From this share on a summary is requested" in page
+
+
+def test_the_routes_are_those_that_the_gateway_describes() -> None:
+    assert "| `POST /holdfast/v1/sessions/{id}/undo` | Undo the last change of the context. |" in (
+        reference.render_control_api()
+    )
+
+
+def test_spans_and_metrics_have_the_names_that_a_provider_receives() -> None:
+    page = reference.render_telemetry()
+
+    assert headings(page.replace("The span ", "")) == ["POST openai-chat", "chat MODEL", "compact_messages"]
+    assert "| `holdfast_gateway_requests_total` | counter |" in page
+    assert "| `session_compaction_complete.duration` | histogram | s |" in page
