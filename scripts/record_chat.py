@@ -1,15 +1,22 @@
-"""Records a chat with the embedded model in a small terminal window and draws the last screen: docs/images/chat.svg.
+"""Records a chat in a terminal and draws its last screen: docs/images/chat.svg.
 
 python scripts/record_chat.py docs/images/chat.svg
+
+The model follows a script, on an endpoint of this machine, so that the picture is the same each time: it reads a file,
+writes down its tasks, changes the file after asking, and the conversation is compacted.
 """
 
 import argparse
+import asyncio
 import io
 import os
 import re
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pexpect
@@ -17,42 +24,95 @@ import pyte
 from rich.console import Console
 from rich.text import Text
 
-ROWS, COLUMNS = 30, 100
+from holdfast.testing.endpoint import ReceivedRequest, ResponsePiece, ScriptedEndpoint, text_stream, tool_call_stream
+
+ROWS, COLUMNS = 46, 100
 HEX_DIGITS = 6
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
-TYPED_LINES = (
-    "My boat is called Aurora, and she is moored at berth 7.",
-    "What is a tide? Answer in two sentences.",
-    "And a spring tide?",
-    "What is a knot, at sea?",
-    "What does a harbour pilot do?",
-    "What is a breakwater for?",
-    "Name three kinds of sails.",
-    "What is the name of my boat?",
-    "/context",
+NOTES = "".join(f"{hour:02d}:00 wind {hour % 7} from the west, all boats moored\n" for hour in range(24))
+PROGRAM = "def height(hours):\n    return 2 * cos(hours)\n"
+ANSWERS: Sequence[Sequence[ResponsePiece]] = (
+    text_stream(
+        "The log of the night is calm: **no boat moved**.\n\n- wind 0 to 6, always from the west\n- all moored\n"
+    ),
+    tool_call_stream(("read_file", {"path": "tides.py"})),
+    tool_call_stream(
+        (
+            "update_todos",
+            {
+                "todos": [
+                    {"task": "correct height()", "status": "in_progress"},
+                    {"task": "run the tests", "status": "open"},
+                ]
+            },
+        )
+    ),
+    tool_call_stream(
+        ("edit_file", {"path": "tides.py", "old_text": "2 * cos(hours)", "new_text": "2.1 * cos(hours / 2)"})
+    ),
+    text_stream("`height` now has the *half-daily* tide:\n\n```python\nreturn 2.1 * cos(hours / 2)\n```\n"),
 )
+STEPS = (
+    ("Is there anything unusual in @night.log?", 2.5),
+    ("The tide in tides.py has the wrong period. Correct it.", 3.0),
+    ("y", 2.5),
+    ("/compact", 2.5),
+    ("/context", 2.0),
+)
+
+
+class ScriptedProvider:
+    """Serves the answers, one after the other, from a thread."""
+
+    def __init__(self) -> None:
+        self._answers = iter(ANSWERS)
+        self._endpoint = ScriptedEndpoint(self._reply)
+        self._is_up = threading.Event()
+        threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True).start()
+        self._is_up.wait()
+
+    @property
+    def url(self) -> str:
+        """The address of the endpoint."""
+        return self._endpoint.url
+
+    def _reply(self, request: ReceivedRequest) -> Sequence[ResponsePiece]:
+        if not request.body.get("stream"):
+            return text_stream("")
+        return next(self._answers, text_stream("That is all."))
+
+    async def _serve(self) -> None:
+        async with self._endpoint:
+            self._is_up.set()
+            await asyncio.Event().wait()
 
 
 class TerminalRecording:
     """A terminal with scripted input."""
 
-    def __init__(self, home: str) -> None:
-        env = {**os.environ, "HOLDFAST_HOME": home, "HOLDFAST_N_CTX": "1024", "TERM": "xterm-256color"}
+    def __init__(self, home: Path, url: str) -> None:
+        folder = home / "harbor"
+        folder.mkdir()
+        (folder / "night.log").write_text(NOTES)
+        (folder / "tides.py").write_text(PROGRAM)
+        env = {**os.environ, "HOLDFAST_HOME": str(home / "home"), "TERM": "xterm-256color"}
+        arguments = ["chat", "--base-url", url, "--model", "gpt-5", "--budget", "8000"]
         self.screen = pyte.Screen(COLUMNS, ROWS)
         self._stream = pyte.ByteStream(self.screen)
-        self._child = pexpect.spawn(HOLDFAST, ["chat", "--model", "embedded"], env=env, dimensions=(ROWS, COLUMNS))
+        self._child = pexpect.spawn(
+            HOLDFAST,
+            arguments,
+            env={**env, "HOLDFAST_SUMMARIZATION_MODEL": "none"},
+            cwd=str(folder),
+            dimensions=(ROWS, COLUMNS),
+        )
 
     def wait_until_still(self, seconds: float) -> None:
         """Wait until nothing has changed for a while."""
         shown, since = None, time.monotonic()
         while time.monotonic() - since < seconds:
-            try:
-                data = self._child.read_nonblocking(65_536, timeout=0.2)
-            except pexpect.TIMEOUT:
-                data = b""
-            for _ in range(data.count(b"\x1b[6n")):
-                self._child.send(f"\x1b[{self.screen.cursor.y + 1};{self.screen.cursor.x + 1}R")
-            self._stream.feed(data)
+            with suppress(pexpect.TIMEOUT):
+                self._stream.feed(self._child.read_nonblocking(65_536, timeout=0.2))
             if list(self.screen.display) != shown:
                 shown, since = list(self.screen.display), time.monotonic()
 
@@ -66,9 +126,10 @@ class TerminalRecording:
 
 
 def render_svg(screen: pyte.Screen) -> str:
-    """Return the screen as SVG."""
+    """Return the screen as SVG, without the empty lines at its end."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
-    for row in range(ROWS):
+    last = max(row for row in range(ROWS) if screen.display[row].strip())
+    for row in range(last + 1):
         line = Text()
         for column in range(COLUMNS):
             cell = screen.buffer[row][column]
@@ -92,12 +153,13 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
-        recording = TerminalRecording(home)
-        recording.wait_until_still(5)
-        for text in TYPED_LINES:
+        recording = TerminalRecording(Path(home), ScriptedProvider().url)
+        recording.wait_until_still(4)
+        for text, seconds in STEPS:
             recording.type_line(text)
-            recording.wait_until_still(12)
+            recording.wait_until_still(seconds)
         args.output.write_text(render_svg(recording.screen))
+        print("\n".join(line.rstrip() for line in recording.screen.display))
         recording.close()
 
 

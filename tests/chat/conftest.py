@@ -1,8 +1,11 @@
 """A model served over real HTTP, and a user at a real pseudo-terminal."""
 
 import asyncio
+import fcntl
 import os
 import signal
+import struct
+import termios
 import threading
 import time
 from collections import deque
@@ -101,6 +104,8 @@ class Person:
         self.screen = pyte.HistoryScreen(columns, rows, history=5_000)
         self._stream = pyte.ByteStream(self.screen)
         self._child = child
+        self.written = bytearray()
+        """Everything that the program has written."""
 
     def types(self, text: str) -> None:
         self._child.send(text)
@@ -124,6 +129,11 @@ class Person:
             except pexpect.EOF:
                 self._child.close()
                 return -1 if self._child.exitstatus is None else self._child.exitstatus
+
+    def resizes(self, rows: int, columns: int) -> None:
+        """Give the window another size; like xterm, it cuts off what no longer fits."""
+        fcntl.ioctl(self._child.child_fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.screen.resize(rows, columns)
 
     def ends(self) -> None:
         """Tell the program to end."""
@@ -165,6 +175,7 @@ class Person:
         # A terminal answers where its cursor is; prompt_toolkit asks.
         for _ in range(data.count(b"\x1b[6n")):
             self._child.send(f"\x1b[{self.screen.cursor.y + 1};{self.screen.cursor.x + 1}R")
+        self.written += data
         self._stream.feed(data)
 
     def close(self) -> None:

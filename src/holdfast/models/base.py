@@ -13,6 +13,8 @@ from holdfast.dataclass import dataclass
 
 EMBEDDED_MODEL = "embedded"
 """The name of the small model that runs on this machine."""
+EMBEDDED_PREFIX = f"{EMBEDDED_MODEL}:"
+"""Begins the name of a model that runs in the same way from a file of the user."""
 COMPACTION_INTERACTION = "conversation-compaction"
 """Marks a call for a summary, so that logs can distinguish it from a user's turn."""
 INTERACTION_HEADER = "X-Interaction-Type"
@@ -20,6 +22,11 @@ DEFAULT_SUMMARIZER_WINDOW = 128_000
 """The assumed window of a summarizer whose model is unknown; after an overflow it gets smaller chunks."""
 MAX_PIECE_BYTES = 400_000
 """The largest text that one call carries."""
+
+
+def is_embedded(model: str) -> bool:
+    """Return whether a model runs on this machine, in a process of ours: `embedded`, or `embedded:FILE.gguf`."""
+    return model == EMBEDDED_MODEL or model.startswith(EMBEDDED_PREFIX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,8 @@ import os
 from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
 from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
-from holdfast.models.base import Summarizer
+from holdfast.models.base import Summarizer, is_embedded
+from holdfast.models.local_servers import OLLAMA_PREFIX, ollama_url
 from holdfast.text import lazy_pattern
 
 ON_DEMAND_PREFIX = "anthropic-compaction:"
@@ -35,7 +36,9 @@ class ModelEndpoint:
 
 
 def parse_endpoint(model: str) -> ModelEndpoint | None:
-    """Return the endpoint in a model's name, `http://…/v1#name`; None if the name holds none."""
+    """Return the endpoint in a model's name, `http://…/v1#name` or `ollama:name`; None if the name holds none."""
+    if model.startswith(OLLAMA_PREFIX):
+        return ModelEndpoint(ollama_url(os.environ), model.removeprefix(OLLAMA_PREFIX))
     if not model.startswith(("http://", "https://")):
         return None
     url, _, name = model.partition("#")
@@ -52,14 +55,15 @@ def is_summarizer_name(model: str) -> bool:
 def open_summarizer(model: str) -> Summarizer:
     """Return a summarizer by its name.
 
-    That is `embedded`, `anthropic-compaction:NAME` for the provider's own compaction, a model of an endpoint as
-    `http://…/v1#NAME` (chat completions), `http://…/v1/responses#NAME` or `http://…/v1/messages#NAME`, or the name of
-    any pydantic-ai model.
+    That is `embedded`, `embedded:FILE.gguf`, `ollama:NAME`, `anthropic-compaction:NAME` for the provider's own
+    compaction, a model of an endpoint as `http://…/v1#NAME` (chat completions), `http://…/v1/responses#NAME` or
+    `http://…/v1/messages#NAME`, or the name of any pydantic-ai model.
     """
-    if model == EMBEDDED:
-        from holdfast.models.embedded.server import EmbeddedSummarizer  # noqa: PLC0415 - an optional extra
+    if is_embedded(model):
+        from holdfast.models.embedded.server import EmbeddedServer, EmbeddedSummarizer  # noqa: PLC0415 - an extra
+        from holdfast.models.embedded.weights import weights_file  # noqa: PLC0415 - as above
 
-        return EmbeddedSummarizer()
+        return EmbeddedSummarizer(EmbeddedServer(weights=weights_file(model)))
     if model.startswith(ON_DEMAND_PREFIX):
         from holdfast.models.anthropic_messages import MessagesSummarizer  # noqa: PLC0415 - as above
 

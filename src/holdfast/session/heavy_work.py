@@ -31,7 +31,10 @@ MAX_JOB_BYTES = 64_000
 
 async def count_messages(messages: Sequence[Message], counter: Counter) -> None:
     """Count messages; each keeps its count, so later calls of `message_tokens` return at once."""
-    sizes = [*map(message_bytes, messages)]
+    if len(messages) <= MAX_INLINE_MESSAGES:
+        sizes = [*map(message_bytes, messages)]
+    else:
+        sizes = await plan_in_thread(lambda: [*map(message_bytes, messages)])
     is_short = sum(sizes) <= MAX_INLINE_BYTES
     job: list[Message] = []
     job_bytes = 0

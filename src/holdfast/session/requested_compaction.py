@@ -9,7 +9,6 @@ import gc
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 from holdfast.core.history import events as log
@@ -271,7 +270,7 @@ class RequestedCompaction:
         return await self._compact_by_rule(by_rule, self._builder.plan_input(options), options, reason)
 
 
-STATM_PATH = Path("/proc/self/statm")
+STATM_PATH = "/proc/self/statm"
 MESSAGES_BETWEEN_MEMORY_CHECKS = 20
 """After a compaction for want of memory, or an attempt, the next one waits for this many messages."""
 
@@ -316,7 +315,8 @@ def resident_bytes() -> int:
     import resource  # noqa: PLC0415 - not on every platform
 
     try:
-        return int(STATM_PATH.read_text().split()[1]) * resource.getpagesize()
+        with open(STATM_PATH) as statm:  # noqa: PTH123 - without `pathlib`, which takes longer to import
+            return int(statm.read().split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else most * 1024

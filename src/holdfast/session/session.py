@@ -5,7 +5,6 @@ is durable before it takes effect, so it can be undone. If another process has w
 its events first.
 """
 
-import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -533,8 +532,10 @@ class Session(DelegatingConversation):
     @locked
     async def fork(self, session_id: str | None = None, *, at: int | None = None) -> "Session":
         """Return a new session with a copy of this log, up to the message at a position if there is one."""
+        from secrets import token_hex  # noqa: PLC0415 - most sessions are not forked
+
         stop = None if at is None else check_position("fork.at", at)
-        other = self._make_sibling(session_id or f"{self.id}-fork-{self.clock():x}{os.urandom(2).hex()}")
+        other = self._make_sibling(session_id or f"{self.id}-fork-{self.clock():x}{token_hex(2)}")
         if await self.store.length(other.id):
             raise SettingsError("session", f"{other.id!r} already exists; choose another id")
         await self._log.copy_to(other._log, stop)  # noqa: SLF001 - one session to another

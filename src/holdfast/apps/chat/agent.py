@@ -8,12 +8,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
 from pydantic_ai import Agent, RunContext
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.models import Model, infer_model
-from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIChatModelSettings
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import Tool
@@ -21,8 +22,11 @@ from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, WrapperToolse
 from pydantic_ai.toolsets.abstract import ToolsetTool
 
 from holdfast.adapters.pydantic_ai import Holdfast, SubAgent, delegation_toolset
-from holdfast.apps.chat.file_tools import FileTools
-from holdfast.apps.chat.shell_tool import AskConsent, ShellTool
+from holdfast.apps.chat.tools.editing import EditTools
+from holdfast.apps.chat.tools.files import FileTools
+from holdfast.apps.chat.tools.plan import PlanTools
+from holdfast.apps.chat.tools.shell import AskConsent, ShellTool
+from holdfast.apps.chat.tools.skills import Skill, SkillTool
 from holdfast.apps.settings.models import bare_model_name
 from holdfast.apps.settings.tables import AgentSettings, McpServer
 from holdfast.core.planning.situation import Budget
@@ -30,6 +34,7 @@ from holdfast.distribution import install_command
 from holdfast.errors import SettingsError, redact_text
 from holdfast.models.open import parse_endpoint
 from holdfast.session.memory.search_tool import MemorySearchTool
+from holdfast.session.session import Session
 
 if TYPE_CHECKING:
     from holdfast.models.embedded.server import EmbeddedServer
@@ -68,6 +73,10 @@ class StepLimit(AbstractCapability[object]):
 
 
 EMBEDDED_ANSWER_TOKENS = 1_024
+EMBEDDED_SAMPLING: Mapping[str, float] = MappingProxyType(
+    {"min_p": 0.05, "repeat_penalty": 1.1, "repeat_last_n": 256, "dry_multiplier": 0.8, "dry_allowed_length": 3}
+)
+"""A small model that always takes the likeliest word soon repeats itself; these settings of llama.cpp prevent that."""
 MCP_SETTINGS_VARIABLE = "FASTMCP_ENV_FILE"
 DEFAULT_SYSTEM_TEXT = "You are a helpful assistant. Answer in Markdown, in the language of the user."
 DELEGATE_SYSTEM_TEXT = "You work on a task that another agent gives you. Answer with what it asks for, and no more."
@@ -79,9 +88,9 @@ def build_model(name: str, server: "EmbeddedServer | None" = None) -> Model:
     if server is not None:
         provider = OpenAIProvider(base_url=server.base_url, api_key=server.api_key)
         # The embedded model is small and would write until its window is full.
-        return OpenAIChatModel(
-            name, provider=provider, settings={"max_tokens": min(EMBEDDED_ANSWER_TOKENS, server.n_ctx // 4)}
-        )
+        limit = min(EMBEDDED_ANSWER_TOKENS, server.n_ctx // 4)
+        settings = OpenAIChatModelSettings(max_tokens=limit, temperature=0.6, extra_body=EMBEDDED_SAMPLING)
+        return OpenAIChatModel(name, provider=provider, settings=settings)
     if (endpoint := parse_endpoint(name)) is not None:
         provider = OpenAIProvider(base_url=endpoint.url, api_key=endpoint.api_key or "none")
         return OpenAIChatModel(endpoint.name, provider=provider)
@@ -162,6 +171,7 @@ def build_toolsets(
     servers: Sequence[AbstractToolset[object]] = (),
     *,
     variables: Sequence[str] = (),
+    edits: EditTools | None = None,
 ) -> list[AbstractToolset[object]]:
     """Return the tools that the settings name."""
     shell = ShellTool(folder.root, ask, allowed, variables)
@@ -170,6 +180,8 @@ def build_toolsets(
         found.append(FunctionToolset([folder.list_files, folder.read_file, folder.search_files]))
     elif folder.attachments:
         found.append(FunctionToolset([folder.read_file]))
+    if "edit" in tools and edits is not None:
+        found.append(FunctionToolset([edits.edit_file, edits.write_file]))
     if "run" in tools:
         found.append(FunctionToolset([shell.run_command]))
     return [*found, *servers]
@@ -182,6 +194,18 @@ def memory_toolset(tool: MemorySearchTool) -> AbstractToolset[object]:
         return await tool.call(arguments)
 
     return FunctionToolset([Tool.from_schema(search, tool.name, tool.description, dict(tool.parameters))])
+
+
+def plan_toolset(session: Session) -> AbstractToolset[object]:
+    """Return the tools with which a model keeps its plan and its list of tasks."""
+    tools = PlanTools(session)
+    return FunctionToolset([tools.update_todos, tools.update_plan])
+
+
+def skill_toolset(skills: Mapping[str, Skill], session: Session) -> AbstractToolset[object]:
+    """Return the tool with which a model reads a skill."""
+    tool = SkillTool(skills, session)
+    return FunctionToolset([Tool.from_schema(tool.call, tool.name, tool.description, tool.parameters)])
 
 
 def build_delegation_toolset(

@@ -9,11 +9,20 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.apps.chat.attachments import (
+    MAX_INLINE_SHARE,
+    AttachedImage,
+    AttachedText,
+    PreparedPrompt,
+    mentioned_files,
+    read_attachment,
+    render_text,
+)
 from holdfast.apps.chat.events import (
     ChatEvent,
     ChatNotice,
@@ -28,9 +37,9 @@ from holdfast.apps.chat.events import (
     TurnOutcome,
     describe_losses,
 )
-from holdfast.apps.chat.file_tools import FileTools
 from holdfast.apps.chat.prompts import attachment_text, clean_prompt, is_too_large, new_attachment_name
 from holdfast.apps.chat.runtime import RuntimeCache
+from holdfast.apps.chat.tools.files import FileTools
 from holdfast.apps.settings.build import (
     SessionCallbacks,
     board_from,
@@ -51,6 +60,7 @@ from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.artifacts import strip_artifact_references
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import HoldfastError, ModelAccessError, SettingsError, StoreError, UnknownSessionError
+from holdfast.models.base import is_embedded
 from holdfast.models.errors import as_model_error
 from holdfast.redaction import redact_text
 from holdfast.session.compaction.compactor import SummaryDraft
@@ -59,7 +69,7 @@ from holdfast.session.memory.board_file import MAX_OFFERED_TOKENS, board_key
 from holdfast.session.memory.consolidation import RemAgent
 from holdfast.session.session import Session
 from holdfast.session.subscription import EventCallback
-from holdfast.stores.base import Store, resolve_session_id
+from holdfast.stores.base import SessionInfo, Store, resolve_session_id
 from holdfast.stores.open import open_store
 from holdfast.wire.convert import convert
 from holdfast.wire.formats import format_named
@@ -90,6 +100,8 @@ async def offer_board(session: Session, settings: Settings, screen: Screen, budg
 
 
 MAX_SESSION_NAME_CHARS = 100
+MAX_SEARCHED_SESSIONS, MAX_SEARCH_HITS = 1_000, 200
+"""How many sessions are searched by title, and how many hits of a search are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +138,7 @@ class TurnProgress:
         self._started = time.monotonic()
         self._phase = ""
         self._written_chars = 0
+        self._written: list[str] = []
         self._capability: Holdfast | None = None
         self._former_request: Request | None = None
 
@@ -144,6 +157,7 @@ class TurnProgress:
         match event:
             case TextDelta(text):
                 self._phase, self._written_chars = "writing", self._written_chars + len(text)
+                self._written.append(text)
             case ThinkingDelta():
                 self._phase = "thinking"
             case ToolCallStarted(tool=tool):
@@ -152,6 +166,11 @@ class TurnProgress:
                 self._phase, self._written_chars = "", 0
             case _:
                 return
+
+    @property
+    def text(self) -> str:
+        """What the model has written so far."""
+        return "".join(self._written)
 
     @property
     def activity(self) -> Activity:
@@ -177,7 +196,15 @@ class Chat:
         self.file_tools = FileTools(folder)
         self.store = store or open_store(settings.store)
         self.is_over = False
-        self.unrecorded_prompt: str | None = None
+        self.listed_sessions: list[str] = []
+        """The sessions that /sessions listed last, for /resume N."""
+        self.local_models: list[str] = []
+        """The models that servers on this machine offer."""
+        self.attached: list[AttachedText | AttachedImage] = []
+        """What the user has attached to the next prompt."""
+        self._news: list[str] = []
+        """What the model is told with the next prompt."""
+        self.unrecorded_prompt: PreparedPrompt | None = None
         """A prompt that was not recorded; /retry sends it."""
         self._runtimes = RuntimeCache(screen)
         self._session: Session | None = None
@@ -209,9 +236,9 @@ class Chat:
         return self._session
 
     async def open_conversation(self, session: str | None = None, *, is_newest: bool = False) -> None:
-        """Continue the session whose id begins with a text, or the newest session, or start a new one."""
+        """Continue a session by its id, its title or its words, or the newest session, or start a new one."""
         if session:
-            await self._open(await resolve_session_id(self.store, session))
+            await self._open(await self._resolve(session))
         elif is_newest:
             newest = await self.store.sessions(limit=1)
             if not newest:
@@ -220,6 +247,29 @@ class Chat:
         else:
             # The start time and a random part.
             await self._open(f"{datetime.now(UTC):%Y-%m-%d-%H%M%S}-{secrets.token_hex(2)}")
+
+    async def find_sessions(self, words: str, limit: int) -> list[SessionInfo]:
+        """Return sessions by the beginning of their id, by words of their title, then by what was said in them."""
+        by_id = await self.store.sessions(prefix=words, limit=limit)
+        if not words or by_id:
+            return by_id
+        listed = await self.store.sessions(limit=MAX_SEARCHED_SESSIONS)
+        wanted = words.casefold().split()
+        titled = [info for info in listed if all(word in info.name.casefold() for word in wanted)]
+        hits = await self.store.search(words, limit=MAX_SEARCH_HITS)
+        known = {info.id: info for info in listed}
+        said = [known[one] for one in dict.fromkeys(hit.session for hit in hits) if one in known]
+        return list({info.id: info for info in (*titled, *said)}.values())[:limit]
+
+    async def _resolve(self, words: str) -> str:
+        """Return the id of the session that the user means; raises if there is none."""
+        try:
+            return await resolve_session_id(self.store, words)
+        except UnknownSessionError:
+            found = await self.find_sessions(words, 1)
+            if not found:
+                raise
+            return found[0].id
 
     async def _open(self, session: str) -> None:
         opened = await open_session(self.settings, session, store=self.store, callbacks=self._callbacks())
@@ -378,16 +428,18 @@ class Chat:
     async def warm_up(self) -> None:
         """Load what the first turn needs; that turn shows any error."""
         with suppress(Exception):
+            # The first word that is not in the vocabulary takes a quarter of a second.
+            await asyncio.to_thread(lambda: counter_for(bare_model_name(self.model)).count("zqxjkvbn"))
             await self._runtimes.get(self.settings, self.session, self.file_tools)
 
-    async def take_turn(self, typed: str | None) -> TurnOutcome:
+    async def take_turn(self, typed: str | PreparedPrompt | None) -> TurnOutcome:
         """Run one turn: a prompt and its answer. Without a prompt, answer the last one again."""
         self._turn, self._progress = asyncio.current_task(), TurnProgress()
         session, is_first, length = self.session, not len(self.session), len(self.session)
-        prompt: str | None = None
+        prompt: PreparedPrompt | None = None
         try:
-            prompt = None if typed is None else await self._prepare_prompt(typed)
-            if prompt == "":
+            prompt = await self._prepare_prompt(typed) if isinstance(typed, str) else typed
+            if prompt is None and typed is not None:
                 return "failed"
             if prompt:
                 await self._drop_unanswered_prompt()
@@ -405,7 +457,7 @@ class Chat:
         self.unrecorded_prompt = None if is_recorded else prompt
         if prompt and is_recorded and is_first:
             with suppress(StoreError):
-                await session.rename(" ".join(prompt.split())[:MAX_SESSION_NAME_CHARS])
+                await session.rename(" ".join(prompt.text.split())[:MAX_SESSION_NAME_CHARS])
         with suppress(HoldfastError):
             self._unanswered_prompt = await self._find_unanswered_prompt() if outcome == "failed" else None
             if outcome == "interrupted" and is_recorded and not session.history.was_interrupted(MAIN):
@@ -430,9 +482,12 @@ class Chat:
         """Stop the turn and return whether there was one; the conversation stays valid."""
         return self._turn is not None and self._turn.cancel()
 
-    async def _answer(self, prompt: str | None) -> TurnOutcome:
+    async def _answer(self, prompt: PreparedPrompt | None) -> TurnOutcome:
         runtime = await self._runtimes.get(self.settings, self.session, self.file_tools)
-        from holdfast.apps.chat.turn import turn_events  # noqa: PLC0415 - loaded by now
+        from holdfast.apps.chat.turn import takes_images, turn_events  # noqa: PLC0415 - loaded by now
+
+        if prompt and prompt.images and (is_embedded(self.model) or not takes_images(runtime.agent)):
+            raise SettingsError("model", f"{bare_model_name(self.model)} takes no images; /model switches to another")
 
         outcome: TurnOutcome = "failed"
         progress = self._progress or TurnProgress()
@@ -445,7 +500,7 @@ class Chat:
                 self.announce_compactions()
                 if isinstance(event, TurnEnded):
                     outcome = event.outcome
-                    self._add_cost(event)
+                    event = self._complete(event)  # noqa: PLW2901 - what only the chat knows
                 self.screen.show(event)
         return outcome
 
@@ -454,43 +509,82 @@ class Chat:
         if task is not None:
             task.uncancel()
         self.notify("Interrupted by user.", "warning")
-        self.screen.show(TurnEnded("interrupted"))
+        self.screen.show(self._complete(TurnEnded("interrupted")))
         return "interrupted"
 
     def _show_failed(self, error: Exception) -> TurnOutcome:
         failure = describe_failure(error, self.model)
         self.notify(f"{failure}\nNothing is lost{self.failure_hint(self)}.", "error")
-        self.screen.show(TurnEnded("failed"))
+        self.screen.show(self._complete(TurnEnded("failed")))
         return "failed"
 
-    def _add_cost(self, ended: TurnEnded) -> None:
+    def _complete(self, ended: TurnEnded) -> TurnEnded:
+        """Return the end of a turn with its session, its whole text and its cost."""
+        text = self._progress.text if self._progress is not None else ""
+        return replace(ended, session=self.session.id, text=text, cost=self._add_cost(ended))
+
+    def _add_cost(self, ended: TurnEnded) -> float | None:
+        """Add what a turn costs to the sum, and return it; None if the prices are unknown."""
         known = configured_model(self.settings)
         if known is None or not known.input_price:
-            return
+            return None
         read = known.input_price if known.cache_read_price is None else known.cache_read_price
         fresh = ended.input_tokens - ended.cached_tokens
         paid = fresh * known.input_price + ended.cached_tokens * read + ended.output_tokens * (known.output_price or 0)
         self._spent_dollars += paid / 1_000_000
+        return paid / 1_000_000
 
-    async def _prepare_prompt(self, typed: str) -> str:
-        """Return the prompt to send; empty if nothing should be sent."""
+    async def _prepare_prompt(self, typed: str) -> PreparedPrompt | None:
+        """Return the prompt to send, with the files that it names; None if nothing should be sent."""
         cleaned = clean_prompt(typed)
         if cleaned.problem:
             self.notify(cleaned.problem, "error")
+            return None
         if cleaned.note:
             self.notify(cleaned.note, "warning")
-        if not cleaned.text or not is_too_large(cleaned.text, self.budget.tokens, counter_for(self.model)):
-            return cleaned.text
-        size = f"{len(cleaned.text):,} characters are too much for a budget of {self.budget.tokens:,} tokens"
-        if await self.screen.ask_consent(f"{size}. Attach them as a file that the model reads piece by piece?") == "no":
-            self.notify("not sent", "warning")
-            return ""
-        known = {*self.session.history.session_state.attachments, *self.file_tools.attachments}
-        name = new_attachment_name(known)
-        await self.session.attach(name, cleaned.text, format=CHAT_SESSION_FORMAT)
-        self.file_tools.attachments[name] = cleaned.text
-        self._runtimes.invalidate()
-        return attachment_text(name, cleaned.text)
+        text = cleaned.text
+        if is_too_large(text, self.budget.tokens, counter_for(self.model)):
+            size = f"{len(text):,} characters are too much for a budget of {self.budget.tokens:,} tokens"
+            question = f"{size}. Attach them as a file that the model reads piece by piece?"
+            if await self.screen.ask_consent(question) == "no":
+                self.notify("not sent; --attach - attaches standard input", "warning")
+                return None
+            text = await self._attach_text(new_attachment_name(self._attachment_names), text)
+        folder = self.file_tools.root
+        named = await asyncio.to_thread(
+            lambda: [read_attachment(path, folder) for path in mentioned_files(typed, folder)]
+        )
+        attached, self.attached = [*self.attached, *named], []
+        parts = [await self._place_text(one) for one in attached if isinstance(one, AttachedText)]
+        images = tuple(one for one in attached if isinstance(one, AttachedImage))
+        news, self._news = self._news, []
+        return PreparedPrompt("\n\n".join([text, *parts, *news]), images)
+
+    def tell_model(self, text: str) -> None:
+        """Tell the model something with the next prompt."""
+        self._news.append(f"[{text}]")
+
+    @property
+    def _attachment_names(self) -> set[str]:
+        return {*self.session.history.session_state.attachments, *self.file_tools.attachments}
+
+    async def _place_text(self, attached: AttachedText) -> str:
+        """Return a text file as part of the prompt, or, if it is long, the text that refers to it."""
+        limit = int(MAX_INLINE_SHARE * self.budget.tokens)
+        if not is_too_large(attached.text, 2 * limit, counter_for(self.model)):
+            return render_text(attached)
+        name = attached.name
+        while name in self._attachment_names and self.file_tools.attachments.get(name) != attached.text:
+            name = f"new-{name}"
+        return await self._attach_text(name, attached.text)
+
+    async def _attach_text(self, name: str, text: str) -> str:
+        """Add a text to the conversation, and return what the prompt holds instead of it."""
+        if self.file_tools.attachments.get(name) != text:
+            await self.session.attach(name, text, format=CHAT_SESSION_FORMAT)
+            self.file_tools.attachments[name] = text
+            self._runtimes.invalidate()
+        return attachment_text(name, text)
 
     async def _approve_summary(self, draft: SummaryDraft) -> bool | str:
         """Show which facts a summary loses, and let the user edit, accept or reject it."""

@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncIterator
 
 from holdfast.apps.chat.chat import Chat
-from holdfast.apps.chat.commands import agents, compact, config, context, memory, recall, sessions
+from holdfast.apps.chat.commands import agents, compact, config, context, memory, recall, sessions, work
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry
 from holdfast.apps.chat.events import CommandReply, CommandTable, TurnOutcome, unexpected_error_notice
 from holdfast.errors import HoldfastError
@@ -19,10 +19,17 @@ SLASH_COMMANDS = SlashCommandRegistry(
     memory.MEMORY_COMMANDS,
     recall.RECALL_COMMANDS,
     sessions.SESSION_COMMANDS,
+    work.WORK_COMMANDS,
 )
+LEAVING_WORDS = frozenset({"exit", "quit"})
 
 
-@SLASH_COMMANDS.register("[COMMAND]", aliases=["?"], completes=lambda _: [command.name for command in SLASH_COMMANDS])
+@SLASH_COMMANDS.register(
+    "[COMMAND]",
+    aliases=["?"],
+    completes=lambda _: [command.name for command in SLASH_COMMANDS],
+    is_immediate=True,
+)
 async def help_(chat: Chat, name: str) -> None:
     """List the commands, or explain one."""
     if name:
@@ -50,7 +57,10 @@ async def run_slash_command(chat: Chat, line: str) -> bool:
 
 
 async def submit_line(chat: Chat, line: str) -> TurnOutcome:
-    """Run one line: a command if its first word is a slash and a name, else a prompt."""
+    """Run one line: a command if its first word is a slash and a name, else a prompt; `exit` and `quit` leave."""
+    if line.strip().lower() in LEAVING_WORDS:
+        chat.is_over = True
+        return "done"
     if is_command(line):
         return "done" if await run_slash_command(chat, line) else "failed"
     return await chat.take_turn(line)
@@ -60,6 +70,18 @@ def is_command(line: str) -> bool:
     """Return whether a line is a command; a line that begins with a path is not."""
     first = line.split(maxsplit=1)[0] if line.strip() else ""
     return first.startswith("/") and "/" not in first[1:]
+
+
+def is_immediate(line: str) -> bool:
+    """Return whether a line is a command that need not wait for the running answer."""
+    if not is_command(line):
+        return False
+    name, _, arguments = line.strip().removeprefix("/").partition(" ")
+    try:
+        command = SLASH_COMMANDS.find(name.lower())
+    except HoldfastError:
+        return False
+    return command.is_immediate and arguments.strip() != "clear"
 
 
 async def answer_stdin(chat: Chat, prompt: str | None = None) -> TurnOutcome:

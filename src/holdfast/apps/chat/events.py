@@ -47,6 +47,15 @@ class ToolCallFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeProposed:
+    """The model wants to change a file; the question whether it may follows."""
+
+    path: str
+    diff: str
+    """The lines that differ, and some around them, each with a sign."""
+
+
+@dataclass(frozen=True, slots=True)
 class TurnEnded:
     """The turn is over; has its usage as the provider reports it."""
 
@@ -55,6 +64,24 @@ class TurnEnded:
     cached_tokens: int = 0
     output_tokens: int = 0
     requests: int = 0
+    finish_reason: str = ""
+    """Why the model stopped, as its provider says: `stop`, `length`, `content_filter`; empty if that is unknown."""
+    session: str = ""
+    text: str = ""
+    """The whole answer, without the output of tools."""
+    cost: float | None = None
+    """In dollars; None if the prices of the model are unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationOpened:
+    """A conversation is open; a program can continue it by its id."""
+
+    session: str
+    model: str
+    budget: int
+    """The largest request in tokens."""
+    messages: int
 
 
 COMPACTED_TITLE = "Conversation Compacted"
@@ -78,7 +105,7 @@ class ConversationCompacted:
         return cls(before, after, event.span.message_count, event.summary.by_model)
 
     def __str__(self) -> str:
-        return f"{COMPACTED_TITLE}: {self.tokens_before:,} → {self.tokens_after:,} tokens"
+        return f"{COMPACTED_TITLE}: {self.tokens_before:,} → {self.tokens_after:,} tokens; /undo reverts it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +143,9 @@ ChatEvent: TypeAlias = (
     | ThinkingDelta
     | ToolCallStarted
     | ToolCallFinished
+    | ChangeProposed
     | TurnEnded
+    | ConversationOpened
     | ConversationCompacted
     | ChatNotice
     | CommandReply

@@ -179,8 +179,10 @@ class InputLine:
         self._activity, self._below = activity, below
         self.interrupt: Callable[[], bool] = lambda: False
         """Stops the running turn or compaction; returns whether there was one."""
-        self.image_from_clipboard: Callable[[], str] = lambda: ""
-        """Saves the image of the clipboard and returns the word that attaches it; empty if there is none."""
+        self.attach_clipboard: Callable[[], None] = lambda: None
+        """Attaches the image of the clipboard to the next prompt."""
+        self.image_word: Callable[[str], str | None] = lambda _: None
+        """Returns the word that attaches an image, if a pasted text is the path of one."""
         self.pastes = PastedTexts()
         self._question: _Question | None = None
         self._question_lock = asyncio.Lock()
@@ -372,10 +374,11 @@ class InputLine:
 
     def _paste(self, event: KeyPressEvent) -> None:
         """Insert pasted text; a long one as a short mark, because the line could not show it."""
-        event.current_buffer.insert_text(self.pastes.shorten(event.data.replace("\r\n", "\n").replace("\r", "\n")))
+        text = event.data.replace("\r\n", "\n").replace("\r", "\n")
+        event.current_buffer.insert_text(self.image_word(text) or self.pastes.shorten(text))
 
-    def _paste_image(self, event: KeyPressEvent) -> None:
-        event.current_buffer.insert_text(self.image_from_clipboard())
+    def _paste_image(self, _: KeyPressEvent) -> None:
+        self.attach_clipboard()
 
     def _close_menu(self, _: KeyPressEvent) -> None:
         self._buffer.cancel_completion()

@@ -11,8 +11,9 @@ from typing import TypeAlias
 
 from prompt_toolkit.patch_stdout import patch_stdout
 
+from holdfast.apps.chat.attachments import AttachedImage, clipboard_image, pasted_image_path
 from holdfast.apps.chat.chat import Chat
-from holdfast.apps.chat.dispatch import submit_line
+from holdfast.apps.chat.dispatch import is_immediate, submit_line
 from holdfast.apps.chat.events import unexpected_error_notice
 from holdfast.apps.chat.terminal_screen import TerminalScreen
 from holdfast.errors import HoldfastError
@@ -52,16 +53,42 @@ class _ChatLoop:
         self._greeting = greeting
         self._terminal = terminal
         self._queue: deque[str] = deque()
+        self._beside: set[asyncio.Task[None]] = set()
+        """Commands that run beside an answer."""
         self._has_input = asyncio.Event()
         self._is_busy = False
         terminal.chat = chat
         terminal.input_line.interrupt = self._interrupt
+        terminal.input_line.attach_clipboard = lambda: self._run_beside(self._attach_clipboard())
+        terminal.input_line.image_word = self._image_word
 
     def enqueue(self, line: str) -> None:
-        """Queue a line."""
+        """Queue a line; a command that only looks runs at once."""
+        if self._is_busy and is_immediate(line):
+            self._terminal.show_prompt(line)
+            self._run_beside(submit_line(self._chat, line))
+            return
         self._queue.append(line)
         self._update_queue_length()
         self._has_input.set()
+
+    def _run_beside(self, action: Awaitable[object]) -> None:
+        beside = asyncio.create_task(self._show_errors(action))
+        self._beside.add(beside)
+        beside.add_done_callback(self._beside.discard)
+
+    async def _attach_clipboard(self) -> None:
+        data = await asyncio.to_thread(clipboard_image)
+        if data is None:
+            self._chat.notify("the clipboard holds no image, or no program here can read it; /attach FILE takes a file")
+            return
+        image = AttachedImage(f"clipboard-{len(self._chat.attached) + 1}.png", data, "image/png")
+        self._chat.attached.append(image)
+        self._chat.notify(f"attached to the next prompt: {image.name}, {len(data):,} bytes")
+
+    def _image_word(self, pasted: str) -> str | None:
+        path = pasted_image_path(pasted, self._chat.file_tools.root)
+        return None if path is None else f'@"{path}" ' if " " in path else f"@{path} "
 
     async def run(self) -> None:
         """Read and answer until the user leaves."""

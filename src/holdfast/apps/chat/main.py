@@ -14,19 +14,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast import __version__
+from holdfast.apps.chat.attachments import AttachedText, read_attachment
 from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.dispatch import answer_stdin, submit_line
-from holdfast.apps.chat.events import CommandReply, Screen, TurnOutcome
+from holdfast.apps.chat.events import CommandReply, ConversationOpened, Screen, TurnOutcome
 from holdfast.apps.chat.plain_screen import JsonScreen, PlainScreen
+from holdfast.apps.settings.models import available_providers
 from holdfast.apps.settings.settings import Settings
 from holdfast.core.planning.summary.board_prompt import CONSOLIDATION_AGENT
 from holdfast.errors import HoldfastError, SettingsError
+from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
+from holdfast.models.base import is_embedded
+from holdfast.models.local_servers import find_ollama_models
 from holdfast.stores.memory import MemoryStore
 from holdfast.text import pluralize
 
 if TYPE_CHECKING:
     from holdfast.apps.chat.terminal_screen import TerminalScreen
 
+TOOL_DESCRIPTIONS = {"read": "read files", "edit": "change files", "run": "run commands"}
 MIN_CONSOLIDATED_MESSAGES = 4
 """A shorter conversation is not consolidated."""
 EXIT_SECONDS = 60
@@ -52,6 +58,7 @@ async def consolidate_on_exit(chat: Chat) -> None:
         chat.notify(f"{CONSOLIDATION_AGENT}: {pluralize(len(done.proposals), 'change')} to the board; /board shows it")
 
 
+STANDARD_INPUT = "-"
 EXIT_CODES: dict[TurnOutcome, int] = {"done": 0, "cut": 1, "failed": 1, "interrupted": 130}
 RESUMING_RESTORE = "recent_text"
 """A policy that restores in this way continues the newest conversation by default."""
@@ -69,6 +76,8 @@ class ChatOptions:
     """The conversation to continue, by the beginning of its id."""
     is_resumed: bool = False
     """Continue the newest conversation."""
+    attached: tuple[str, ...] = ()
+    """The files to attach to the first prompt; `-` is standard input."""
 
 
 async def run_chat(settings: Settings, options: ChatOptions) -> int:
@@ -106,7 +115,7 @@ def program_name() -> str:
 async def _answer_input(chat: Chat, options: ChatOptions) -> TurnOutcome:
     if not options.is_once:
         return await answer_stdin(chat, options.prompt)
-    piped = "" if sys.stdin.isatty() else sys.stdin.read().strip()
+    piped = "" if sys.stdin.isatty() or STANDARD_INPUT in options.attached else sys.stdin.read().strip()
     prompt = "\n\n".join(text for text in (options.prompt or "", piped) if text)
     if not prompt:
         raise SettingsError("prompt", 'is empty; give one: echo "question" | holdfast chat -p')
@@ -130,12 +139,41 @@ async def _run_in_terminal(settings: Settings, options: ChatOptions) -> int:
     return 0
 
 
+def describe_models(chat: Chat) -> str:
+    """Return what the embedded model can do, and which other models there are; empty if the user chose a model."""
+    if not is_embedded(chat.model):
+        return ""
+    ours = ""
+    if chat.model == EMBEDDED:
+        ours = "This model of 135 million parameters only shows how the program works: it writes plainly, knows little,"
+        ours += " gets facts wrong and uses no tools. "
+    if providers := available_providers(os.environ):
+        others = f"There are keys for {', '.join(providers)}: /model {providers[0]}: and Tab lists models"
+    elif chat.local_models:
+        others = f"Ollama runs on this machine: /model {chat.local_models[0]} switches"
+    else:
+        others = "For others set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY before you start, or start Ollama"
+    return f"{ours}{others}."
+
+
+def describe_tools(chat: Chat) -> str:
+    """Return what the model may do in the folder, as the beginning of a sentence; empty if it has no tools."""
+    tools = () if is_embedded(chat.model) else chat.settings.tools
+    may = [text for name, text in TOOL_DESCRIPTIONS.items() if name in tools]
+    return f"It may {', '.join(may)} here, and asks before it changes anything; " if may else ""
+
+
 async def _show_greeting(chat: Chat, terminal: "TerminalScreen") -> None:
-    """Show the model, the conversation and its last exchange, and where to find help."""
+    """Show the model, the conversation and its last exchange, what else there is, and where to find help."""
     count = len(chat.session)
     where = f"{chat.session.id}, {count:,} messages so far" if count else "a new conversation"
-    first = f"holdfast {__version__} · {chat.status.model} · {where}"
-    chat.notify(f"{first}\n/help lists the commands, Ctrl-D leaves")
+    chat.local_models = await asyncio.to_thread(find_ollama_models)
+    lines = [
+        f"holdfast {__version__} · {chat.status.model} · {where}",
+        *([] if count else [describe_models(chat)]),
+        f"{describe_tools(chat)}/help lists the commands, Ctrl-D leaves",
+    ]
+    chat.notify("\n".join(line for line in lines if line))
     if count:
         asked, answer = await chat.last_exchange()
         terminal.show_prompt(asked)
@@ -181,6 +219,13 @@ async def _open_chat(settings: Settings, screen: Screen, options: ChatOptions) -
             await chat.open_conversation(is_newest=is_newest and bool(await chat.store.sessions(limit=1)))
         for problem in (*map(str, settings.problems), *settings.notes):
             chat.notify(problem, "warning")
+        for file in options.attached:
+            chat.attached.append(
+                AttachedText("stdin.txt", sys.stdin.read())
+                if file == STANDARD_INPUT
+                else read_attachment(file, chat.file_tools.root)
+            )
+        screen.show(ConversationOpened(chat.session.id, chat.model, chat.status.budget, len(chat.session)))
         yield chat
     finally:
         await chat.close()

@@ -79,6 +79,7 @@ def _clean_tokens(tokens: Iterable[Token]) -> None:
         _clean_tokens(token.children or ())
 
 
+DIFF_STYLES = {"+": "green", "-": "red", "…": "dim"}
 _STYLE_CODE = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -109,6 +110,11 @@ class MarkdownRenderer:
         _clean_tokens(parsed.parsed)
         return self._render(parsed, width)
 
+    def diff(self, diff: str, width: int) -> str:
+        """Return the lines of a diff, each in the color of its sign."""
+        lines = replace_control_characters(diff).split("\n")
+        return self._render(Text("\n").join(Text(line, DIFF_STYLES.get(line[:1], "")) for line in lines), width)
+
     def table(self, table: CommandTable, width: int) -> str:
         """Return a table."""
         columns = Columns(
@@ -137,7 +143,7 @@ class MarkdownRenderer:
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
 _LIST_LINE = re.compile(r"^\s*([-*+]|\d{1,9}[.)])\s|^\s+\S")
 """A line of a list, or one that is indented and may belong to one."""
-MAX_BLOCK_CHARS = 4_000
+MAX_BLOCK_CHARS = 1_500
 """A longer block is finished in parts: rendering it with each new piece would take ever longer."""
 
 

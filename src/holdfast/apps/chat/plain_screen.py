@@ -11,12 +11,14 @@ from dataclasses import asdict
 from typing import cast
 
 from holdfast.apps.chat.events import (
+    ChangeProposed,
     ChatEvent,
     ChatNotice,
     CommandReply,
     CommandTable,
     Consent,
     ConversationCompacted,
+    ConversationOpened,
     TextDelta,
     ThinkingDelta,
     ToolCallFinished,
@@ -29,6 +31,7 @@ from holdfast.redaction import redact_text
 from holdfast.session.subscription import event_name
 
 MAX_LINE_PREVIEW_CHARS = 160
+MAX_DIFF_LINES_SHOWN, MAX_DIFF_LINE_SHOWN_CHARS = 60, 400
 _CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Control characters, and those that change the direction of text."""
 
@@ -44,12 +47,24 @@ def preview_line(text: str, max_chars: int = MAX_LINE_PREVIEW_CHARS) -> str:
     return line if len(line) <= max_chars else line[: max_chars - 1] + "…"
 
 
+def clip_diff(diff: str) -> str:
+    """Return as many lines of a diff as fit a screen."""
+    lines = diff.split("\n")
+    more = [f"… {len(lines) - MAX_DIFF_LINES_SHOWN:,} more lines"] if len(lines) > MAX_DIFF_LINES_SHOWN else []
+    shown = (replace_control_characters(line[:MAX_DIFF_LINE_SHOWN_CHARS]) for line in lines[:MAX_DIFF_LINES_SHOWN])
+    return "\n".join([*shown, *more])
+
+
 def align_columns(table: CommandTable) -> str:
     """Return a table as aligned text."""
     rows = [table.columns, *table.rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(table.columns))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return replace_control_characters("\n".join([*([table.title] if table.title else []), *lines]))
+
+
+def _describe(event: ChangeProposed | ConversationCompacted) -> str:
+    return f"--- {event}" if isinstance(event, ConversationCompacted) else clip_diff(event.diff)
 
 
 class PlainScreen:
@@ -75,15 +90,15 @@ class PlainScreen:
                 self._write_stderr(f"· {tool} {preview_line(arguments)}")
             case ToolCallFinished(result=result, is_error=is_error):
                 self._write_stderr(f"  {'failed: ' if is_error else ''}{preview_line(result)}")
-            case ConversationCompacted():
-                self._write_stderr(f"--- {event}")
+            case ChangeProposed() | ConversationCompacted():
+                self._write_stderr(_describe(event))
             case ChatNotice(text, level):
                 self._write_stderr(
                     replace_control_characters(text)
                     if level == "info"
                     else f"{level}: {replace_control_characters(text)}"
                 )
-            case ThinkingDelta():
+            case ThinkingDelta() | ConversationOpened():
                 return
 
     def show_busy(self, what: str) -> None:
@@ -124,7 +139,9 @@ CHAT_EVENT_NAMES = {
     ThinkingDelta: "thinking",
     ToolCallStarted: "tool_call",
     ToolCallFinished: "tool_result",
+    ChangeProposed: "change_proposed",
     TurnEnded: "turn_end",
+    ConversationOpened: "session",
     ConversationCompacted: "compacted",
     ChatNotice: "notice",
     CommandReply: "answer",

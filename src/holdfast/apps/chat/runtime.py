@@ -5,22 +5,28 @@ in other threads and processes, so that the user can type meanwhile.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.apps.chat.events import ChatNotice, Consent, Screen
-from holdfast.apps.chat.file_tools import FileTools
+from holdfast.apps.chat.events import ChangeProposed, ChatNotice, Consent, Screen
+from holdfast.apps.chat.tools.editing import EditTools, FileChange
+from holdfast.apps.chat.tools.files import FileTools
+from holdfast.apps.chat.tools.skills import SKILL_FOLDERS, find_skills
 from holdfast.apps.settings.build import budget_from, memory_from, read_system_text
 from holdfast.apps.settings.models import bare_model_name
 from holdfast.apps.settings.settings import Settings
-from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
-from holdfast.models.base import Summarizer
+from holdfast.apps.settings.trust import is_trusted
+from holdfast.models.base import Summarizer, is_embedded
+from holdfast.models.embedded.weights import weights_file
 from holdfast.models.errors import as_model_error
 from holdfast.session.memory.search_tool import MemorySearchTool
 from holdfast.session.session import Session
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
+    from pydantic_ai.toolsets import AbstractToolset
 
     from holdfast.adapters.pydantic_ai import Holdfast
     from holdfast.models.embedded.server import EmbeddedServer
@@ -36,7 +42,8 @@ class Runtime:
 
 async def check_answering_model(settings: Settings) -> None:
     """Raise if the model cannot answer, as far as that can be checked without a call."""
-    if settings.model == EMBEDDED:
+    if is_embedded(settings.model):
+        weights_file(settings.model)
         return
 
     def build() -> None:
@@ -48,6 +55,13 @@ async def check_answering_model(settings: Settings) -> None:
         await asyncio.to_thread(build)
     except Exception as error:
         raise as_model_error(bare_model_name(settings.model), error) from error
+
+
+def skill_folders(settings: Settings) -> list[Path]:
+    """Return where skills are: the project's, if the user trusts it, then the user's own."""
+    project = settings.paths.project_folder
+    of_project = [project / name for name in SKILL_FOLDERS] if is_trusted(project, settings.trust) else []
+    return [*of_project, settings.paths.user_folder / "skills"]
 
 
 class RuntimeCache:
@@ -70,13 +84,13 @@ class RuntimeCache:
         async with self._lock:
             if self._runtime is None:
                 await self._stop_others(settings)
-                server = await self._running_server(settings) if settings.model == EMBEDDED else None
+                server = await self._running_server(settings) if is_embedded(settings.model) else None
                 self._runtime = await asyncio.to_thread(self._build, settings, session, folder, server)
             return self._runtime
 
     def summarizer(self, settings: Settings) -> Summarizer | None:
         """Return a summarizer on the running server if the embedded model both answers and summarizes; else None."""
-        if EMBEDDED not in {settings.summarization_model} & {settings.model}:
+        if not is_embedded(settings.model) or settings.summarization_model != settings.model:
             return None
         from holdfast.models.embedded.server import EmbeddedSummarizer  # noqa: PLC0415 - an extra
 
@@ -90,7 +104,7 @@ class RuntimeCache:
 
     async def _stop_others(self, settings: Settings) -> None:
         """Stop the servers that these settings do not need."""
-        if self._server is not None and (settings.model, settings.n_ctx) != (EMBEDDED, self._server.n_ctx):
+        if self._server is not None and not self._is_for(self._server, settings):
             self._stale_servers.append(self._server)
         while self._stale_servers:
             await self._stale_servers.pop().stop()
@@ -98,11 +112,18 @@ class RuntimeCache:
     def _embedded_server(self, settings: Settings) -> "EmbeddedServer":
         from holdfast.models.embedded.server import EmbeddedServer  # noqa: PLC0415 - as above
 
-        if self._server is None or self._server.n_ctx != settings.n_ctx:
+        if self._server is None or not self._is_for(self._server, settings):
             if self._server is not None:
                 self._stale_servers.append(self._server)
-            self._server = EmbeddedServer(n_ctx=settings.n_ctx, progress=self._show_download)
+            weights = weights_file(settings.model)
+            self._server = EmbeddedServer(weights=weights, n_ctx=settings.n_ctx, progress=self._show_download)
         return self._server
+
+    @staticmethod
+    def _is_for(server: "EmbeddedServer", settings: Settings) -> bool:
+        """Return whether a server runs the model of the settings."""
+        is_same = server.n_ctx == settings.n_ctx and is_embedded(settings.model)
+        return is_same and server.weights == weights_file(settings.model)
 
     async def _running_server(self, settings: Settings) -> "EmbeddedServer":
         server = self._embedded_server(settings)
@@ -128,19 +149,23 @@ class RuntimeCache:
         tools = () if server is not None else settings.tools
         named = () if server is not None else settings.mcp.values()
         servers = [agent.mcp_toolset(one, self._show_warning) for one in named]
-        toolsets = agent.build_toolsets(
-            tools, folder, self._ask_consent, settings.allow, servers, variables=settings.pass_env
-        )
+        edits = EditTools(folder, self._ask_change, is_accepted=settings.accept_edits)
+
+        def build_toolsets(
+            names: Sequence[str], servers: Sequence["AbstractToolset[object]"] = ()
+        ) -> list["AbstractToolset[object]"]:
+            return agent.build_toolsets(
+                names, folder, self._ask_consent, settings.allow, servers, variables=settings.pass_env, edits=edits
+            )
+
+        toolsets = build_toolsets(tools, servers)
+        if "plan" in tools:
+            toolsets.append(agent.plan_toolset(session))
+        if tools and (skills := find_skills(skill_folders(settings))):
+            toolsets.append(agent.skill_toolset(skills, session))
         if settings.agents and server is None:
             toolsets.append(
-                agent.build_delegation_toolset(
-                    settings.agents,
-                    settings.model,
-                    budget_from(settings),
-                    lambda names: agent.build_toolsets(
-                        names, folder, self._ask_consent, settings.allow, variables=settings.pass_env
-                    ),
-                )
+                agent.build_delegation_toolset(settings.agents, settings.model, budget_from(settings), build_toolsets)
             )
         system = agent.build_system_text(read_system_text(settings), folder.root, has_tools=bool(toolsets))
         if tools and (daily := memory_from(settings)) is not None:
@@ -159,3 +184,7 @@ class RuntimeCache:
 
     async def _ask_consent(self, command: str) -> Consent:
         return await self._screen.ask_consent(f"Run: {command}", has_always=True)
+
+    async def _ask_change(self, change: FileChange) -> Consent:
+        self._screen.show(ChangeProposed(change.path, change.diff))
+        return await self._screen.ask_consent(f"{change}; always means every change", has_always=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from holdfast.apps.chat.chat import Activity, Chat, ChatStatus
 from holdfast.apps.chat.dispatch import SLASH_COMMANDS
 from holdfast.apps.chat.events import (
+    ChangeProposed,
     ChatEvent,
     ChatNotice,
     CommandReply,
@@ -27,7 +28,7 @@ from holdfast.apps.chat.events import (
     ToolCallStarted,
 )
 from holdfast.apps.chat.input_line import PROMPT_MARK, InputLine
-from holdfast.apps.chat.plain_screen import preview_line
+from holdfast.apps.chat.plain_screen import clip_diff, preview_line
 from holdfast.session.compaction.compactor import COMPACTING_TEXT
 from holdfast.text import pluralize
 
@@ -89,8 +90,9 @@ MAX_LIVE_LINES = 12
 MIN_FIXED_ROWS = 5
 """The rows of a low window that the unfinished block leaves to the input line and the lines around it."""
 MAX_PROMPT_LINE_CHARS = 2_000
-UPDATE_SECONDS = 0.05
-"""Pieces of an answer that arrive within this time are rendered together."""
+UPDATE_SECONDS, RENDERING_SHARE = 0.05, 0.25
+"""Pieces of an answer that arrive within this time are rendered together; on a slow machine, within a longer time, so
+that rendering takes no larger share of it."""
 CONSENT_ANSWERS: dict[str, Consent] = {"yes": "yes", "always": "always", "no": "no"}
 
 
@@ -108,6 +110,8 @@ class TerminalScreen:
         self._background = background
         self._update: asyncio.TimerHandle | None = None
         """The next rendering of the answer."""
+        self._rendering_seconds = 0.0
+        """How long the last one took."""
         self.input_line = InputLine(
             history=history,
             commands=self._command_completions,
@@ -149,7 +153,8 @@ class TerminalScreen:
                 self._busy = None
                 self._answer.feed(text)
                 if self._update is None:
-                    self._update = asyncio.get_running_loop().call_later(UPDATE_SECONDS, self._show_answer)
+                    delay = max(UPDATE_SECONDS, self._rendering_seconds / RENDERING_SHARE)
+                    self._update = asyncio.get_running_loop().call_later(delay, self._show_answer)
             case CommandReply() | CommandTable():
                 # The output of a command that runs beside an answer does not end the answer's paragraph.
                 self._show(event)
@@ -183,8 +188,12 @@ class TerminalScreen:
         match event:
             case ToolCallStarted(tool=tool, arguments=arguments):
                 self._print(f"⚙ {tool} {preview_line(arguments)}", "cyan")
+            case ToolCallFinished(tool="update_todos", result=result, is_error=False):
+                self._print("\n".join(f"  {line}" for line in result.splitlines()), "dim")
             case ToolCallFinished(result=result, is_error=is_error):
                 self._print(f"  {'✗' if is_error else '✓'} {preview_line(result)}", "red" if is_error else "dim")
+            case ChangeProposed(diff=diff):
+                self.input_line.write_above(self._renderer.diff(clip_diff(diff), self._width))
             case ConversationCompacted():
                 self._print(f"─── {event} ───", "dim")
             case ChatNotice(text, level):
@@ -201,10 +210,11 @@ class TerminalScreen:
 
     def _show_answer(self) -> None:
         """Print what is finished of the answer, and redraw the rest."""
-        self._update = None
+        started, self._update = time.thread_time(), None
         rows = max(1, min(MAX_LIVE_LINES, self.input_line.rows - MIN_FIXED_ROWS))
         if finished := self._answer.take_finished(self._width, rows):
             self.input_line.write_above(finished)
+        self._rendering_seconds = time.thread_time() - started
         self.input_line.refresh()
 
     def _flush(self) -> None:

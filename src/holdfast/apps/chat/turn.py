@@ -11,6 +11,7 @@ from pydantic_ai import Agent, AgentRunResultEvent
 from pydantic_ai.exceptions import UsageLimitExceeded
 from pydantic_ai.messages import (
     AgentStreamEvent,
+    BinaryContent,
     FinishReason,
     FunctionToolCallEvent,
     FunctionToolResultEvent,
@@ -22,9 +23,11 @@ from pydantic_ai.messages import (
     ThinkingPart,
     ThinkingPartDelta,
 )
+from pydantic_ai.models import Model
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.usage import UsageLimits
 
+from holdfast.apps.chat.attachments import PreparedPrompt
 from holdfast.apps.chat.events import (
     ChatEvent,
     ChatNotice,
@@ -34,6 +37,7 @@ from holdfast.apps.chat.events import (
     ToolCallStarted,
     TurnEnded,
 )
+from holdfast.apps.chat.tools.files import ToolRefusal
 from holdfast.core.recall.artifacts import ARTIFACT_REFERENCE
 
 REFERENCE_START = "[artifact:"
@@ -45,6 +49,11 @@ CUT_PROBLEMS: Mapping[FinishReason | None, str] = {
 }
 MAX_HELD_CHARS = 4_000
 """A text that is longer cannot be a reference."""
+
+
+REPETITION_WINDOW_CHARS, REPEATED_PROBE_CHARS, MIN_REPETITIONS = 2_400, 40, 6
+"""An answer is stopped if its last characters are one text, six times or more; a table or a list is not."""
+REPETITION_PROBLEM = "the model began to repeat itself, so the answer was stopped; ask again, or say what you need"
 
 
 class ReferenceFilter:
@@ -75,6 +84,27 @@ class ReferenceFilter:
         return ARTIFACT_REFERENCE.sub("", held)
 
 
+class RepetitionDetector:
+    """Notices that an answer has begun to repeat itself, word for word."""
+
+    def __init__(self) -> None:
+        self._end = ""
+
+    def feed(self, piece: str) -> bool:
+        """Return whether the answer ends with the same text many times in a row."""
+        self._end = (self._end + piece)[-REPETITION_WINDOW_CHARS:]
+        if len(self._end) < REPETITION_WINDOW_CHARS:
+            return False
+        # If a text consists of repetitions, its last words are in it again, one repetition before its end.
+        last = self._end[-REPEATED_PROBE_CHARS:]
+        before = self._end.rfind(last, 0, -1)
+        period = len(self._end) - REPEATED_PROBE_CHARS - before
+        if before < 0 or not last.strip() or period * MIN_REPETITIONS > REPETITION_WINDOW_CHARS:
+            return False
+        repeated = self._end[-period * MIN_REPETITIONS :]
+        return repeated == repeated[:period] * MIN_REPETITIONS and any(map(str.isalpha, repeated[:period]))
+
+
 def _find_start(text: str) -> int | None:
     """Return where a possible reference begins."""
     at = text.find("[")
@@ -90,17 +120,24 @@ def _partial_start_chars(text: str) -> int:
 
 
 async def turn_events(
-    agent: Agent[object, str], prompt: str | None, max_steps: int | None
+    agent: Agent[object, str], prompt: PreparedPrompt | None, max_steps: int | None
 ) -> AsyncGenerator[ChatEvent]:
     """Yield what happens while the agent answers."""
+    images = [BinaryContent(image.data, media_type=image.media_type) for image in (prompt.images if prompt else ())]
+    said = [prompt.text, *images] if prompt and images else prompt.text if prompt else None
     # One more step for the closing answer, and one in case the model calls a tool in it nevertheless.
     limits = UsageLimits(request_limit=None if max_steps is None else max_steps + 2)
-    references = ReferenceFilter()
+    references, repetition = ReferenceFilter(), RepetitionDetector()
     try:
-        async with agent.run_stream_events(prompt, usage_limits=limits) as events:
+        async with agent.run_stream_events(said, usage_limits=limits) as events:
             async for event in events:
                 chat_event = _to_chat_event(event)
                 if isinstance(chat_event, TextDelta):
+                    if repetition.feed(chat_event.text):
+                        yield TextDelta(chat_event.text)
+                        yield ChatNotice(REPETITION_PROBLEM, "warning")
+                        yield TurnEnded("cut")
+                        return
                     text = references.feed(chat_event.text)
                     chat_event = TextDelta(text) if text else None
                 elif chat_event is not None and (rest := references.flush()):
@@ -115,6 +152,11 @@ async def turn_events(
     except UsageLimitExceeded:
         yield ChatNotice(f"stopped after {max_steps} steps without a final answer; say “go on” to continue", "warning")
         yield TurnEnded("failed")
+
+
+def takes_images(agent: Agent[object, str]) -> bool:
+    """Return whether the model of an agent takes images, as far as pydantic-ai knows it."""
+    return not isinstance(agent.model, Model) or agent.model.profile.get("supports_image_input", True)
 
 
 def cut_problem(response: ModelResponse, *, reports_finish: bool) -> str:
@@ -141,11 +183,13 @@ def _to_chat_event(event: AgentStreamEvent | AgentRunResultEvent[str]) -> ChatEv
         case FunctionToolCallEvent(part=call):
             return ToolCallStarted(call.tool_call_id, call.tool_name, _as_text(call.args))
         case FunctionToolResultEvent(part=result):
-            is_error = result.outcome != "success"
+            is_error = result.outcome != "success" or isinstance(result.content, ToolRefusal)
             return ToolCallFinished(result.tool_call_id, result.tool_name, _as_text(result.content), is_error=is_error)
         case AgentRunResultEvent():
             used = event.result.usage
-            return TurnEnded("done", used.input_tokens, used.cache_read_tokens, used.output_tokens, used.requests)
+            reason = event.result.response.finish_reason or ""
+            read, cached, written = used.input_tokens, used.cache_read_tokens, used.output_tokens
+            return TurnEnded("done", read, cached, written, used.requests, reason)
         case _:
             return None
 

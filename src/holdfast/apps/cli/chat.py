@@ -4,6 +4,7 @@ import argparse
 import os
 
 from holdfast.apps.cli.config import settings_for
+from holdfast.errors import SettingsError
 from holdfast.stores.base import Store
 
 RESUME_NEWEST = ""
@@ -28,7 +29,10 @@ async def run_chat_command(args: argparse.Namespace, store: Store) -> int:
         is_json=args.json,
         session=args.resume or None,
         is_resumed=args.resume == RESUME_NEWEST,
+        attached=tuple(args.attach),
     )
+    if args.base_url:
+        args.model = endpoint_model(args.base_url, args.model, args.key_env)
     settings = settings_for(args, is_tolerant=True)
     for problem in settings.problems:
         # The chat reports an error in a file and starts; an error in a flag or a variable ends the program.
@@ -37,20 +41,51 @@ async def run_chat_command(args: argparse.Namespace, store: Store) -> int:
     return await run_chat(settings, options)
 
 
+def endpoint_model(base_url: str, model: str | None, key_variable: str | None) -> str:
+    """Return the name of a model at an endpoint, and give the endpoint its key."""
+    from holdfast.models.local_servers import list_served_models  # noqa: PLC0415 - for this option only
+    from holdfast.models.open import ModelEndpoint  # noqa: PLC0415 - as above
+
+    if not base_url.startswith(("http://", "https://")) or "#" in base_url:
+        raise SettingsError("--base-url", f"{base_url!r:.200} is not an address; it begins with http:// or https://")
+    endpoint = ModelEndpoint(base_url.rstrip("/"), model or "")
+    if key_variable:
+        key = os.environ.get(key_variable)
+        if not key:
+            raise SettingsError("--key-env", f"the variable {key_variable} is not set")
+        os.environ[endpoint.key_variable] = key
+    if model:
+        return f"{endpoint.url}#{model}"
+    try:
+        names = list_served_models(endpoint.url, endpoint.api_key)
+    except OSError as error:
+        problem = f"{endpoint.url} does not list its models ({error}); name one with --model"
+        raise SettingsError("--base-url", problem) from None
+    if len(names) != 1:
+        raise SettingsError("--model", f"which of its models? {', '.join(names[:20]) or 'it lists none'}")
+    return f"{endpoint.url}#{names[0]}"
+
+
 def add_chat_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `holdfast chat`."""
     parser.add_argument("prompt", nargs="*", metavar="PROMPT", help="the first message (default: wait for input)")
     once = "answer once and exit; standard input is added to the prompt"
     parser.add_argument("-p", "--print", action="store_true", help=once)
-    resume = "continue the session with this id, or the newest one (default: start a new session)"
+    resume = "continue a session by its id, its title or its words, or the newest one (default: start a new session)"
     parser.add_argument("--resume", nargs="?", const=RESUME_NEWEST, metavar="ID", help=resume)
-    model = "the model that answers: embedded, openai:gpt-5, http://…/v1#name, … (default: the setting `model`)"
+    model = "the model that answers: embedded, openai:gpt-5, ollama:qwen3, … (default: the setting `model`)"
     parser.add_argument("--model", metavar="NAME", help=model)
+    url = "an OpenAI-compatible endpoint, http://…/v1; --model names one of its models (default: its only one)"
+    parser.add_argument("--base-url", metavar="URL", help=url)
+    key = "the environment variable with the key of that endpoint (default: one that is named after its host)"
+    parser.add_argument("--key-env", metavar="VARIABLE", help=key)
     preset = "default, co-cli, inkeep, copilot or cowagent (default: the setting `preset`)"
     parser.add_argument("--preset", metavar="NAME", help=preset)
     system = "a file with the system text (default: the setting `system`)"
     parser.add_argument("--system", metavar="FILE", help=system)
-    tools = "the tools of the model: read, run, or none (default: the setting `tools`, else read)"
+    attach = "attach a file to the first prompt; - is standard input (may be repeated)"
+    parser.add_argument("--attach", metavar="FILE", action="append", default=[], help=attach)
+    tools = "the tools of the model: read, edit, run, plan, or none (default: the setting `tools`, else all)"
     parser.add_argument("--tools", metavar="LIST", help=tools)
     budget = "the largest request in tokens (default: what the model accepts)"
     parser.add_argument("--budget", metavar="TOKENS", help=budget)

@@ -35,11 +35,11 @@ from holdfast.apps.settings.paths import display_path
 from holdfast.apps.settings.settings import Settings
 from holdfast.counters.models import describe_unknown_model
 from holdfast.distribution import DISTRIBUTION_NAME, install_command
-from holdfast.errors import HoldfastError, redact_text
+from holdfast.errors import HoldfastError, SettingsError, redact_text
 from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
-from holdfast.models.base import SummaryPrompt
+from holdfast.models.base import SummaryPrompt, is_embedded
 from holdfast.models.embedded.server import EmbeddedSummarizer
-from holdfast.models.embedded.weights import SMOLLM2, cache_folder, cached_weights
+from holdfast.models.embedded.weights import SMOLLM2, cache_folder, cached_weights, weights_file
 from holdfast.models.open import open_summarizer
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
@@ -139,8 +139,8 @@ def _check_settings(settings: Settings) -> Iterator[DoctorFinding]:
 def _check_model(settings: Settings) -> Iterator[DoctorFinding]:
     """Yield whether the model can be called, as far as that can be checked without a call."""
     model = settings.model
-    if model == EMBEDDED:
-        yield from _check_embedded()
+    if is_embedded(model):
+        yield from _check_embedded() if model == EMBEDDED else _check_weights_file(model)
     elif model.startswith(("http://", "https://")):
         yield from _check_package(model, "httpx", "http")
     else:
@@ -151,6 +151,14 @@ def _check_model(settings: Settings) -> Iterator[DoctorFinding]:
     if model == EMBEDDED and (providers := available_providers(os.environ)):
         said = f"there are keys for {', '.join(providers)}, which are not used"
         yield DoctorFinding("ok", "model", said, f"to use one: holdfast config model {providers[0]}:NAME")
+
+
+def _check_weights_file(model: str) -> Iterator[DoctorFinding]:
+    """Yield whether the file of a local model is one."""
+    try:
+        yield DoctorFinding("ok", "model", f"{weights_file(model)} is a GGUF file")
+    except SettingsError as error:
+        yield DoctorFinding("fail", "model", error.problem, "check the path in the setting `model`")
 
 
 def _check_named_model(settings: Settings) -> Iterator[DoctorFinding]:
@@ -294,7 +302,7 @@ def _check_clock() -> Iterator[DoctorFinding]:
 
 
 def _check_disk(settings: Settings) -> Iterator[DoctorFinding]:
-    folders = [settings.paths.data_folder, *([cache_folder()] if settings.model == EMBEDDED else [])]
+    folders = [settings.paths.data_folder, *([cache_folder()] if is_embedded(settings.model) else [])]
     disks = {folder.stat().st_dev: folder for folder in map(_existing_folder, reversed(folders))}
     for folder in disks.values():
         free = shutil.disk_usage(folder).free

@@ -16,8 +16,8 @@ from holdfast.core.planning.situation import Budget, Situation
 from holdfast.counters.models import budget_for, prices_of
 from holdfast.counters.vocabularies import model_family
 from holdfast.errors import SettingsError, StoreUnavailableError
-from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
-from holdfast.models.base import Summarizer
+from holdfast.models.base import Summarizer, is_embedded
+from holdfast.models.local_servers import OLLAMA_PREFIX
 from holdfast.session.compaction.checkpoints import Checkpoints
 from holdfast.session.compaction.compactor import Approval, CompactionOptions
 from holdfast.session.log.event_log import Clock, now_ms
@@ -64,7 +64,7 @@ def budget_from(settings: Settings, model: str | None = None) -> Budget | None:
     most = held or budget_for(bare_model_name(name))
     if tokens is not None:
         # The user's limit decides, except that the embedded model cannot exceed the window it was started with.
-        most = Budget(min(tokens, most.tokens) if name == EMBEDDED else tokens)
+        most = Budget(min(tokens, most.tokens) if is_embedded(name) else tokens)
     return replace(most, turns=turns, messages=messages)
 
 
@@ -83,7 +83,9 @@ def _request_limit(settings: Settings, name: str) -> int | None:
 def _configured_budget(settings: Settings, name: str) -> Budget | None:
     """Return the budget of the embedded model, or of a model with overrides in the settings; else None."""
     known = configured_model(settings, name)
-    is_described = name == EMBEDDED or {name, bare_model_name(name)} & {*settings.models}
+    is_described = (
+        is_embedded(name) or name.startswith(OLLAMA_PREFIX) or {name, bare_model_name(name)} & {*settings.models}
+    )
     if known is None or not is_described:
         return None
     return Budget.resolve(provider_window=known.max_input_tokens, max_output=known.max_output_tokens)
@@ -166,7 +168,7 @@ def compaction_from(
 
     The embedded model is no summarizer by default: its summaries are worse than a digest.
     """
-    main = callbacks.primary or (None if settings.model == EMBEDDED else settings.model)
+    main = callbacks.primary or (None if is_embedded(settings.model) else settings.model)
     cheap = settings.summarization_model
     folder = checkpoints_folder(settings, session_id)
     known = configured_model(settings)

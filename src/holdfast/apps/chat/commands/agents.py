@@ -7,7 +7,7 @@ from holdfast.apps.chat.commands.registry import SlashCommandRegistry, parse_who
 from holdfast.apps.chat.events import CommandReply, CommandTable
 from holdfast.core.history.scopes import DelegationRecord
 from holdfast.errors import SettingsError
-from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
+from holdfast.models.base import is_embedded
 
 AGENT_COMMANDS = SlashCommandRegistry()
 MAX_TASK_CHARS = 60
@@ -33,7 +33,7 @@ async def agents(chat: Chat, number: str) -> None:
         chat.screen.show(CommandTable(("AGENT", "MODEL", "WHAT FOR"), known))
     if found:
         chat.screen.show(CommandTable(("N", "AGENT", "STATE", "TASK", "SAW"), list(_delegation_rows(found))))
-    if chat.model == EMBEDDED:
+    if is_embedded(chat.model):
         chat.notify("the embedded model has no tools and cannot delegate; /model NAME chooses another")
     elif not known and not found:
         chat.notify("there are no agents; define them in the settings, as [agents.NAME]")

@@ -1,17 +1,30 @@
-"""Commands that change settings: /config, /model and /preset."""
+"""Commands that change settings: /config, /model, /policy and /preset."""
+
+import os
 
 from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry
 from holdfast.apps.chat.events import CommandTable
 from holdfast.apps.chat.runtime import check_answering_model
 from holdfast.apps.settings.build import request_budget
-from holdfast.apps.settings.models import bare_model_name, configured_model
+from holdfast.apps.settings.models import available_providers, bare_model_name, configured_model
 from holdfast.apps.settings.save import save_setting
 from holdfast.apps.settings.schema import setting_name, setting_names
 from holdfast.core.planning.policy import PRESETS
+from holdfast.counters.models import known_models
 from holdfast.errors import SettingsError
+from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
 
 CONFIG_COMMANDS = SlashCommandRegistry()
+MODEL_NAME_PREFIXES = {
+    "anthropic": ("claude-",),
+    "openai": ("gpt-", "o1", "o3", "o4"),
+    "google": ("gemini-",),
+    "mistral": ("mistral-", "codestral", "ministral"),
+    "deepseek": ("deepseek-",),
+    "xai": ("grok-",),
+}
+"""How the names of a provider's models begin in the table of models."""
 SAVE_FLAG = "--save"
 
 
@@ -38,7 +51,19 @@ async def config(chat: Chat, arguments: str) -> None:
         chat.notify(note, "warning")
 
 
-@CONFIG_COMMANDS.register("[NAME]")
+def known_model_names(chat: Chat) -> list[str]:
+    """Return the models that can be used now: local ones, and those of the table whose provider has a key."""
+    table = known_models()
+    named = [
+        f"{provider}:{name}"
+        for provider in available_providers(os.environ)
+        for name in table
+        if name.startswith(MODEL_NAME_PREFIXES.get(provider, ("\0",))) and "/" not in name
+    ]
+    return list(dict.fromkeys([chat.model, EMBEDDED, *chat.local_models, *named]))
+
+
+@CONFIG_COMMANDS.register("[NAME]", completes=known_model_names)
 async def model(chat: Chat, name: str) -> None:
     """Show the model, or switch to another; if its window is too small, the conversation is compacted first."""
     if not name:
@@ -59,6 +84,20 @@ async def model(chat: Chat, name: str) -> None:
     await chat.apply_settings(settings)
     chat.notify(f"switched to {name}")
     chat.warn_about_window()
+
+
+@CONFIG_COMMANDS.register("[NAME | FILE]", completes=lambda _: list(PRESETS))
+async def policy(chat: Chat, name: str) -> None:
+    """Show the rules that keep the conversation short, or switch: to a preset, or to a file with your own rules."""
+    if not name:
+        own = f", changed by {chat.settings.policy}" if chat.settings.policy is not None else ""
+        chat.notify(f"{chat.session.policy.name}{own}; there are: {', '.join(PRESETS)}, or a file of your own")
+        return
+    if name in PRESETS:
+        await chat.apply_settings(chat.settings.with_change("policy", "").with_change("preset", name))
+    else:
+        await chat.apply_settings(chat.settings.with_change("policy", name))
+    chat.notify(f"switched to the policy {name}")
 
 
 @CONFIG_COMMANDS.register("[NAME]", completes=lambda _: list(PRESETS))

@@ -23,6 +23,9 @@ from holdfast.text import pluralize
 
 CONTEXT_COMMANDS = SlashCommandRegistry()
 MAX_COMPLETED_PROMPTS = 20
+BAR_CHARS = 36
+PART_MARKS = {"system": "S", "tools": "T", "pins": "P", "ledger": "L", "summary": "▒", "turns": "█", "free": "·"}
+"""The parts of the context, and how a bar shows them."""
 
 
 def prompts_in_context(chat: Chat) -> list[int]:
@@ -84,7 +87,7 @@ async def clear(chat: Chat, _: str) -> None:
     chat.notify("the context is empty; /undo restores it")
 
 
-@CONTEXT_COMMANDS.register()
+@CONTEXT_COMMANDS.register(is_immediate=True)
 async def history(chat: Chat, _: str) -> None:
     """Show how long the conversation is: turns and messages."""
     visible = [entry.message for entry in await chat.session.visible_messages()]
@@ -98,7 +101,7 @@ async def history(chat: Chat, _: str) -> None:
     chat.notify(f"{in_view}; {len(chat.session):,} are in the log")
 
 
-@CONTEXT_COMMANDS.register("[clear]", aliases=["ctx"], completes=lambda _: ("clear",))
+@CONTEXT_COMMANDS.register("[clear]", aliases=["ctx"], completes=lambda _: ("clear",), is_immediate=True)
 async def context(chat: Chat, what: str) -> None:
     """Show what fills the window, what could be freed, when the next compaction is due, and what it will cost.
 
@@ -110,7 +113,8 @@ async def context(chat: Chat, what: str) -> None:
     if what:
         raise SettingsError("/context", f"takes nothing or `clear`, not {what!r}")
     contents = await chat.session.context_breakdown(budget=budget_from(chat.settings))
-    chat.screen.show(CommandTable(("PART", "TOKENS", "SHARE"), list(_part_rows(contents)), title=chat.model))
+    title = f"{chat.model}\n{_bar(contents)}"
+    chat.screen.show(CommandTable(("", "PART", "TOKENS", "SHARE"), list(_part_rows(contents)), title=title))
     facts = _context_facts(chat, contents, await _describe_freeable(chat))
     chat.screen.show(CommandReply("\n".join(f"- {fact}" for fact in facts)))
 
@@ -148,11 +152,18 @@ async def _describe_freeable(chat: Chat) -> str:
 
 
 def _part_rows(contents: ContextReport) -> Iterable[tuple[str, ...]]:
-    parts = ("system", "tools", "pins", "ledger", "summary", "turns", "free")
-    for name in parts:
+    for name, mark in PART_MARKS.items():
         tokens: int = getattr(contents, name)
         if tokens or name == "free":
-            yield name, f"{tokens:,}", f"{tokens / contents.budget:.0%}"
+            yield mark, name, f"{tokens:,}", f"{tokens / contents.budget:.0%}"
+
+
+def _bar(contents: ContextReport) -> str:
+    """Return the context as a bar of its parts; each part that is not empty has at least one mark."""
+    sizes: dict[str, int] = {name: getattr(contents, name) for name in PART_MARKS if name != "free"}
+    whole = max(contents.budget, contents.total, 1)
+    marks = "".join(PART_MARKS[name] * max(1, round(BAR_CHARS * size / whole)) for name, size in sizes.items() if size)
+    return marks[:BAR_CHARS].ljust(BAR_CHARS, PART_MARKS["free"])
 
 
 def _describe_turns_left(turns: int | None) -> str:

@@ -16,7 +16,7 @@ MIN_MATCH_SHARE = 0.35
 """Weaker matches are omitted, because they would hide the better ones."""
 
 
-@RECALL_COMMANDS.register("QUERY")
+@RECALL_COMMANDS.register("QUERY", is_immediate=True)
 async def recall(chat: Chat, query: str) -> None:
     """Search all messages of this conversation, compacted or not; QUERY is words, or references such as #12-#20."""
     if not query:
@@ -38,7 +38,7 @@ async def recall(chat: Chat, query: str) -> None:
     chat.notify(f"{others}/show #N shows a whole message")
 
 
-@RECALL_COMMANDS.register("[diff] REF", completes=lambda _: ("diff ",))
+@RECALL_COMMANDS.register("[diff] REF", completes=lambda _: ("diff ",), is_immediate=True)
 async def show(chat: Chat, ref: str) -> None:
     """Show the original text of a reference: #12, #12-#20, #12.2 (a part), #12:L40-L80 (lines).
 

@@ -31,6 +31,8 @@ class SlashCommand:
     aliases: tuple[str, ...] = ()
     completes: ArgumentCompletions | None = None
     """Completions for its argument."""
+    is_immediate: bool = False
+    """Whether it runs beside an answer, because it only looks, or waits for nothing that the answer changes."""
 
     @property
     def help(self) -> str:
@@ -50,13 +52,18 @@ class SlashCommandRegistry:
         self._commands = {command.name: command for group in groups for command in group}
 
     def register(
-        self, usage: str = "", *, aliases: Sequence[str] = (), completes: ArgumentCompletions | None = None
+        self,
+        usage: str = "",
+        *,
+        aliases: Sequence[str] = (),
+        completes: ArgumentCompletions | None = None,
+        is_immediate: bool = False,
     ) -> Callable[[CommandAction], CommandAction]:
         """Register a function as a command with the name of the function, without a trailing underscore."""
 
         def registered(run: CommandAction) -> CommandAction:
             name = str(getattr(run, "__name__", "")).rstrip("_")
-            self._commands[name] = SlashCommand(name, run, usage, tuple(aliases), completes)
+            self._commands[name] = SlashCommand(name, run, usage, tuple(aliases), completes, is_immediate)
             return run
 
         return registered

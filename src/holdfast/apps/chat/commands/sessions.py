@@ -1,6 +1,6 @@
 """Commands about whole conversations.
 
-/new, /sessions, /session, /resume, /fork, /rewind, /retry, /export and /quit.
+/new, /sessions, /session, /title, /resume, /fork, /rewind, /retry, /export and /quit.
 """
 
 from collections.abc import Iterable, Iterator
@@ -38,28 +38,45 @@ async def new(chat: Chat, _: str) -> None:
     chat.notify(f"a new conversation; /resume {old} returns to the old one")
 
 
-@SESSION_COMMANDS.register("[PREFIX]")
-async def sessions(chat: Chat, prefix: str) -> None:
-    """List saved conversations, most recently changed first."""
-    found = await chat.store.sessions(prefix=prefix, limit=MAX_LISTED_SESSIONS)
+@SESSION_COMMANDS.register("[WORDS]", is_immediate=True)
+async def sessions(chat: Chat, words: str) -> None:
+    """List saved conversations, most recently changed first; with WORDS, those of that id, title or text."""
+    found = await chat.find_sessions(words, MAX_LISTED_SESSIONS)
+    chat.listed_sessions = [info.id for info in found]
     if not found:
-        chat.notify("there are no saved conversations yet")
+        chat.notify(f"no conversation is about {words!r:.60}" if words else "there are no saved conversations yet")
         return
     rows = [
         (
-            "→" if info.id == chat.session.id else "",
+            "→" if info.id == chat.session.id else str(number),
             info.id,
             _render_age(info.updated_ms),
             info.name[:MAX_SNIPPET_CHARS],
         )
-        for info in found
+        for number, info in enumerate(found, start=1)
     ]
-    chat.screen.show(CommandTable(("", "ID", "AGE", "NAME"), rows))
+    chat.screen.show(CommandTable(("N", "ID", "AGE", "NAME"), rows))
+    chat.notify("/resume N continues one of them")
 
 
-@SESSION_COMMANDS.register("[ID]")
+@SESSION_COMMANDS.register("TITLE")
+async def title(chat: Chat, text: str) -> None:
+    """Give this conversation another title; by default it is the beginning of its first prompt."""
+    if not text:
+        raise SettingsError("/title", "takes the new title")
+    await chat.session.rename(text[:MAX_SNIPPET_CHARS])
+    chat.notify(f"this conversation is now called {text[:MAX_SNIPPET_CHARS]!r}")
+
+
+@SESSION_COMMANDS.register("[N | ID | WORDS]", completes=lambda chat: chat.listed_sessions)
 async def resume(chat: Chat, session: str) -> None:
-    """Continue another conversation, by the beginning of its id; without ID, the newest other one."""
+    """Continue another conversation: by its number in /sessions, its id, its title or its words.
+
+    Without an argument, continue the newest other one.
+    """
+    number = parse_whole_number(session)
+    if number is not None and 1 <= number <= len(chat.listed_sessions):
+        session = chat.listed_sessions[number - 1]
     if not session:
         others = [info.id for info in await chat.store.sessions(limit=2) if info.id != chat.session.id]
         if not others:

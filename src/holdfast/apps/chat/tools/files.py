@@ -26,6 +26,19 @@ SKIPPED_FOLDERS = frozenset({".git", ".hg", ".svn", ".venv", "venv", "node_modul
 """Generated folders: listed by name, never searched."""
 
 
+SECRET_FILES = (".env", ".env.*", "*.env", "*.pem", "*.key", "*.p12", "*.pfx", "*.kdbx", "id_rsa*", "id_dsa*",
+                "id_ecdsa*", "id_ed25519*", ".netrc", ".pgpass", ".npmrc", ".pypirc", ".git-credentials",
+                ".htpasswd")  # fmt: skip
+"""Files that usually hold secrets: the model gets them only if the user attaches them."""
+HARMLESS_FILES = ("*.example", "*.sample", "*.template", "*.pub")
+
+
+class ToolRefusal(str):
+    """What a tool says if it did not do what it was asked to do."""
+
+    __slots__ = ()
+
+
 class FileTools:
     """The file tools for one folder."""
 
@@ -45,7 +58,7 @@ class FileTools:
         if isinstance(found, str):
             return found
         if not found.is_dir():
-            return f"{path} is a file; use read_file"
+            return ToolRefusal(f"{path} is a file; use read_file")
         is_deep = "**" in pattern or "/" in pattern
         names = self._list_tree(found, pattern) if is_deep else self._list_folder(found, pattern)
         listed: list[str] = []
@@ -70,15 +83,17 @@ class FileTools:
             if isinstance(found, str):
                 return found
             if found.is_dir():
-                return f"{path} is a folder; use list_files"
+                return ToolRefusal(f"{path} is a folder; use list_files")
+            if may_hold_secrets(found.name):
+                return ToolRefusal(f"{path} may hold secrets; only the user can attach it, with /attach {path}")
             text = _read_text(found)
         if text is None:
-            return f"{path} is not a text file, or larger than {MAX_FILE_BYTES:,} bytes"
+            return ToolRefusal(f"{path} is not a text file, or larger than {MAX_FILE_BYTES:,} bytes")
         every = text.splitlines()
         first, count = max(1, start_line), max(1, min(lines, MAX_READ_LINES))
         chosen = [_shorten_line(line) for line in every[first - 1 : first - 1 + count]]
         if not chosen:
-            return f"{path} has {len(every):,} lines"
+            return ToolRefusal(f"{path} has {len(every):,} lines")
         last = first + len(chosen) - 1
         more = f"\n[lines {first}–{last} of {len(every):,}]" if first > 1 or last < len(every) else ""
         return "\n".join(chosen) + more
@@ -95,7 +110,7 @@ class FileTools:
         if isinstance(found, str):
             return found
         if not text.strip():
-            return "say what to look for"
+            return ToolRefusal("say what to look for")
         hits: list[str] = []
         for file in _files(found) if found.is_dir() else iter([found]):
             if fnmatch.fnmatch(file.name, pattern):
@@ -118,19 +133,29 @@ class FileTools:
         found = (one for one in deep if name.lower() in Path(one).name.lower() and one not in near)
         return [*near, *islice(found, MAX_COMPLETED_FILES)][:MAX_COMPLETED_FILES]
 
-    def _resolve(self, path: str) -> Path | str:
-        """Return a path inside the folder, or a text that says why there is none."""
+    def resolve_inside(self, path: str) -> Path | ToolRefusal:
+        """Return a path inside the folder, whether something is there or not."""
         try:
             found = (self.root / path).resolve()
-            if not found.is_relative_to(self.root):
-                return f"{path} is outside the working folder; only what is inside can be read"
+        except (OSError, ValueError, RuntimeError) as error:
+            return ToolRefusal(f"{path!r:.200} cannot be read: {error}")
+        if not found.is_relative_to(self.root):
+            return ToolRefusal(f"{path} is outside the working folder; only what is inside can be read")
+        return found
+
+    def _resolve(self, path: str) -> Path | ToolRefusal:
+        """Return a path inside the folder that can be read, or a text that says why there is none."""
+        found = self.resolve_inside(path)
+        if isinstance(found, str):
+            return found
+        try:
             if not found.exists():
                 near = ", ".join(sorted(self._list_folder(self.root, f"*{Path(path).name[:3]}*"))[:5])
-                return f"there is no {path}" + (f"; there is: {near}" if near else "")
+                return ToolRefusal(f"there is no {path}" + (f"; there is: {near}" if near else ""))
             if not os.access(found, os.R_OK):
-                return f"{path} may not be read"
-        except (OSError, ValueError, RuntimeError) as error:
-            return f"{path!r:.200} cannot be read: {error}"
+                return ToolRefusal(f"{path} may not be read")
+        except (OSError, ValueError) as error:
+            return ToolRefusal(f"{path!r:.200} cannot be read: {error}")
         return found
 
     def _relative_name(self, path: Path) -> str:
@@ -150,7 +175,7 @@ class FileTools:
                 yield self._relative_name(path)
 
     def _hits(self, file: Path, text: str) -> list[str]:
-        if not file.resolve().is_relative_to(self.root):
+        if may_hold_secrets(file.name) or not file.resolve().is_relative_to(self.root):
             return []
         content = _read_text(file)
         if content is None or text not in content.casefold():
@@ -158,6 +183,13 @@ class FileTools:
         lines = enumerate(content.splitlines(), start=1)
         name = self._relative_name(file)
         return [f"{name}:{number}: {line.strip()[:200]}" for number, line in lines if text in line.casefold()]
+
+
+def may_hold_secrets(name: str) -> bool:
+    """Return whether a file usually holds secrets, by its name."""
+    low = name.lower()
+    is_secret = any(fnmatch.fnmatchcase(low, one) for one in SECRET_FILES)
+    return is_secret and not any(fnmatch.fnmatchcase(low, one) for one in HARMLESS_FILES)
 
 
 def _files(folder: Path) -> Iterator[Path]:

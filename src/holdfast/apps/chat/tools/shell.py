@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from holdfast.apps.chat.events import Consent
+from holdfast.apps.chat.tools.files import ToolRefusal
 from holdfast.redaction import redact_text
 
 AskConsent: TypeAlias = Callable[[str], Awaitable[Consent]]
@@ -67,9 +68,9 @@ class ShellTool:
             timeout_seconds: When to stop it.
         """
         if not command.strip() or "\0" in command:
-            return "there is no command"
+            return ToolRefusal("there is no command")
         if not await self._may_run(command):
-            return COMMAND_REFUSED
+            return ToolRefusal(COMMAND_REFUSED)
         return await self._run(command, max(1, min(timeout_seconds, MAX_COMMAND_TIMEOUT_SECONDS)))
 
     async def _may_run(self, command: str) -> bool:
@@ -93,18 +94,18 @@ class ShellTool:
                 start_new_session=True,
             )
         except OSError as error:
-            return f"the command could not be started: {error}"
+            return ToolRefusal(f"the command could not be started: {error}")
         output = bytearray()
         try:
             async with asyncio.timeout(timeout_seconds):
                 await _collect_output(process, output)
                 code = await process.wait()
         except TimeoutError:
-            return f"{_render_output(output)}\n[stopped after {timeout_seconds} s]"
+            return ToolRefusal(f"{_render_output(output)}\n[stopped after {timeout_seconds} s]")
         finally:
             await _terminate(process)
         text = _render_output(output)
-        return text if code == 0 else f"{text}\n[exit code {code}]".lstrip("\n")
+        return text if code == 0 else ToolRefusal(f"{text}\n[exit code {code}]".lstrip("\n"))
 
 
 def command_environment(environ: Mapping[str, str], named: Sequence[str] = ()) -> dict[str, str]:

@@ -1,0 +1,138 @@
+"""Files that a user attaches to a prompt: named as `@path` in the text, with /attach, with --attach, or pasted.
+
+A text that leaves room for the conversation is part of the prompt. A longer one becomes an attachment of the
+conversation, which the model reads in parts. An image is sent to models that take images.
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote
+
+from holdfast.core.conversation.frames import neutralize
+from holdfast.errors import SettingsError
+
+IMAGE_TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif",
+               ".webp": "image/webp"}  # fmt: skip
+MAX_IMAGE_BYTES = 5_000_000
+MAX_ATTACHED_BYTES = 20_000_000
+MAX_INLINE_SHARE = 0.25
+"""A text that takes a larger share of the budget becomes an attachment."""
+CLIPBOARD_SECONDS = 5
+MAX_PATH_CHARS = 4_000
+_MENTION = re.compile(r"(?<!\S)@(?:\"([^\"\n]{1,1000})\"|(\S{1,1000}))")
+_TRAILING = ".,;:!?)]}'\""
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedImage:
+    """An image for the model."""
+
+    name: str
+    data: bytes
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedText:
+    """A text file for the model."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPrompt:
+    """A prompt as it is sent."""
+
+    text: str
+    images: tuple[AttachedImage, ...] = field(default=())
+
+
+def mentioned_files(prompt: str, folder: Path) -> list[str]:
+    """Return the paths that a prompt names as `@path` and that are files, each once."""
+    found: dict[str, None] = {}
+    for mention in _MENTION.finditer(prompt):
+        words = [mention[1]] if mention[1] else [mention[2], mention[2].rstrip(_TRAILING)]
+        path = next((word for word in words if word and is_file(folder, word)), None)
+        if path is not None:
+            found[path] = None
+    return list(found)
+
+
+def is_file(folder: Path, path: str) -> bool:
+    """Return whether a path, relative to a folder, is a file."""
+    try:
+        return (folder / Path(path).expanduser()).is_file()
+    except (OSError, ValueError, RuntimeError):
+        return False
+
+
+def read_attachment(path: str, folder: Path) -> AttachedText | AttachedImage:
+    """Return a file that the user attaches; it may be anywhere, because the user names it."""
+    place = folder / Path(path).expanduser()
+    try:
+        size = place.stat().st_size
+        if size > MAX_ATTACHED_BYTES:
+            raise SettingsError(path, f"has {size:,} bytes; {MAX_ATTACHED_BYTES:,} is the limit of an attachment")
+        data = place.read_bytes()
+    except (OSError, ValueError) as error:
+        raise SettingsError(path, f"cannot be attached: {getattr(error, 'strerror', None) or error}") from None
+    if (media_type := IMAGE_TYPES.get(place.suffix.lower())) is not None:
+        if size > MAX_IMAGE_BYTES:
+            raise SettingsError(path, f"has {size:,} bytes; {MAX_IMAGE_BYTES:,} is the limit of an image")
+        return AttachedImage(place.name, data, media_type)
+    if b"\0" in data:
+        kinds = ", ".join(suffix.removeprefix(".") for suffix in IMAGE_TYPES)
+        raise SettingsError(path, f"is neither text nor an image ({kinds})")
+    return AttachedText(path, data.decode("utf-8", errors="replace"))
+
+
+def render_text(attached: AttachedText) -> str:
+    """Return a text file as part of a prompt, in a fence that nothing in it closes."""
+    fence = "```"
+    while fence in attached.text:
+        fence += "`"
+    lines = len(attached.text.splitlines())
+    name = neutralize(attached.name, "name")
+    return f"[attached: {name}, {lines:,} lines]\n{fence}\n{attached.text.rstrip()}\n{fence}"
+
+
+def pasted_image_path(text: str, folder: Path) -> str | None:
+    """Return the path of an image if a pasted text is one, as terminals paste a file that is dropped on them."""
+    line = text.strip()
+    if not line or "\n" in line or len(line) > MAX_PATH_CHARS:
+        return None
+    if line.startswith("file://"):
+        line = unquote(line.removeprefix("file://"))
+    elif line[0] in "'\"" or "\\ " in line:
+        try:
+            words = shlex.split(line)
+        except ValueError:
+            return None
+        line = words[0] if len(words) == 1 else ""
+    is_image = Path(line).suffix.lower() in IMAGE_TYPES
+    return line if line and is_image and is_file(folder, line) else None
+
+
+def clipboard_commands() -> Sequence[Sequence[str]]:
+    """Return the commands that print the clipboard's image as PNG on this platform."""
+    if sys.platform == "darwin":
+        return (("pngpaste", "-"),)
+    return (("wl-paste", "--type", "image/png"), ("xclip", "-selection", "clipboard", "-t", "image/png", "-o"))
+
+
+def clipboard_image() -> bytes | None:
+    """Return the image of the clipboard as PNG; None if there is none, or no program that reads it."""
+    for command in clipboard_commands():
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=CLIPBOARD_SECONDS, check=False)  # noqa: S603
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if done.returncode == 0 and done.stdout.startswith(b"\x89PNG") and len(done.stdout) <= MAX_IMAGE_BYTES:
+            return done.stdout
+    return None

@@ -1,0 +1,167 @@
+"""Tools with which a model changes and creates files of one folder. The user sees each change and is asked first.
+
+Nothing outside the folder is written, whatever a path, `..` or a link says, and nothing of version control. A file that
+was changed after the user agreed is left alone.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TypeAlias
+
+from holdfast.apps.chat.events import Consent
+from holdfast.apps.chat.tools.files import MAX_FILE_BYTES, FileTools, ToolRefusal
+from holdfast.text import pluralize
+
+UNCHANGED_FOLDERS = frozenset({".git", ".hg", ".svn"})
+"""A file in these can make another program run a command."""
+CONTEXT_LINES = 3
+CHANGE_REFUSED = "the user did not allow this change; do without it, or ask what to do instead"
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """A change of a file that a model proposes."""
+
+    path: str
+    added: int
+    removed: int
+    diff: str
+    is_new: bool
+
+    def __str__(self) -> str:
+        return f"{'Create' if self.is_new else 'Change'} {self.path} (+{self.added:,} −{self.removed:,} lines)"
+
+
+AskChange: TypeAlias = Callable[[FileChange], Awaitable[Consent]]
+
+
+class EditTools:
+    """The tools that change files of one folder."""
+
+    def __init__(self, files: FileTools, ask: AskChange, *, is_accepted: bool = False) -> None:
+        """`is_accepted` applies changes without asking."""
+        self._files = files
+        self._ask = ask
+        self._is_accepted = is_accepted
+        self._question_lock = asyncio.Lock()
+
+    async def edit_file(self, path: str, old_text: str, new_text: str, *, replace_all: bool = False) -> str:
+        """Replace a text in a file by another; the user is asked first.
+
+        Args:
+            path: The file, relative to the working folder.
+            old_text: The text to replace, exactly as it is in the file; it must be there once.
+            new_text: The text to write instead.
+            replace_all: Replace the text wherever it is.
+        """
+        found = self._resolve(path)
+        before = found if isinstance(found, str) else await asyncio.to_thread(_read_exactly, found)
+        if before is None or isinstance(found, str):
+            return ToolRefusal(before or f"{path} is not a text file; write_file creates one")
+        if "\r\n" in before and "\r\n" not in old_text:
+            old_text, new_text = old_text.replace("\n", "\r\n"), new_text.replace("\n", "\r\n")
+        count = before.count(old_text) if old_text else 0
+        if not count:
+            return ToolRefusal(f"old_text is not in {path} as it is written there; read the file again")
+        if count > 1 and not replace_all:
+            return ToolRefusal(f"old_text is in {path} {count:,} times; add lines around it, or set replace_all")
+        return await self._apply(found, before, before.replace(old_text, new_text))
+
+    async def write_file(self, path: str, text: str) -> str:
+        """Create a file, or replace all that is in it; the user is asked first.
+
+        Args:
+            path: The file, relative to the working folder; folders that are missing are created.
+            text: What the file holds afterwards.
+        """
+        found = self._resolve(path)
+        if isinstance(found, str):
+            return found
+        before = await asyncio.to_thread(_read_exactly, found)
+        if before is None and found.exists():
+            return ToolRefusal(f"{path} is not a text file, and stays as it is")
+        return await self._apply(found, before, text)
+
+    def _resolve(self, path: str) -> Path | ToolRefusal:
+        found = self._files.resolve_inside(path)
+        if isinstance(found, Path) and UNCHANGED_FOLDERS & {*found.relative_to(self._files.root).parts}:
+            return ToolRefusal(f"{path} belongs to version control, and is not changed by hand")
+        return found
+
+    async def _apply(self, path: Path, before: str | None, after: str) -> str:
+        name = str(path.relative_to(self._files.root))
+        if len(after.encode("utf-8", "surrogatepass")) > MAX_FILE_BYTES:
+            return ToolRefusal(f"{name} would be larger than {MAX_FILE_BYTES:,} bytes")
+        if after == before:
+            return f"{name} holds that already"
+        change = describe_change(name, before, after)
+        async with self._question_lock:
+            consent = "yes" if self._is_accepted else await self._ask(change)
+        self._is_accepted = self._is_accepted or consent == "always"
+        if consent == "no":
+            return ToolRefusal(CHANGE_REFUSED)
+        try:
+            is_written = await asyncio.to_thread(_replace_file, path, before, after)
+        except (OSError, UnicodeError) as error:
+            return ToolRefusal(f"{name} could not be written: {error}")
+        if not is_written:
+            return ToolRefusal(f"{name} was changed meanwhile; read it again")
+        done = "created" if before is None else "changed"
+        return f"{done} {name}: {pluralize(change.added, 'line')} added, {change.removed:,} removed"
+
+
+def describe_change(path: str, before: str | None, after: str) -> FileChange:
+    """Return a change with the lines that differ, and some lines around them."""
+    old, new = (before or "").splitlines(), after.splitlines()
+    head = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
+    rest = zip(reversed(old[head:]), reversed(new[head:]), strict=False)
+    tail = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], rest))
+    removed, added = old[head : len(old) - tail], new[head : len(new) - tail]
+    around = old[max(0, head - CONTEXT_LINES) : head], old[len(old) - tail :][:CONTEXT_LINES]
+    signed = ((" ", around[0]), ("-", removed), ("+", added), (" ", around[1]))
+    diff = "\n".join(f"{sign}{line}" for sign, lines in signed for line in lines)
+    return FileChange(path, len(added), len(removed), diff, is_new=before is None)
+
+
+def _read_exactly(path: Path) -> str | None:
+    """Return a file as text, line ends included; None if there is none, or it is not text."""
+    try:
+        if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
+            return None
+        text = path.read_bytes().decode("utf-8")
+    except (OSError, UnicodeError):
+        return None
+    return None if "\0" in text else text
+
+
+def _replace_file(path: Path, before: str | None, after: str) -> bool:
+    """Write a file whole or not at all; return False if it does not hold `before` any more."""
+    if _read_exactly(path) != before:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile("wb", dir=path.parent, prefix=".holdfast-", delete=False) as new:
+        try:
+            new.write(after.encode("utf-8"))
+            new.flush()
+            os.fsync(new.fileno())
+            mode = path.stat().st_mode & 0o777 if before is not None else 0o666 & ~_umask()
+            Path(new.name).chmod(mode)
+            Path(new.name).replace(path)
+        except BaseException:
+            with suppress(OSError):
+                Path(new.name).unlink()
+            raise
+    return True
+
+
+def _umask() -> int:
+    """Return the mask of new files; it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,105 @@
+"""Skills: instructions for a kind of task, which the user keeps in folders and a model reads when it needs them.
+
+A skill is a folder with a file SKILL.md, which begins with its name and its description between two lines `---`. Only
+these two are always in the context. Which skills were used is state of the session, which a compaction keeps. A project
+has skills of its own only if the user trusts it: they are instructions.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.apps.chat.tools.files import ToolRefusal
+from holdfast.core.conversation.frames import neutralize
+from holdfast.core.history.events import SkillInvoked
+from holdfast.session.session import Session
+
+SKILL_FILE = "SKILL.md"
+SKILL_FOLDERS = (".holdfast/skills", ".claude/skills", ".agents/skills")
+"""Where a project keeps its skills."""
+MAX_SKILLS = 100
+MAX_SKILL_CHARS = 60_000
+MAX_SKILL_CHARS = 300
+FRONT_MATTER = "---"
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """A skill that was found."""
+
+    name: str
+    description: str
+    path: Path
+
+    def read(self) -> str:
+        """Return its instructions."""
+        return _split_front_matter(self.path.read_text("utf-8", errors="replace")[:MAX_SKILL_CHARS])[1].strip()
+
+
+def find_skills(folders: Sequence[Path]) -> dict[str, Skill]:
+    """Return the skills of some folders by name; the first folder that has a name decides."""
+    found: dict[str, Skill] = {}
+    for folder in folders:
+        for skill in _skills_in(folder):
+            if len(found) < MAX_SKILLS:
+                found.setdefault(skill.name, skill)
+    return found
+
+
+def _skills_in(folder: Path) -> Iterator[Skill]:
+    try:
+        files = sorted(folder.glob(f"*/{SKILL_FILE}"))
+        for path in files:
+            fields, body = _split_front_matter(path.read_text("utf-8", errors="replace")[:MAX_SKILL_CHARS])
+            first = next((line.lstrip("# ").strip() for line in body.splitlines() if line.strip()), "")
+            name = neutralize(fields.get("name") or path.parent.name, "name")
+            yield Skill(name, neutralize(fields.get("description") or first, "item")[:MAX_SKILL_CHARS], path)
+    except OSError:
+        return
+
+
+def _split_front_matter(text: str) -> tuple[dict[str, str], str]:
+    """Return the fields at the beginning of a file, and what follows."""
+    lines = text.splitlines()
+    if not lines or lines[0].strip() != FRONT_MATTER:
+        return {}, text
+    end = next((number for number, line in enumerate(lines[1:], start=1) if line.strip() == FRONT_MATTER), None)
+    if end is None:
+        return {}, text
+    pairs = (line.partition(":") for line in lines[1:end] if ":" in line)
+    return {key.strip().lower(): value.strip().strip("\"'") for key, _, value in pairs}, "\n".join(lines[end + 1 :])
+
+
+class SkillTool:
+    """The tool with which a model reads a skill."""
+
+    name = "use_skill"
+
+    def __init__(self, skills: Mapping[str, Skill], session: Session) -> None:
+        self._skills = skills
+        self._session = session
+        listed = "\n".join(f"- {skill.name}: {skill.description}" for skill in skills.values())
+        purpose = "Read the instructions of a skill before you begin a task that it is for."
+        self.description = f"{purpose} There are:\n{listed}"
+        self.parameters: dict[str, object] = {
+            "type": "object",
+            "properties": {"name": {"type": "string", "enum": list(skills), "description": "The skill."}},
+            "required": ["name"],
+        }
+
+    async def call(self, **arguments: object) -> str:
+        """Return the instructions of a skill, and record that it is used."""
+        return await invoke_skill(self._session, self._skills, str(arguments.get("name", "")))
+
+
+async def invoke_skill(session: Session, skills: Mapping[str, Skill], name: str) -> str:
+    """Return the instructions of a skill, and record that it is used."""
+    skill = skills.get(name)
+    if skill is None:
+        return ToolRefusal(f"there is no skill {name!r:.60}; there are: {', '.join(skills) or 'none'}")
+    try:
+        instructions = skill.read()
+    except OSError as error:
+        return ToolRefusal(f"the skill {name} cannot be read: {error}")
+    await session.record_state(SkillInvoked(name=name, instructions=instructions))
+    return instructions or ToolRefusal(f"the skill {name} holds no instructions")

@@ -1,0 +1,126 @@
+"""Files and images that a user attaches to a prompt."""
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from holdfast.apps.chat.attachments import mentioned_files, pasted_image_path
+from holdfast.apps.chat.pastes import PastedTexts
+from holdfast.apps.chat.tools.files import FileTools
+from tests.chat.conftest import Served
+from tests.chat.recording_screen import RecordingScreen, reply_to
+from tests.chat.test_turns import chat_with
+
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+async def test_a_file_that_a_prompt_names_is_part_of_it_and_a_long_one_is_read_in_parts(
+    tmp_path: Path, served: Served
+) -> None:
+    (tmp_path / "short.txt").write_text("the tide is at nine\n```\nfenced\n```\n")
+    (tmp_path / "long.log").write_text("".join(f"line {number}\n" for number in range(5_000)))
+    chat = await chat_with(tmp_path, served.model, RecordingScreen(), budget="8000")
+
+    await chat.take_turn("Compare @short.txt with @long.log, please, and mail me@example.com.")
+    names = list(chat.session.attachments)
+    await chat.close()
+
+    prompt = served.prompts[0]
+    assert "[attached: short.txt, 4 lines]\n````\nthe tide is at nine" in prompt
+    assert "[attached: long.log, 5,000 lines" in prompt
+    assert names == ["long.log"]
+
+
+async def test_an_image_is_sent_to_a_model_that_takes_images_and_recorded(tmp_path: Path, served: Served) -> None:
+    (tmp_path / "tide.png").write_bytes(PIXEL)
+    screen = RecordingScreen()
+    chat = await chat_with(tmp_path, served.model, screen)
+
+    listed = await reply_to(chat, screen, "/attach tide.png")
+    await chat.take_turn("What is this?")
+    await chat.take_turn("And now?")
+    cleared = await reply_to(chat, screen, "/attach")
+    await chat.close()
+
+    assert listed == f"FILE | SIZE | PART OF\ntide.png | {len(PIXEL)} bytes, image/png | the next prompt"
+    data = f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}"
+    assert data in str(served.asked[0])
+    assert data in str(served.asked[1])
+    assert "nothing is attached" in cleared
+
+
+async def test_what_cannot_be_attached_is_said_and_nothing_is_sent(tmp_path: Path, served: Served) -> None:
+    (tmp_path / "data.bin").write_bytes(b"\0\1")
+    (tmp_path / "tide.png").write_bytes(PIXEL)
+    screen = RecordingScreen()
+    chat = await chat_with(tmp_path, served.model, screen)
+
+    said = [await reply_to(chat, screen, f"/attach {name}") for name in ("missing.txt", "data.bin")]
+    await chat.close()
+
+    assert "missing.txt: cannot be attached: No such file or directory" in said[0]
+    assert "is neither text nor an image (png, jpg, jpeg, gif, webp)" in said[1]
+    assert served.requests == []
+
+
+@pytest.mark.parametrize(("name", "problem"), [("missing.gguf", "there is no file"), ("a.txt", "is not a GGUF file")])
+async def test_a_file_that_is_no_model_is_named(tmp_path: Path, name: str, problem: str) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    screen = RecordingScreen()
+    chat = await chat_with(tmp_path, f"embedded:{tmp_path / name}", screen)
+
+    outcome = await chat.take_turn("hello")
+    await chat.close()
+
+    assert (outcome, problem in screen.since(0)) == ("failed", True)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "files"),
+    [
+        ("see @a.txt.", ["a.txt"]),
+        ('see @"b c.txt"', ["b c.txt"]),
+        ("@a.txt @a.txt @missing", ["a.txt"]),
+        ("me@a.txt and a.txt", []),
+        ("@", []),
+    ],
+)
+def test_a_prompt_names_files_with_an_at_sign(tmp_path: Path, prompt: str, files: list[str]) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "b c.txt").write_text("b")
+
+    assert mentioned_files(prompt, tmp_path) == files
+
+
+def test_a_file_that_is_dropped_on_the_terminal_is_recognized_as_an_image(tmp_path: Path) -> None:
+    (tmp_path / "my tide.png").write_bytes(PIXEL)
+    path = tmp_path / "my tide.png"
+
+    pasted = [f"'{path}'", str(path).replace(" ", "\\ "), f"file://{str(path).replace(' ', '%20')}", "my tide.png"]
+    assert [pasted_image_path(text, tmp_path) for text in pasted] == [str(path)] * 3 + ["my tide.png"]
+    assert [pasted_image_path(text, tmp_path) for text in ("missing.png", "a\nb.png", "'open", "")] == [None] * 4
+
+
+def test_a_long_paste_is_a_mark_in_the_line_and_whole_when_it_is_submitted() -> None:
+    pastes, text = PastedTexts(), "line\n" * 200_000
+    mark = pastes.shorten(text)
+
+    assert mark == "[paste 1: 200,001 lines, 1,000,000 characters]"
+    assert pastes.expand(f"Look: {mark}?") == f"Look: {text}?"
+    assert pastes.shorten("short") == "short"
+    assert pastes.expand("[paste 9: 1 line, 5 characters]") == "[paste 9: 1 line, 5 characters]"
+
+
+def test_paths_are_completed_from_their_beginning_or_from_anywhere_in_a_name(tmp_path: Path) -> None:
+    for name in ("main.py", "src/domain.py", "src/other.py", ".git/main"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    files = FileTools(tmp_path)
+
+    assert files.complete_path("") == ["main.py", "src/"]
+    assert files.complete_path("mai") == ["main.py", "src/domain.py"]
+    assert files.complete_path("src/o") == ["src/other.py"]
+    assert files.complete_path("../") == []

@@ -1,0 +1,155 @@
+"""What of a folder a model may change, and only after the user has seen it."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from holdfast.apps.chat.events import ChangeProposed, Consent, ToolCallFinished
+from holdfast.apps.chat.tools.editing import CHANGE_REFUSED, EditTools, FileChange, describe_change
+from holdfast.apps.chat.tools.files import FileTools, ToolRefusal
+from holdfast.testing.endpoint import text_stream, tool_call_stream
+from tests.chat.conftest import Served
+from tests.chat.recording_screen import RecordingScreen
+from tests.chat.test_turns import chat_with
+
+
+class User:
+    """Answers each question with the next answer."""
+
+    def __init__(self, *answers: Consent) -> None:
+        self.answers = list(answers)
+        self.changes: list[FileChange] = []
+
+    async def ask(self, change: FileChange) -> Consent:
+        self.changes.append(change)
+        return self.answers.pop(0)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "work"
+    (root / ".git" / "hooks").mkdir(parents=True)
+    (root / "a.py").write_bytes(b"one\ntwo\nthree\n")
+    (tmp_path / "secret.txt").write_text("outside")
+    (root / "link").symlink_to(tmp_path / "secret.txt")
+    (root / "folder-link").symlink_to(tmp_path)
+    return root
+
+
+async def test_a_change_is_shown_asked_for_and_written(root: Path) -> None:
+    (root / "a.py").chmod(0o750)
+    user = User("yes", "yes")
+    tools = EditTools(FileTools(root), user.ask)
+
+    said = await tools.edit_file("a.py", "two", "2\n2.5")
+    created = await tools.write_file("src/new.py", "print()\n")
+
+    assert (said, created) == ("changed a.py: 2 lines added, 1 removed", "created src/new.py: 1 line added, 0 removed")
+    assert [str(change) for change in user.changes] == [
+        "Change a.py (+2 −1 lines)", "Create src/new.py (+1 −0 lines)",
+    ]  # fmt: skip
+    assert user.changes[0].diff == " one\n-two\n+2\n+2.5\n three"
+    assert (root / "a.py").read_bytes() == b"one\n2\n2.5\nthree\n"
+    assert stat.S_IMODE((root / "a.py").stat().st_mode) == 0o750
+    assert sorted(path.name for path in root.rglob("*.py")) == ["a.py", "new.py"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../secret.txt", "/etc/hosts", "link", "folder-link/secret.txt", "src/../../secret.txt", ".git/hooks/pre-commit",
+     "folder-link/new.txt", "\0", "~/x"[:0] + "../new.txt"],
+)  # fmt: skip
+async def test_nothing_outside_the_folder_and_nothing_of_version_control_is_written(root: Path, path: str) -> None:
+    user = User()
+    tools = EditTools(FileTools(root), user.ask, is_accepted=True)
+    before = {file: file.read_bytes() for file in root.parent.rglob("*") if file.is_file()}
+
+    replies = [await tools.write_file(path, "owned"), await tools.edit_file(path, "outside", "owned")]
+
+    assert all(isinstance(reply, ToolRefusal) for reply in replies)
+    assert {file: file.read_bytes() for file in root.parent.rglob("*") if file.is_file()} == before
+
+
+async def test_a_change_that_the_user_refuses_or_that_does_not_fit_is_not_made(root: Path) -> None:
+    (root / "twice.txt").write_text("x = 1\nx = 1\n")
+    (root / "binary").write_bytes(b"\0\1")
+    user = User("no")
+    tools = EditTools(FileTools(root), user.ask)
+
+    replies = [
+        await tools.edit_file("a.py", "two", "2"),
+        await tools.edit_file("a.py", "four", "4"),
+        await tools.edit_file("a.py", "", "4"),
+        await tools.edit_file("twice.txt", "x = 1", "x = 2"),
+        await tools.edit_file("missing.py", "a", "b"),
+        await tools.write_file("binary", "text"),
+        await tools.write_file("a.py", "one\ntwo\nthree\n"),
+    ]
+
+    assert replies == [
+        CHANGE_REFUSED,
+        "old_text is not in a.py as it is written there; read the file again",
+        "old_text is not in a.py as it is written there; read the file again",
+        "old_text is in twice.txt 2 times; add lines around it, or set replace_all",
+        "missing.py is not a text file; write_file creates one",
+        "binary is not a text file, and stays as it is",
+        "a.py holds that already",
+    ]
+    assert len(user.changes) == 1
+    assert (root / "a.py").read_text() == "one\ntwo\nthree\n"
+
+
+async def test_a_file_that_changes_while_the_user_reads_the_question_is_left_alone(root: Path) -> None:
+    async def change_meanwhile(_: FileChange) -> Consent:
+        (root / "a.py").write_text("mine\n")
+        return "yes"
+
+    said = await EditTools(FileTools(root), change_meanwhile).edit_file("a.py", "two", "2")
+
+    assert said == "a.py was changed meanwhile; read it again"
+    assert (root / "a.py").read_text() == "mine\n"
+
+
+async def test_always_means_every_further_change_and_line_ends_stay(root: Path) -> None:
+    (root / "dos.txt").write_bytes(b"a\r\nb\r\nc\r\n")
+    user = User("always")
+    tools = EditTools(FileTools(root), user.ask)
+
+    await tools.edit_file("dos.txt", "a\nb", "x\ny")
+    await tools.edit_file("a.py", "e", "E", replace_all=True)
+
+    assert len(user.changes) == 1
+    assert (root / "dos.txt").read_bytes() == b"x\r\ny\r\nc\r\n"
+    assert (root / "a.py").read_text() == "onE\ntwo\nthrEE\n"
+
+
+def test_a_change_shows_the_lines_that_differ_and_three_around_them() -> None:
+    before = "".join(f"line {number}\n" for number in range(20))
+
+    change = describe_change("a", before, before.replace("line 9\n", "nine\n"))
+
+    assert change.diff.splitlines() == [
+        " line 6", " line 7", " line 8", "-line 9", "+nine", " line 10", " line 11", " line 12",
+    ]  # fmt: skip
+
+
+async def test_in_a_chat_the_diff_is_shown_and_a_refusal_is_no_success(tmp_path: Path, served: Served) -> None:
+    (tmp_path / "a.py").write_text("one\n")
+    (tmp_path / ".env").write_text("TOKEN=abc")
+    served.script += [
+        tool_call_stream(("edit_file", {"path": "a.py", "old_text": "one", "new_text": "1"})),
+        tool_call_stream(("edit_file", {"path": "a.py", "old_text": "1", "new_text": "2"})),
+        tool_call_stream(("read_file", {"path": ".env"})),
+        text_stream("Done."),
+    ]
+    screen = RecordingScreen("yes", "no")
+    chat = await chat_with(tmp_path, served.model, screen)
+
+    await chat.take_turn("Change it.")
+    await chat.close()
+
+    assert [event.diff for event in screen.events if isinstance(event, ChangeProposed)] == ["-one\n+1", "-1\n+2"]
+    assert [event.is_error for event in screen.events if isinstance(event, ToolCallFinished)] == [False, True, True]
+    assert (tmp_path / "a.py").read_text() == "1\n"
+    assert "abc" not in str(served.asked)

@@ -1,0 +1,102 @@
+"""The plan, the list of tasks and the skills of a conversation, which every compaction keeps."""
+
+from pathlib import Path
+
+from holdfast.apps.chat.tools.skills import find_skills
+from holdfast.apps.settings.sources import load_settings
+from holdfast.testing.endpoint import text_stream, tool_call_stream
+from tests.chat.conftest import Served
+from tests.chat.recording_screen import RecordingScreen, add_turns, open_chat, reply_to
+from tests.chat.test_turns import chat_with
+
+SKILL = "---\nname: review\ndescription: how we review\n---\n\nRead the diff twice. Name each risk.\n"
+
+
+def write_skill(folder: Path, text: str = SKILL) -> None:
+    (folder / "skills" / "review").mkdir(parents=True)
+    (folder / "skills" / "review" / "SKILL.md").write_text(text)
+
+
+async def test_plan_tasks_and_skill_survive_a_compaction(tmp_path: Path, served: Served) -> None:
+    write_skill(tmp_path)
+    served.script += [
+        tool_call_stream(("update_plan", {"plan": "First the parser, then the tests."})),
+        tool_call_stream(
+            ("update_todos", {"todos": [{"task": "parser", "status": "done"}, {"task": "tests", "status": "open"}]})
+        ),
+        tool_call_stream(("use_skill", {"name": "review"})),
+        text_stream("Noted."),
+    ]
+    screen = RecordingScreen()
+    chat = await chat_with(tmp_path, served.model, screen, summarization_model="none")
+
+    await chat.take_turn("Plan the work.")
+    await add_turns(chat, 12)
+    assert "tokens" in await reply_to(chat, screen, "/compact")
+    await chat.take_turn("What is left?")
+    shown = [await reply_to(chat, screen, line) for line in ("/plan", "/todo", "/skills")]
+    await chat.close()
+
+    sent = str(served.asked[-1])
+    assert "First the parser, then the tests." in sent
+    assert "- [x] parser" in sent
+    assert "- [ ] tests" in sent
+    assert "Read the diff twice. Name each risk." in sent
+    assert shown[0] == "First the parser, then the tests."
+    assert shown[1] == "N | STATE | TASK\n1 | done | parser\n2 | open | tests"
+    assert shown[2] == "SKILL | WHAT IT IS FOR\nreview | how we review"
+
+
+async def test_the_user_changes_the_tasks_and_the_model_is_told_with_the_next_prompt(
+    tmp_path: Path, served: Served
+) -> None:
+    screen = RecordingScreen()
+    chat = await chat_with(tmp_path, served.model, screen)
+    for line in ("/todo add parser", "/todo add tests", "/todo done 1", "/plan Slowly."):
+        await reply_to(chat, screen, line)
+
+    await chat.take_turn("Go on.")
+    await chat.take_turn("And?")
+    refused = await reply_to(chat, screen, "/todo done 7")
+    await chat.close()
+
+    assert "- [x] parser\n- [ ] tests" in served.prompts[0]
+    assert "The user changed the plan:\nSlowly." in served.prompts[0]
+    assert served.prompts[1] == "And?"
+    assert "/todo shows the numbers" in refused
+
+
+async def test_a_skill_is_used_by_name_with_a_task(tmp_path: Path, served: Served) -> None:
+    write_skill(tmp_path)
+    screen = RecordingScreen()
+    chat = await chat_with(tmp_path, served.model, screen)
+
+    await reply_to(chat, screen, "/skill review the parser")
+    unknown = await reply_to(chat, screen, "/skill nothing")
+    await chat.close()
+
+    assert "Read the diff twice. Name each risk.\n\nthe parser" in served.prompts[0]
+    assert chat.session.history.session_state.skills == {"review": "Read the diff twice. Name each risk."}
+    assert "there is no skill 'nothing'; there are: review" in unknown
+
+
+async def test_a_project_has_skills_only_if_the_user_trusts_it(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    write_skill(project / ".holdfast")
+    (project / ".git").mkdir()
+    (tmp_path / "home").mkdir()
+    chat, screen = await open_chat(tmp_path / "home")
+    environ = {"HOLDFAST_HOME": str(tmp_path / "home")}
+    for trust, shown in ((None, "there are no skills"), (str(project), "how we review")):
+        flags = {"model": "gpt-5", **({"trust": trust} if trust else {})}
+        chat.settings = load_settings(flags=flags, cwd=project, environ=environ)
+        assert shown in await reply_to(chat, screen, "/skills")
+    await chat.close()
+
+
+def test_a_skill_without_front_matter_is_named_after_its_folder(tmp_path: Path) -> None:
+    write_skill(tmp_path, "# How we review\n\nTwice.\n")
+
+    found = find_skills([tmp_path / "skills", tmp_path / "missing"])
+
+    assert [(skill.name, skill.description) for skill in found.values()] == [("review", "How we review")]
