@@ -4,6 +4,15 @@ from holdfast.apps.lab.metrics.cost import PrefixStability
 from holdfast.apps.lab.metrics.validity import BudgetAdherence, RequestValidity
 from holdfast.apps.lab.recordings import Recording
 from holdfast.apps.lab.replay import Replayer
+from holdfast.apps.lab.runner import run_jobs
 from holdfast.apps.lab.simulation import SimulatedSession
 
-__all__ = ["BudgetAdherence", "PrefixStability", "Recording", "Replayer", "RequestValidity", "SimulatedSession"]
+__all__ = [
+    "BudgetAdherence",
+    "PrefixStability",
+    "Recording",
+    "Replayer",
+    "RequestValidity",
+    "SimulatedSession",
+    "run_jobs",
+]

@@ -9,6 +9,7 @@ import gc
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from typing import Literal, TypeAlias
 
 from holdfast.core.history import events as log
 from holdfast.core.history.events import Summary
@@ -33,6 +34,8 @@ from holdfast.session.compaction.compactor import Compactor
 from holdfast.session.log.event_log import SessionLog, locked
 from holdfast.session.prepare import RequestBuilder, RequestOptions
 
+JobOutcome: TypeAlias = Literal["summary", "digest", "not wanted", "failed"]
+"""What came of a compaction that was left to a worker; `not wanted` if it was ended meanwhile."""
 PREVIEW_IS_OLD = "the context has changed since the preview; ask for another one"
 
 
@@ -74,6 +77,36 @@ class RequestedCompaction:
         if not event.success:
             raise CompactionFailedError(event.error or "it did not help")
         return event
+
+    async def run_started(self, options: RequestOptions, owner: str) -> JobOutcome:
+        """Write the summary of a compaction that another process has left to this one, and return what came of it.
+
+        Without a model, or without a key for it, the messages are replaced by a digest.
+        """
+        async with self._log.locked():
+            state = self._log.history.session_state
+            run = state.running_compaction
+            if run is None or run.owner != owner or state.ready_summary is not None:
+                return "not wanted"
+            options = self._builder.with_last_budget(replace(options, scope=run.scope))
+            step = CompactSpan(span=run.span, by="summary", trigger=run.trigger)
+            if not self._compactor.has_summarizer:
+                return await self._end_in_digest(step, options, "this worker has no model to write a summary")
+            job = await self._log.load_and_retry(
+                lambda: self._compactor.make_job(step, self._builder.plan_input(options), run.custom_instructions or "")
+            )
+        problem = await self._compactor.run_job(job, run)
+        if problem is None:
+            return "summary"
+        async with self._log.locked():
+            return await self._end_in_digest(step, options, str(problem))
+
+    async def _end_in_digest(self, step: CompactSpan, options: RequestOptions, problem: str) -> JobOutcome:
+        """Compact by rule what no model could summarize. Caller must hold the lock."""
+        reason = f"a digest, because {problem}"
+        event = await self._log.load_and_retry(lambda: self._completed_event(step, self._builder.plan_input(options)))
+        await self._compactor.record_completed(replace(event, reason=reason))
+        return "digest" if event.success else "failed"
 
     @locked
     async def _commit(self, step: CompactSpan, options: RequestOptions) -> log.CompactionCompleted:

@@ -48,7 +48,7 @@ from holdfast.session.inputs import (
 from holdfast.session.log.event_log import Clock, locked, now_ms, retried
 from holdfast.session.log.records import StoredLog
 from holdfast.session.prepare import RequestOptions
-from holdfast.session.requested_compaction import compact_above_memory_limit, switch_model_and_fit
+from holdfast.session.requested_compaction import JobOutcome, compact_above_memory_limit, switch_model_and_fit
 from holdfast.session.subscription import EventCallback, EventSubscription, check_event_names
 from holdfast.session.sync import (
     find_client_compaction,
@@ -402,8 +402,16 @@ class Session(DelegatingConversation):
         limit = check_count("limit_bytes", limit_bytes)
         return await compact_above_memory_limit(self._engine.requested, RequestOptions(model=self.model), limit)
 
+    async def run_compaction(self, owner: str) -> JobOutcome:
+        """Write the summary of a compaction that was left to a queue, and return what came of it.
+
+        `owner` is what the `CompactionQueue` was given. The next request of the session applies the summary, whoever
+        prepares it. Without a model, or without a key for it, the messages are replaced by a digest.
+        """
+        return await self._engine.requested.run_started(RequestOptions(model=self.model), owner)
+
     async def cancel_compaction(self) -> bool:
-        """Cancel the summary that this process is writing, and return whether there was one."""
+        """Cancel the summary that this process writes or has left to a worker, and return whether there was one."""
         return await self._compactor.cancel()
 
     # Settings.
