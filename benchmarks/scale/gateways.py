@@ -310,7 +310,9 @@ async def look_for_messages(url: str, talks: Sequence[Talk]) -> Counter[str]:
         if not talk.said:
             continue
         async with Session.open(talk.name, store=store) as session:
-            texts = Counter(entry.message.text.rstrip() for entry in session.history.entries)
+            # What is in force: a message that was taken back by a rewind is still in the log.
+            texts = Counter(str(native["content"]).rstrip() for _, native in await session.numbered_messages())
+            logged = Counter(entry.message.text.rstrip() for entry in session.history.entries)
             found["requests"] += 1
             for request in rebuilt_requests(await session.events()):
                 found["rebuilt"] += 1
@@ -320,6 +322,7 @@ async def look_for_messages(url: str, talks: Sequence[Talk]) -> Counter[str]:
             found["acknowledged"] += 1
             found["lost"] += text.rstrip() not in texts
             found["doubled"] += texts[text.rstrip()] > 1
+            found["recorded_again"] += logged[text.rstrip()] > 1
     await store.close()
     return found
 
@@ -371,6 +374,7 @@ async def run(args: argparse.Namespace, program: str, folder: Path) -> dict[str,
         print(f"{name}: {len(answers):,} answers, beyond their {STREAM_SECONDS:g} s: {shown}")
     print(f"attempts without a whole answer: {dict(load.failures)}; turns that the upstream got again: {repeated:,}")
     print(f"requests built again from the logs: {found['rebuilt']:,}; changes of context: {found['compactions']:,}")
+    print(f"messages that were taken back by a rewind and recorded again: {found['recorded_again']:,}")
     return {
         "acknowledged": found["acknowledged"],
         "lost": found["lost"],
