@@ -1,10 +1,10 @@
 """What one PostgreSQL, or one SQLite file, carries: writers side by side, and a store with a million messages.
 
-    python -m benchmarks.scale [--seconds 5] [--sessions 100000 | --ten-million] [--only writers|large] [--json FILE]
+    python -m benchmarks.scale [--sessions 100000 | --ten-million] [--only writers|large|memory] [--json FILE]
 
 Writers: 1, 2 and 4 processes with 16 sessions each write durably to one store: appends alone, messages with the request
 after each, and plain SQL that does the writes of an append. Large: a small store (1,000 sessions of 10 messages) and a
-large one are filled at once, and everyday operations are timed in both.
+large one are filled at once, and everyday operations are timed in both. Memory: what a process needs for each session.
 """
 
 import argparse
@@ -16,9 +16,11 @@ from typing import Any
 
 from benchmarks.reporting import print_progress, save_figures, verdict
 from benchmarks.scale.large import measure_large
+from benchmarks.scale.memory import measure_memory
 from benchmarks.scale.servers import postgres_machine
 from benchmarks.scale.writers import KINDS
 from benchmarks.tables import markdown_table
+from holdfast.stores.open import open_store
 
 PROCESSES = (1, 2, 4)
 SMALL_SESSIONS = 1_000
@@ -55,6 +57,17 @@ async def run_writers(urls: dict[str, str], seconds: float) -> dict[str, dict[st
     return figures
 
 
+async def run_memory(url: str) -> dict[str, dict[str, float]]:
+    """Measure what a process needs for sessions of 10 and of 100 messages."""
+    store, figures = open_store(url), dict[str, dict[str, float]]()
+    for messages in (10, 100):
+        figures[f"{messages} messages"] = await measure_memory(store, messages)
+    await store.close()
+    head = ["KB a session", *next(iter(figures.values()))]
+    print(markdown_table(head, [[name, *(f"{one:,.0f}" for one in row.values())] for name, row in figures.items()]))
+    return figures
+
+
 def report_large(small: dict[str, float], large: dict[str, float], kind: str, sessions: int) -> None:
     """Print what operations take in a small store and in a large one, and whether the aims are met."""
     rows: list[list[str]] = []
@@ -70,10 +83,12 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
     """Measure everything that was asked for."""
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="holdfast-scale-") as folder, postgres_machine() as machine:
-        if args.only != "large":
+        if args.only in {None, "memory"}:
+            figures["memory"] = await run_memory(f"sqlite:///{folder}/memory.db")
+        if args.only in {None, "writers"}:
             urls = {"postgresql": machine.new_database(), "sqlite": f"sqlite:///{folder}/writers.db"}
             figures["writers"] = await run_writers(urls, args.seconds)
-        for kind in ("postgresql", "sqlite") if args.only != "writers" else ():
+        for kind in ("postgresql", "sqlite") if args.only in {None, "large"} else ():
             found: dict[int, dict[str, float]] = {}
             for sessions in (SMALL_SESSIONS, args.sessions):
                 print_progress(f"{kind}: filling {sessions:,} sessions …")
@@ -91,7 +106,7 @@ def main() -> None:
     parser.add_argument(
         "--ten-million", dest="sessions", action="store_const", const=1_000_000, help="ten times as many"
     )
-    parser.add_argument("--only", choices=["writers", "large"])
+    parser.add_argument("--only", choices=["writers", "large", "memory"])
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
     save_figures(asyncio.run(run(args)), args.json)

@@ -9,7 +9,8 @@ answer. The gateways are strict: a turn is acknowledged when its last event has 
 the answer before. At the end every acknowledged message is looked for in the logs, and every request is built again.
 
 The same load goes through as many bare pass-throughs first. `p99_added_ms` is the difference of the 99th percentiles of
-whole answers, without those that met a restart of PostgreSQL. The last line is one JSON object.
+whole answers, without those that met a restart of PostgreSQL; `taken_over` are turns that another gateway has finished
+after the one that began them was killed. The last line is one JSON object.
 """
 
 import argparse
@@ -189,6 +190,8 @@ class Load:
     """The ports where nobody listens, as far as a load balancer knows."""
     answers: list[Answer] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
+    taken_over: int = 0
+    """How many turns another gateway has finished after the one that began them was killed."""
 
     async def run(self, streams: int, seconds: float, *, leaving: float) -> None:
         """Converse with a number of streams at once; a client ends after its turn."""
@@ -211,7 +214,7 @@ class Load:
 
     async def _turn(self, talk: Talk, chosen: random.Random, leaving: float) -> Answer:
         """Repeat a request until one gateway has answered it."""
-        last = 0
+        last, was_killed = 0, False
         while True:
             ports = [port for port in self.ports if port not in self.down and port != last] or list(self.ports)
             last = chosen.choice(ports)
@@ -220,8 +223,10 @@ class Load:
             except AnswerError as error:
                 self.failures[str(error)] += 1
                 await asyncio.sleep(0.1)
+                was_killed = was_killed or last in self.down
             else:
                 self.answers.append(answer)
+                self.taken_over += was_killed
                 return answer
 
 
@@ -275,9 +280,9 @@ class Outages:
         while True:
             for gateway in gateways:
                 await asyncio.sleep(KILL_SECONDS)
+                load.down.add(gateway.port)
                 await gateway.kill()
                 self.kills += 1
-                load.down.add(gateway.port)
                 await gateway.start()
                 load.down.discard(gateway.port)
 
@@ -305,7 +310,9 @@ async def look_for_messages(url: str, talks: Sequence[Talk]) -> Counter[str]:
         if not talk.said:
             continue
         async with Session.open(talk.name, store=store) as session:
-            texts = Counter(entry.message.text.rstrip() for entry in session.history.entries)
+            # What is in force: a message that was taken back by a rewind is still in the log.
+            texts = Counter(str(native["content"]).rstrip() for _, native in await session.numbered_messages())
+            logged = Counter(entry.message.text.rstrip() for entry in session.history.entries)
             found["requests"] += 1
             for request in rebuilt_requests(await session.events()):
                 found["rebuilt"] += 1
@@ -315,6 +322,7 @@ async def look_for_messages(url: str, talks: Sequence[Talk]) -> Counter[str]:
             found["acknowledged"] += 1
             found["lost"] += text.rstrip() not in texts
             found["doubled"] += texts[text.rstrip()] > 1
+            found["recorded_again"] += logged[text.rstrip()] > 1
     await store.close()
     return found
 
@@ -366,6 +374,7 @@ async def run(args: argparse.Namespace, program: str, folder: Path) -> dict[str,
         print(f"{name}: {len(answers):,} answers, beyond their {STREAM_SECONDS:g} s: {shown}")
     print(f"attempts without a whole answer: {dict(load.failures)}; turns that the upstream got again: {repeated:,}")
     print(f"requests built again from the logs: {found['rebuilt']:,}; changes of context: {found['compactions']:,}")
+    print(f"messages that were taken back by a rewind and recorded again: {found['recorded_again']:,}")
     return {
         "acknowledged": found["acknowledged"],
         "lost": found["lost"],
@@ -373,6 +382,7 @@ async def run(args: argparse.Namespace, program: str, folder: Path) -> dict[str,
         "different_bytes": different + found["not_the_same"],
         "kills": outages.kills,
         "restarts": len(outages.restarts),
+        "taken_over": load.taken_over,
         "p99_added_ms": round(percentile(calm, 0.99) - percentile(through.answers, 0.99), 1),
     }
 
