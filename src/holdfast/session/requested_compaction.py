@@ -105,7 +105,7 @@ class RequestedCompaction:
         """Compact by rule what no model could summarize. Caller must hold the lock."""
         reason = f"a digest, because {problem}"
         event = await self._log.load_and_retry(lambda: self._completed_event(step, self._builder.plan_input(options)))
-        await self._compactor.record_completed(replace(event, reason=reason))
+        await self._compactor.observers.record_completed(replace(event, reason=reason))
         return "digest" if event.success else "failed"
 
     @locked
