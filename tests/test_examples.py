@@ -82,7 +82,7 @@ def test_the_web_links_of_a_document_are_whole_and_lead_to_no_registry(path: Pat
         assert (parts.scheme, "." in parts.netloc, "pypi" in parts.netloc) == ("https", True, False), link
 
 
-@pytest.mark.parametrize("path", [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *PAGES])
+@pytest.mark.parametrize("path", [*ROOT.glob("*.md"), *PAGES])
 def test_the_links_of_a_document_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)", path.read_text()):
         assert (path.parent / target).exists(), target
