@@ -46,10 +46,10 @@ from holdfast.adapters.pydantic_ai.tools import compaction_toolset as compacting
 from holdfast.apps.chat.agent import DELEGATE_SYSTEM_TEXT, StepLimit, build_system_text, build_toolsets, memory_toolset
 from holdfast.apps.chat.dispatch import SLASH_COMMANDS
 from holdfast.apps.chat.events import ChatEvent, Consent
-from holdfast.apps.chat.file_tools import FileTools
 from holdfast.apps.chat.plain_screen import JsonScreen
 from holdfast.apps.chat.prompts import attachment_text as attachment_reference
-from holdfast.apps.chat.shell_tool import ShellTool
+from holdfast.apps.chat.tools.file_tools import FileTools
+from holdfast.apps.chat.tools.shell_tool import ShellTool
 from holdfast.apps.cli.main import main as holdfast
 from holdfast.apps.cli.parser import build_parser as command_line
 from holdfast.apps.lab import runner as lab_running

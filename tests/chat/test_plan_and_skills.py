@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from holdfast.apps.chat.skills import find_skills
+from holdfast.apps.chat.tools.skills import find_skills
 from holdfast.apps.settings.sources import load_settings
 from holdfast.testing.endpoint import text_stream, tool_call_stream
 from tests.chat.conftest import Served

@@ -35,12 +35,16 @@ def ollama_window(environ: Mapping[str, str]) -> int:
 def find_ollama_models(environ: Mapping[str, str] = os.environ) -> list[str]:
     """Return the models of Ollama on this machine, as `ollama:NAME`; empty if it does not run."""
     try:
-        return [f"{OLLAMA_PREFIX}{name}" for name in list_models(ollama_url(environ), timeout_seconds=PROBE_SECONDS)]
+        return [
+            f"{OLLAMA_PREFIX}{name}" for name in fetch_model_names(ollama_url(environ), timeout_seconds=PROBE_SECONDS)
+        ]
     except OSError:
         return []
 
 
-def list_models(base_url: str, api_key: str | None = None, *, timeout_seconds: float = LISTING_SECONDS) -> list[str]:
+def fetch_model_names(
+    base_url: str, api_key: str | None = None, *, timeout_seconds: float = LISTING_SECONDS
+) -> list[str]:
     """Return the names of an endpoint's models; raises an `OSError` if it does not answer."""
     import json  # noqa: PLC0415 - this module is imported at every start
     from http.client import HTTPException  # noqa: PLC0415 - as above

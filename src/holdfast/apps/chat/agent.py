@@ -22,11 +22,11 @@ from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, WrapperToolse
 from pydantic_ai.toolsets.abstract import ToolsetTool
 
 from holdfast.adapters.pydantic_ai import Holdfast, SubAgent, delegation_toolset
-from holdfast.apps.chat.edit_tools import EditTools
-from holdfast.apps.chat.file_tools import FileTools
-from holdfast.apps.chat.plan_tools import PlanTools
-from holdfast.apps.chat.shell_tool import AskConsent, ShellTool
-from holdfast.apps.chat.skills import Skill, SkillTool
+from holdfast.apps.chat.tools.edit_tools import EditTools
+from holdfast.apps.chat.tools.file_tools import FileTools
+from holdfast.apps.chat.tools.plan_tools import PlanTools
+from holdfast.apps.chat.tools.shell_tool import AskConsent, ShellTool
+from holdfast.apps.chat.tools.skills import Skill, SkillTool
 from holdfast.apps.settings.models import bare_model_name
 from holdfast.apps.settings.tables import AgentSettings, McpServer
 from holdfast.core.planning.situation import Budget

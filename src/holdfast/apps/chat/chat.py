@@ -37,9 +37,9 @@ from holdfast.apps.chat.events import (
     TurnOutcome,
     describe_losses,
 )
-from holdfast.apps.chat.file_tools import FileTools
 from holdfast.apps.chat.prompts import attachment_text, clean_prompt, is_too_large, new_attachment_name
 from holdfast.apps.chat.runtime import RuntimeCache
+from holdfast.apps.chat.tools.file_tools import FileTools
 from holdfast.apps.settings.build import (
     SessionCallbacks,
     board_from,

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.apps.chat.edit_tools import EditTools, FileChange
 from holdfast.apps.chat.events import ChangeProposed, ChatNotice, Consent, Screen
-from holdfast.apps.chat.file_tools import FileTools
-from holdfast.apps.chat.skills import SKILL_FOLDERS, find_skills
+from holdfast.apps.chat.tools.edit_tools import EditTools, FileChange
+from holdfast.apps.chat.tools.file_tools import FileTools
+from holdfast.apps.chat.tools.skills import SKILL_FOLDERS, find_skills
 from holdfast.apps.settings.build import budget_from, memory_from, read_system_text
 from holdfast.apps.settings.models import bare_model_name
 from holdfast.apps.settings.settings import Settings

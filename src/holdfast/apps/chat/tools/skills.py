@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.apps.chat.file_tools import ToolRefusal
+from holdfast.apps.chat.tools.file_tools import ToolRefusal
 from holdfast.core.conversation.frames import neutralize
 from holdfast.core.history.events import SkillInvoked
 from holdfast.session.session import Session
@@ -19,7 +19,7 @@ SKILL_FOLDERS = (".holdfast/skills", ".claude/skills", ".agents/skills")
 """Where a project keeps its skills."""
 MAX_SKILLS = 100
 MAX_SKILL_CHARS = 60_000
-MAX_DESCRIPTION_CHARS = 300
+MAX_SKILL_DESCRIPTION_CHARS = 300
 FRONT_MATTER = "---"
 
 
@@ -53,7 +53,9 @@ def _skills_in(folder: Path) -> Iterator[Skill]:
             fields, body = _split_front_matter(path.read_text("utf-8", errors="replace")[:MAX_SKILL_CHARS])
             first = next((line.lstrip("# ").strip() for line in body.splitlines() if line.strip()), "")
             name = neutralize(fields.get("name") or path.parent.name, "name")
-            yield Skill(name, neutralize(fields.get("description") or first, "item")[:MAX_DESCRIPTION_CHARS], path)
+            yield Skill(
+                name, neutralize(fields.get("description") or first, "item")[:MAX_SKILL_DESCRIPTION_CHARS], path
+            )
     except OSError:
         return
 
