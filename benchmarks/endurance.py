@@ -25,10 +25,10 @@ from pathlib import Path
 from benchmarks.reporting import print_progress, save_figures, verdict
 from holdfast import Session, counter_for, validate
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD, message_tokens
-from holdfast.session.request import Request
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.sessions import SAMPLE_PROSE
 from holdfast.wire.formats import format_named
+from holdfast.wire.request import Request
 
 MODEL, SYSTEM = "gpt-5", "You are a careful engineer. Run the tests before you answer."
 FACT_PLACES: tuple[str, ...] = ("prompt", "answer", "result")

@@ -22,8 +22,9 @@ import time
 import tracemalloc
 from asyncio.events import Handle
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from itertools import islice
+from itertools import accumulate, islice, takewhile
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -37,6 +38,7 @@ from holdfast.testing.chat import assistant_message, tool_call_message, tool_res
 
 MODEL, BUDGET, LONG_TOKENS = "gpt-5", 100_000, 110_000
 DEFAULT_FOLDER = Path("../shared/workloads")
+LONG_CHARS, MAX_MEMORY_SESSIONS = 330_000, 8
 START_RUNS = 7
 STARTS = {
     "python -c pass": ("pass", None),
@@ -316,22 +318,49 @@ async def first_govern() -> list[Row]:
     return [row("govern, first call at 10,000 messages: share of its limit", seconds / limit, "×", 1, seconds=seconds)]
 
 
-async def memory_of_session() -> list[Row]:
-    """Measure the memory of an open session beside its text."""
-    messages = json.dumps(session_of_tokens(BUDGET - 10_000))
-    text_bytes = sum(len(text.encode()) for text in texts_of(json.loads(messages)))
-    async with Session.open("warm", model=MODEL) as warm:
-        await warm.record(json.loads(messages))
-        await warm.prepare(BUDGET)
+async def memory_of_session(folder: Path) -> list[Row]:
+    """Measure the memory of an open session beside its text, generated and recorded, in memory and in SQLite.
+
+    In memory, the store's own copy counts too. A recorded session is cut at about 100,000 tokens.
+    """
+    generated = await _memory_beside_text(session_of_tokens(BUDGET - 10_000), "memory://")
+    rows = [row("memory of an open session at 90,000 tokens, beside its text", generated, "×", 3.0)]
+    shares: dict[str, list[float]] = {"memory": [], "SQLite": []}
+    for _, messages in read_sessions(folder):
+        sizes = accumulate(sum(map(len, texts_of([message]))) for message in messages)
+        start = [*takewhile(lambda size: size < LONG_CHARS, sizes)]
+        if len(start) == len(messages) or len(shares["memory"]) == MAX_MEMORY_SESSIONS:
+            continue
+        with tempfile.TemporaryDirectory() as home:
+            for store, url in (("memory", "memory://"), ("SQLite", f"sqlite:///{home}/sessions.db")):
+                with suppress(HoldfastError):  # some recordings end within their system text
+                    shares[store].append(await _memory_beside_text(messages[: len(start) + 1], url))
+    return rows + [
+        row(f"the same, recorded sessions in {store}: median", statistics.median(found), "×", 3.0, all=found)
+        for store, found in shares.items()
+        if found
+    ]
+
+
+async def _memory_beside_text(messages: Sequence[Mapping[str, Any]], store: str) -> float:
+    """Return how many times the size of its texts a session takes that was recorded and prepared."""
+    encoded = json.dumps(messages)
+    text_bytes = sum(len(text.encode()) for text in texts_of(json.loads(encoded)))
+
+    async def prepared(name: str, measure: Callable[[], int]) -> int:
+        async with Session.open(name, store=store, model=MODEL) as session:
+            await session.record(json.loads(encoded))
+            await session.prepare(BUDGET)
+            gc.collect()
+            return measure()
+
+    await prepared("warm", lambda: 0)
     gc.collect()
     tracemalloc.start()
-    async with Session.open("measured", model=MODEL) as session:
-        await session.record(json.loads(messages))
-        await session.prepare(BUDGET)
-        gc.collect()
-        used, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    return [row("memory of an open session at 90,000 tokens, beside its text", used / text_bytes, "×", 3.0)]
+    try:
+        return await prepared("measured", lambda: tracemalloc.get_traced_memory()[0]) / text_bytes
+    finally:
+        tracemalloc.stop()
 
 
 async def durable_turns() -> list[Row]:
@@ -365,7 +394,7 @@ async def measure(folder: Path, only: Sequence[str], sample: int) -> list[Row]:
         "inputs": long_inputs,
         "neighbors": neighbors,
         "govern": first_govern,
-        "memory": memory_of_session,
+        "memory": lambda: memory_of_session(folder),
         "turns": durable_turns,
     }
     rows: list[Row] = []

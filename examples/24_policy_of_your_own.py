@@ -7,7 +7,7 @@ your own sessions, with every figure.
 import asyncio
 
 from holdfast import Policy, Session, read_policy
-from holdfast.compaction import PRESETS
+from holdfast.compaction import PRESETS, DefaultCompaction
 from holdfast.testing.sessions import generate_session
 
 MINE = """
@@ -44,8 +44,11 @@ async def main() -> None:
     mine = read_policy(MINE)
     for policy in (PRESETS["default"], mine):
         print(await replay(policy))
-    compaction = mine.for_model("claude-sonnet-5-5").compaction
-    print(f"with Claude, a summary starts at {compaction.soft_share:.0%}")
+    match mine.for_model("claude-sonnet-5-5").compaction:
+        case DefaultCompaction(soft_share=share):
+            print(f"with Claude, a summary starts at {share:.0%}")
+        case other:
+            print(f"another rule: {other}")
 
 
 if __name__ == "__main__":

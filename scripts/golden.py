@@ -37,7 +37,6 @@ from holdfast.errors import ModelRefusedError
 from holdfast.models.base import ModelReply, SummaryPrompt
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.maintenance.transfer import import_session, records_from_file
-from holdfast.session.request import Request
 from holdfast.stores.jsonl import load_file
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
@@ -54,6 +53,7 @@ from holdfast.testing.pydantic_ai import (
 from holdfast.testing.pydantic_ai import tool_return_part as tool_return
 from holdfast.testing.responses import function_call_item, function_output_item, output_message_item, reasoning_item
 from holdfast.testing.sessions import generate_session
+from holdfast.wire.request import Request
 
 T = TypeVar("T")
 Hashes: TypeAlias = dict[str, list[str]]

@@ -99,11 +99,10 @@ def field_docs(kind: type) -> Mapping[str, str]:
         body = cast("ast.ClassDef", tree).body
         for item, after in pairwise(body):
             match item, after:
-                case (
-                    ast.AnnAssign(target=ast.Name(id=name)),
-                    ast.Expr(value=ast.Constant(value=str(text))),
-                ):
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                     found[name] = inspect.cleandoc(text)
+                case _:
+                    pass
     return found
 
 
@@ -216,9 +215,8 @@ def render_commands() -> str:
 
 def subcommands(parser: argparse.ArgumentParser, before: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """Yield the commands of a parser, each with its name, and the commands of each."""
-    actions = cast("list[argparse.Action]", parser._actions)  # noqa: SLF001 - argparse has no other way
-    for action in actions:
-        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - as above
+    for action in parser._actions:  # noqa: SLF001 - argparse has no other way
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
             for name, inner in cast("dict[str, argparse.ArgumentParser]", action.choices).items():
                 yield f"{before}{name}", inner
                 yield from subcommands(inner, f"{before}{name} ")
@@ -253,7 +251,7 @@ def render_log_events() -> str:
     out: list[str] = []
     for name, kind in sorted(codec.EVENT_TYPES.items()):
         out.append(f"\n### `{name}`\n\n{cell(kind.__doc__ or '')}\n\n| key | type | meaning |\n|---|---|---|\n")
-        for stored in codec._fields(kind):
+        for stored in codec._fields(kind):  # pyright: ignore[reportPrivateUsage] - the one place with the stored names
             owner = dict(typed_fields_by_name(kind)).get(stored.owner, kind) if stored.owner else kind
             meaning = cell(field_docs(cast("type", owner)).get(stored.name, ""))
             needed = "" if stored.is_required else ", optional"

@@ -151,7 +151,7 @@ def try_artifact(artifact: Path, python: str, folder: Path) -> None:
     pip = [own / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     run([*pip, artifact], cwd=folder, env=kept)
     print(
-        "  ", run([own / "holdfast", "--version"], cwd=home, env=env).strip(), "with nothing but its own two packages"
+        "  ", run([own / "holdfast", "--version"], cwd=home, env=env).strip(), "with nothing but what the library needs"
     )
     run([own / "holdfast"], cwd=home, env=env)
     run([own / "holdfast", "--help"], cwd=home, env=env)

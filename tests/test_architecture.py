@@ -15,11 +15,11 @@ from holdfast.apps.settings.schema import SETTING_DECLARATIONS
 SOURCE = Path(__file__).parent.parent / "src"
 PACKAGE = SOURCE / "holdfast"
 LAYERS = (
-    {"blocking", "compaction", "delegation", "gateway", "lab", "memory", "recall", "settings", "storage"},
+    {"blocking", "compaction", "delegation", "gateway", "jobs", "lab", "memory", "recall", "settings", "storage"},
     {"apps.cli"},
     {"apps.chat", "apps.gateway"},
     {"apps.mcp", "apps.viewer"},
-    {"apps.lab", "apps.serving"},
+    {"apps.jobs", "apps.lab", "apps.serving"},
     {"apps.settings"},
     {"adapters", "importers", "testing", "bare_list"},
     {"session"},

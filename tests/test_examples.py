@@ -112,14 +112,15 @@ def test_a_reader_is_shown_the_root_the_facades_the_errors_the_test_kit_and_the_
     assert modules - {*FACADES, "errors", "testing", "adapters", "toml", "db"} == set()
 
 
-SHELL_BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SHELL_BLOCK = re.compile(r"^ *```sh\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 TOML_BLOCK = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def commands_of(path: Path) -> list[list[str]]:
     """Return the command lines of a document that are ours."""
-    lines = [line for block in SHELL_BLOCK.findall(path.read_text()) for line in block.splitlines()]
-    words = [shlex.split(line.rpartition("|")[2], comments=True) for line in lines]
+    blocks = [block.replace("\\\n", " ") for block in SHELL_BLOCK.findall(path.read_text())]
+    lines = [line for block in blocks for line in block.splitlines()]
+    words = [shlex.split(re.split(r" [<>] ", line.rpartition("|")[2])[0], comments=True) for line in lines]
     return [command for command in words if command[:1] in (["holdfast"], ["make"])]
 
 
@@ -163,3 +164,11 @@ def test_the_settings_of_a_document_can_be_read(path: Path, tmp_path: Path) -> N
         home.mkdir()
         (home / "holdfast.toml").write_text(block)
         load_settings(flags={}, cwd=home, environ={"HOLDFAST_HOME": str(home)})
+
+
+def test_each_of_the_twenty_asks_has_an_answer() -> None:
+    rows = [line.split(" | ") for line in (ROOT / "docs" / "asks.md").read_text().splitlines() if line[:3] != "| |"]
+    answered = [cells for cells in rows if cells[0].removeprefix("| ").isdecimal()]
+
+    assert [int(cells[0].removeprefix("| ")) for cells in answered] == [*range(1, 21)]
+    assert [len(cells) for cells in answered] == [4] * 20

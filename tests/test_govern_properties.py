@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from holdfast import HoldfastError, Request, convert, counter_for, govern, validate
+from holdfast import Counter, HoldfastError, Request, convert, counter_for, govern, validate
 from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.repair import repair_entries
 from holdfast.core.conversation.tokens import request_tokens
@@ -262,3 +262,29 @@ def test_a_compaction_survives_as_the_same_object(messages: list[dict[str, objec
 
     sent = {id(message) for message in request.messages}
     assert all(id(message) in sent for message in messages if message.get("type") == "compaction")
+
+
+class OwnCounter:
+    """Counts as the model's own vocabulary does, but nothing else is known about it."""
+
+    def __init__(self, counter: Counter) -> None:
+        self.name, self.provenance, self.count = counter.name, counter.provenance, counter.count
+
+
+@pytest.mark.parametrize("source", HISTORIES_BY_FORMAT)
+@given(data=st.data(), budget=BUDGETS, model=st.sampled_from(["gpt-5", "claude-sonnet-4-5", "unknown"]))
+def test_a_list_far_below_its_budget_is_governed_as_if_it_had_been_counted_first(
+    source: str, data: st.DataObject, budget: int, model: str
+) -> None:
+    messages = data.draw(HISTORIES_BY_FORMAT[source])
+    extras: dict[str, Any] = {} if source in {"openai-chat", "pydantic-ai"} else {"system": "Be brief."}
+    settings = {"budget": budget, "format": source, "model": model, "interrupted": True, "tools": TOOLS, **extras}
+
+    def outcome(**how: Any) -> object:
+        try:
+            request = govern(messages, **settings, **how)
+        except HoldfastError as error:
+            return type(error), str(error)
+        return request.messages, request.receipt, repr(request.receipt)
+
+    assert outcome() == outcome(counter=OwnCounter(counter_for(model)))

@@ -48,8 +48,8 @@ from holdfast.apps.chat.dispatch import SLASH_COMMANDS
 from holdfast.apps.chat.events import ChatEvent, Consent
 from holdfast.apps.chat.plain_screen import JsonScreen
 from holdfast.apps.chat.prompts import attachment_text as attachment_reference
-from holdfast.apps.chat.tools.file_tools import FileTools
-from holdfast.apps.chat.tools.shell_tool import ShellTool
+from holdfast.apps.chat.tools.files import FileTools
+from holdfast.apps.chat.tools.shell import ShellTool
 from holdfast.apps.cli.main import main as holdfast
 from holdfast.apps.cli.parser import build_parser as command_line
 from holdfast.apps.lab import runner as lab_running

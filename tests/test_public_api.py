@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast.distribution import DISTRIBUTION_NAME
 
-FACADES = ("blocking", "compaction", "delegation", "gateway", "lab", "memory", "recall", "settings", "storage")
+FACADES = ("blocking", "compaction", "delegation", "gateway", "jobs", "lab", "memory", "recall", "settings", "storage")
 STANDARD = (
     "import sys; before = set(sys.modules); from holdfast import *; "
     "loaded = {name.partition('.')[0] for name in set(sys.modules) - before}; "

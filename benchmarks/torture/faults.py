@@ -30,11 +30,11 @@ from holdfast import HoldfastError, Session, validate
 from holdfast.errors import ConcurrentWriteError, NotInMemoryError, SequenceConflictError, StoreError
 from holdfast.models.base import SummaryPrompt
 from holdfast.session.log import leases as owners
-from holdfast.session.request import Request
 from holdfast.stores.sqlite import database as sqlite_database
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import JsonMessage, assistant_message, user_message
 from holdfast.testing.models import ScriptedModel
+from holdfast.wire.request import Request
 
 INTERNAL = (NotInMemoryError, ConcurrentWriteError, SequenceConflictError)
 """Errors that may not leave the session."""

@@ -18,7 +18,6 @@ from holdfast.core.conversation.tokens import request_tokens
 from holdfast.errors import CannotFitError, ModelError, ModelOverflowError
 from holdfast.models.base import CachedPrefix, ModelReply, SummaryPrompt
 from holdfast.models.openai_compatible import ChatSummarizer
-from holdfast.session.request import Request
 from holdfast.testing.chat import JsonMessage, assistant_message, user_message
 from holdfast.testing.endpoint import (
     ReceivedRequest,
@@ -32,6 +31,7 @@ from holdfast.testing.endpoint import (
 )
 from holdfast.wire.formats import format_named
 from holdfast.wire.overflow import MALFORMED_PATTERNS, OUTPUT_CAP_PATTERNS, OVERFLOW_PATTERNS, RATE_LIMIT_PATTERNS
+from holdfast.wire.request import Request
 
 KEY = "sk-torture-0123456789abcdef"
 MODEL, BUDGET, WINDOW = "gpt-5", 6_000, 2_000

@@ -24,9 +24,9 @@ from holdfast.counters.models import known_models
 from holdfast.counters.vocabularies import model_family
 from holdfast.session.calibration import UsageCalibrator
 from holdfast.session.prepare import RequestOptions
-from holdfast.session.request import Request
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import ScriptedModel
+from holdfast.wire.request import Request
 
 CHANGES = log.CompactionCompleted | log.OutputsOffloaded | log.TurnsReducedToText
 COMPACTING_PRESETS = frozenset({"default", "copilot", "inkeep"})

@@ -17,11 +17,11 @@ from holdfast.core.history.events import Usage
 from holdfast.core.planning.policy import PRESETS
 from holdfast.errors import CannotFitError, ModelOverflowError, SettingsError
 from holdfast.session.calibration import ServedModel, UsageCalibrator
-from holdfast.session.request import Request
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.clock import SimulatedClock
 from holdfast.wire.formats import format_named
+from holdfast.wire.request import Request
 from holdfast.wire.usage import read_usage
 
 MODELS = ("gpt-5", "gpt-4", "qwen3-32b", "deepseek-v3", "kimi-k2")

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
         PendingToolCallsError,
         SettingsError,
     )
-    from holdfast.session.request import Request
     from holdfast.session.session import Session
     from holdfast.wire.convert import Converted, convert
     from holdfast.wire.overflow import Refusal, classify
+    from holdfast.wire.request import Request
     from holdfast.wire.validate.provider import validate
     from holdfast.wire.validate.rules import Violation
 
@@ -75,7 +75,7 @@ _MODULE_OF_NAME = {
     "Policy": "core.planning.policy",
     "Receipt": "core.planning.receipt",
     "Refusal": "wire.overflow",
-    "Request": "session.request",
+    "Request": "wire.request",
     "Session": "session.session",
     "SettingsError": "errors",
     "Text": "core.conversation.messages",

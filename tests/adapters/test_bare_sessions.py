@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import pytest
 
 from holdfast import Session, blocking
-from holdfast.session.request import Request
 from holdfast.testing.agent_contract import (
     CONTRACT_BUDGET,
     CONTRACT_SESSION,
@@ -23,6 +22,7 @@ from holdfast.testing.agent_contract import (
     look_result,
 )
 from holdfast.testing.chat import JsonMessage, tool_result_message, user_message
+from holdfast.wire.request import Request
 
 TOOLS: list[Mapping[str, object]] = [{"name": LOOK_TOOL}, {"name": DELEGATE_TASK_TOOL}, {"name": "recall"}]
 

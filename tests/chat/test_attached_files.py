@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.apps.chat.attachments import mentioned_files, pasted_image_path
 from holdfast.apps.chat.pastes import PastedTexts
-from holdfast.apps.chat.tools.file_tools import FileTools
+from holdfast.apps.chat.tools.files import FileTools
 from tests.chat.conftest import Served
 from tests.chat.recording_screen import RecordingScreen, reply_to
 from tests.chat.test_turns import chat_with

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.apps.chat.events import ChangeProposed, Consent, ToolCallFinished
-from holdfast.apps.chat.tools.edit_tools import CHANGE_REFUSED, EditTools, FileChange, describe_change
-from holdfast.apps.chat.tools.file_tools import FileTools, ToolRefusal
+from holdfast.apps.chat.tools.editing import CHANGE_REFUSED, EditTools, FileChange, describe_change
+from holdfast.apps.chat.tools.files import FileTools, ToolRefusal
 from holdfast.testing.endpoint import text_stream, tool_call_stream
 from tests.chat.conftest import Served
 from tests.chat.recording_screen import RecordingScreen

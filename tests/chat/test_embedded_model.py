@@ -4,7 +4,7 @@ from pathlib import Path
 
 from holdfast import Session
 from holdfast.apps.chat.runtime import RuntimeCache
-from holdfast.apps.chat.tools.file_tools import FileTools
+from holdfast.apps.chat.tools.files import FileTools
 from holdfast.apps.settings.settings import Settings
 from holdfast.apps.settings.sources import load_settings
 from holdfast.models.embedded.weights import cache_folder

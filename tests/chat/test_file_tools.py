@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.apps.chat.tools.file_tools import MAX_READ_LINES, FileTools
+from holdfast.apps.chat.tools.files import MAX_READ_LINES, FileTools
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies
 
 from holdfast.apps.chat.events import Consent
-from holdfast.apps.chat.tools.shell_tool import (
+from holdfast.apps.chat.tools.shell import (
     COMMAND_REFUSED,
     HARMLESS_VARIABLES,
     MAX_OUTPUT_BYTES,

@@ -238,6 +238,8 @@ async def test_a_request_through_the_gateway_shows_that_it_answers_records_and_d
         code, findings = await asyncio.to_thread(checked, capsys, "--gateway", url, "--model", "openai:gpt-5")
         upstream.answer = FaultyAnswer(status=401, pieces=[b'{"error": "no key"}'])
         refused, problems = await asyncio.to_thread(checked, capsys, "--gateway", url)
+        upstream.answer = FaultyAnswer(status=404, pieces=[b'{"error": "no such model"}'])
+        _, unknown = await asyncio.to_thread(checked, capsys, "--gateway", url)
         sent = [json.loads(request.body) for request in upstream.requests]
 
     assert [state for state, _ in about(findings, "gateway")] == ["ok", "ok"]
@@ -251,6 +253,7 @@ async def test_a_request_through_the_gateway_shows_that_it_answers_records_and_d
         f'{url}/v1/chat/completions answered 401: {{"error": "no key"}}; '
         "check --upstream and the provider's key of the gateway",
     )
+    assert about(unknown, "gateway")[0][1].endswith("; name a model of the provider, such as --model openai:gpt-5-mini")
 
 
 def test_a_gateway_that_does_not_run_is_named_with_the_way_to_start_it(capsys: Captured) -> None:

@@ -2,9 +2,11 @@
 
 import pytest
 
-from holdfast.core.planning.policy import DEFAULT, read_policy
+from holdfast.core.planning.policy import PRESETS, read_policy
 from holdfast.core.planning.rules.default import DefaultCompaction
 from holdfast.errors import SettingsError
+
+DEFAULT = PRESETS["default"]
 
 POLICY = read_policy("""
 base = "default"

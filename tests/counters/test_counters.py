@@ -1,14 +1,25 @@
 """Vocabularies, the formula, and the table of models."""
 
 import builtins
+import subprocess
+import sys
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast import Budget
 from holdfast.counters import vocabularies
 from holdfast.counters.models import ModelInfo, budget_for, find_model
-from holdfast.counters.vocabularies import CHUNK_CHARS, EstimatingCounter, counter_for, model_family, tokenizer
+from holdfast.counters.vocabularies import (
+    CHUNK_CHARS,
+    EstimatingCounter,
+    bound_of,
+    counter_for,
+    model_family,
+    tokenizer,
+)
 
 GOLDEN = {
     "o200k_base": ("Hello, world! 12345", [13225, 11, 2375, 0, 220, 7633, 2548]),
@@ -157,3 +168,33 @@ def test_every_digit_counts_for_a_model_whose_vocabulary_is_unknown() -> None:
     assert counter_for("gpt-5").count("20260701") == 3
     assert counter_for("a-model-that-nobody-knows").count("20260701") == 8
     assert counter_for("a-model-that-nobody-knows").count(line) >= sum(map(str.isdigit, line))
+
+
+@pytest.mark.parametrize("model", ["gpt-5", "claude-sonnet-4-5", "unknown", "llama-2-7b", "qwen3-8b", "gemma-3-4b"])
+@given(
+    text=st.text()
+    | st.text("0123456789٣")
+    | st.text("\u0958\u0959\u2126\ufb2c\U0001d15e")
+    | st.text("ab \n", max_size=2_000)
+)
+def test_no_text_has_more_tokens_than_the_bound_of_its_vocabulary(model: str, text: str) -> None:
+    counter = counter_for(model)
+    bound = bound_of(counter)
+
+    assert bound is not None
+    assert counter.count(text) <= bound.count(text)
+    assert (bound.name, bound.provenance) == (counter.name, counter.provenance)
+
+
+def test_a_vocabulary_is_loaded_when_something_is_counted() -> None:
+    program = (
+        "from holdfast import govern\n"
+        "from holdfast.counters.vocabularies import tokenizer\n"
+        "request = govern([{'role': 'user', 'content': 'Bonjour à tous'}], budget=1_000, model='gpt-5')\n"
+        "before = tokenizer.cache_info().currsize\n"
+        "print(before, request.tokens.conversation, request.tokens.total, tokenizer.cache_info().currsize)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+
+    assert done.stdout.split() == ["0", "10", "10", "1"]

@@ -102,4 +102,4 @@ async def test_without_its_packages_it_says_which_extra_has_them(monkeypatch: py
             seen = await post(url, authorization=f"Bearer {TOKEN}")
 
         assert seen.status == 501
-        assert "pip install '.[mcp]'" in seen.body.decode()
+        assert "pip install 'holdfast-context[mcp]'" in seen.body.decode()

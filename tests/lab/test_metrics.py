@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from holdfast.apps.lab.metrics.retention import (
     with_final_question,
 )
 from holdfast.apps.lab.metrics.validity import BudgetAdherence, RequestValidity
-from holdfast.apps.lab.mistral import mistral_oracle, tekken_counter
+from holdfast.apps.lab.mistral import MISTRAL_PACKAGE, mistral_oracle, tekken_counter
 from holdfast.apps.lab.recordings import Probe, RecordedCompaction, Recording, read_recording
 from holdfast.apps.lab.replay import Replayer
 from holdfast.apps.lab.simulation import SimulatedSession
@@ -31,6 +32,8 @@ from holdfast.testing.chat import (
     user_message,
 )
 from holdfast.testing.sessions import generate_session
+
+needs_mistral_common = pytest.mark.skipif(find_spec(MISTRAL_PACKAGE) is None, reason="mistral-common is not installed")
 
 
 def recorded(messages: list[JsonMessage], probes: Sequence[Probe] = ()) -> Recording:
@@ -150,7 +153,7 @@ async def test_m2_with_a_recall_whose_query_is_the_question() -> None:
     assert (figures["M2.questions_recall"], figures["M3.answers_recall"], asked) == (1.0, 1.0, ["Where do I live?"])
 
 
-@pytest.mark.skipif(mistral_oracle() is None, reason="mistral-common is not installed")
+@needs_mistral_common
 async def test_m8_counts_requests_that_a_provider_would_refuse() -> None:
     talk = recorded([user_message("a"), tool_call_message("x"), tool_result_message("x", "r"), assistant_message("b")])
 
@@ -171,7 +174,7 @@ async def test_m9_counts_requests_over_budget_as_somebody_else_counts() -> None:
     assert theirs["M9.over_claude_most"] == pytest.approx((100 + (ours["M9.over_most"] * 200 - 100) * 1.21) / 200)
 
 
-@pytest.mark.skipif(tekken_counter() is None, reason="mistral-common is not installed")
+@needs_mistral_common
 def test_m9_has_a_second_vocabulary() -> None:
     counter = tekken_counter()
 

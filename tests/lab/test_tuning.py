@@ -15,12 +15,13 @@ from holdfast.apps.lab.tuning import (
     tradeoff_rows,
     tradeoff_table,
 )
-from holdfast.core.planning.policy import DEFAULT, PRESETS
+from holdfast.core.planning.policy import PRESETS
 from holdfast.core.planning.situation import PROVIDER_PRICES
 from holdfast.errors import SettingsError
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 
 Captured = pytest.CaptureFixture[str]
+DEFAULT = PRESETS["default"]
 ANTHROPIC = PROVIDER_PRICES["anthropic"]
 BUDGET = 5_000
 

@@ -16,9 +16,9 @@ from holdfast.models.base import CachedPrefix, ModelReply, SummaryPrompt
 from holdfast.models.embedded.server import EmbeddedServer
 from holdfast.models.openai_compatible import ChatSummarizer
 from holdfast.session.maintenance.verify import rebuilt_requests
-from holdfast.session.request import Request
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, system_message, user_message
+from holdfast.wire.request import Request
 
 ASKED = int(os.environ.get("HOLDFAST_MODEL_TURNS", "0"))
 """`make test-model` asks for 200 in a window of 2,048 tokens with the whole model; the suite has as many as fill a

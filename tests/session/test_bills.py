@@ -15,10 +15,10 @@ from holdfast.core.planning.policy import PRESETS
 from holdfast.errors import SettingsError
 from holdfast.session.calibration import ServedModel, UsageCalibrator
 from holdfast.session.inputs import check_endpoint
-from holdfast.session.request import Request
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, user_message
+from holdfast.wire.request import Request
 
 BUDGET = 4_000
 HERE, THERE = "https://here.example/v1", "https://there.example/v1"

@@ -10,11 +10,11 @@ from holdfast import Session, validate
 from holdfast.core.history import events as log
 from holdfast.models.base import SummaryPrompt
 from holdfast.session.maintenance.verify import rebuilt_requests
-from holdfast.session.request import Request
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.models import ScriptedModel
 from holdfast.testing.sessions import generate_session
+from holdfast.wire.request import Request
 
 MESSAGES, BUDGET = 600, 16_000
 STEP_SECONDS = 4.0

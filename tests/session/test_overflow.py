@@ -9,11 +9,11 @@ from holdfast import Budget, Session, validate
 from holdfast.core.history import events as log
 from holdfast.errors import HoldfastError, ModelBusyError, ModelOverflowError, ModelRefusedError
 from holdfast.session.compaction.compactor import CompactionOptions
-from holdfast.session.request import Request
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import ScriptedModel
+from holdfast.wire.request import Request
 
 TOLD = "This model's maximum context length is 4096 tokens. However, your messages resulted in 9000 tokens."
 OVERFLOW = {"error": {"code": "context_length_exceeded", "message": TOLD}}

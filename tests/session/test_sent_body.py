@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from holdfast.core.history import events as log
 from holdfast.session.log.sent_body import MAX_CHAIN, SentBodies, sent_body
 from holdfast.session.maintenance.scrub import TOMBSTONE, scrub
-from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.stores.memory import MemoryStore
+from holdfast.wire.request import Request
 
 MARK = {"type": "ephemeral"}
 

@@ -11,12 +11,12 @@ from holdfast import Session, validate
 from holdfast.core.history import events as log
 from holdfast.models.base import SummaryPrompt
 from holdfast.session.maintenance.verify import rebuilt_requests
-from holdfast.session.request import Request
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.models import ScriptedModel
 from holdfast.testing.sessions import generate_session
+from holdfast.wire.request import Request
 
 COMPACTIONS = 10
 CONSTRAINTS = (

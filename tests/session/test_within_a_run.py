@@ -56,6 +56,26 @@ async def test_a_model_asks_for_a_compaction_in_the_middle_of_its_work(policy: s
     assert [(event.trigger, event.success) for event in done][-1] == ("agent_request", True)
 
 
+async def test_the_note_that_a_model_writes_with_its_request_outlives_later_compactions() -> None:
+    note = "Milestone: the parser is done and frozen; the tests in tests/parse are next."
+    async with Session.open("c1", model="gpt-5") as session:
+        tool = session.compact_tool()
+        assert "note" in str(tool.parameters)
+        await session.record([user_message("analyse this")])
+        for number in range(8):
+            await session.record(step(number))
+        await session.prepare(50_000)
+        await session.record([tool_call_message("x", name=tool.name, arguments={"note": note})])
+        await session.record([tool_result_message("x", await tool.call({"note": note}))])
+        for number in range(8, 30):
+            await session.record(step(number))
+            request = await session.prepare(4_000)
+
+    assert tool_call_message("x", name=tool.name, arguments={"note": note}) not in request.messages
+    assert note in str(request.messages[:2])
+    assert validate(request.messages, "openai-chat") == []
+
+
 async def session_events(session: Session) -> list[Any]:
     async with Session.open(session.id, store=session.store) as again:
         return list(await again.events())

@@ -4,9 +4,12 @@ What is counted: texts given to the tokenizer, messages encoded and hashed, mess
 records read from the store.
 """
 
+import asyncio
+import sys
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -104,3 +107,55 @@ async def test_a_history_that_was_repaired_is_not_repaired_again() -> None:
     assert again.messages == first.messages
     assert done["messages hashed"] <= 1  # the made-up result of the newest exchange
     assert done["messages checked"] <= 4
+
+
+@contextmanager
+def calls_on_this_thread() -> Generator[Counter[str]]:
+    """Count how often the functions of the package are called on this thread."""
+    done: Counter[str] = Counter()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            done[frame.f_code.co_qualname] += 1
+
+    sys.setprofile(note)  # of this thread only
+    try:
+        yield done
+    finally:
+        sys.setprofile(None)
+
+
+async def test_the_event_loop_does_little_for_each_of_many_messages_at_once() -> None:
+    talk = [user_message(f"line {number}") if number % 2 else assistant_message("so") for number in range(3_000)]
+    async with Session.open("many", store=MemoryStore(), model="gpt-5") as session:
+        with calls_on_this_thread() as done:
+            await session.record([*talk, user_message("go on")])
+            await session.prepare(BUDGET)
+
+    # What the store of a real session does in its own thread, this one does between other tasks.
+    encoding = {"encode_json", "_is_encoded_alike", "cast", "JSONEncoder.encode", "JSONEncoder.iterencode"}
+    often = {name: count for name, count in done.items() if count > 500 and name not in encoding}
+    assert often == {}
+
+
+async def test_one_very_long_message_is_encoded_and_indexed_in_threads() -> None:
+    async with Session.open("long", store=MemoryStore(), model="gpt-5") as session:
+        with calls_on_this_thread() as done:
+            await session.record([user_message("".join(f"{number:x} " for number in range(60_000)))])
+
+    assert done["VocabularyCounter.count"] == done["index_text_of"] == done["_blob_content"] == 0
+
+
+async def test_many_messages_whose_recording_was_cancelled_are_stored_once() -> None:
+    talk = [user_message(f"line {number}") for number in range(1_000)]
+    async with Session.open("many", store=MemoryStore(), model="gpt-5") as session:
+        for steps in range(0, 60, 3):
+            recording = asyncio.ensure_future(session.record(talk))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            recording.cancel()
+            await asyncio.wait([recording])
+        places = await session.record(talk)
+
+        assert places == range(1_000)
+        assert len(session) == await session.store.length("many") == 1_000

@@ -20,8 +20,8 @@ from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import PendingToolCallsError
 from holdfast.session.delegation import Delegate, DelegateContext
-from holdfast.session.request import Request
 from holdfast.session.session import Session
+from holdfast.wire.request import Request
 
 MIN_RECALL_BUDGET = 4_000
 """The smallest budget with a recall tool: its definition would take more than a twentieth of a smaller one."""

@@ -26,9 +26,9 @@ from holdfast.models.base import Summarizer
 from holdfast.session.background_loop import BACKGROUND_LOOP
 from holdfast.session.blocking import BlockingSession
 from holdfast.session.compaction.compactor import CompactionOptions
-from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
+from holdfast.wire.request import Request
 
 with imports_of_extra("google-adk", "the adapter for Google ADK"):
     from google.adk.agents import LlmAgent

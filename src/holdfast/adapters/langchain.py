@@ -28,9 +28,9 @@ from holdfast.models.base import Summarizer
 from holdfast.session.background_loop import BACKGROUND_LOOP
 from holdfast.session.blocking import BlockingSession
 from holdfast.session.compaction.compactor import CompactionOptions
-from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
+from holdfast.wire.request import Request
 
 with imports_of_extra("langchain", "the adapter for LangChain"):
     from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse

@@ -23,10 +23,10 @@ from holdfast.models.base import Summarizer
 from holdfast.session.background_loop import BACKGROUND_LOOP
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.delegation import DelegateContext
-from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
 from holdfast.wire.formats import canonical_message, format_named
+from holdfast.wire.request import Request
 
 with imports_of_extra("openai-agents", "the adapter for the OpenAI Agents SDK"):
     from agents import (

@@ -10,7 +10,6 @@ paths. `recall.query` answers a model in sentences of its own.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, fields
-from difflib import get_close_matches
 from functools import cache
 from types import NoneType, UnionType
 from typing import Literal, TypeAlias, TypeGuard, Union, cast, get_args, get_origin, get_type_hints
@@ -37,6 +36,8 @@ def short_repr(value: object) -> str:
 
 def suggest_similar(name: str, known: Sequence[str], otherwise: str) -> str:
     """Return a hint for an unknown name: the most similar known one, or `otherwise`."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only for unknown names
+
     near = get_close_matches(name, known, n=1)
     return f"did you mean {near[0]!r}?" if near else otherwise
 

@@ -4,7 +4,6 @@
 """
 
 import json
-import logging
 from collections.abc import Mapping
 from functools import cache, lru_cache
 
@@ -106,6 +105,8 @@ def describe_unknown_model(name: str, window: int = DEFAULT_WINDOW) -> str:
 def _warn_about_unknown_model(name: str, window: int) -> None:
     """Log a warning once for each name."""
     # A handler that writes to a file or a pipe cannot encode a lone surrogate.
+    import logging  # noqa: PLC0415 - only for unknown names
+
     logging.getLogger("holdfast").warning("%s", describe_unknown_model(replace_surrogates(name), window))
 
 

@@ -35,14 +35,13 @@ def ollama_window(environ: Mapping[str, str]) -> int:
 def find_ollama_models(environ: Mapping[str, str] = os.environ) -> list[str]:
     """Return the models of Ollama on this machine, as `ollama:NAME`; empty if it does not run."""
     try:
-        return [
-            f"{OLLAMA_PREFIX}{name}" for name in fetch_model_names(ollama_url(environ), timeout_seconds=PROBE_SECONDS)
-        ]
+        names = list_served_models(ollama_url(environ), timeout_seconds=PROBE_SECONDS)
     except OSError:
         return []
+    return [f"{OLLAMA_PREFIX}{name}" for name in names]
 
 
-def fetch_model_names(
+def list_served_models(
     base_url: str, api_key: str | None = None, *, timeout_seconds: float = LISTING_SECONDS
 ) -> list[str]:
     """Return the names of an endpoint's models; raises an `OSError` if it does not answer."""

@@ -258,6 +258,7 @@ class BlockingSession(_BlockingConversation[Session]):
     recompact = _waiting(Session.recompact)
     restore_messages = _waiting(Session.restore_messages)
     compact_if_memory_above = _waiting(Session.compact_if_memory_above)
+    run_compaction = _waiting(Session.run_compaction)
     cancel_compaction = _waiting(Session.cancel_compaction)
     set_policy = _waiting(Session.set_policy)
     switch_model = _waiting(Session.switch_model)

@@ -7,9 +7,9 @@ own. All conversations of a session share one `SessionEngine`.
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
+from typing import TYPE_CHECKING
 
-from holdfast.core.conversation.messages import Entry
+from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.conversation.transcript import MessageFormat
 from holdfast.core.history import events as log
@@ -18,8 +18,6 @@ from holdfast.core.planning.changes import add_effect
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.request_stages import RequestProcessors
 from holdfast.core.planning.situation import Budget
-from holdfast.core.recall.answer import RecallAnswer
-from holdfast.core.recall.artifacts import RETRIEVAL_SHARE, Artifact
 from holdfast.core.recall.query import (
     DEFAULT_RECALL_TOKENS,
     MAX_RECALL_TOKENS,
@@ -40,7 +38,7 @@ from holdfast.errors import (
 )
 from holdfast.session.calibration import UsageCalibrator
 from holdfast.session.compaction.compactor import CompactionOptions, Compactor
-from holdfast.session.heavy_work import MAX_INLINE_MESSAGES, count_messages, plan_in_thread
+from holdfast.session.heavy_work import MAX_INLINE_MESSAGES, count_messages, record_in_thread
 from holdfast.session.inputs import (
     as_json_messages,
     check_count,
@@ -55,11 +53,6 @@ from holdfast.session.log.event_log import Clock, SessionLog, locked, retried
 from holdfast.session.log.records import encode_event
 from holdfast.session.overflow_retry import OverflowRetry
 from holdfast.session.prepare import EncodeBody, RequestBuilder, RequestOptions
-from holdfast.session.recall.answerer import answer_recall
-from holdfast.session.recall.artifact_lookup import find_artifact, text_range, visible_artifacts
-from holdfast.session.recall.earlier import EarlierSessions
-from holdfast.session.recall.search import check_query_words
-from holdfast.session.request import Request
 from holdfast.session.requested_compaction import RequestedCompaction
 from holdfast.session.sync import with_read_notes
 from holdfast.session.thinking import with_prefix_hashes
@@ -67,7 +60,12 @@ from holdfast.session.tools import COMPACT_CONTEXT, COMPACT_DESCRIPTION, COMPACT
 from holdfast.stores.base import Store
 from holdfast.wire.formats import detect_format, format_named
 from holdfast.wire.json_reader import is_mapping
+from holdfast.wire.request import Request
 from holdfast.wire.usage import read_usage
+
+if TYPE_CHECKING:
+    from holdfast.core.recall.answer import RecallAnswer
+    from holdfast.core.recall.artifacts import Artifact
 
 MAX_GROWN_RECALL_TOKENS = 2_500
 """An answer grows up to this size into room that is free; readers make less of a longer one."""
@@ -167,28 +165,35 @@ class Conversation:
         `cache_write_tokens`. It calibrates the token counts.
         """
         self._check_running()
-        messages = as_json_messages(messages)
-        message_format = self._check_format(format, messages)
-        scope = self._resolve_scope(scope)
-        if len(messages) <= MAX_INLINE_MESSAGES:
-            natives, decoded = decode_messages(messages, message_format)
-        else:
-            natives, decoded = await plan_in_thread(partial(decode_messages, messages, message_format))
+        scope, billed = self._resolve_scope(scope), None if usage is None else read_usage(usage)
+
+        def read_messages() -> tuple[list[log.MessageAppended], list[Message]]:
+            given = as_json_messages(messages)
+            message_format = self._check_format(format, given)
+            natives, decoded = decode_messages(given, message_format)
+            last, name = len(natives) - 1, self._agent if agent is None else agent
+            return [
+                log.MessageAppended(
+                    format=message_format.name,
+                    native=native,
+                    scope=scope,
+                    agent=name,
+                    usage=billed if number == last else None,
+                    duration_ms=duration_ms if number == last else None,
+                )
+                for number, native in enumerate(natives)
+            ], decoded
+
+        is_long = isinstance(messages, Sequence) and len(messages) > MAX_INLINE_MESSAGES
+        events, decoded = await record_in_thread(read_messages) if is_long else read_messages()
         await count_messages(decoded, counter_for(self.model))
-        billed, last = None if usage is None else read_usage(usage), len(natives) - 1
-        events = [
-            log.MessageAppended(
-                format=message_format.name,
-                native=native,
-                scope=scope,
-                agent=self._agent if agent is None else agent,
-                usage=billed if number == last else None,
-                duration_ms=duration_ms if number == last else None,
-            )
-            for number, native in enumerate(natives)
-        ]
         async with self._log.lock:
-            events = with_prefix_hashes(self.history, with_read_notes(self.history, events, decoded), decoded)
+
+            def with_notes_and_hashes() -> list[log.MessageAppended]:
+                noted = with_read_notes(self.history, events, decoded)
+                return with_prefix_hashes(self.history, noted, decoded)
+
+            events = await record_in_thread(with_notes_and_hashes) if is_long else with_notes_and_hashes()
             if billed is not None:
                 await self._engine.calibrator.record_usage(billed, scope)
             if any(message.role == "assistant" for message in decoded):
@@ -299,7 +304,11 @@ class Conversation:
         return await self._engine.requested.compact(options, trigger, check_text("focus", focus))
 
     def compact_tool(self, *, scope: str | OwnScope = OWN_SCOPE) -> ModelTool:
-        """Return the tool with which a model requests a compaction itself, in the middle of its work."""
+        """Return the tool with which a model requests a compaction itself, in the middle of its work.
+
+        A `note` among the arguments is the model's note to itself. Record the call before you run it: the ledger keeps
+        its note, also when later compactions cover the call.
+        """
         named = self._resolve_scope(scope)
 
         async def call(arguments: Mapping[str, object]) -> str:
@@ -381,13 +390,16 @@ class Conversation:
 
     async def recall(
         self, query: RecallQuery | str, *, scope: str | OwnScope = OWN_SCOPE, earlier: Sequence[str] = ()
-    ) -> RecallAnswer:
+    ) -> "RecallAnswer":
         """Return exact excerpts from everything that an agent may see.
 
         A text that consists of references asks for those messages; any other text is a search for its words. `earlier`
         names other sessions of the store to search too; their messages are referred to as `NAME#12`. Raises
         `UnknownReferenceError` if this agent can see none of the references.
         """
+        from holdfast.session.recall.earlier import EarlierSessions  # noqa: PLC0415 - most sessions recall nothing
+        from holdfast.session.recall.search import check_query_words  # noqa: PLC0415 - as above
+
         scope = await self._find_scope(scope)
         names = [name for name in earlier if name != self._log.session]
         others = EarlierSessions(self._log.store, self._log.clock, self.model, names)
@@ -407,7 +419,9 @@ class Conversation:
         return replace(own, earlier_sessions=tuple(found), notes=(*own.notes, *await others.missing_notes()))
 
     @retried
-    async def _recall_here(self, query: RecallQuery, scope: str) -> RecallAnswer:
+    async def _recall_here(self, query: RecallQuery, scope: str) -> "RecallAnswer":
+        from holdfast.session.recall.answerer import answer_recall  # noqa: PLC0415 - as above
+
         async with self._log.lock:
             await self._log.refresh()
         # A search reads the store for a long time, so the lock is released first.
@@ -433,6 +447,8 @@ class Conversation:
         named = self.scope if isinstance(scope, OwnScope) else scope
 
         async def call(arguments: Mapping[str, object]) -> str:
+            from holdfast.core.recall.artifacts import RETRIEVAL_SHARE  # noqa: PLC0415 - as above
+
             try:
                 request = self._builder.last_requests.get(named)
                 free = request.window - request.tokens - RECALL_CALL_TOKENS if request else 0
@@ -451,8 +467,10 @@ class Conversation:
         return ModelTool(RECALL_TOOL, RECALL_DESCRIPTION, RECALL_PARAMETERS, call)
 
     @locked
-    async def artifacts(self, *, scope: str | OwnScope = OWN_SCOPE) -> list[Artifact]:
+    async def artifacts(self, *, scope: str | OwnScope = OWN_SCOPE) -> "list[Artifact]":
         """Return the large tool results that an agent may see, in view or not, the oldest first."""
+        from holdfast.session.recall.artifact_lookup import visible_artifacts  # noqa: PLC0415 - as above
+
         context = self.history.context(self._log.require_scope(self._resolve_scope(scope)))
         return list(visible_artifacts(context, self._compactor.policy, self.model))
 
@@ -471,6 +489,9 @@ class Conversation:
         `lines` count from 1 and include the last one; `chars` count from 0. A result that exceeds a share of the
         context window is returned only in parts.
         """
+        from holdfast.core.recall.artifacts import RETRIEVAL_SHARE  # noqa: PLC0415 - as above
+        from holdfast.session.recall.artifact_lookup import find_artifact, text_range  # noqa: PLC0415 - as above
+
         context = self.history.context(self._log.require_scope(self._resolve_scope(scope)))
         policy = self._compactor.policy
         found = find_artifact(self._log, context, policy, self.model, check_text("reference", reference))

@@ -6,7 +6,6 @@ work at once, and each may delegate in turn.
 """
 
 import asyncio
-import os
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -261,11 +260,13 @@ class DelegateContext:
     @locked
     async def _start(self) -> log.DelegationStarted:
         """Record the start of the delegation, and what the delegate sees."""
+        from secrets import token_hex  # noqa: PLC0415 - most sessions delegate nothing
+
         spec, engine, history = self._spec, self._engine, self._log.history
         await end_abandoned_delegations(self._log)
         chosen = choose_visible(history, spec.parent, spec.sees, counter_for(engine.model))
         started = log.DelegationStarted(
-            scope=f"{spec.agent}:{os.urandom(4).hex()}",
+            scope=f"{spec.agent}:{token_hex(4)}",
             agent=spec.agent,
             parent=spec.parent,
             task=spec.task,

@@ -15,7 +15,7 @@ from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError
 from holdfast.models.errors import as_model_error, error_from_response
 from holdfast.session.calibration import UsageCalibrator, is_plausible_window
 from holdfast.session.prepare import LastPrepared, RequestBuilder
-from holdfast.session.request import Request
+from holdfast.wire.request import Request
 
 RETRY_SHARES = (0.95, 0.75, 0.5, 0.35, 0.25)
 """The budget of each retry, as a share of what was sent or may be sent."""

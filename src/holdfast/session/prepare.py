@@ -60,7 +60,6 @@ from holdfast.session.log.event_log import SessionLog
 from holdfast.session.log.sent_body import BodyPiece, SentBodies
 from holdfast.session.request import (
     EncodedView,
-    Request,
     ViewPieces,
     encode_extras,
     encode_view,
@@ -68,6 +67,7 @@ from holdfast.session.request import (
     request_prepared_event,
 )
 from holdfast.session.thinking import bind_thinking
+from holdfast.wire.request import Request
 
 EncodeBody: TypeAlias = Callable[[Request], bytes]
 
@@ -198,6 +198,8 @@ class RequestBuilder:
         """By scope and model, the budget of the last request that no rejection made smaller."""
         self.prompt_limits: dict[str | None, int] = {}
         """By model, the largest prompt that the provider accepts, if the caller has named it."""
+        self._are_many_new = False
+        """Whether many messages were not in the last request, so that a thread prepares this one."""
         self._extras_counter = ExtrasCounter()
         self._resolved_budget: tuple[tuple[object, ...], Budget] | None = None
         """The budget of the last request, with what it was resolved from."""
@@ -255,9 +257,12 @@ class RequestBuilder:
     async def _read_new_messages(self, options: RequestOptions) -> None:
         """Count new messages, and put them into the projection if they are many. Caller must hold the lock."""
         history, counter, pieces = self._log.history, counter_for(options.model), self._pieces.get(options.scope)
-        if uncounted := history.uncounted_messages(counter, options.scope):
+        self._are_many_new = len(history) - (pieces.projection.context.length if pieces else 0) > MAX_INLINE_MESSAGES
+        find_uncounted = partial(history.uncounted_messages, counter, options.scope)
+        uncounted = await plan_in_thread(find_uncounted) if self._are_many_new else find_uncounted()
+        if uncounted:
             await count_messages(uncounted, counter)
-        if len(history) - (pieces.projection.context.length if pieces else 0) > MAX_INLINE_MESSAGES:
+        if self._are_many_new:
             await plan_in_thread(partial(history.projection, counter, options.scope))
 
     def forget_scope(self, scope: str) -> None:
@@ -377,8 +382,8 @@ class RequestBuilder:
     async def _plan(self, plan_input: PlanInput) -> tuple[Plan, View]:
         """Return the plan and the view of a request; if the view has to be fitted, both are made in a thread."""
         policy, processors = self._compactor.policy, self.processors
-        is_short = plan_input.tokens <= max(MAX_INLINE_TOKENS, plan_input.situation.limit)
-        if is_short or processors != NO_PROCESSORS:  # the user's functions run where the user calls us
+        is_long = self._are_many_new or plan_input.tokens > max(MAX_INLINE_TOKENS, plan_input.situation.limit)
+        if not is_long or processors != NO_PROCESSORS:  # the user's functions run where the user calls us
             return make_plan(plan_input, policy), view_of(plan_input, policy, processors)
         return await plan_in_thread(lambda: (make_plan(plan_input, policy), view_of(plan_input, policy, processors)))
 
@@ -437,7 +442,8 @@ class RequestBuilder:
         history, projection = self._log.history, plan_input.projection
         is_whole = view.entries is plan_input.entries and self._compactor.policy.outputs is None
         source, hashes, encoded = projection if is_whole else None, self._log.message_hashes, self._encoded.get(scope)
-        encoded = self._encoded[scope] = encode_view(view.entries, source, history, hashes, encoded)
+        encode = partial(encode_view, view.entries, source, history, hashes, encoded)
+        encoded = self._encoded[scope] = await plan_in_thread(encode) if self._are_many_new else encode()
         request = request_of(
             view,
             encoded,
@@ -460,7 +466,7 @@ class RequestBuilder:
                 scope=scope,
             ),
             model=options.model,
-            tokens=request.tokens.total,
+            tokens=request.receipt.tokens.total,
             window=plan_input.window,
             whole_positions=request.receipt.kept,
             change_count=self._log.history.change_count,
@@ -483,7 +489,7 @@ class RequestBuilder:
             prefix_break=prefix_break,
             **prefix,
         )
-        measured = usage_measured_event(view, request.tokens, situation)
+        measured = usage_measured_event(view, request.receipt.tokens, situation)
         events = (measured, event) if view.truncated is None else (measured, view.truncated, event)
         try:
             await self._log.append(*events)
@@ -496,7 +502,7 @@ class RequestBuilder:
         if scope == log.MAIN:
             # `sync` compares a client's list with the last request of the main agent, the only one that clients see.
             self._log.last_sent = tuple(request.messages), request.hashes, request.positions
-        self._calibrator.record_request(options.served_model, request.tokens.counted, scope)
+        self._calibrator.record_request(options.served_model, request.receipt.tokens.counted, scope)
         return request
 
     def _body_pieces(self, request: Request, options: RequestOptions) -> tuple[tuple[BodyPiece, ...], str | None]:

@@ -5,7 +5,6 @@ import json
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from functools import lru_cache
 from itertools import compress
 from typing import Any, NamedTuple, cast
@@ -14,40 +13,17 @@ from holdfast import __version__
 from holdfast.core.conversation.json_values import encode_canonical_json
 from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.spans import ranges_without
-from holdfast.core.conversation.tokens import TokenCount
-from holdfast.core.conversation.transcript import MessageFormat, Transcript
+from holdfast.core.conversation.transcript import MessageFormat
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.projection import Projection
 from holdfast.core.history.session_state import RequestExtras
 from holdfast.core.memory.evictions import EMERGENCY_VIEW_KEY
 from holdfast.core.planning.policy import Policy
-from holdfast.core.planning.receipt import Receipt, View, receipt_of
+from holdfast.core.planning.receipt import View, receipt_of
 from holdfast.core.planning.steps import PlanInput
-from holdfast.dataclass import dataclass
 from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A request to send, with its receipt."""
-
-    messages: list[Any]
-    """The same JSON types as the input; unchanged messages are the same objects. Providers' own types accept them."""
-    tokens: TokenCount
-    receipt: Receipt
-    system: object = None
-    tools: object = None
-    hash: str = ""
-    """The hash of a session's whole payload in our canonical encoding; a replay is compared with it."""
-    hashes: tuple[str, ...] = field(default=(), repr=False)
-    """The hash of each message."""
-    positions: tuple[int | None, ...] = field(default=(), repr=False)
-    """Where each message was recorded; None for one that was made for this request."""
-    compaction_due: str = ""
-    """Why the policy would compact now, if the caller has forbidden it."""
-    transcript: Transcript | None = field(default=None, repr=False, compare=False)
-    """What the next call of `govern` can reuse, if it gets this request as `previous`."""
+from holdfast.wire.request import Request
 
 
 def message_hash(native: Mapping[str, object]) -> str:
@@ -205,7 +181,6 @@ def request_of(
     )
     return Request(
         messages,
-        receipt.tokens,
         receipt,
         system,
         tools,
@@ -244,7 +219,7 @@ def request_prepared_event(
             "factor": situation.calibration.factor,
             "systemTokens": situation.system_tokens,
             "toolsTokens": situation.tools_tokens,
-            "tokens": request.tokens.total,
+            "tokens": request.receipt.tokens.total,
             **({EMERGENCY_VIEW_KEY: True} if view.is_emergency else {}),
             **({"hasRecall": True} if situation.has_recall else {}),
         },

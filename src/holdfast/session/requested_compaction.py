@@ -9,7 +9,7 @@ import gc
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
+from typing import Literal, TypeAlias
 
 from holdfast.core.history import events as log
 from holdfast.core.history.events import Summary
@@ -34,6 +34,8 @@ from holdfast.session.compaction.compactor import Compactor
 from holdfast.session.log.event_log import SessionLog, locked
 from holdfast.session.prepare import RequestBuilder, RequestOptions
 
+JobOutcome: TypeAlias = Literal["summary", "digest", "not wanted", "failed"]
+"""What came of a compaction that was left to a worker; `not wanted` if it was ended meanwhile."""
 PREVIEW_IS_OLD = "the context has changed since the preview; ask for another one"
 
 
@@ -75,6 +77,36 @@ class RequestedCompaction:
         if not event.success:
             raise CompactionFailedError(event.error or "it did not help")
         return event
+
+    async def run_started(self, options: RequestOptions, owner: str) -> JobOutcome:
+        """Write the summary of a compaction that another process has left to this one, and return what came of it.
+
+        Without a model, or without a key for it, the messages are replaced by a digest.
+        """
+        async with self._log.locked():
+            state = self._log.history.session_state
+            run = state.running_compaction
+            if run is None or run.owner != owner or state.ready_summary is not None:
+                return "not wanted"
+            options = self._builder.with_last_budget(replace(options, scope=run.scope))
+            step = CompactSpan(span=run.span, by="summary", trigger=run.trigger)
+            if not self._compactor.has_summarizer:
+                return await self._end_in_digest(step, options, "this worker has no model to write a summary")
+            job = await self._log.load_and_retry(
+                lambda: self._compactor.make_job(step, self._builder.plan_input(options), run.custom_instructions or "")
+            )
+        problem = await self._compactor.run_job(job, run)
+        if problem is None:
+            return "summary"
+        async with self._log.locked():
+            return await self._end_in_digest(step, options, str(problem))
+
+    async def _end_in_digest(self, step: CompactSpan, options: RequestOptions, problem: str) -> JobOutcome:
+        """Compact by rule what no model could summarize. Caller must hold the lock."""
+        reason = f"a digest, because {problem}"
+        event = await self._log.load_and_retry(lambda: self._completed_event(step, self._builder.plan_input(options)))
+        await self._compactor.observers.record_completed(replace(event, reason=reason))
+        return "digest" if event.success else "failed"
 
     @locked
     async def _commit(self, step: CompactSpan, options: RequestOptions) -> log.CompactionCompleted:
@@ -238,7 +270,7 @@ class RequestedCompaction:
         return await self._compact_by_rule(by_rule, self._builder.plan_input(options), options, reason)
 
 
-STATM_PATH = Path("/proc/self/statm")
+STATM_PATH = "/proc/self/statm"
 MESSAGES_BETWEEN_MEMORY_CHECKS = 20
 """After a compaction for want of memory, or an attempt, the next one waits for this many messages."""
 
@@ -283,7 +315,8 @@ def resident_bytes() -> int:
     import resource  # noqa: PLC0415 - not on every platform
 
     try:
-        return int(STATM_PATH.read_text().split()[1]) * resource.getpagesize()
+        with open(STATM_PATH) as statm:  # noqa: PTH123 - without `pathlib`, which takes longer to import
+            return int(statm.read().split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else most * 1024

@@ -5,7 +5,6 @@ is durable before it takes effect, so it can be undone. If another process has w
 its events first.
 """
 
-import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -49,7 +48,7 @@ from holdfast.session.inputs import (
 from holdfast.session.log.event_log import Clock, locked, now_ms, retried
 from holdfast.session.log.records import StoredLog
 from holdfast.session.prepare import RequestOptions
-from holdfast.session.requested_compaction import compact_above_memory_limit, switch_model_and_fit
+from holdfast.session.requested_compaction import JobOutcome, compact_above_memory_limit, switch_model_and_fit
 from holdfast.session.subscription import EventCallback, EventSubscription, check_event_names
 from holdfast.session.sync import (
     find_client_compaction,
@@ -403,8 +402,16 @@ class Session(DelegatingConversation):
         limit = check_count("limit_bytes", limit_bytes)
         return await compact_above_memory_limit(self._engine.requested, RequestOptions(model=self.model), limit)
 
+    async def run_compaction(self, owner: str) -> JobOutcome:
+        """Write the summary of a compaction that was left to a queue, and return what came of it.
+
+        `owner` is what the `CompactionQueue` was given. The next request of the session applies the summary, whoever
+        prepares it. Without a model, or without a key for it, the messages are replaced by a digest.
+        """
+        return await self._engine.requested.run_started(RequestOptions(model=self.model), owner)
+
     async def cancel_compaction(self) -> bool:
-        """Cancel the summary that this process is writing, and return whether there was one."""
+        """Cancel the summary that this process writes or has left to a worker, and return whether there was one."""
         return await self._compactor.cancel()
 
     # Settings.
@@ -525,8 +532,10 @@ class Session(DelegatingConversation):
     @locked
     async def fork(self, session_id: str | None = None, *, at: int | None = None) -> "Session":
         """Return a new session with a copy of this log, up to the message at a position if there is one."""
+        from secrets import token_hex  # noqa: PLC0415 - most sessions are not forked
+
         stop = None if at is None else check_position("fork.at", at)
-        other = self._make_sibling(session_id or f"{self.id}-fork-{self.clock():x}{os.urandom(2).hex()}")
+        other = self._make_sibling(session_id or f"{self.id}-fork-{self.clock():x}{token_hex(2)}")
         if await self.store.length(other.id):
             raise SettingsError("session", f"{other.id!r} already exists; choose another id")
         await self._log.copy_to(other._log, stop)  # noqa: SLF001 - one session to another

@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from difflib import get_close_matches
 from typing import Self, TypeAlias
 
 from holdfast.core.history.codec import EVENT_TYPES
@@ -28,6 +27,8 @@ def check_event_names(names: Sequence[str]) -> frozenset[str]:
     """Check that all names are stored names of events."""
     for name in names:
         if name not in EVENT_TYPES:
+            from difflib import get_close_matches  # noqa: PLC0415 - only for unknown names
+
             near = get_close_matches(str(name), EVENT_TYPES, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(sorted(EVENT_TYPES))}"
             raise SettingsError("event", f"{name!r:.60} is not the name of an event; {hint}")

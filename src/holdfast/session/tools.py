@@ -27,6 +27,10 @@ COMPACT_PARAMETERS: Mapping[str, object] = {
     "type": "object",
     "properties": {
         "focus": {"type": "string", "description": "What the summary must hold above all, in a few words."},
+        "note": {
+            "type": "string",
+            "description": "A note to yourself, kept as you write it: what is done, what was decided, what comes next.",
+        },
     },
     "required": [],
     "additionalProperties": False,

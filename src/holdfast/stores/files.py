@@ -57,8 +57,10 @@ def try_lock(descriptor: int) -> bool:
 
 def write_private_lines(path: Path, lines: Iterable[str]) -> None:
     """Write lines to a private file; an older file is replaced only when everything is written."""
+    from secrets import token_hex  # noqa: PLC0415 - most sessions write no file
+
     # Nobody can guess the name, and put a link there that the text would be written through.
-    part = path.with_name(f".{path.name}.{os.urandom(8).hex()}.part")
+    part = path.with_name(f".{path.name}.{token_hex(8)}.part")
     try:
         descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE_MODE)
         try:

@@ -1,5 +1,6 @@
 """A store in memory, for tests and for programs that want no file. `Store` documents each method."""
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +23,9 @@ from holdfast.stores.base import (
 )
 from holdfast.stores.encoding import sha256_hex
 from holdfast.stores.search_terms import SearchTerm, index_words, rarity_weight, search_terms
+
+ENCODED_AT_ONCE = 200
+"""More records are encoded in slices of a few milliseconds, so that the event loop goes on between them."""
 
 
 @dataclass(slots=True)
@@ -69,7 +73,12 @@ class MemoryStore:
         log, count = self._find_log(session), len(records)
         is_one_time = isinstance(time_ms, int)
         times = AppendTimes([time_ms] * count, time_ms, time_ms) if is_one_time else AppendTimes.of(time_ms, count)
-        lines = [*zip(times.each, map(encode_json, records), strict=True)]
+        encoded = [*map(encode_json, records[:ENCODED_AT_ONCE])]
+        for start in range(ENCODED_AT_ONCE, count, ENCODED_AT_ONCE):
+            await asyncio.sleep(0)
+            encoded += map(encode_json, records[start : start + ENCODED_AT_ONCE])
+            log = self._find_log(session)
+        lines = [*zip(times.each, encoded, strict=True)]
         length = len(log.records) if log else 0
         if length != after:
             raise SequenceConflictError(session, expected=after, actual=length)

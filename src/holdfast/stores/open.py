@@ -2,7 +2,6 @@
 
 import os
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
@@ -11,6 +10,8 @@ from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from holdfast.stores.sqlite.store import SqliteStore
 
 
@@ -38,8 +39,9 @@ def open_store(url: str | Store) -> Store:
     raise SettingsError("store", f"{url.partition('@')[2] or url!r} is not the URL of a store; choose one of: {known}")
 
 
-def _sqlite_path(url: str) -> Path:
+def _sqlite_path(url: str) -> "Path":
     """Return the file of a SQLite URL; it has neither a query nor a fragment, so `?` and `#` belong to its name."""
+    from pathlib import Path  # noqa: PLC0415 - as above
     from urllib.parse import unquote  # noqa: PLC0415 - as above
 
     path = unquote(url.partition("://")[2].removeprefix("/"))

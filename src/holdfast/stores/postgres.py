@@ -115,7 +115,7 @@ SEARCH_MANY = """
 """
 """Parameters: the terms, the weight of each and whether it is rare; how many messages each rare term selects, and how
 many of the newest sessions are read for the others; a limit."""
-MANY_MESSAGES = 50_000
+MANY_MESSAGES = 10_000
 """From how many messages on a search of all sessions does not rank every message that holds a common word."""
 RARE_WORD_MESSAGES, MAX_RARE_MESSAGES, NEWEST_SESSIONS = 1_000, 2_000, 200
 SESSION_VALUES = f"""
@@ -337,13 +337,14 @@ class PostgresStore:
     async def sessions(
         self, *, prefix: str = "", before: tuple[int, str] | None = None, limit: int = 50
     ) -> list[SessionInfo]:
+        # A condition that is left out lets the index begin where the page does.
+        after = "" if before is None else 'AND (updated_ms, id COLLATE "C") < (%s::bigint, %s::text COLLATE "C") '
         query = (
-            "SELECT id, name, length, created_ms, updated_ms FROM holdfast.sessions WHERE starts_with(id, %s) "
-            'AND (%s::bigint IS NULL OR (updated_ms, id COLLATE "C") < (%s::bigint, %s::text COLLATE "C")) '
-            'ORDER BY updated_ms DESC, id COLLATE "C" DESC LIMIT %s'
+            "SELECT id, name, length, created_ms, updated_ms FROM holdfast.sessions WHERE starts_with(id, %s) "  # noqa: S608 - ours
+            + after
+            + 'ORDER BY updated_ms DESC, id COLLATE "C" DESC LIMIT %s'
         )
-        time_ms, name = before or (None, None)
-        return [SessionInfo(*row) for row in await self._rows(query, (prefix, time_ms, time_ms, name, limit))]
+        return [SessionInfo(*row) for row in await self._rows(query, (prefix, *(before or ()), limit))]
 
     async def rename(self, session: str, name: str) -> None:
         check_session_id(session)

@@ -35,9 +35,9 @@ from holdfast.errors import CannotFitError, EmptyConversationError, HoldfastErro
 from holdfast.models.base import Summarizer
 from holdfast.models.pydantic_ai import usage_from_response
 from holdfast.session.compaction.compactor import CompactionOptions
-from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
+from holdfast.wire.request import Request
 
 if TYPE_CHECKING:
     from pydantic_ai.capabilities.abstract import WrapRunHandler

@@ -34,8 +34,8 @@ from holdfast.errors import PendingToolCallsError
 from holdfast.models.base import CachedPrefix
 from holdfast.models.pydantic_ai import AgentRequest, PydanticAiSummarizer
 from holdfast.session.delegation import Delegate
-from holdfast.session.request import Request
 from holdfast.session.session import Session
+from holdfast.wire.request import Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

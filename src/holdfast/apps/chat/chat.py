@@ -39,7 +39,7 @@ from holdfast.apps.chat.events import (
 )
 from holdfast.apps.chat.prompts import attachment_text, clean_prompt, is_too_large, new_attachment_name
 from holdfast.apps.chat.runtime import RuntimeCache
-from holdfast.apps.chat.tools.file_tools import FileTools
+from holdfast.apps.chat.tools.files import FileTools
 from holdfast.apps.settings.build import (
     SessionCallbacks,
     board_from,

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.apps.chat.events import ChangeProposed, ChatNotice, Consent, Screen
-from holdfast.apps.chat.tools.edit_tools import EditTools, FileChange
-from holdfast.apps.chat.tools.file_tools import FileTools
+from holdfast.apps.chat.tools.editing import EditTools, FileChange
+from holdfast.apps.chat.tools.files import FileTools
 from holdfast.apps.chat.tools.skills import SKILL_FOLDERS, find_skills
 from holdfast.apps.settings.build import budget_from, memory_from, read_system_text
 from holdfast.apps.settings.models import bare_model_name

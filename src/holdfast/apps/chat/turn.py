@@ -37,7 +37,7 @@ from holdfast.apps.chat.events import (
     ToolCallStarted,
     TurnEnded,
 )
-from holdfast.apps.chat.tools.file_tools import ToolRefusal
+from holdfast.apps.chat.tools.files import ToolRefusal
 from holdfast.core.recall.artifacts import ARTIFACT_REFERENCE
 
 REFERENCE_START = "[artifact:"

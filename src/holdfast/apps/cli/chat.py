@@ -43,7 +43,7 @@ async def run_chat_command(args: argparse.Namespace, store: Store) -> int:
 
 def endpoint_model(base_url: str, model: str | None, key_variable: str | None) -> str:
     """Return the name of a model at an endpoint, and give the endpoint its key."""
-    from holdfast.models.local_servers import fetch_model_names  # noqa: PLC0415 - for this option only
+    from holdfast.models.local_servers import list_served_models  # noqa: PLC0415 - for this option only
     from holdfast.models.open import ModelEndpoint  # noqa: PLC0415 - as above
 
     if not base_url.startswith(("http://", "https://")) or "#" in base_url:
@@ -57,7 +57,7 @@ def endpoint_model(base_url: str, model: str | None, key_variable: str | None) -
     if model:
         return f"{endpoint.url}#{model}"
     try:
-        names = fetch_model_names(endpoint.url, endpoint.api_key)
+        names = list_served_models(endpoint.url, endpoint.api_key)
     except OSError as error:
         problem = f"{endpoint.url} does not list its models ({error}); name one with --model"
         raise SettingsError("--base-url", problem) from None

@@ -15,6 +15,7 @@ from holdfast.apps.cli.gateway import control_token_file
 from holdfast.apps.cli.wrap import is_gateway
 from holdfast.apps.settings.models import bare_model_name, provider_of
 from holdfast.apps.settings.settings import Settings
+from holdfast.models.base import EMBEDDED_MODEL
 
 ANSWER_SECONDS = 60.0
 MAX_READ_BYTES = 1 << 20
@@ -52,8 +53,9 @@ def check_gateway(url: str, settings: Settings) -> Iterator[GatewayFinding]:
     if answer.status == 200:  # noqa: PLR2004 - the status that means success
         yield GatewayFinding("ok", f"{url}{path} answered in {time.monotonic() - began:.1f} s")
     else:
-        remedy = "check --upstream and the provider's key of the gateway" if answer.status else "look at its output"
-        yield GatewayFinding("fail", f"{url}{path} answered {answer.status}: {answer.quoted}", remedy)
+        yield GatewayFinding(
+            "fail", f"{url}{path} answered {answer.status}: {answer.quoted}", _remedy(answer.status, settings)
+        )
     if problem := answer.headers.get("x-holdfast-error"):
         yield GatewayFinding("fail", f"the request was forwarded, and {problem}", "check the store of the gateway")
     elif "x-holdfast-session" not in answer.headers:
@@ -82,6 +84,14 @@ def _check_record(url: str, session: str, body: bytes, settings: Settings) -> It
     proof = "the request went out as it came" if is_same else "the bytes of the request differ"
     said = f"{count} messages were on record, and {proof}; they are deleted again"
     yield GatewayFinding("ok" if count and is_same and b"true" in deleted.body else "fail", said)
+
+
+def _remedy(status: int, settings: Settings) -> str:
+    if not status:
+        return "look at its output"
+    if settings.model == EMBEDDED_MODEL and status in {400, 404}:  # no provider has a model of that name
+        return "name a model of the provider, such as --model openai:gpt-5-mini"
+    return "check --upstream and the provider's key of the gateway"
 
 
 def _request(settings: Settings) -> tuple[str, bytes]:

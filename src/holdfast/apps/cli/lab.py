@@ -55,7 +55,7 @@ async def lab_run(args: argparse.Namespace, store: Store) -> int:
     recordings, problems = await _load_recordings(args, store, budgets)
     played = [*(name for name in baselines if name not in policies), *policies]
     jobs = list(make_jobs(recordings, played, budgets, prices, static=args.static, seconds=args.seconds))
-    run = await _run_jobs(jobs, args.jobs)
+    run = await _run_jobs(jobs, args)
     entries = [entry for entry in run.results if entry.figures or entry.problems]
     problems += _collect_problems(entries, lambda entry: entry.problems)
     for path, text in ((args.csv, tables.render_csv(entries)), (args.html, report.render_report(entries, problems))):
@@ -103,7 +103,7 @@ async def lab_tune(args: argparse.Namespace, store: Store) -> int:
         static=args.static,
         seconds=args.seconds,
     )
-    run = await _run_jobs(jobs, args.jobs)
+    run = await _run_jobs(jobs, args)
     problems += _collect_problems(run.results, lambda entry: entry.problems)
     tradeoffs = tuning.measure_tradeoffs(versions, run.results, prices)
     if args.json:
@@ -143,12 +143,18 @@ async def _load_recordings(
     return [concatenate(recordings)] if args.concat else recordings, problems
 
 
-async def _run_jobs(jobs: "Sequence[ReplayJob]", workers: int | None) -> "LabRun":
+async def _run_jobs(jobs: "Sequence[ReplayJob]", args: argparse.Namespace) -> "LabRun":
     """Run all replays and show the progress."""
     from holdfast.apps.lab.runner import run_jobs  # noqa: PLC0415 - as above
 
     progress = ProgressCounter(f"of {len(jobs):,} replays", line_seconds=PROGRESS_LINE_SECONDS)
-    found = await run_jobs(jobs, workers=workers, on_progress=progress)
+    if args.executor is None:
+        found = await run_jobs(jobs, workers=args.jobs, on_progress=progress)
+    else:
+        from holdfast.apps.lab.dask_cluster import dask_executor  # noqa: PLC0415 - an optional extra
+
+        with dask_executor(args.executor) as executor:
+            found = await run_jobs(jobs, executor=executor, on_progress=progress)
     progress.done()
     return found
 
@@ -217,6 +223,8 @@ def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
     seconds = "how long a summary takes (default: 60)"
     parser.add_argument("--seconds", type=float, default=DEFAULT_SUMMARY_SECONDS, metavar="N", help=seconds)
     parser.add_argument("--concat", action="store_true", help="replay all conversations as a single one")
+    executor = "replay on the workers of a Dask cluster, by the address of its scheduler: dask://HOST:PORT"
+    parser.add_argument("--executor", metavar="URL", help=executor)
     parser.add_argument("--jobs", type=int, metavar="N", help="how many replays run at once (default: one per core)")
 
 

@@ -16,10 +16,10 @@ import orjson
 from holdfast.apps.gateway.client_body import ClientBody, read_json
 from holdfast.counters.models import binds_thinking
 from holdfast.errors import SettingsError
-from holdfast.session.request import Request
 from holdfast.wire.answers import JsonMapping, Wire
 from holdfast.wire.anthropic import MAX_CACHE_MARKS
 from holdfast.wire.json_reader import is_list, is_mapping
+from holdfast.wire.request import Request
 
 LIST_MEMBERS: Mapping[Wire, str] = {
     "openai-chat": "messages",

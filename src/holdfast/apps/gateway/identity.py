@@ -59,7 +59,6 @@ _SUMMARY_ORDER = re.compile(
 )
 _PAST = re.compile(r"\b(conversation|chat|history|context|session|so far|handoff|transcript)\b|snapshot", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.\n]")
-_ATTRIBUTION = "x-anthropic-billing-header"
 _FORMATS: Mapping[Wire, str] = {
     "openai-chat": "openai-chat",
     "openai-responses": "openai-responses",

@@ -80,7 +80,6 @@ from holdfast.models.base import Summarizer
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.delegation import Delegate
 from holdfast.session.log.event_log import Clock, now_ms
-from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.session.sync import client_summary_in
 from holdfast.stores.base import Store, session_value_key
@@ -88,6 +87,7 @@ from holdfast.stores.open import open_store
 from holdfast.wire.answers import Answer, JsonMapping, JsonObject, Wire, answer_text, argument_texts, read_answer
 from holdfast.wire.equivalence import essential_message
 from holdfast.wire.json_reader import is_list
+from holdfast.wire.request import Request
 from holdfast.wire.usage import read_usage
 
 T = TypeVar("T")

@@ -119,7 +119,7 @@ _LAST_EVENT_WORDS: Mapping[Wire, tuple[bytes, ...]] = {
 }
 """One of them is in every mark; most chunks have none, and need not be searched for lines."""
 _EVENT_ENDS = (b"\r\n\r\n", b"\n\n", b"\r\r")
-_EVENT_END = re.compile(b"|".join(map(re.escape, _EVENT_ENDS)))
+_EVENT_END = re.compile(b"|".join(_EVENT_ENDS))
 LONGEST_MARK = 64
 """How many bytes before a chunk may belong to a mark that continues in it."""
 MAX_HEADER_CHARS = 200

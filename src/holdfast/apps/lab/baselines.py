@@ -11,8 +11,8 @@ from typing import Protocol, TypeAlias
 from holdfast.bare_list import govern
 from holdfast.core.conversation.cuts import next_cut
 from holdfast.core.conversation.transcript import Transcript
-from holdfast.session.request import Request
 from holdfast.testing.chat import JsonMessage, user_message
+from holdfast.wire.request import Request
 
 PLACEHOLDER_SUMMARY = "[Summary of the conversation so far.]"
 MASKED_OUTPUT = "[output left out]"

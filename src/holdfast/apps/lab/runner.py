@@ -7,6 +7,7 @@ row of a failed replay reports the error, and the other replays continue.
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -150,9 +151,16 @@ def _aspects(name: str, recording: Recording, prices: Sequence[Prices]) -> list[
 
 
 async def run_jobs(
-    jobs: Sequence[ReplayJob], *, workers: int | None = None, on_progress: Callable[[int], None]
+    jobs: Sequence[ReplayJob],
+    *,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    on_progress: Callable[[int], None],
 ) -> LabRun:
-    """Run all replays and return a row for each policy, recording and budget; keep finished rows if interrupted."""
+    """Run all replays and return a row for each policy, recording and budget; keep finished rows if interrupted.
+
+    They run in processes of this machine, or where an executor runs them: replays are pure, and need no file.
+    """
     entries = {job.key: PolicyResult(*job.key) for job in jobs}
     for job in jobs:
         entries[job.key].missing_replays += 1
@@ -173,7 +181,7 @@ async def run_jobs(
             entry.summary_turns = result.turns
         on_progress(played)
 
-    pool = WorkerPool(_play_in_worker, lambda problem: JobResult(problem=problem), workers=workers)
+    pool = WorkerPool(_play_in_worker, lambda problem: JobResult(problem=problem), workers=workers, executor=executor)
     # The longest replays start first, so that no core works long after the others.
     order = sorted(range(len(jobs)), key=lambda number: -len(jobs[number].recording.messages))
     await pool.run(jobs, order, add_result)

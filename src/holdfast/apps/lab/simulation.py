@@ -24,11 +24,11 @@ from holdfast.errors import PendingToolCallsError
 from holdfast.models.base import ModelReply, SummaryPrompt
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.maintenance.verify import rebuilt_requests
-from holdfast.session.request import Request
 from holdfast.session.session import Session
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import SimulatedClock
 from holdfast.wire.formats import format_named
+from holdfast.wire.request import Request
 
 LAB_FORMAT, LAB_MODEL = "openai-chat", "gpt-5"
 DEFAULT_TURN_SECONDS = 10.0

@@ -11,7 +11,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from multiprocessing import active_children, get_context
@@ -27,9 +27,18 @@ class WorkerPool(Generic[ItemT, ResultT]):
     """Applies one function to many items at once."""
 
     def __init__(
-        self, work: Callable[[ItemT], ResultT], failure_result: Callable[[str], ResultT], *, workers: int | None = None
+        self,
+        work: Callable[[ItemT], ResultT],
+        failure_result: Callable[[str], ResultT],
+        *,
+        workers: int | None = None,
+        executor: Executor | None = None,
     ) -> None:
-        """`work` is a function at module level; `failure_result` returns the result of an item that failed."""
+        """`work` is a function at module level; `failure_result` returns the result of an item that failed.
+
+        `executor` does the work instead of processes of this machine, and is the caller's to shut down.
+        """
+        self._executor = executor
         self._work = work
         self._failure_result = failure_result
         self._workers = max(1, workers or os.cpu_count() or 1)
@@ -40,6 +49,9 @@ class WorkerPool(Generic[ItemT, ResultT]):
         self, items: Sequence[ItemT], order: Sequence[int], on_result: Callable[[int, ResultT], object]
     ) -> None:
         """Work on all items in an order and report each result; return early after an interrupt."""
+        if self._executor is not None:
+            await self._run_elsewhere(self._executor, items, order, on_result)
+            return
         waiting = deque(order)
         others = {*active_children()}
         # A pool starts the resource tracker, which unblocks signals, so all pools are created before any is blocked.
@@ -58,6 +70,31 @@ class WorkerPool(Generic[ItemT, ResultT]):
                     process.kill()
                 for pool in pools:
                     pool.shutdown()
+
+    async def _run_elsewhere(
+        self,
+        executor: Executor,
+        items: Sequence[ItemT],
+        order: Sequence[int],
+        on_result: Callable[[int, ResultT], object],
+    ) -> None:
+        """Hand everything to an executor, and report each result as it comes."""
+        futures = {asyncio.wrap_future(executor.submit(self._work, items[number])): number for number in order}
+        waiting = set(futures)
+        with self._stop_on_sigterm():
+            try:
+                while waiting:
+                    done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    for future in done:
+                        error = future.exception()
+                        failed = self._failure_result(f"{type(error).__name__}: {error}")
+                        on_result(futures[future], failed if error else future.result())
+            except asyncio.CancelledError:
+                self.signal = self.signal or signal.SIGINT
+                for future in waiting:
+                    future.cancel()
+                if (task := asyncio.current_task()) is not None:
+                    task.uncancel()
 
     async def _feed(
         self,

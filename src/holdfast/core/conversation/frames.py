@@ -17,7 +17,6 @@ contain an imitation.
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
-from hashlib import sha256
 from typing import Literal, TypeAlias
 
 from holdfast.text import lazy_pattern, pluralize
@@ -194,6 +193,8 @@ def as_read(text: str) -> str:
 
 def frame_mark(texts: Iterable[str]) -> str:
     """Return a mark that occurs in none of the texts and that no author of them could predict."""
+    from hashlib import sha256  # noqa: PLC0415 - most texts need no frame
+
     known = list(texts)
     digest = sha256("\0".join(known).encode(errors="surrogatepass"))
     mark = digest.hexdigest()[:FRAME_MARK_CHARS]

@@ -36,6 +36,8 @@ def turns_as_text(entries: Sequence[Entry], *, keep_last: int) -> list[Entry]:
     return kept
 
 
+DEFAULT_ARTIFACT_TOKENS = 2_000
+"""A tool result above this size is an artifact, unless a policy sets another size."""
 RECALL_TOOL = "recall"
 """The name of the recall tool. Its answers are not shortened or offloaded, and it does not find them again."""
 

@@ -6,8 +6,8 @@ or it is estimated. Other modules load vocabularies; this module defines their p
 calibration. Sizes in bytes need no tokenizer and are sufficient to place cuts.
 """
 
-from collections.abc import Sequence
-from dataclasses import field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import field, fields, replace
 from typing import ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from holdfast.core.conversation.batching import is_id_from_name
@@ -80,6 +80,27 @@ class TokenCount:
 
     def __str__(self) -> str:
         return f"{self.total:,} tokens ({self.provenance})"
+
+
+class DeferredTokenCount(TokenCount):
+    """A count that is made when a part of it is first read; otherwise it is a `TokenCount` like any other."""
+
+    __slots__ = ("_count",)
+
+    def __init__(self, count: Callable[[], TokenCount]) -> None:
+        object.__setattr__(self, "_count", count)
+
+    @property
+    def __class__(self) -> type[TokenCount]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The class by which counts are compared and copied."""
+        return TokenCount
+
+    def __getattr__(self, name: str) -> object:
+        """Fill the fields, all of which are missing until now."""
+        count = self._count()
+        for item in fields(TokenCount):
+            object.__setattr__(self, item.name, getattr(count, item.name))
+        return object.__getattribute__(self, name)
 
 
 FOREIGN_FACTORS = (0.75, 2.0)

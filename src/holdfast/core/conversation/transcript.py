@@ -159,6 +159,16 @@ class Transcript:
         """Return the tokens of a message, for text and for media."""
         return message_tokens(message, self.counter)
 
+    def counted_by(self, counter: Counter) -> "Transcript":
+        """Return the same messages for another counter; what was measured and decoded is shared."""
+        if counter is self.counter:
+            return self
+        other: Transcript = copy(self)
+        other.counter = counter
+        other.edited_entries, other.cached_costs = defaultdict(dict), defaultdict(dict)
+        other.cached_cuts = defaultdict(dict)
+        return other
+
     def continue_with(self, natives: list[object]) -> "Transcript | None":
         """Return this transcript extended to `natives`, or None if `natives` do not begin with its messages.
 
@@ -186,9 +196,9 @@ class Transcript:
         grown.largest_bytes = max(self.largest_bytes, max(sizes, default=0))
         return grown
 
-    def has_unchanged_sizes(self, positions: Sequence[int]) -> bool:
-        """Return whether messages still have their measured sizes; detects edits in place."""
-        offsets = self._offsets
+    def has_unchanged_sizes(self) -> bool:
+        """Return whether all decoded messages still have their measured sizes; detects edits in place."""
+        offsets, positions = self._offsets, [index for index in self._entries if index < self._length]
         weights = self.reader.measure([self._natives[position] for position in positions], 0).sizes
         return weights == [offsets[position + 1] - offsets[position] for position in positions]
 

@@ -32,7 +32,6 @@ from holdfast.core.conversation.shorten import (
 from holdfast.core.conversation.spans import PositionRanges, position_count, ranges_without
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD, REPLY_OVERHEAD
 from holdfast.core.conversation.transcript import MessageFormat, Transcript, json_bytes
-from holdfast.core.history.digest import make_digest
 from holdfast.core.planning.policy import FitSettings
 from holdfast.core.planning.receipt import View
 from holdfast.core.planning.situation import Budget, Situation
@@ -225,6 +224,14 @@ class ViewFitter:
                 )
         self._raise_cannot_fit()
 
+    def fit_whole(self) -> View | None:
+        """Return the view of all messages if they fit unshortened; None if they do not."""
+        cut = next(self._cuts(), None) if self._max_tokens > 0 else None
+        view = self._compose(ViewCut()) if cut == ViewCut() else None
+        if view is None:
+            return None
+        return replace(view, tokens_before=self._total_tokens()[0], messages_before=len(self._transcript))
+
     def _total_tokens(self) -> tuple[int, bool]:
         """Return the tokens of the whole conversation, and whether all of it was counted."""
         raw, _ = self._suffix_sums
@@ -279,9 +286,14 @@ class ViewFitter:
 
     def _cost(self, index: int, costs: dict[int, tuple[int, int]]) -> tuple[int, int]:
         """Return the cost of a message, whole and shortened, and cache it for the next request."""
-        cost = self._transcript.tokens(index), sum(self._transcript.tokens_of(self._shortened_entry(index).message))
-        if index not in self._protection.whole:
-            costs[index] = cost
+        transcript = self._transcript
+        words, media = transcript.tokens_of(transcript.entry(index).message)
+        whole = words + media
+        if index in self._protection.whole:
+            return whole, whole
+        is_short = not media and transcript.bytes_of(index) <= self._clip_chars
+        cost = whole, whole if is_short else sum(transcript.tokens_of(self._shortened_entry(index).message))
+        costs[index] = cost
         return cost
 
     def _may_fit(self, compact_before: int, clip_before: int) -> bool:
@@ -389,6 +401,8 @@ class ViewFitter:
         transcript, positioned = self._transcript, self._transcript.entry_as_positioned
         known = transcript.edited_entries["digest", self._digest_allowance, compacted]
         if compact_before not in known:
+            from holdfast.core.history.digest import make_digest  # noqa: PLC0415 - only if not all messages fit
+
             hint = ""
             if self._situation.has_recall:
                 found = (positioned(index).position for span in compacted for index in span)

@@ -5,9 +5,10 @@ changes the settings of one rule, `rule` in it chooses another rule, and `false`
 off. `[models."claude-*"]` holds what differs for the models whose names match.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, is_dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Literal, TypeAlias, cast
 
 from holdfast.core.history.scopes import MainVisibility
@@ -120,66 +121,102 @@ class Policy:
         return replace(self, compaction=None, offload=None, outputs=None, limits=None, truncator=None, emergency=None)
 
 
-DEFAULT = Policy(
-    name="default",
-    compaction=DefaultCompaction(),
-    offload=Offload(),
-    emergency=Emergency(first=3),
-    fit=FitSettings(),
-    writes_memory=True,
+def _default() -> Policy:
+    return Policy(
+        name="default",
+        compaction=DefaultCompaction(),
+        offload=Offload(),
+        emergency=Emergency(first=3),
+        fit=FitSettings(),
+        writes_memory=True,
+    )
+
+
+def _co_cli() -> Policy:
+    return Policy(
+        name="co-cli",
+        outputs=KeepHeads(max_chars=2_000, protect_last=2),
+        compaction=CoCliCompaction(max_messages=40),
+        apply="inline",
+        on_failure="marker",
+        # A separate agent without tools writes the summary, so its request shares no prefix with the conversation.
+        reuses_prefix=False,
+        manual_min_messages=1,
+        max_steps=None,
+        restore="full",
+    )
+
+
+def _inkeep() -> Policy:
+    return Policy(
+        name="inkeep",
+        compaction=InkeepCompaction(fraction=0.5),
+        limits=FixedLimits(max_messages=50, max_tokens=8_000, max_retrieved=10_000),
+        apply="inline",
+        on_failure="limits",
+        summarizer_choice="dedicated",
+        reuses_prefix=False,
+        main_sees_sub_agents=None,
+        unknown_window=120_000,
+        max_steps=None,
+        restore="since_summary",
+    )
+
+
+def _copilot() -> Policy:
+    return Policy(
+        name="copilot",
+        compaction=CopilotCompaction(),
+        truncator=BasicTruncator(target_share=0.95),
+        apply="background",
+        on_failure="keep",
+        summarizer_choice="session",
+        unknown_window=128_000,
+        max_steps=None,
+        restore="replay",
+        needs_context=True,
+    )
+
+
+def _cowagent() -> Policy:
+    return Policy(
+        name="cowagent",
+        outputs=KeepEnds(max_chars=20_000),
+        compaction=CowAgentCompaction(max_turns=20, max_tokens=50_000),
+        emergency=Emergency(max_chars=10_000, max_turns=5, persists=True),
+        apply="deferred",
+        on_failure="trim",
+        summarizer_choice="session",
+        reuses_prefix=False,
+        max_steps=15,
+        restore="recent_text",
+        writes_memory=True,
+        retention_days=30,
+    )
+
+
+class _Presets(Mapping[str, Policy]):
+    """The presets by name; each is made when it is first read."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], Policy]]) -> None:
+        self._makers = {name: cache(make) for name, make in makers.items()}
+
+    def __getitem__(self, name: str, /) -> Policy:
+        return self._makers[name]()
+
+    def __contains__(self, name: object, /) -> bool:
+        return name in self._makers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+
+PRESETS: Mapping[str, Policy] = _Presets(
+    {"default": _default, "co-cli": _co_cli, "inkeep": _inkeep, "copilot": _copilot, "cowagent": _cowagent}
 )
-CO_CLI = Policy(
-    name="co-cli",
-    outputs=KeepHeads(max_chars=2_000, protect_last=2),
-    compaction=CoCliCompaction(max_messages=40),
-    apply="inline",
-    on_failure="marker",
-    # A separate agent without tools writes the summary, so its request shares no prefix with the conversation.
-    reuses_prefix=False,
-    manual_min_messages=1,
-    max_steps=None,
-    restore="full",
-)
-INKEEP = Policy(
-    name="inkeep",
-    compaction=InkeepCompaction(fraction=0.5),
-    limits=FixedLimits(max_messages=50, max_tokens=8_000, max_retrieved=10_000),
-    apply="inline",
-    on_failure="limits",
-    summarizer_choice="dedicated",
-    reuses_prefix=False,
-    main_sees_sub_agents=None,
-    unknown_window=120_000,
-    max_steps=None,
-    restore="since_summary",
-)
-COPILOT = Policy(
-    name="copilot",
-    compaction=CopilotCompaction(),
-    truncator=BasicTruncator(target_share=0.95),
-    apply="background",
-    on_failure="keep",
-    summarizer_choice="session",
-    unknown_window=128_000,
-    max_steps=None,
-    restore="replay",
-    needs_context=True,
-)
-COWAGENT = Policy(
-    name="cowagent",
-    outputs=KeepEnds(max_chars=20_000),
-    compaction=CowAgentCompaction(max_turns=20, max_tokens=50_000),
-    emergency=Emergency(max_chars=10_000, max_turns=5, persists=True),
-    apply="deferred",
-    on_failure="trim",
-    summarizer_choice="session",
-    reuses_prefix=False,
-    max_steps=15,
-    restore="recent_text",
-    writes_memory=True,
-    retention_days=30,
-)
-PRESETS: Mapping[str, Policy] = {policy.name: policy for policy in (DEFAULT, CO_CLI, INKEEP, COPILOT, COWAGENT)}
 
 
 def policy_named(policy: str | Policy) -> Policy:
@@ -193,7 +230,7 @@ def policy_named(policy: str | Policy) -> Policy:
     return PRESETS[name]
 
 
-def read_policy(text: str, *, base: str | Policy = DEFAULT) -> Policy:
+def read_policy(text: str, *, base: str | Policy = "default") -> Policy:
     """Return the policy that a TOML document describes; it starts from `base` unless it names another."""
     if not isinstance(text, str):
         raise SettingsError("policy", f"must be TOML text, not {type(text).__name__}")

@@ -6,7 +6,7 @@ before the request is sent, steps in `later` run in the background.
 
 from bisect import bisect_left
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.messages import Entry
@@ -14,10 +14,12 @@ from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.conversation.transcript import json_bytes
 from holdfast.core.history.events import CompactionTrigger
-from holdfast.core.history.history import History
-from holdfast.core.history.projection import Projection
 from holdfast.core.planning.situation import Situation
 from holdfast.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from holdfast.core.history.history import History
+    from holdfast.core.history.projection import Projection
 
 OVERSIZE_REMEDIES = {
     "system": "shorten the system text",
@@ -83,8 +85,8 @@ class CompactionForecast:
 class PlanInput:
     """The input of a rule: the history, its projection for one agent, and the situation. Nobody changes one."""
 
-    history: History
-    projection: Projection
+    history: "History"
+    projection: "Projection"
     situation: Situation
     window: int
     """The model's window, or the policy's assumption for an unknown model."""

@@ -22,8 +22,6 @@ from holdfast.dataclass import dataclass
 from holdfast.text import clip_to_line, lazy_pattern
 
 ARTIFACT_PREFIX = "compress_"
-DEFAULT_ARTIFACT_TOKENS = 2_000
-"""A tool result above this size is an artifact, unless a policy sets another size."""
 RETRIEVAL_SHARE = 0.3
 """Share of the context window; a larger result can only be retrieved in parts."""
 ARGUMENT_CHARS, ARTIFACT_PREVIEW_CHARS, FINDING_CHARS = 300, 150, 80

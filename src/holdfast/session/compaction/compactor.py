@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import field, replace
-from typing import TypeAlias
+from secrets import token_hex
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from holdfast.core.conversation.json_values import replace_surrogates
 from holdfast.core.history import events as log
@@ -41,18 +42,22 @@ from holdfast.models.base import Closable, Summarizer, supports_prefix
 from holdfast.models.open import open_summarizer
 from holdfast.models.retry import RetryLimits
 from holdfast.redaction import redact_text
-from holdfast.session.compaction.memory_writer import MemoryWriter
 from holdfast.session.compaction.observers import CompactionObservers, ObserverRunner
 from holdfast.session.compaction.summarizer import SentRequest, SummaryJob, summarize, summary_job
 from holdfast.session.log.event_log import SessionLog, locked
 from holdfast.session.log.leases import HELD_HERE, has_owner_exited, new_owner_id
-from holdfast.session.memory.daily import DailyMemory
 from holdfast.session.request import policy_hash
+
+if TYPE_CHECKING:
+    from holdfast.session.compaction.memory_writer import MemoryWriter
+    from holdfast.session.memory.daily import DailyMemory
 
 LEASE_MS = 600_000
 """A compaction that has not ended after this long counts as abandoned."""
 POLL_SECONDS = 0.2
 """How often to check whether another process has finished."""
+JOB_OWNER = "job"
+"""How the owner of a compaction begins that was left to a worker."""
 REQUESTED_TRIGGERS = frozenset({"manual", "agent_request"})
 CANCEL_GRACE_SECONDS = 5.0
 """How long to wait for a cancelled summarizer."""
@@ -60,6 +65,18 @@ COMPACTING_TEXT = "Compacting conversation history"
 
 Approval: TypeAlias = Callable[["SummaryDraft"], Awaitable[bool | str]]
 """Returns whether a summary may be applied; a returned text replaces the summary."""
+
+
+class CompactionQueue(Protocol):
+    """Where started compactions wait for a worker, which may be on another machine; see `Session.run_compaction`."""
+
+    async def submit(self, session: str, owner: str, trigger: log.CompactionTrigger) -> None:
+        """Store a job durably. `owner` names the compaction in the session's log; there is nothing else to know."""
+        ...
+
+    async def cancel(self, owner: str) -> None:
+        """Cancel a job that waits or runs."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +105,8 @@ class CompactionOptions(CompactionObservers):
     """Token prices that replace those of the model table."""
     redact: bool = True
     """Whether to hide texts that look like keys from the summarizer; the stored messages keep them."""
+    queue: CompactionQueue | None = None
+    """Where automatic summaries are left to workers; without it this process writes them."""
     memory_limit_bytes: int | None = None
     """If the process still uses more memory after a garbage collection, the session compacts before a request."""
 
@@ -102,7 +121,11 @@ class CompactionOptions(CompactionObservers):
             problem = f"must be a number of bytes above 0, not {limit!r:.60}"
             raise SettingsError("compaction.memory_limit_bytes", problem)
         memory: object = self.memory
-        if not (memory is None or isinstance(memory, DailyMemory)):
+        if memory is None:
+            return
+        from holdfast.session.memory.daily import DailyMemory  # noqa: PLC0415 - most sessions have no memory
+
+        if not isinstance(memory, DailyMemory):
             raise SettingsError("compaction.memory", f"must be a DailyMemory(folder), not {memory!r:.60}")
 
 
@@ -141,7 +164,9 @@ class Compactor:
         self.policy = self._policy.for_model(model)
         self.policy_hash = policy_hash(self.policy)
 
-    def _memory_writer(self, daily: DailyMemory) -> MemoryWriter:
+    def _memory_writer(self, daily: "DailyMemory") -> "MemoryWriter":
+        from holdfast.session.compaction.memory_writer import MemoryWriter  # noqa: PLC0415 - as above
+
         return MemoryWriter(
             self._log,
             daily,
@@ -185,6 +210,10 @@ class Compactor:
         self, step: CompactSpan, plan_input: PlanInput, focus: str = "", *, last_request: SentRequest | None = None
     ) -> None:
         """Start a summary of a span in the background; `last_request` is the prefix to ask after."""
+        queue = self.options.queue
+        if queue is not None and step.trigger not in REQUESTED_TRIGGERS:
+            await self._submit(queue, step, plan_input, focus)
+            return
         job = self.make_job(step, plan_input, focus, last_request=last_request)
         summarizer, owner = self.summarizer_for(step.trigger), new_owner_id()
         event = compaction_started_event(step, plan_input, focus, owner=owner)
@@ -198,6 +227,24 @@ class Compactor:
         self.last_error = None
         self._running_owner = owner
         self._task = asyncio.create_task(self._run(job, event, summarizer))
+
+    async def _submit(self, queue: CompactionQueue, step: CompactSpan, plan_input: PlanInput, focus: str) -> None:
+        """Leave a compaction to a worker; if there is no queue to be reached, end it again."""
+        event = compaction_started_event(step, plan_input, focus, owner=f"{JOB_OWNER}:{token_hex(8)}")
+        await self._log.append(event)
+        self._started_in_prompt = _answered_prompt(plan_input.projection)
+        self.last_error = None
+        try:
+            await queue.submit(self._log.session, event.owner, step.trigger)
+        except Exception as error:  # noqa: BLE001 - whatever the queue raises, the session goes on
+            self.last_error = self._as_holdfast_error(error)
+            await self._record_given_up(event, f"it could not be queued: {self.last_error}")
+
+    async def run_job(self, job: SummaryJob, event: log.CompactionStarted) -> HoldfastError | None:
+        """Write the summary of a compaction that was left to a worker, and return why it failed, if it did."""
+        self.last_error = None
+        await self._run(job, event, self.summarizer_for(job.step.trigger))
+        return self.last_error
 
     def make_job(
         self, step: CompactSpan, plan_input: PlanInput, focus: str = "", *, last_request: SentRequest | None = None
@@ -304,7 +351,15 @@ class Compactor:
         return self.is_running
 
     async def cancel(self) -> bool:
-        """Cancel the summary that this process is writing, and return whether there was one."""
+        """Cancel the summary that this process is writing or has left to a worker; return whether there was one."""
+        run, queue = self._log.history.session_state.running_compaction, self.options.queue
+        if run is not None and queue is not None and run.owner.startswith(f"{JOB_OWNER}:") and self.is_running:
+            await queue.cancel(run.owner)
+            await self._end_cancelled_job(run.owner)
+            return True
+        return await self._cancel_task()
+
+    async def _cancel_task(self) -> bool:
         task = self._task
         if task is None or task.done():
             return False
@@ -315,6 +370,12 @@ class Compactor:
         with suppress(StoreError):
             await self._is_still_running()
         return True
+
+    @locked
+    async def _end_cancelled_job(self, owner: str) -> None:
+        run = self._log.history.session_state.running_compaction
+        if run is not None and run.owner == owner and self.is_running:
+            await self._record_given_up(run, "it was cancelled")
 
     async def _run(self, job: SummaryJob, event: log.CompactionStarted, summarizer: Summarizer) -> None:
         """Write a summary, and record it or the reason of its failure."""
@@ -383,7 +444,7 @@ class Compactor:
 
     async def close(self) -> None:
         """Cancel the running summary, wait for the observers, and close the summarizers that the compactor opened."""
-        await self.cancel()
+        await self._cancel_task()
         await self.observers.close()
         for summarizer in self._opened_summarizers.values():
             if isinstance(summarizer, Closable):

@@ -14,7 +14,6 @@ import math
 import os
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -224,6 +223,8 @@ def _describe_error(error: BaseException) -> str:
 
 async def _run_command(command: HookCommand, call: HookCall) -> str | None:
     """Run a program to its end; a cancellation kills it with its children."""
+    import tempfile  # noqa: PLC0415 - only for a command
+
     with tempfile.TemporaryFile() as stdin, _StderrTail() as stderr:
         # A file instead of a pipe, so that a program that does not read its input cannot block the session.
         stdin.write(json.dumps(hook_payload(call)).encode())

@@ -7,17 +7,20 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import field, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.core.history import events as log
 from holdfast.dataclass import dataclass
 from holdfast.errors import SessionClosedError, WorkspaceUnavailableError
-from holdfast.session.compaction.checkpoints import Checkpoints
 from holdfast.session.compaction.hooks import HookCall, Hooks, run_hooks
-from holdfast.session.compaction.memory_writer import MemoryWriter
 from holdfast.session.compaction.telemetry import CompactionSpan, Telemetry
+from holdfast.session.heavy_work import record_in_thread
 from holdfast.session.log.event_log import SessionLog
-from holdfast.session.memory.daily import DailyMemory
+
+if TYPE_CHECKING:
+    from holdfast.session.compaction.checkpoints import Checkpoints
+    from holdfast.session.compaction.memory_writer import MemoryWriter
+    from holdfast.session.memory.daily import DailyMemory
 
 ProblemListener: TypeAlias = Callable[[str], None]
 
@@ -27,9 +30,9 @@ class CompactionObservers:
     """The observers of a session's compactions."""
 
     hooks: Hooks = field(default_factory=Hooks)
-    checkpoints: Checkpoints | None = None
+    checkpoints: "Checkpoints | None" = None
     telemetry: Telemetry = field(default_factory=Telemetry)
-    memory: DailyMemory | None = None
+    memory: "DailyMemory | None" = None
     """The memory that receives notes about evicted messages."""
     notice: ProblemListener | None = None
     """Called with each problem of an observer, as one line."""
@@ -42,7 +45,7 @@ class ObserverRunner:
         self,
         session_log: SessionLog,
         observers: CompactionObservers,
-        make_memory_writer: Callable[[DailyMemory], MemoryWriter],
+        make_memory_writer: "Callable[[DailyMemory], MemoryWriter]",
     ) -> None:
         """`make_memory_writer` returns the writer for a memory."""
         self._log = session_log
@@ -96,6 +99,9 @@ class ObserverRunner:
 
     async def record_completed(self, event: log.CompactionCompleted) -> None:
         """Record how a compaction ended, and notify the observers; does not wait for the hooks."""
+        if not self.observers.telemetry.is_loaded:
+            # That imports OpenTelemetry, which takes tens of milliseconds.
+            await record_in_thread(self.observers.telemetry.load)
         await self._log.append(event)
         self.start_memory_update()
         after = len(self._log.history.entries)
@@ -149,7 +155,7 @@ class ObserverRunner:
                 await asyncio.wait({self._memory_task})
             await self._update_memory(self._memory_writer)
 
-    async def _update_memory(self, writer: MemoryWriter) -> None:
+    async def _update_memory(self, writer: "MemoryWriter") -> None:
         """Write the pending notes; a problem is reported once, and the next eviction retries."""
         try:
             await writer.update()

@@ -55,14 +55,14 @@ class Telemetry:
         self._providers = tracer_provider, meter_provider
         self._tracer: Tracer | None = None
         self._instruments: _Instruments | None = None
-        self._is_loaded = False
+        self.is_loaded = False
 
     def compaction_started(self, session: str, event: CompactionStarted) -> "CompactionSpan":
         """Report that a compaction has started, and return its span.
 
         Inside a `with` block it is the current span. It ends with `compaction_completed`, or with the block.
         """
-        self._load()
+        self.load()
         breakdown = {
             "system": event.tokens.system_tokens,
             "conversation": event.tokens.conversation_tokens,
@@ -91,7 +91,7 @@ class Telemetry:
 
         `error_type` is the kind of a failure as one word, such as the name of an exception; never its message.
         """
-        self._load()
+        self.load()
         shared: Attributes = {"gen_ai.conversation.id": session, "compaction.trigger": event.trigger}
         if span is None:
             span = CompactionSpan(
@@ -121,7 +121,7 @@ class Telemetry:
     @contextmanager
     def summary_call(self, session: str, model: str, *, provider: str | None = None) -> Generator["CompactionSpan"]:
         """Open a span for a summarizer call; `record_reply` adds its cost."""
-        self._load()
+        self.load()
         attributes: Attributes = {
             "gen_ai.operation.name": "chat",
             "gen_ai.conversation.id": session,
@@ -133,11 +133,11 @@ class Telemetry:
         with CompactionSpan(self._span(f"chat {model}", attributes, is_call=True)) as call:
             yield call
 
-    def _load(self) -> None:
+    def load(self) -> None:
         """Load OpenTelemetry once; its proxies find a provider that is set up later."""
-        if self._is_loaded:
+        if self.is_loaded:
             return
-        self._is_loaded = True
+        self.is_loaded = True
         with suppress(Exception):  # most often an ImportError
             from opentelemetry import metrics, trace  # noqa: PLC0415 - an extra, and slow to load
 

@@ -11,9 +11,8 @@ import time
 from array import array
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import partial, wraps
+from functools import wraps
 from itertools import zip_longest
-from random import random
 from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from holdfast.core.conversation.messages import Message
@@ -35,7 +34,7 @@ from holdfast.errors import (
     UnknownSessionError,
     WrongEventLoopError,
 )
-from holdfast.session.heavy_work import MAX_INLINE_CHARS, plan_in_thread
+from holdfast.session.heavy_work import MAX_INLINE_CHARS, MAX_INLINE_MESSAGES, record_in_thread
 from holdfast.session.log.index_text import index_entries
 from holdfast.session.log.records import StoredLog, encode_event
 from holdfast.session.log.session_snapshot import SessionSnapshot, decode_snapshot, encode_snapshot
@@ -118,6 +117,13 @@ class SessionLock:
 
     async def __aexit__(self, *_: object) -> None:
         self._lock.release()
+
+
+def _are_long(messages: Sequence[Message]) -> bool:
+    """Return whether messages are so many, or so long, that they are encoded and indexed in a thread."""
+    if len(messages) > MAX_INLINE_MESSAGES:
+        return True
+    return sum(sum(message.outline[-2:]) for message in messages) > MAX_INLINE_CHARS
 
 
 class SessionLog:
@@ -239,7 +245,7 @@ class SessionLog:
     def _apply_all(self, timed_events: Sequence[tuple[int, log.Event]], start: int) -> int:
         for place, (time_ms, event) in enumerate(timed_events, start):
             try:
-                self._apply(event, time_ms, place)
+                self._apply([event], time_ms, place)
             except MalformedInputError as error:
                 self.damage.append(str(error))
         self.damage += self.stored.damage
@@ -281,14 +287,26 @@ class SessionLog:
             except NotInMemoryError as missing:
                 await self.load_messages(missing.positions)
 
-    def _apply(self, event: log.Event, time_ms: int, log_position: int, message: Message | None = None) -> None:
-        self.history.append(event, message)
-        if isinstance(event, log.RequestPrepared):
-            self.last_request_ms = time_ms
-        elif isinstance(event, log.CompactionStarted):
-            self.compaction_started_ms = time_ms
-        elif isinstance(event, log.MessageAppended):
-            self._log_positions.append(log_position)
+    def _apply(
+        self,
+        events: Sequence[log.Event],
+        time_ms: int,
+        place: int,
+        messages: Sequence[Message] = (),
+        *,
+        evicts: bool = False,
+    ) -> None:
+        """Apply events that the log has at a place; `messages` are the decoded messages of the events, if known."""
+        for number, (event, message) in enumerate(zip_longest(events, messages), place):
+            self.history.append(event, message)
+            if isinstance(event, log.RequestPrepared):
+                self.last_request_ms = time_ms
+            elif isinstance(event, log.CompactionStarted):
+                self.compaction_started_ms = time_ms
+            elif isinstance(event, log.MessageAppended):
+                self._log_positions.append(number)
+        if evicts and self.history.entries.cached_count > self._cache_limit:
+            self._evict()
 
     # Writing.
 
@@ -310,6 +328,7 @@ class SessionLog:
             return range(len(self.history), len(self.history))
         for conflicts in range(MAX_CONFLICTS):
             start, index = len(self.history), await self._index_entries(events, messages)
+            log_position = self.stored.length
             if self._deferring_task is not None and self._deferring_task is asyncio.current_task():
                 self._defer(events, messages, index)
                 return range(start, start + len(events))
@@ -318,12 +337,12 @@ class SessionLog:
                     events, messages, index, must_be_current=must_be_current, conflicts=conflicts
                 )
             except (StoreUnavailableError, asyncio.CancelledError):
-                self._unconfirmed = _UnconfirmedAppend(self.stored.length, tuple(events))
+                self._unconfirmed = _UnconfirmedAppend(log_position, tuple(events))
                 raise
             if is_appended:
                 places, log_position = range(start, start + len(events)), self.stored.length - len(events)
                 try:
-                    await self._after_append([*zip(places, events, strict=True)])
+                    await self._after_append(places, events)
                 except asyncio.CancelledError:
                     self._unconfirmed = _UnconfirmedAppend(log_position, tuple(events))
                     raise
@@ -337,24 +356,30 @@ class SessionLog:
         self, events: Sequence[log.MessageAppended], messages: Sequence[Message]
     ) -> Sequence[IndexEntry]:
         """Return what a search finds in messages that come next."""
-        observed = [*enumerate(messages, len(self.history))]
-        if self.history.recall_marks.open_calls or any(message.outline.call_ids for message in messages):
-            marks = self.history.recall_marks.for_unrecorded()
-            observed = [
-                (position, marks.observe(message, position, event.scope))
-                for event, (position, message) in zip(events, observed, strict=True)
-            ]
-        if sum(sum(message.outline[-2:]) for _, message in observed) <= MAX_INLINE_CHARS:
-            return index_entries(observed)
-        return await plan_in_thread(partial(index_entries, observed))
 
-    async def _after_append(self, messages: Sequence[tuple[int, log.MessageAppended]]) -> None:
+        def entries() -> Sequence[IndexEntry]:
+            observed = [*enumerate(messages, len(self.history))]
+            if self.history.recall_marks.open_calls or any(message.outline.call_ids for message in messages):
+                marks = self.history.recall_marks.for_unrecorded()
+                observed = [
+                    (position, marks.observe(message, position, event.scope))
+                    for event, (position, message) in zip(events, observed, strict=True)
+                ]
+            return index_entries(observed)
+
+        return await record_in_thread(entries) if _are_long(messages) else entries()
+
+    async def _after_append(self, places: Sequence[int], events: Sequence[log.MessageAppended]) -> None:
         """Record what recorded messages say about their provider, and what is kept beside the log."""
-        signals = [
-            log.ProviderSignalled(signal=signal, payload={"position": position})
-            for position, event in messages
-            for signal in message_signals(event.native)
-        ]
+
+        def find_signals() -> list[log.ProviderSignalled]:
+            return [
+                log.ProviderSignalled(signal=signal, payload={"position": position})
+                for position, event in zip(places, events, strict=True)
+                for signal in message_signals(event.native)
+            ]
+
+        signals = await record_in_thread(find_signals) if len(events) > MAX_INLINE_MESSAGES else find_signals()
         if signals:
             # The messages are recorded; without the observation nothing is missing.
             with suppress(StoreError):
@@ -400,14 +425,20 @@ class SessionLog:
         `messages` are the decoded messages of the events. With `must_be_current` the events were decided on the
         current history, so the history checks them first.
         """
-        records = [encode_event(event) for event in events]
+        is_long = len(events) > MAX_INLINE_MESSAGES or (bool(messages) and _are_long(messages))
+        if is_long:
+            records = await record_in_thread(lambda: [encode_event(event) for event in events])
+        else:
+            records = [encode_event(event) for event in events]
         for event in events if must_be_current else ():
             if not isinstance(event, _CHANGE_NO_CONTEXT):
                 self.history.check(event)
         deferred, time_ms = self._deferred, self.clock()
         place = self.stored.length + len(deferred.records)
         try:
-            await self.stored.append([*deferred.records, *records], time_ms, [*deferred.entries, *index])
+            await self.stored.append(
+                [*deferred.records, *records], time_ms, [*deferred.entries, *index], is_long=is_long
+            )
         except BaseException as error:
             if deferred.records:
                 self._lose_deferred(error)
@@ -415,18 +446,22 @@ class SessionLog:
                 raise
             # Back off with jitter so that conflicting writers do not retry in lockstep.
             seconds = min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2 ** min(conflicts, 6))
+            from random import random  # noqa: PLC0415 - only for writers in conflict
+
             await asyncio.sleep(random() * seconds)  # noqa: S311 - jitter needs no cryptography
             if await self.store.length(self.session) < place:
                 raise UnknownSessionError(self.session) from None
             await self.refresh()
             return False
         self._deferred = _NOTHING_DEFERRED
-        for number, (event, message) in enumerate(zip_longest(events, messages), place):
-            self._apply(event, time_ms, number, message)
-        if self.history.entries.cached_count > self._cache_limit:
-            self._evict()
-        if self.publisher.callbacks or self.publisher.subscriptions:
-            self.publisher.publish([*deferred.events, *events])
+        try:
+            if len(events) > MAX_INLINE_MESSAGES:
+                await record_in_thread(lambda: self._apply(events, time_ms, place, messages, evicts=True))
+            else:
+                self._apply(events, time_ms, place, messages, evicts=True)
+        finally:  # if this is cancelled, the events are applied nevertheless
+            if self.publisher.callbacks or self.publisher.subscriptions:
+                self.publisher.publish([*deferred.events, *events])
         return True
 
     @asynccontextmanager
@@ -452,7 +487,7 @@ class SessionLog:
                     await self._write_deferred()
                     if self._lost_messages is not None:
                         raise self._lost_messages
-                    await self._after_append(messages)
+                    await self._after_append([place for place, _ in messages], [event for _, event in messages])
             finally:
                 self._deferring_task = None
 
@@ -461,8 +496,7 @@ class SessionLog:
     ) -> None:
         records, time_ms, start = [encode_event(event) for event in events], self.clock(), len(self.history)
         place = self.stored.length + len(self._deferred.records)
-        for number, (event, message) in enumerate(zip(events, messages, strict=True), place):
-            self._apply(event, time_ms, number, message)
+        self._apply(events, time_ms, place, messages)
         known = self._deferred
         self._deferred = _DeferredMessages(
             (*known.events, *events), (*known.records, *records), (*known.entries, *index)
@@ -516,16 +550,21 @@ class SessionLog:
 
     async def save_snapshot(self) -> None:
         """Save a snapshot. It is a cache, so a store that cannot keep it loses nothing."""
-        snapshot = SessionSnapshot(
-            state=self.history.snapshot(),
-            log_positions=pack_positions(self._log_positions),
-            last_request_ms=self.last_request_ms,
-            compaction_started_ms=self.compaction_started_ms,
-            damage=tuple(self.damage),
-            newest_schema=self.stored.newest_schema,
-        )
+
+        def encoded() -> bytes:
+            snapshot = SessionSnapshot(
+                state=self.history.snapshot(),
+                log_positions=pack_positions(self._log_positions),
+                last_request_ms=self.last_request_ms,
+                compaction_started_ms=self.compaction_started_ms,
+                damage=tuple(self.damage),
+                newest_schema=self.stored.newest_schema,
+            )
+            return encode_snapshot(snapshot)
+
+        content = await record_in_thread(encoded) if len(self.history) > MAX_INLINE_MESSAGES else encoded()
         try:
-            await self.store.put_snapshot(self.session, Snapshot(self.stored.length, encode_snapshot(snapshot)))
+            await self.store.put_snapshot(self.session, Snapshot(self.stored.length, content))
         except StoreError:
             return
         self._snapshot_length = self.stored.length

@@ -14,6 +14,7 @@ from holdfast.text import lazy_pattern
 MAX_INDEXED_CHARS = 200_000
 """This many characters of a message are indexed as they are, plus as many of its further words, each once."""
 MAX_INDEXED_INPUT_CHARS = 8_000_000
+SCANNED_CHARS_AT_ONCE = 100_000
 PARTLY_INDEXED_MARK = "holdfastindexedinpart"
 """Marks a message in the index whose words are not all indexed."""
 _WORD = lazy_pattern(r"\w+(?:[-./_]\w+)*")
@@ -43,9 +44,18 @@ def _limited(text: str) -> str:
 
 def _remaining_words(text: str) -> str:
     """Return the words of a long text that its first part lacks, each once; a mark says if some are left out."""
-    known = {*_WORD.findall(text, 0, MAX_INDEXED_CHARS)}
+    known, words = {*_WORD.findall(text, 0, MAX_INDEXED_CHARS)}, list[str]()
     # Start a little earlier, because the first part may end within a word.
-    found = dict.fromkeys(_WORD.findall(text, MAX_INDEXED_CHARS - 200, MAX_INDEXED_INPUT_CHARS))
-    words = " ".join(word for word in found if word not in known)
-    is_whole = len(text) <= MAX_INDEXED_INPUT_CHARS and len(words) <= MAX_INDEXED_CHARS
-    return f" {words[:MAX_INDEXED_CHARS]}{'' if is_whole else f' {PARTLY_INDEXED_MARK}'}"
+    start, stop, chars = MAX_INDEXED_CHARS - 200, min(len(text), MAX_INDEXED_INPUT_CHARS), 0
+    while start < stop and chars <= MAX_INDEXED_CHARS:
+        end = text.find(" ", start + SCANNED_CHARS_AT_ONCE, stop)
+        end = stop if end < 0 else end
+        for word in _WORD.findall(text, start, end):
+            if word not in known:
+                known.add(word)
+                words.append(word)
+                chars += len(word) + 1
+        start = end
+    found = " ".join(words)
+    is_whole = len(text) <= MAX_INDEXED_INPUT_CHARS and len(found) <= MAX_INDEXED_CHARS
+    return f" {found[:MAX_INDEXED_CHARS]}{'' if is_whole else f' {PARTLY_INDEXED_MARK}'}"

@@ -17,7 +17,9 @@ QUERY_LIMITED_INFORMATION, NO_SUCH_PROCESS, STILL_ACTIVE = 0x1000, 87, 259
 
 def new_owner_id() -> str:
     """Return a new lease: the host, the process, and a random number."""
-    return f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
+    from secrets import token_hex  # noqa: PLC0415 - most sessions need no owner
+
+    return f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
 
 
 def has_owner_exited(owner: str) -> bool:

@@ -12,6 +12,7 @@ from holdfast.core.conversation.messages import user
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import RECORD_SCHEMA, from_record, to_record
 from holdfast.errors import MalformedInputError, MissingBlobError, StoreUnavailableError
+from holdfast.session.heavy_work import record_in_thread
 from holdfast.stores.base import IndexEntry, JsonRecord, Store, StoredRecord
 from holdfast.wire.formats import FORMATS, format_named
 
@@ -25,14 +26,23 @@ LOST_MESSAGE_TEXT = "[this message could not be read]"
 
 async def extract_blob(store: Store, record: JsonRecord, blobs: list[str]) -> JsonRecord:
     """Return a record in its stored form: a large message becomes a blob, whose hash is added to `blobs`."""
+    content = _blob_content(record)
+    return record if content is None else await _with_blob(store, record, content, blobs)
+
+
+def _blob_content(record: JsonRecord) -> bytes | None:
+    """Return the message of a record if it is so large that it becomes a blob."""
     if not _may_need_blob(record):
-        return record
-    values = cast("dict[str, object]", record["data"])
-    content = json.dumps(values["native"], ensure_ascii=True).encode()
-    if len(content) < MIN_BLOB_BYTES:
-        return record
+        return None
+    native = cast("dict[str, object]", record["data"])["native"]
+    content = json.dumps(native, ensure_ascii=True).encode()
+    return content if len(content) >= MIN_BLOB_BYTES else None
+
+
+async def _with_blob(store: Store, record: JsonRecord, content: bytes, blobs: list[str]) -> JsonRecord:
     digest = await store.put_blob(content)
     blobs.append(digest)
+    values = cast("dict[str, object]", record["data"])
     return {**record, "data": {**{key: value for key, value in values.items() if key != "native"}, "blob": digest}}
 
 
@@ -125,15 +135,25 @@ class StoredLog:
         self.missing_blobs: dict[int, str] = {}
         """The hashes of lost blobs, by the place of their message in the log."""
 
-    async def append(self, whole: Sequence[JsonRecord], time_ms: int, index: Sequence[IndexEntry] = ()) -> None:
-        """Write records; raises `SequenceConflictError`, and writes nothing, if another writer appended first."""
+    async def append(
+        self, whole: Sequence[JsonRecord], time_ms: int, index: Sequence[IndexEntry] = (), *, is_long: bool = False
+    ) -> None:
+        """Write records; raises `SequenceConflictError`, and writes nothing, if another writer appended first.
+
+        Long ones are encoded in a thread.
+        """
         if self.newest_schema > RECORD_SCHEMA:
             problem = "a newer Holdfast has written to it, so this one only reads it; update Holdfast"
             raise StoreUnavailableError(f"session {self.session!r}", problem)
+        if is_long:
+            contents = await record_in_thread(lambda: [_blob_content(record) for record in whole])
+        else:
+            contents = [_blob_content(record) if _may_need_blob(record) else None for record in whole]
         for attempt in range(2):
             blobs: list[str] = []
             records = [
-                await extract_blob(self.store, record, blobs) if _may_need_blob(record) else record for record in whole
+                record if content is None else await _with_blob(self.store, record, content, blobs)
+                for record, content in zip(whole, contents, strict=True)
             ]
             try:
                 self.length = await self.store.append(

@@ -61,9 +61,11 @@ def read_if_exists(path: Path) -> bytes | None:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file; after a crash at any moment, either the old or the new file is there, complete."""
+    from secrets import token_hex  # noqa: PLC0415 - most sessions write no file
+
     if read_if_exists(path) == content:
         return
-    part = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
+    part = path.with_name(f".{path.name}.{token_hex(4)}.part")
     descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE_MODE)
     try:
         with os.fdopen(descriptor, "wb") as file:

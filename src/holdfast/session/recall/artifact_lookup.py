@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from typing import cast
 
+from holdfast.core.conversation.shorten import DEFAULT_ARTIFACT_TOKENS
 from holdfast.core.history.context import Context
 from holdfast.core.planning.policy import Policy
-from holdfast.core.recall.artifacts import DEFAULT_ARTIFACT_TOKENS, Artifact, large_results
+from holdfast.core.recall.artifacts import Artifact, large_results
 from holdfast.core.recall.references import MAX_REFERENCE_DIGITS, TextSpan
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError, UnknownArtifactError

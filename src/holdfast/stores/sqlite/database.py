@@ -372,13 +372,14 @@ class SqliteDatabase:
     def sessions(
         self, *, prefix: str = "", before: tuple[int, str] | None = None, limit: int = 50
     ) -> list[SessionInfo]:
+        # A condition that is left out lets the index begin where the page does.
+        after = "" if before is None else "AND (updated_ms, name_id) < (?, ?) "
         query = (
-            "SELECT name_id, title, length, created_ms, updated_ms FROM sessions "
-            "WHERE substr(name_id, 1, ?) = ? AND (? IS NULL OR (updated_ms, name_id) < (?, ?)) "
-            "ORDER BY updated_ms DESC, name_id DESC LIMIT ?"
+            "SELECT name_id, title, length, created_ms, updated_ms FROM sessions WHERE substr(name_id, 1, ?) = ? "  # noqa: S608 - ours
+            + after
+            + "ORDER BY updated_ms DESC, name_id DESC LIMIT ?"
         )
-        time_ms, name = before or (None, None)
-        rows = self._connection.execute(query, (len(prefix), prefix, time_ms, time_ms, name, limit))
+        rows = self._connection.execute(query, (len(prefix), prefix, *(before or ()), limit))
         return [SessionInfo(*row) for row in rows]
 
     def rename(self, session: str, name: str) -> None:

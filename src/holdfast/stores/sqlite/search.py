@@ -139,6 +139,8 @@ def _best_first(scores: Iterable[RowScore], limit: int) -> list[RowScore]:
     return sorted(scores, key=lambda item: (-item[1], -item[0]))[:limit]
 
 
+MAX_SMALL_RANGE = 100
+"""Up to how many messages of a session are searched without the index of all sessions."""
 MAX_OPTIMIZED_MESSAGES, MERGED_PAGES = 10_000, 64
 """Up to how many messages the whole index is rewritten after a deletion, and how many pages of a larger one."""
 MAX_PENDING_TEXTS, MAX_PENDING_CHARS = 64, 65_536
@@ -235,21 +237,45 @@ class FullTextIndex:
         """Return the rows that match, best first, pending texts included."""
         # Pending texts first: what another process indexes meanwhile is then found twice, not missed.
         hits = dict(self._search_pending(terms, rows, limit)) if self.has_pending() else {}
-        hits |= dict(_IndexSearch(self._connection, rows).best_rows(terms, limit))
+        small = self._small_range(rows)
+        if small is not None:
+            hits |= dict(_search_bodies(small, terms, rows, limit))
+        else:
+            hits |= dict(_IndexSearch(self._connection, rows).best_rows(terms, limit))
         return _best_first(hits.items(), limit)
+
+    def _small_range(self, rows: RowRange) -> dict[int, str] | None:
+        """Return the words of a range with few messages: the index would read those of all messages for a stem."""
+        query = "SELECT id, body FROM indexed WHERE id >= ? AND id < ? LIMIT ?"
+        found = self._connection.execute(query, (*rows, MAX_SMALL_RANGE + 1)).fetchall()
+        if len(found) > MAX_SMALL_RANGE:
+            return None
+        return {row_id: decompress(body, self._name).decode() for row_id, body in found}
 
     def _search_pending(self, terms: Sequence[SearchTerm], rows: RowRange, limit: int) -> list[RowScore]:
         """Return the pending texts that match, scored among themselves."""
-        with closing(sqlite3.connect(":memory:")) as memory:
-            for statement in INDEX_TABLES:
-                memory.execute(statement)
-            _index_texts(memory, dict(self._pending_texts()))
-            return _IndexSearch(memory, rows).best_rows(terms, limit)
+        bodies = {row_id: index_body(text) for row_id, text in self._pending_texts()}
+        return _search_bodies(bodies, terms, rows, limit)
+
+
+def _search_bodies(
+    bodies: Mapping[int, str], terms: Sequence[SearchTerm], rows: RowRange, limit: int
+) -> list[RowScore]:
+    """Search the words of a few messages, in an index of their own."""
+    with closing(sqlite3.connect(":memory:")) as memory:
+        for statement in INDEX_TABLES:
+            memory.execute(statement)
+        _index_bodies(memory, [*bodies.items()])
+        return _IndexSearch(memory, rows).best_rows(terms, limit)
 
 
 def _index_texts(connection: sqlite3.Connection, texts: Mapping[int, str]) -> None:
-    """Index texts by their rows, in two statements."""
-    bodies = [(row_id, index_body(text)) for row_id, text in texts.items()]
+    """Index texts by their rows."""
+    _index_bodies(connection, [(row_id, index_body(text)) for row_id, text in texts.items()])
+
+
+def _index_bodies(connection: sqlite3.Connection, bodies: Sequence[tuple[int, str]]) -> None:
+    """Index the words of texts by their rows, in two statements."""
     connection.execute(INSERT_WORDS, (json.dumps(bodies, ensure_ascii=False),))
     # The index holds no text, and FTS5 deletes a row only if it is given the indexed text.
     packed = [(row_id, DEFLATED + zlib.compress(body.encode(), COMPRESSION_LEVEL)) for row_id, body in bodies]

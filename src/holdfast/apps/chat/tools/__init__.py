@@ -1,1 +1,1 @@
-"""Tools of the model that answers: they work in one folder, and ask the user before they change anything."""
+"""The tools that a model may use in the chat: read, edit and search files, run commands, keep a plan, read skills."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.apps.chat.tools.file_tools import ToolRefusal
+from holdfast.apps.chat.tools.files import ToolRefusal
 from holdfast.core.conversation.frames import neutralize
 from holdfast.core.history.events import SkillInvoked
 from holdfast.session.session import Session

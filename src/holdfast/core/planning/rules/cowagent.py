@@ -6,14 +6,13 @@ the older half is dropped again; with few turns left, each turn keeps only its q
 
 from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.core.conversation.cuts import pinned_exchanges, turn_ranges
 from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.shorten import clip_outputs, clip_user_texts, turn_as_text, turns_as_text
 from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import message_tokens
-from holdfast.core.history.context import Context
 from holdfast.core.history.events import CompactionCompleted, Event, Summary, TurnsReducedToText
 from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold, TrimmedList
 from holdfast.core.planning.situation import Situation
@@ -32,6 +31,9 @@ from holdfast.core.planning.steps import (
 )
 from holdfast.core.schema import check_fields, integer_bounds
 from holdfast.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from holdfast.core.history.context import Context
 
 EMERGENCY_REASON = (
     "the provider refused the request as too long, so only the newest turns are sent, with long texts clipped"
@@ -254,7 +256,7 @@ class CowAgentCompaction(CompactionRule):
         head = f"[System: Previous conversation summary — {step.span.count} turns were compacted]"
         return (f"{head}\n\n{summary.framed_text}\n\nThe recent conversation continues below.\n\n---\n\n",)
 
-    def restore_events(self, context: Context) -> list[Event]:
+    def restore_events(self, context: "Context") -> list[Event]:
         """Return the events that reduce the context to the text of the newest turns."""
         events: list[Event] = []
         entries = context.visible_entries()

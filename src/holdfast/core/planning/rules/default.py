@@ -16,22 +16,13 @@ conversation itself whole. So it pays only if a few outputs hold most of the tok
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field, replace
-from hashlib import sha256
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.core.conversation.cuts import next_cut, reasoning_exchange, uncuttable_span
 from holdfast.core.conversation.messages import Entry, Text, ToolCall
 from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.history.events import MAIN, Summary
-from holdfast.core.ledger.constraints import decisions_in
-from holdfast.core.planning.replacement import (
-    ReplacementBudget,
-    chat_scale,
-    chat_share,
-    replacement_text,
-    texts_beside_summary,
-)
 from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold
 from holdfast.core.planning.situation import PROVIDER_PRICES, Situation, break_even_turns
 from holdfast.core.planning.steps import (
@@ -50,6 +41,9 @@ from holdfast.core.schema import check_fields, integer_bounds, number_bounds, sh
 from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
 from holdfast.text import lazy_pattern, pluralize
+
+if TYPE_CHECKING:
+    from holdfast.core.planning.replacement import ReplacementBudget
 
 MIN_REPLACEMENT_TOKENS, MAX_REPLACEMENT_SHARE = 2_000, 0.25
 """A replacement may have the first size even if its share is less, up to the second number as a share of a window."""
@@ -208,10 +202,14 @@ class DefaultCompaction(CompactionRule):
 
     def replacement_texts(self, plan_input: PlanInput, step: CompactSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return one text: the summary or digest, the user's messages, the current state, and the ledger."""
+        from holdfast.core.planning.replacement import replacement_text  # noqa: PLC0415 - only for a compaction
+
         return (replacement_text(plan_input, step, summary, self._replacement_budget(plan_input, step)),)
 
     def texts_beside_summary(self, plan_input: PlanInput, step: CompactSpan) -> list[str]:
         """Return the texts of the replacement besides the summary, and the messages that stay."""
+        from holdfast.core.planning.replacement import texts_beside_summary  # noqa: PLC0415 - as above
+
         return texts_beside_summary(plan_input, step, self._replacement_budget(plan_input, step))
 
     def max_summary_tokens(self, plan_input: PlanInput, step: CompactSpan) -> int:
@@ -255,8 +253,10 @@ class DefaultCompaction(CompactionRule):
         least = min(MIN_REPLACEMENT_TOKENS, int(room * MAX_REPLACEMENT_SHARE))
         return min(self.summary_max_tokens, max(int(room * self.summary_share), least))
 
-    def _replacement_budget(self, plan_input: PlanInput, step: CompactSpan) -> ReplacementBudget:
+    def _replacement_budget(self, plan_input: PlanInput, step: CompactSpan) -> "ReplacementBudget":
         """Return the room for a replacement: more if the span is chat, of which the ledger keeps nothing."""
+        from holdfast.core.planning.replacement import ReplacementBudget  # noqa: PLC0415 - as above
+
         projection, budget = plan_input.projection, plan_input.situation.message_budget
         room = min(budget, projection.tokens)
         compacted = projection.tokens - plan_input.tokens_outside(step.span)
@@ -277,6 +277,8 @@ class DefaultCompaction(CompactionRule):
 
     def _chat_tokens(self, entries: Sequence[Entry], room: int) -> float:
         """Return the room for quoted turns."""
+        from holdfast.core.planning.replacement import chat_scale, chat_share  # noqa: PLC0415 - as above
+
         return min(self.chat_max_tokens, int(room * self.chat_share)) * chat_scale(chat_share(entries))
 
     def _max_quoted_tokens(self, compacted: int, room: int) -> int:
@@ -364,7 +366,8 @@ def _describe_fill(plan_input: PlanInput, threshold: float) -> str:
 
 def without_durations(text: str) -> str:
     """Return a text without its durations, so that two runs of one command compare as equal."""
-    return _DURATION.sub(r"\1\2", text) if _UNIT.search(text) else text
+    # A function is faster than a template, which is expanded anew for each match.
+    return _DURATION.sub(lambda found: (found[1] or "") + (found[2] or ""), text) if _UNIT.search(text) else text
 
 
 def _recorded_entries(plan_input: PlanInput) -> list[Entry]:
@@ -394,10 +397,14 @@ def _marks_of(entry: Entry, calls: Sequence[ToolCall | None]) -> Iterator[str]:
         asked = (call.name, call.arguments) if call else ("", "")
         yield _hash_mark(*asked, without_durations(result.text))
     if message.role == "assistant" and message.text:
+        from holdfast.core.ledger.constraints import decisions_in  # noqa: PLC0415 - as above
+
         yield from (_hash_mark("decided", decision) for decision in decisions_in(message.text))
 
 
 def _hash_mark(*parts: str) -> str:
+    from hashlib import sha256  # noqa: PLC0415 - as above
+
     return sha256("\0".join(parts).encode(errors="replace")).hexdigest()[:PROGRESS_MARK_CHARS]
 
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from holdfast.core.conversation.cuts import pinned_exchanges, uncuttable_span
 from holdfast.core.conversation.messages import Entry, Message, user
+from holdfast.core.conversation.shorten import DEFAULT_ARTIFACT_TOKENS
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history.events import Summary
 from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold
@@ -25,7 +26,6 @@ from holdfast.core.planning.steps import (
     PlanInput,
     Threshold,
 )
-from holdfast.core.recall.artifacts import DEFAULT_ARTIFACT_TOKENS, large_results
 from holdfast.core.schema import check_fields, integer_bounds, share_bounds
 from holdfast.dataclass import dataclass
 from holdfast.text import lazy_pattern
@@ -105,6 +105,8 @@ class InkeepCompaction(CompactionRule):
         if summary is None:
             return ()
         entries = plan_input.projection.context.entries_between(step.span.start, step.span.stop)
+        from holdfast.core.recall.artifacts import large_results  # noqa: PLC0415 - only for a compaction
+
         found = list(large_results(entries, self.artifact_tokens, plan_input.situation.counter))[-MAX_ARTIFACTS:]
         lines = [SUMMARY_HEADING, summary.framed_text, *(["", *map(str, found)] if found else [])]
         if step.span.start > 0:

@@ -6,10 +6,10 @@ checks which rule it has. A rule of your own is a frozen dataclass with a name, 
 """
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.core.conversation.messages import Entry
-from holdfast.core.history.context import Context
+from holdfast.core.conversation.shorten import DEFAULT_ARTIFACT_TOKENS
 from holdfast.core.history.events import Event, Summary
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import (
@@ -22,8 +22,10 @@ from holdfast.core.planning.steps import (
     compact_all_step,
     without_open_exchange,
 )
-from holdfast.core.recall.artifacts import DEFAULT_ARTIFACT_TOKENS
 from holdfast.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from holdfast.core.history.context import Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ class CompactionRule:
         del plan_input
         return ()
 
-    def restore_events(self, context: Context) -> list[Event]:
+    def restore_events(self, context: "Context") -> list[Event]:
         """Return the events that change the context when a session is reopened with `restore = "recent_text"`."""
         del context
         return []

@@ -15,7 +15,7 @@ from tempfile import NamedTemporaryFile
 from typing import TypeAlias
 
 from holdfast.apps.chat.events import Consent
-from holdfast.apps.chat.tools.file_tools import MAX_FILE_BYTES, FileTools, ToolRefusal
+from holdfast.apps.chat.tools.files import MAX_FILE_BYTES, FileTools, ToolRefusal
 from holdfast.text import pluralize
 
 UNCHANGED_FOLDERS = frozenset({".git", ".hg", ".svn"})

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from holdfast.apps.chat.events import Consent
-from holdfast.apps.chat.tools.file_tools import ToolRefusal
+from holdfast.apps.chat.tools.files import ToolRefusal
 from holdfast.redaction import redact_text
 
 AskConsent: TypeAlias = Callable[[str], Awaitable[Consent]]

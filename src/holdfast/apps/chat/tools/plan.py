@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from holdfast.apps.chat.tools.file_tools import ToolRefusal
+from holdfast.apps.chat.tools.files import ToolRefusal
 from holdfast.core.history.events import PlanChanged, TodosChanged
 from holdfast.session.session import Session
 

@@ -1,0 +1,218 @@
+"""Background work on DBOS: compactions and retention as durable jobs, on one machine or on many.
+
+Every process that runs `BackgroundJobs` is a worker. A job names a session and a compaction of its log, and nothing
+else: DBOS's tables hold neither a key nor a word of a message. Of one session one compaction runs at a time, on
+whichever machine. A worker that was killed is noticed because its heartbeat stands still, and another one takes its
+jobs over within `LEASE_SECONDS`. A worker that has no key for the model ends the compaction in a digest.
+
+DBOS keeps its tables in a schema of its own in the same PostgreSQL, or in a SQLite file beside the store. It never uses
+LISTEN, which does not pass through PgBouncer: that cannot be changed once the tables exist. Needs `holdfast[dbos]`.
+"""
+
+import asyncio
+import hashlib
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import ClassVar, Self, cast
+
+from holdfast.core.history.events import CompactionTrigger
+from holdfast.errors import HoldfastError, SettingsError, imports_of_extra
+from holdfast.session.log.event_log import now_ms
+from holdfast.session.requested_compaction import JobOutcome
+from holdfast.session.session import SessionOpener
+from holdfast.stores.base import JsonRecord
+from holdfast.stores.open import SHARED_STORES
+from holdfast.stores.retention import delete_expired_sessions
+
+with imports_of_extra("dbos", "background jobs"):
+    from dbos import DBOS, DBOSConfig, SetEnqueueOptions, SetWorkflowID, WorkflowHandleAsync
+
+JOBS_SCHEMA = "holdfast_jobs"
+JOBS_VERSION = "1"
+"""Workers with the same version take over each other's jobs; it changes when jobs take other arguments."""
+LEASE_SECONDS = 30.0
+HEARTBEAT_SECONDS, SILENT_SECONDS = 4.0, 18.0
+"""How often a worker shows that it lives, and after how much silence it counts as dead; both well within the lease."""
+RETENTION_SECONDS = 3600
+PRIORITIES: Mapping[CompactionTrigger, int] = {"context_limit_retry": 1, "model_switch": 1}
+ORDINARY_PRIORITY = 10
+RETENTION_QUEUE = "holdfast-retention"
+WORKER_PREFIX = "jobs-worker:"
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """How many compactions may be started in a time, for all workers together."""
+
+    jobs: int
+    seconds: float
+
+
+class BackgroundJobs:
+    """A worker, and the queue that sessions leave their compactions to; one at a time in a process.
+
+    `open_session` opens a session with the model that writes summaries. `model_key` names the key that pays for it: all
+    workers with the same name share one queue, and `rate_limit` is the limit of that key. Pass the object as
+    `CompactionOptions(queue=…)`.
+    """
+
+    running: ClassVar["BackgroundJobs | None"] = None
+    """The worker of this process."""
+
+    def __init__(
+        self,
+        store: str,
+        open_session: Callable[[str], SessionOpener],
+        *,
+        model_key: str = "default",
+        rate_limit: RateLimit | None = None,
+        jobs_at_once: int = 4,
+    ) -> None:
+        self.store_url = store
+        self._open_session = open_session
+        self._rate_limit = rate_limit
+        self._jobs_at_once = jobs_at_once
+        # The name of a key may be the key itself, by mistake.
+        self._queue = f"holdfast-compactions-{hashlib.sha256(model_key.encode()).hexdigest()[:12]}"
+        self.worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._store = SHARED_STORES.share(store, self)
+        self._watch: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Start to work."""
+        if BackgroundJobs.running is not None:
+            raise SettingsError("jobs", "DBOS runs once in a process; close the other BackgroundJobs first")
+        BackgroundJobs.running = self
+        try:
+            await asyncio.to_thread(self._launch)
+        except BaseException:
+            BackgroundJobs.running = None
+            raise
+        self._watch = asyncio.create_task(self._watch_workers())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop to work; what is not finished is taken over by others."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        await asyncio.to_thread(lambda: DBOS.destroy(workflow_completion_timeout_sec=0))
+        BackgroundJobs.running = None
+        await SHARED_STORES.release(self._store, self)
+
+    def _launch(self) -> None:
+        config: DBOSConfig = {
+            "name": "holdfast",
+            "system_database_url": _jobs_url(self.store_url),
+            "dbos_system_schema": JOBS_SCHEMA,
+            "executor_id": self.worker,
+            "application_version": JOBS_VERSION,
+            "use_listen_notify": False,
+            # PgBouncer accepts neither prepared statements nor options at the start of a connection.
+            "sys_db_idle_transaction_timeout_sec": 0,
+            "log_level": "CRITICAL",
+        }
+        if config["system_database_url"] and config["system_database_url"].startswith("postgres"):
+            config["db_engine_kwargs"] = {"connect_args": {"prepare_threshold": None}, "pool_size": 4}
+        DBOS(config=config)
+        DBOS.listen_queues([self._queue, RETENTION_QUEUE])
+        DBOS.launch()
+        limit = self._rate_limit
+        DBOS.register_queue(
+            self._queue,
+            partition_concurrency=1,
+            worker_concurrency=self._jobs_at_once,
+            limiter={"limit": limit.jobs, "period": limit.seconds} if limit else None,
+        )
+        DBOS.register_queue(RETENTION_QUEUE, global_concurrency=1)
+
+    # The queue of sessions.
+
+    async def submit(self, session: str, owner: str, trigger: CompactionTrigger) -> None:
+        """Store the job of a compaction durably."""
+        priority = PRIORITIES.get(trigger, ORDINARY_PRIORITY)
+        with SetWorkflowID(owner), SetEnqueueOptions(queue_partition_key=session, priority=priority):
+            await DBOS.enqueue_workflow_async(self._queue, compaction_job, session, owner)
+
+    async def cancel(self, owner: str) -> None:
+        """Cancel a job that waits or runs."""
+        await DBOS.cancel_workflow_async(owner)
+
+    async def result(self, owner: str) -> JobOutcome:
+        """Wait for a job, and return what came of it."""
+        handle = cast("WorkflowHandleAsync[JobOutcome]", await DBOS.retrieve_workflow_async(owner))
+        return await handle.get_result()
+
+    async def run_compaction(self, session: str, owner: str) -> JobOutcome:
+        """Carry out the job of a compaction here."""
+        try:
+            async with self._open_session(session) as opened:
+                return await opened.run_compaction(owner)
+        except HoldfastError:
+            # Not the error itself: its text may quote a message, and DBOS would store it.
+            return "failed"
+
+    async def delete_expired(self) -> int:
+        """Delete the sessions whose own retention is over, and return how many."""
+        return len(await delete_expired_sessions(self._store, now_ms=now_ms(), keep=""))
+
+    # Taking over.
+
+    async def _watch_workers(self) -> None:
+        """Show that this worker lives, take over the jobs of those that do not, and have retention done hourly."""
+        seen: dict[str, tuple[JsonRecord | None, float]] = {}
+        beats = 0
+        while True:
+            beats += 1
+            with suppress(Exception):  # the database may be away for a while
+                await self._store.put_value(f"{WORKER_PREFIX}{self.worker}", {"beats": beats})
+                await self._take_over(seen)
+                hour = int(time.time()) // RETENTION_SECONDS
+                with SetWorkflowID(f"retention-{hour}"):
+                    await DBOS.enqueue_workflow_async(RETENTION_QUEUE, retention_job)
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    async def _take_over(self, seen: dict[str, tuple[JsonRecord | None, float]]) -> None:
+        """Put the jobs of dead workers back into the queue. No clock of another machine is relied on."""
+        running = await DBOS.list_workflows_async(status="PENDING", load_input=False, load_output=False)
+        for worker in {one.executor_id for one in running if one.executor_id} - {self.worker}:
+            beat = await self._store.get_value(f"{WORKER_PREFIX}{worker}")
+            known, since = seen.get(worker, (None, 0.0))
+            if worker not in seen or beat != known:
+                seen[worker] = beat, time.monotonic()
+            elif time.monotonic() - since > SILENT_SECONDS:
+                # DBOS calls this for its own service; on one database, the workers do it for each other.
+                await asyncio.to_thread(DBOS._recover_pending_workflows, [worker])  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+                del seen[worker]
+
+
+def _jobs_url(store: str) -> str:
+    """Return the database of DBOS: that of the store, or a SQLite file beside it."""
+    if store.startswith(("postgresql://", "postgres://")):
+        return store.replace("postgres://", "postgresql://", 1)
+    if store.startswith("sqlite:///"):
+        return f"{store}-jobs"
+    raise SettingsError("store", "background jobs need a store on disk: postgresql://… or sqlite:///file")
+
+
+def _worker() -> BackgroundJobs:
+    if BackgroundJobs.running is None:
+        raise SettingsError("jobs", "there is no BackgroundJobs in this process")
+    return BackgroundJobs.running
+
+
+@DBOS.workflow(name="holdfast.compaction")
+async def compaction_job(session: str, owner: str) -> JobOutcome:
+    """Write the summary of one compaction."""
+    return await DBOS.run_step_async({"name": "summary"}, _worker().run_compaction, session, owner)
+
+
+@DBOS.workflow(name="holdfast.retention")
+async def retention_job() -> int:
+    """Delete what has expired."""
+    return await DBOS.run_step_async({"name": "delete"}, _worker().delete_expired)

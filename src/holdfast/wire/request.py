@@ -1,0 +1,35 @@
+"""A request to a provider: its payload as JSON, and the receipt that says what was done for it."""
+
+from dataclasses import field
+from typing import Any
+
+from holdfast.core.conversation.tokens import TokenCount
+from holdfast.core.conversation.transcript import Transcript
+from holdfast.core.planning.receipt import Receipt
+from holdfast.dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request to send, with its receipt."""
+
+    messages: list[Any]
+    """The same JSON types as the input; unchanged messages are the same objects. Providers' own types accept them."""
+    receipt: Receipt
+    system: object = None
+    tools: object = None
+    hash: str = ""
+    """The hash of a session's whole payload in our canonical encoding; a replay is compared with it."""
+    hashes: tuple[str, ...] = field(default=(), repr=False)
+    """The hash of each message."""
+    positions: tuple[int | None, ...] = field(default=(), repr=False)
+    """Where each message was recorded; None for one that was made for this request."""
+    compaction_due: str = ""
+    """Why the policy would compact now, if the caller has forbidden it."""
+    transcript: Transcript | None = field(default=None, repr=False, compare=False)
+    """What the next call of `govern` can reuse, if it gets this request as `previous`."""
+
+    @property
+    def tokens(self) -> TokenCount:
+        """The tokens of the request; a list far below its budget is counted when this is first read."""
+        return self.receipt.tokens

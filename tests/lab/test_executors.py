@@ -1,0 +1,100 @@
+"""Replays run wherever an executor runs them: in threads, or on a Dask cluster, with the same results in one table."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from holdfast.apps.cli.main import main
+from holdfast.apps.lab.prices import prices_for
+from holdfast.apps.lab.workers import WorkerPool
+from holdfast.lab import Recording, make_jobs, run_jobs
+from holdfast.testing.sessions import generate_session
+
+TIMES = "M10", "M12"
+"""Figures that are times, which differ from run to run."""
+CLUSTER = """
+import sys
+from distributed import LocalCluster
+if __name__ == "__main__":
+    options = {"processes": False, "protocol": "tcp", "dashboard_address": None}
+    with LocalCluster(n_workers=2, threads_per_worker=1, **options) as cluster:
+        print(cluster.scheduler_address, flush=True)
+        sys.stdin.readline()
+"""
+
+
+async def test_any_executor_does_the_work_and_what_fails_is_told() -> None:
+    heard: dict[int, object] = {}
+    with ThreadPoolExecutor(2) as executor:
+        pool = WorkerPool[str, object](int, lambda problem: problem, executor=executor)
+        await pool.run(["1", "x", "3"], [2, 1, 0], lambda number, result: heard.update({number: result}))
+
+    assert heard == {0: 1, 1: "ValueError: invalid literal for int() with base 10: 'x'", 2: 3}
+    assert pool.signal == 0
+
+
+async def test_replays_run_in_an_executor_of_the_caller() -> None:
+    messages = generate_session(24)
+    recording = Recording("one", messages, [None] * len(messages), [None] * len(messages))
+    jobs = list(make_jobs([recording], ["sliding"], [16_000], prices_for("anthropic"), static=3_000, seconds=60.0))
+    with ThreadPoolExecutor(1) as executor:
+        run = await run_jobs(jobs, executor=executor, on_progress=lambda _: None)
+
+    [result] = run.results
+    assert (run.done, result.problems, result.figures["M8.invalid"]) == (1, [], 0.0)
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> Iterator[str]:
+    """Run a Dask cluster of two workers, and yield the address of its scheduler."""
+    pytest.importorskip("distributed", reason="there is no Dask here: the extra dask")
+    program = tmp_path / "cluster.py"
+    program.write_text(CLUSTER)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-W", "ignore", program], stdin=pipe, stdout=pipe, text=True)
+    assert process.stdout
+    yield process.stdout.readline().strip().replace("tcp://", "dask://")
+    process.communicate("end\n")
+
+
+@pytest.mark.filterwarnings("ignore")  # of Dask, about versions and ports
+def test_a_dask_cluster_of_two_workers_gives_the_same_table(
+    scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    path = tmp_path / "sessions.jsonl"
+    path.write_text("".join(json.dumps({"id": name, "messages": generate_session(12)}) + "\n" for name in "ab"))
+    command = ["lab", "run", str(path), "--policy", "sliding", "--baselines", "full", "--budget", "16000", "--json"]
+
+    def rows(*options: str) -> list[dict[str, object]]:
+        assert main([*command, *options]) == 0
+        found = json.loads(capsys.readouterr().out)
+        return [{name: value for name, value in row.items() if not name.startswith(TIMES)} for row in found]
+
+    assert rows("--executor", scheduler) == rows("--jobs", "1")
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("ray://there", "does not name a cluster; write dask://HOST or dask://HOST:PORT"),
+        ("dask://", "does not name a cluster"),
+        ("dask://127.0.0.1:1", "no scheduler answers at 127.0.0.1:1; start one with `dask scheduler`"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_told_in_a_line(
+    url: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("distributed", reason="there is no Dask here: the extra dask")
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("holdfast.apps.lab.dask_cluster.DASK_CONNECT_SECONDS", 0.2)
+    path = tmp_path / "sessions.jsonl"
+    path.write_text(json.dumps({"id": "a", "messages": generate_session(8)}) + "\n")
+
+    assert main(["lab", "run", str(path), "--executor", url]) == 2
+    assert problem in capsys.readouterr().err
