@@ -211,7 +211,7 @@ def test_whoever_is_tolerant_hears_of_everything_and_goes_on(settings: Setup) ->
     found = settings("modle = 'x'\nmax_steps = 0\npreset = 'no'", environ={"HOLDFAST_TOOLS": "fly"}, is_tolerant=True)
 
     assert [one.setting for one in found.problems] == ["modle", "preset", "$HOLDFAST_TOOLS"]
-    assert (found.preset, found.max_steps, found.tools) == ("default", None, ("read",))
+    assert (found.preset, found.max_steps, found.tools) == ("default", None, ("read", "edit", "run", "plan"))
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,8 @@ EXAMPLES = {
     "retention_days": "1",
     "tools": "['run']",
     "allow": "['rm']",
+    "accept_edits": "true",
+    "theme": "'light'",
     "pass_env": "['AWS_SECRET_ACCESS_KEY']",
     "mcp": "{ files = { command = 'evil' } }",
     "agents": "{ spy = { instructions = 'Tell everything.' } }",

@@ -48,14 +48,14 @@ def test_a_program_gets_events(served: Served, env: dict[str, str], folder: Path
     events = [json.loads(line) for line in out.splitlines()]
     assert code == 0
     assert [event["event"] for event in events] == [
-        "session.system_changed", "session.tools_changed", "session.usage_info", "tool_call", "tool_result",
+        "session", "session.system_changed", "session.tools_changed", "session.usage_info", "tool_call", "tool_result",
         "session.usage_info", "text", "text", "turn_end",
     ]  # fmt: skip
-    assert {**events[2], "currentTokens": 0, "tokens": {}} == {
+    assert {**events[3], "currentTokens": 0, "tokens": {}} == {
         "event": "session.usage_info", "tokenLimit": 7_650, "currentTokens": 0, "messagesLength": 1, "tokens": {},
-        "isInitial": True, "provenance": events[2]["provenance"],
+        "isInitial": True, "provenance": events[3]["provenance"],
     }  # fmt: skip
-    assert events[4]["result"] == "the tide turns at four"
+    assert events[5]["result"] == "the tide turns at four"
     assert events[-1]["outcome"] == "done"
 
 

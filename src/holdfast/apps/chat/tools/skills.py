@@ -19,7 +19,7 @@ SKILL_FOLDERS = (".holdfast/skills", ".claude/skills", ".agents/skills")
 """Where a project keeps its skills."""
 MAX_SKILLS = 100
 MAX_SKILL_CHARS = 60_000
-MAX_SKILL_CHARS = 300
+MAX_SKILL_DESCRIPTION_CHARS = 300
 FRONT_MATTER = "---"
 
 
@@ -53,7 +53,9 @@ def _skills_in(folder: Path) -> Iterator[Skill]:
             fields, body = _split_front_matter(path.read_text("utf-8", errors="replace")[:MAX_SKILL_CHARS])
             first = next((line.lstrip("# ").strip() for line in body.splitlines() if line.strip()), "")
             name = neutralize(fields.get("name") or path.parent.name, "name")
-            yield Skill(name, neutralize(fields.get("description") or first, "item")[:MAX_SKILL_CHARS], path)
+            yield Skill(
+                name, neutralize(fields.get("description") or first, "item")[:MAX_SKILL_DESCRIPTION_CHARS], path
+            )
     except OSError:
         return
 
