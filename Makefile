@@ -6,7 +6,7 @@ STAMP  := $(VENV)/installed
 PROGRAMS := $(VENV)/installed-programs
 DOCS   := $(VENV)/installed-docs
 
-.PHONY: help setup chat view docs release-check test suite coverage test-model lint ruff types check format bench bench-peers clients mcp-clients imports examples browser scale lab-report checklist crash torture torture-long demo clean
+.PHONY: help setup chat view docs release-check test suite coverage test-model lint ruff types check format bench bench-peers bench-gateways clients mcp-clients typescript imports examples browser scale lab-report checklist crash torture torture-long demo clean
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -123,6 +123,9 @@ bench: $(STAMP)  ## Speed compared with peers; WORKLOADS='a.jsonl b.jsonl' adds 
 bench-peers: $(STAMP)  ## Compare with all peers, each in its own environment, and write benchmarks/RESULTS.md; PEERS='langchain agno'
 	@$(BIN)/python -m benchmarks.beside $(PEERS) $(if $(PARTS),--only $(PARTS)) $(if $(JSON),--json $(JSON))
 
+bench-gateways: $(STAMP)  ## Recorded coding sessions through our gateway, LiteLLM and headroom; writes RESULTS.md; WORKLOADS='a.jsonl'
+	@$(BIN)/python -m benchmarks.gateways $(WORKLOADS)
+
 view: $(PROGRAMS)  ## Open the stored sessions in a browser; ARGS='--from claude-code'
 	@$(BIN)/holdfast view $(ARGS)
 
@@ -131,6 +134,11 @@ clients: $(STAMP)  ## Real coding agents through the gateway to an upstream doub
 
 mcp-clients: $(STAMP)  ## Claude Code and Codex recall over MCP at the gateway's port; HOLDFAST_CLIENTS=FOLDER, ONLY=codex
 	@$(BIN)/python -m benchmarks.clients.mcp_http $(if $(ONLY),--only $(ONLY))
+
+typescript: $(STAMP)  ## The example in TypeScript, compiled with npm's compiler and run by Node against a gateway
+	@command -v npm >/dev/null 2>&1 || { echo "make typescript needs Node and npm" >&2; exit 2; }
+	@npm install --silent --no-audit --no-fund --prefix $(VENV)/typescript typescript@5 @types/node@20
+	@HOLDFAST_TYPESCRIPT=$(VENV)/typescript $(BIN)/python -m pytest tests/gateway/test_typescript.py
 
 imports: $(STAMP)  ## Import what real coding agents wrote, and compare; Codex recalls it over MCP; HOLDFAST_CLIENTS=FOLDER, ONLY=codex,pi
 	@$(BIN)/python -m benchmarks.clients.imports $(if $(ONLY),--only $(ONLY))

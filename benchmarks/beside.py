@@ -25,6 +25,7 @@ from benchmarks.store import size
 from holdfast import __version__
 
 RESULTS = ROOT / "benchmarks/RESULTS.md"
+GATEWAYS_HEADING = "## Recorded coding sessions through gateways"
 SIZES, BUDGET, REPEATS, SECONDS = [100, 1_000, 4_000], 16_000, 7, 4.0
 SAME_RUN_NOTE = "Compare figures only within one run: the speed of the machine changes from run to run."
 INTERRUPTED_EXIT = 130
@@ -61,6 +62,12 @@ PARTS = {
     "size": Part("Bytes on disk", measure_size, size.render_markdown, size.EXPLANATION),
     "imports": Part("Loading", imports.measure, imports.render_table, imports.EXPLANATION),
 }
+
+
+def gateways_section(text: str) -> str:
+    """Return the part of RESULTS.md that `benchmarks.gateways` has written; empty if there is none."""
+    found = text.partition(GATEWAYS_HEADING)
+    return found[1] + found[2]
 
 
 def describe_machine() -> str:
@@ -123,7 +130,7 @@ def main() -> None:
     text = render_document(figures, peers, where)
     print(text)
     if not options.peers and len(figures) == len(PARTS):
-        RESULTS.write_text(text)
+        RESULTS.write_text(f"{text.rstrip()}\n\n{gateways_section(RESULTS.read_text())}".rstrip() + "\n")
         print_progress(f"written to {RESULTS}")
 
 

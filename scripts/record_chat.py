@@ -122,7 +122,9 @@ class TerminalRecording:
 
     def close(self) -> None:
         """Leave."""
-        self._child.close(force=True)
+        self._child.send("\x04")
+        self._child.expect(pexpect.EOF)
+        self._child.close()
 
 
 def render_svg(screen: pyte.Screen) -> str:

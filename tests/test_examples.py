@@ -120,7 +120,7 @@ def commands_of(path: Path) -> list[list[str]]:
     """Return the command lines of a document that are ours."""
     blocks = [block.replace("\\\n", " ") for block in SHELL_BLOCK.findall(path.read_text())]
     lines = [line for block in blocks for line in block.splitlines()]
-    words = [shlex.split(line.rpartition("|")[2], comments=True) for line in lines]
+    words = [shlex.split(re.split(r" [<>] ", line.rpartition("|")[2])[0], comments=True) for line in lines]
     return [command for command in words if command[:1] in (["holdfast"], ["make"])]
 
 

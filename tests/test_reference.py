@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from pathlib import Path
 
 from holdfast import errors
 from holdfast.apps.chat.plain_screen import CHAT_EVENT_NAMES
@@ -10,6 +11,9 @@ from holdfast.core.history.codec import EVENT_TYPES
 from holdfast.core.planning.policy import Policy
 from holdfast.core.schema import typed_fields
 from scripts import reference
+from tests.test_public_api import FACADES
+
+PAGES = Path(__file__).parent.parent / "docs" / "reference"
 
 
 def headings(text: str) -> list[str]:
@@ -63,3 +67,17 @@ def test_spans_and_metrics_have_the_names_that_a_provider_receives() -> None:
     assert headings(page.replace("The span ", "")) == ["POST openai-chat", "chat MODEL", "compact_messages"]
     assert "| `holdfast_gateway_requests_total` | counter |" in page
     assert "| `session_compaction_complete.duration` | histogram | s |" in page
+
+
+def test_every_module_that_users_import_has_a_page_of_its_own() -> None:
+    documented = {name for page in (PAGES / "api").glob("*.md") for name in headings(page.read_text())}
+
+    assert {"holdfast", "holdfast.adapters", *(f"holdfast.{name}" for name in FACADES)} == documented
+
+
+def test_every_part_that_is_generated_is_included_in_a_page() -> None:
+    included = {
+        name for page in PAGES.glob("*.md") for name in re.findall(r"_generated/([\w-]+)\.md", page.read_text())
+    }
+
+    assert included == {*reference.PARTS}

@@ -1,4 +1,4 @@
-"""Background work on DBOS, for programs on several machines. It needs `holdfast[dbos]`."""
+"""Background work on DBOS, for programs on several machines. It needs the extra `dbos`."""
 
 from holdfast.apps.jobs import BackgroundJobs, RateLimit
 

@@ -65,10 +65,12 @@ def test_commands_answer_while_a_summary_is_written_and_ctrl_c_gives_it_up(sit: 
     person.sees("Compacting conversation history")
     person.waits(lambda: len(served.asked) == 4, "the request for a summary")
     person.says("/history")
+    person.sees("3 turns, 6 messages; 6 are in the log")
+    person.says("/pin")
     person.sees("1 queued")
     person.types(CTRL_C)
 
-    person.sees("cancelled", "messages; ")
+    person.sees("cancelled", "stays whole")
     person.says("Still there?")
     person.sees("you said: Still there?")
     assert person.text.count("cancelled") == 1

@@ -56,6 +56,7 @@ def test_a_program_gets_one_object_a_line(capsys: pytest.CaptureFixture[str]) ->
     assert lines[6] == {
         "event": "turn_end", "outcome": "done",
         "input_tokens": 10, "cached_tokens": 5, "output_tokens": 2, "requests": 1,
+        "finish_reason": "", "session": "", "text": "", "cost": None,
     }  # fmt: skip
     assert [line["event"] for line in lines] == [
         "thinking", "text", "tool_call", "tool_result", "tool_result", "text", "turn_end", "notice", "notice", "answer",

@@ -6,6 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from holdfast.apps.gateway.access import Access
@@ -192,6 +193,95 @@ async def test_a_wrong_request_gets_an_error_that_says_what_is_wrong(
     assert (seen.status, bool(json.loads(seen.body)["error"])) == (status, True)
 
 
+LONG = [f"question {number}: " + "a word of the report and " * 40 for number in range(8)]
+
+
+OPERATIONS: tuple[tuple[str, str, object], ...] = (
+    ("GET", "/sessions", None),
+    ("GET", "/sessions/{id}", None),
+    ("GET", "/sessions/{id}/messages", None),
+    ("GET", "/sessions/{id}/requests", None),
+    ("GET", "/sessions/{id}/requests/{number}/receipt", None),
+    ("GET", "/sessions/{id}/events", None),
+    ("GET", "/sessions/{id}/settings", None),
+    ("POST", "/sessions/{id}/settings", {"compaction": "ask", "budget": 3000}),
+    ("POST", "/sessions/{id}/recall", {"query": "report", "tokens": 500}),
+    ("POST", "/sessions/{id}/preview", {"focus": "the report"}),
+    ("POST", "/sessions/{id}/compact", {}),
+    ("GET", "/sessions/{id}/receipts", None),
+    ("POST", "/sessions/{id}/undo", None),
+    ("POST", "/sessions/{id}/redo", None),
+    ("POST", "/sessions/{id}/pin", {"position": 0}),
+    ("POST", "/sessions/{id}/unpin", {"position": 0}),
+    ("POST", "/sessions/{id}/fork", {"id": "copy"}),
+    ("POST", "/sessions/{id}/rewind", {"to": 2}),
+    ("DELETE", "/sessions/{id}", None),
+)
+"""Every operation with an answer in JSON that has a type, and a body that it takes."""
+
+
+def strict(described: Any) -> dict[str, Any]:
+    """Return the components of a description, so that an answer may have no member beyond them."""
+    schemas = json.loads(json.dumps(described["components"]["schemas"]))
+    for one in schemas.values():
+        if "properties" in one:
+            one["additionalProperties"] = False
+    return {"components": {"schemas": schemas}}
+
+
+async def test_every_operation_takes_and_returns_what_the_description_says(url: str) -> None:
+    await talk(url, "talk", *LONG)
+    described = await value(url, "/openapi.json")
+    components, tried = strict(described), set[tuple[str, str]]()
+    for method, path, body in OPERATIONS:
+        operation = described["paths"][f"/holdfast/v1{path}"][method.lower()]
+        if body is not None:
+            taken = operation["requestBody"]["content"]["application/json"]["schema"]
+            jsonschema.validate(body, taken | components)
+        place = path.replace("{id}", "talk").replace("{number}", "1")
+        answer = await value(url, place, method, b"" if body is None else json.dumps(body).encode())
+        returned = operation["responses"]["200"]["content"]["application/json"]["schema"]
+        jsonschema.validate(answer, returned | components)
+        tried.add((method.lower(), f"/holdfast/v1{path}"))
+
+    has_no_type = {
+        ("get", "/holdfast/v1/openapi.json"),
+        ("get", "/holdfast/v1/sessions/{id}/requests/{number}"),
+        ("get", "/holdfast/v1/sessions/{id}/export"),
+    }
+    named = {(method, path) for path, methods in described["paths"].items() for method in methods}
+    assert named == tried | has_no_type
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("settings", {"compaction": "sometimes"}),
+        ("settings", {"budget": 10}),
+        ("settings", {"colour": "red"}),
+        ("recall", {}),
+        ("recall", {"query": "x", "tokens": 0}),
+        ("preview", {"draft": "yes"}),
+        ("compact", {"budget": 0}),
+        ("rewind", {"to": -1}),
+        ("pin", {"position": "first"}),
+        ("fork", {"at": 1.5}),
+    ],
+)
+async def test_what_the_description_excludes_is_refused_and_says_why(url: str, path: str, body: object) -> None:
+    await talk(url, "talk", "hello")
+    described = await value(url, "/openapi.json")
+    operation = described["paths"][f"/holdfast/v1/sessions/{{id}}/{path}"]["post"]
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(body, schema | {"components": described["components"]})
+    seen = await control(url, f"/sessions/talk/{path}", "POST", json.dumps(body).encode())
+    assert seen.status == 400
+    refusal = operation["responses"]["400"]["content"]["application/json"]["schema"]
+    jsonschema.validate(json.loads(seen.body), refusal | strict(described))
+
+
 async def test_the_description_names_every_route(url: str) -> None:
     described = await value(url, "/openapi.json")
 
@@ -217,9 +307,6 @@ async def test_the_description_names_every_route(url: str) -> None:
         "/holdfast/v1/sessions/{id}/undo",
         "/holdfast/v1/sessions/{id}/unpin",
     ]
-
-
-LONG = [f"question {number}: " + "a word of the report and " * 40 for number in range(8)]
 
 
 async def test_a_compaction_can_be_seen_made_undone_and_redone(url: str) -> None:

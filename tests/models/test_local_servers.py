@@ -10,7 +10,13 @@ from holdfast.apps.settings.build import request_budget
 from holdfast.apps.settings.models import configured_model
 from holdfast.apps.settings.sources import load_settings
 from holdfast.errors import SettingsError
-from holdfast.models.local_servers import OLLAMA_WINDOW, find_ollama_models, list_models, ollama_url, ollama_window
+from holdfast.models.local_servers import (
+    OLLAMA_WINDOW,
+    find_ollama_models,
+    list_served_models,
+    ollama_url,
+    ollama_window,
+)
 from holdfast.models.open import parse_endpoint
 
 LISTING = b'{"object": "list", "data": [{"id": "qwen3:8b"}, {"id": "llama3"}, {"no": "id"}, 7]}'
@@ -36,7 +42,7 @@ async def test_ollama_is_found_by_itself_and_an_endpoint_is_asked_for_its_models
     host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
     found = await asyncio.to_thread(find_ollama_models, {"OLLAMA_HOST": host})
-    listed = await asyncio.to_thread(list_models, f"http://{host}/v1/", "secret")
+    listed = await asyncio.to_thread(list_served_models, f"http://{host}/v1/", "secret")
     monkeypatch.setenv("MY_KEY", "abc")
     named = endpoint_model(f"http://{host}/v1", "llama3", "MY_KEY")
     endpoint = parse_endpoint(named)

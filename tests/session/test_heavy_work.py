@@ -1,5 +1,7 @@
 """What takes long for a long conversation is done in threads, so that the event loop goes on meanwhile."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -59,3 +61,25 @@ async def test_a_long_request_is_planned_in_a_thread_and_a_short_one_at_once(thr
     assert request.receipt.compacted
     assert {*short} == {LOOP}
     assert planned[0] == PLANNING, "what is left after the compaction is short, and planned at once"
+
+
+def test_a_vocabulary_is_loaded_in_a_thread() -> None:
+    program = (
+        "import asyncio, threading\n"
+        "from holdfast import Session\n"
+        "from holdfast.counters import vocabularies\n"
+        "load = vocabularies.tokenizer\n"
+        "def noted(name):\n"
+        "    print(threading.current_thread().name)\n"
+        "    return load(name)\n"
+        "vocabularies.tokenizer = noted\n"
+        "async def main():\n"
+        "    async with Session.open('one', model='gpt-5') as session:\n"
+        "        await session.record([{'role': 'user', 'content': 'hello'}])\n"
+        "        await session.prepare(16_000)\n"
+        "asyncio.run(main())"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+
+    assert done.stdout.split() == [COUNTING]

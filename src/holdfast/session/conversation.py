@@ -38,7 +38,7 @@ from holdfast.errors import (
 )
 from holdfast.session.calibration import UsageCalibrator
 from holdfast.session.compaction.compactor import CompactionOptions, Compactor
-from holdfast.session.heavy_work import MAX_INLINE_MESSAGES, count_messages, plan_in_thread
+from holdfast.session.heavy_work import MAX_INLINE_MESSAGES, count_messages, record_in_thread
 from holdfast.session.inputs import (
     as_json_messages,
     check_count,
@@ -185,7 +185,7 @@ class Conversation:
             ], decoded
 
         is_long = isinstance(messages, Sequence) and len(messages) > MAX_INLINE_MESSAGES
-        events, decoded = await plan_in_thread(read_messages) if is_long else read_messages()
+        events, decoded = await record_in_thread(read_messages) if is_long else read_messages()
         await count_messages(decoded, counter_for(self.model))
         async with self._log.lock:
 
@@ -193,7 +193,7 @@ class Conversation:
                 noted = with_read_notes(self.history, events, decoded)
                 return with_prefix_hashes(self.history, noted, decoded)
 
-            events = await plan_in_thread(with_notes_and_hashes) if is_long else with_notes_and_hashes()
+            events = await record_in_thread(with_notes_and_hashes) if is_long else with_notes_and_hashes()
             if billed is not None:
                 await self._engine.calibrator.record_usage(billed, scope)
             if any(message.role == "assistant" for message in decoded):

@@ -1,8 +1,9 @@
-"""Long work away from the event loop: counting tokens, and planning a request from a long history.
+"""Long work away from the event loop: counting tokens, planning a request from a long history, recording long input.
 
 The tokenizer takes two microseconds a token and releases the interpreter's lock. Planning does not release it, but a
-thread hands it over every few milliseconds, so the loop goes on either way. There is one thread for each of the two:
-several tokenizers, or several plans, would take longer at once than one after the other.
+thread hands it over every few milliseconds, so the loop goes on either way. There is one thread for each of the three:
+several tokenizers, or several plans, would take longer at once than one after the other, and a message that is recorded
+must not wait for the plans of other sessions.
 """
 
 import asyncio
@@ -14,11 +15,13 @@ from functools import cache
 from typing import TypeVar
 
 from holdfast.core.conversation.messages import Message
-from holdfast.core.conversation.tokens import Counter, message_bytes, message_tokens
+from holdfast.core.conversation.tokens import Counter, message_bytes, message_tokens, request_tokens
 
 T = TypeVar("T")
 MAX_INLINE_BYTES = 8_000
 """Messages of up to this size together are counted at once, in a few milliseconds."""
+COLD_BYTES = 4_000
+"""The first texts of this size are counted in a thread: a tokenizer builds its tables with them, in 0.2 s."""
 MAX_INLINE_CHARS = 64_000
 """Texts of this length are searched for words at once, in a few milliseconds."""
 MAX_INLINE_MESSAGES = 200
@@ -28,14 +31,22 @@ MAX_INLINE_TOKENS = 16_000
 MAX_JOB_BYTES = 64_000
 """Messages of about this size are counted as one job, so that other sessions can count theirs in between."""
 
+_counted_bytes: dict[str, int] = {}
+"""How much each counter has counted of short messages, by its name, until it is warm."""
+
 
 async def count_messages(messages: Sequence[Message], counter: Counter) -> None:
     """Count messages; each keeps its count, so later calls of `message_tokens` return at once."""
     if len(messages) <= MAX_INLINE_MESSAGES:
         sizes = [*map(message_bytes, messages)]
     else:
-        sizes = await plan_in_thread(lambda: [*map(message_bytes, messages)])
-    is_short = sum(sizes) <= MAX_INLINE_BYTES
+        sizes = await _run_in("counting", lambda: [*map(message_bytes, messages)])
+    total = sum(sizes)
+    is_short = total <= MAX_INLINE_BYTES
+    counted = _counted_bytes.get(counter.name, 0)
+    if is_short and counted < COLD_BYTES:
+        _counted_bytes[counter.name] = counted + total
+        await _run_in("counting", lambda: request_tokens(messages, counter))
     job: list[Message] = []
     job_bytes = 0
     for message, size in zip(messages, sizes, strict=True):
@@ -52,6 +63,11 @@ async def count_messages(messages: Sequence[Message], counter: Counter) -> None:
 async def plan_in_thread(action: Callable[[], T]) -> T:
     """Return the result of an action on a history whose lock the caller holds."""
     return await _run_in("planning", action)
+
+
+async def record_in_thread(action: Callable[[], T]) -> T:
+    """Return the result of an action that is part of recording, which waits for no plan of another session."""
+    return await _run_in("recording", action)
 
 
 async def _run_in(thread: str, action: Callable[[], T]) -> T:

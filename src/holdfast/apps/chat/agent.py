@@ -39,6 +39,8 @@ from holdfast.session.session import Session
 if TYPE_CHECKING:
     from holdfast.models.embedded.server import EmbeddedServer
 
+MCP_START_SECONDS = 30
+"""How long the program of an MCP server may take to start: one that `npx` or `uvx` runs may be installed first."""
 CLOSING_INSTRUCTION = (
     "You have used all {steps} steps of this turn, and no tool can be called any more. Answer now with what you have:"
     " what was done, what was found, and what is still open."
@@ -270,7 +272,8 @@ def _mcp_toolset(server: McpServer) -> AbstractToolset[object]:
         )
     # A server's standard error would garble the screen.
     transport = StdioTransport(server.command or "", list(server.args), env=dict(server.env), log_file=Path(os.devnull))
-    return MCPToolset[object](transport, id=server.name).prefixed(server.name)
+    toolset = MCPToolset[object](transport, id=server.name, init_timeout=MCP_START_SECONDS)
+    return toolset.prefixed(server.name)
 
 
 def build_system_text(text: str | None, folder: Path, *, has_tools: bool) -> str:

@@ -105,7 +105,7 @@ class ConversationCompacted:
         return cls(before, after, event.span.message_count, event.summary.by_model)
 
     def __str__(self) -> str:
-        return f"{COMPACTED_TITLE}: {self.tokens_before:,} → {self.tokens_after:,} tokens; /undo reverts it"
+        return f"{COMPACTED_TITLE}: {self.tokens_before:,} → {self.tokens_after:,} tokens"
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,7 +195,7 @@ class TerminalScreen:
             case ChangeProposed(diff=diff):
                 self.input_line.write_above(self._renderer.diff(clip_diff(diff), self._width))
             case ConversationCompacted():
-                self._print(f"─── {event} ───", "dim")
+                self._print(f"─── {event}; /undo reverts it ───", "dim")
             case ChatNotice(text, level):
                 self._print(text, NOTICE_STYLES[level])
             case CommandReply(text):

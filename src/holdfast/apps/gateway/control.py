@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from time import monotonic
-from typing import Annotated, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import orjson
@@ -18,7 +18,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 
+from holdfast.apps.gateway import control_schema as schema
 from holdfast.apps.gateway.access import Access, Caller
+from holdfast.apps.gateway.control_schema import Operation
 from holdfast.apps.gateway.governing import GoverningChoice
 from holdfast.apps.gateway.identity import session_id_for
 from holdfast.apps.gateway.recording import Recorder
@@ -47,7 +49,6 @@ from holdfast.stores.jsonl import export_lines
 
 DEFAULT_PAGE, MAX_PAGE = 100, 100_000
 MAX_ID_CHARS = 15
-DEFAULT_RECALL_TOKENS = 2_000
 EVENTS_AT_ONCE = 500
 POLL_SECONDS, PING_SECONDS = 1.0, 15.0
 STREAM_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -60,37 +61,165 @@ def control_routes(recorder: Recorder, access: Access) -> list[BaseRoute]:
     """Return the routes of the control API; what it does not know is refused, so that no token is ever forwarded."""
     api = _ControlApi(recorder)
     session = "/sessions/{id:path}"
-    table: list[tuple[str, str, _Handler, str]] = [
-        ("GET", "/openapi.json", api.describe, "This description."),
-        ("GET", "/sessions", api.sessions, "Sessions, the newest change first; limit, after, q."),
-        ("GET", f"{session}/messages", api.messages, "All that was said, in order, also what was compacted."),
-        ("GET", f"{session}/requests/{{number:int}}/receipt", api.request_receipt, "What was done for one request."),
-        ("GET", f"{session}/requests/{{number:int}}", api.request, "The exact bytes of one request, as it was sent."),
-        ("GET", f"{session}/requests", api.requests, "The requests that were prepared."),
+    table: list[tuple[_Handler, Operation]] = [
+        (api.describe, Operation("GET", "/openapi.json", "This description.")),
         (
-            "GET",
-            f"{session}/events",
-            api.events,
-            "The events of the log; limit, after. With Accept: text/event-stream live, from Last-Event-ID.",
+            api.sessions,
+            Operation(
+                "GET",
+                "/sessions",
+                "Sessions, the newest change first.",
+                schema.SessionsAnswer,
+                query=("limit", "after", "q"),
+            ),
         ),
-        ("GET", f"{session}/receipts", api.receipts, "Every change of the context: what it did, why, and its cost."),
-        ("GET", f"{session}/export", api.export, "The archive that `holdfast import` reads, as JSON lines."),
-        ("GET", f"{session}/settings", api.settings, "How the session is governed: policy, compaction, budget."),
-        ("POST", f"{session}/settings", api.set_settings, "Govern it in another way: policy, compaction, budget."),
-        ("POST", f"{session}/recall", api.recall, "Exact excerpts of what was said: query, tokens."),
-        ("POST", f"{session}/preview", api.preview, "What a compaction would do; its id approves it: focus, draft."),
-        ("POST", f"{session}/compact", api.compact, "Compact now: focus, or the id of a preview."),
-        ("POST", f"{session}/undo", api.undo, "Undo the last change of the context."),
-        ("POST", f"{session}/redo", api.redo, "Redo the change that was undone last."),
-        ("POST", f"{session}/rewind", api.rewind, "Continue from before the message at a position: to."),
-        ("POST", f"{session}/pin", api.pin, "Keep a message whole in every request: position."),
-        ("POST", f"{session}/unpin", api.unpin, "Allow a pinned message to be compacted again: position."),
-        ("POST", f"{session}/fork", api.fork, "Copy the log into a new session: id, at."),
-        ("GET", session, api.session, "One session."),
-        ("DELETE", session, api.delete, "Delete a session with all that belongs to it."),
+        (
+            api.messages,
+            Operation(
+                "GET",
+                f"{session}/messages",
+                "All that was said, in order, also what was compacted.",
+                schema.MessagesAnswer,
+                query=("limit", "after"),
+            ),
+        ),
+        (
+            api.request_receipt,
+            Operation(
+                "GET",
+                f"{session}/requests/{{number:int}}/receipt",
+                "What was done for one request.",
+                schema.RequestReceiptAnswer,
+            ),
+        ),
+        (
+            api.request,
+            Operation("GET", f"{session}/requests/{{number:int}}", "The exact bytes of one request, as it was sent."),
+        ),
+        (
+            api.requests,
+            Operation("GET", f"{session}/requests", "The requests that were prepared.", schema.RequestsAnswer),
+        ),
+        (
+            api.events,
+            Operation(
+                "GET",
+                f"{session}/events",
+                "The events of the log. With Accept: text/event-stream live, from Last-Event-ID.",
+                schema.EventsAnswer,
+                query=("limit", "after"),
+                media=(schema.JSON_TYPE, STREAM_TYPE),
+            ),
+        ),
+        (
+            api.receipts,
+            Operation(
+                "GET",
+                f"{session}/receipts",
+                "Every change of the context: what it did, why, and its cost.",
+                schema.ReceiptsAnswer,
+            ),
+        ),
+        (
+            api.export,
+            Operation(
+                "GET",
+                f"{session}/export",
+                "The archive that `holdfast import` reads, as JSON lines.",
+                media=(schema.LINES_TYPE,),
+            ),
+        ),
+        (
+            api.settings,
+            Operation("GET", f"{session}/settings", "How the session is governed.", schema.SettingsAnswer),
+        ),
+        (
+            api.set_settings,
+            Operation(
+                "POST",
+                f"{session}/settings",
+                "Govern it in another way.",
+                schema.SettingsAnswer,
+                GoverningChoice,
+                is_body_needed=True,
+            ),
+        ),
+        (
+            api.recall,
+            Operation(
+                "POST",
+                f"{session}/recall",
+                "Exact excerpts of what was said.",
+                schema.RecallAnswerBody,
+                schema.RecallBody,
+                is_body_needed=True,
+            ),
+        ),
+        (
+            api.preview,
+            Operation(
+                "POST",
+                f"{session}/preview",
+                "What a compaction would do; its id approves it.",
+                schema.PreviewAnswer,
+                schema.PreviewBody,
+            ),
+        ),
+        (
+            api.compact,
+            Operation("POST", f"{session}/compact", "Compact now.", schema.CompactionAnswer, schema.CompactBody),
+        ),
+        (api.undo, Operation("POST", f"{session}/undo", "Undo the last change of the context.", schema.UndoneAnswer)),
+        (api.redo, Operation("POST", f"{session}/redo", "Redo the change that was undone last.", schema.RedoneAnswer)),
+        (
+            api.rewind,
+            Operation(
+                "POST",
+                f"{session}/rewind",
+                "Continue from before the message at a position.",
+                schema.RewoundAnswer,
+                schema.RewindBody,
+                is_body_needed=True,
+            ),
+        ),
+        (
+            api.pin,
+            Operation(
+                "POST",
+                f"{session}/pin",
+                "Keep a message whole in every request.",
+                schema.PinnedAnswer,
+                schema.PinBody,
+                is_body_needed=True,
+            ),
+        ),
+        (
+            api.unpin,
+            Operation(
+                "POST",
+                f"{session}/unpin",
+                "Allow a pinned message to be compacted again.",
+                schema.UnpinnedAnswer,
+                schema.PinBody,
+                is_body_needed=True,
+            ),
+        ),
+        (
+            api.fork,
+            Operation(
+                "POST", f"{session}/fork", "Copy the log into a new session.", schema.ForkedAnswer, schema.ForkBody
+            ),
+        ),
+        (api.session, Operation("GET", session, "One session.", schema.SessionAnswer)),
+        (
+            api.delete,
+            Operation("DELETE", session, "Delete a session with all that belongs to it.", schema.DeletedAnswer),
+        ),
     ]
-    api.table = [(method, path, about) for method, path, _, about in table]
-    routes = [Route(path, _endpoint(handler, access), methods=[method]) for method, path, handler, _ in table]
+    api.operations = [operation for _, operation in table]
+    routes = [
+        Route(operation.path, _endpoint(handler, access), methods=[operation.method]) for handler, operation in table
+    ]
     methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
     unknown = [
         Route(path, _endpoint(_unknown, access), methods=methods) for path in ("/holdfast", "/holdfast/{path:path}")
@@ -141,38 +270,6 @@ def _json(value: object, status: int = 200) -> Response:
     return Response(orjson.dumps(value, default=str), status, media_type="application/json")
 
 
-class _RecallBody(msgspec.Struct, forbid_unknown_fields=True):
-    query: str
-    tokens: Annotated[int, msgspec.Meta(ge=1)] = DEFAULT_RECALL_TOKENS
-
-
-class _PreviewBody(msgspec.Struct, forbid_unknown_fields=True):
-    focus: str = ""
-    budget: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    draft: bool = False
-    """Whether a model writes the summary that would be used."""
-
-
-class _CompactBody(msgspec.Struct, forbid_unknown_fields=True):
-    focus: str = ""
-    budget: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    preview: str = ""
-    """The id of a preview that is approved."""
-
-
-class _RewindBody(msgspec.Struct, forbid_unknown_fields=True):
-    to: Annotated[int, msgspec.Meta(ge=0)]
-
-
-class _PinBody(msgspec.Struct, forbid_unknown_fields=True):
-    position: Annotated[int, msgspec.Meta(ge=0)]
-
-
-class _ForkBody(msgspec.Struct, forbid_unknown_fields=True):
-    id: str = ""
-    at: Annotated[int, msgspec.Meta(ge=0)] | None = None
-
-
 def _described_compaction(done: log.CompactionCompleted) -> dict[str, object]:
     """Return a compaction as JSON: what it replaces, by what, and what that costs."""
     return {
@@ -203,29 +300,10 @@ class _ControlApi:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self.table: list[tuple[str, str, str]] = []
+        self.operations: list[Operation] = []
 
     async def describe(self, _request: Request, _caller: Caller) -> object:
-        paths: dict[str, dict[str, object]] = {}
-        for method, path, about in self.table:
-            name = path.replace("{id:path}", "{id}").replace("{number:int}", "{number}")
-            parameters = [
-                {"name": one, "in": "path", "required": True, "schema": {"type": kind}}
-                for one, kind in (("id", "string"), ("number", "integer"))
-                if f"{{{one}}}" in name
-            ]
-            paths.setdefault(f"/holdfast/v1{name}", {})[method.lower()] = {
-                "summary": about,
-                "parameters": parameters,
-                "responses": {"200": {"description": about}, "401": {"description": "The token is missing."}},
-            }
-        return {
-            "openapi": "3.1.0",
-            "info": {"title": "Holdfast control API", "version": "1"},
-            "paths": paths,
-            "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
-            "security": [{"token": list[str]()}],
-        }
+        return schema.openapi(self.operations)
 
     async def sessions(self, request: Request, caller: Caller) -> object:
         limit, words = _number(request, "limit", DEFAULT_PAGE), request.query_params.get("q", "").lower()
@@ -344,7 +422,7 @@ class _ControlApi:
                 end_callback()
 
     async def recall(self, request: Request, caller: Caller) -> object:
-        asked = msgspec.json.decode(await request.body(), type=_RecallBody)
+        asked = msgspec.json.decode(await request.body(), type=schema.RecallBody)
         async with self._opened(request, caller) as session:
             answer = await session.recall(RecallQuery(query=asked.query, max_tokens=asked.tokens))
         references = [f"#{one.position}" for one in answer.excerpts]
@@ -383,7 +461,7 @@ class _ControlApi:
             return _described_choice(choice)
 
     async def preview(self, request: Request, caller: Caller) -> object:
-        asked = msgspec.json.decode(await request.body() or b"{}", type=_PreviewBody)
+        asked = msgspec.json.decode(await request.body() or b"{}", type=schema.PreviewBody)
         async with self._recorder.session(await self._known(request, caller)) as opened:
             choice = await self._recorder.stored_choice(opened)
             await self._recorder.use_policy(opened, choice)
@@ -396,7 +474,7 @@ class _ControlApi:
             return {"id": number} | _described_compaction(found)
 
     async def compact(self, request: Request, caller: Caller) -> object:
-        asked = msgspec.json.decode(await request.body() or b"{}", type=_CompactBody)
+        asked = msgspec.json.decode(await request.body() or b"{}", type=schema.CompactBody)
         async with self._recorder.session(await self._known(request, caller)) as opened:
             choice = await self._recorder.stored_choice(opened)
             await self._recorder.use_policy(opened, choice)
@@ -420,26 +498,26 @@ class _ControlApi:
             return {"redone": await session.redo()}
 
     async def rewind(self, request: Request, caller: Caller) -> object:
-        asked = msgspec.json.decode(await request.body(), type=_RewindBody)
+        asked = msgspec.json.decode(await request.body(), type=schema.RewindBody)
         async with self._recorder.session(await self._known(request, caller)) as opened, opened.lock:
             await opened.session.rewind(to=asked.to)
             opened.lanes.clear()  # the client's next list is compared with what is left
         return {"rewound_to": asked.to}
 
     async def pin(self, request: Request, caller: Caller) -> object:
-        asked = msgspec.json.decode(await request.body(), type=_PinBody)
+        asked = msgspec.json.decode(await request.body(), type=schema.PinBody)
         async with self._opened(request, caller) as session:
             await session.pin(asked.position)
         return {"pinned": asked.position}
 
     async def unpin(self, request: Request, caller: Caller) -> object:
-        asked = msgspec.json.decode(await request.body(), type=_PinBody)
+        asked = msgspec.json.decode(await request.body(), type=schema.PinBody)
         async with self._opened(request, caller) as session:
             await session.unpin(asked.position)
         return {"unpinned": asked.position}
 
     async def fork(self, request: Request, caller: Caller) -> object:
-        asked = msgspec.json.decode(await request.body() or b"{}", type=_ForkBody)
+        asked = msgspec.json.decode(await request.body() or b"{}", type=schema.ForkBody)
         name = session_id_for(caller.namespace, asked.id) if asked.id else None
         async with self._opened(request, caller) as session:
             other = await session.fork(name, at=asked.at)

@@ -154,7 +154,8 @@ def encode_json(value: object) -> bytes:
     except TypeError:
         encoded = None
     if encoded is not None and _is_encoded_alike(cast("Json", value)):
-        return encoded
+        # A copy, because orjson leaves several kilobytes behind what it has written, for as long as it is kept.
+        return memoryview(encoded).tobytes()
     try:
         return dump_json(value).encode()
     except UnicodeEncodeError:

@@ -14,7 +14,7 @@ from holdfast.dataclass import dataclass
 from holdfast.errors import SessionClosedError, WorkspaceUnavailableError
 from holdfast.session.compaction.hooks import HookCall, Hooks, run_hooks
 from holdfast.session.compaction.telemetry import CompactionSpan, Telemetry
-from holdfast.session.heavy_work import plan_in_thread
+from holdfast.session.heavy_work import record_in_thread
 from holdfast.session.log.event_log import SessionLog
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class ObserverRunner:
         """Record how a compaction ended, and notify the observers; does not wait for the hooks."""
         if not self.observers.telemetry.is_loaded:
             # That imports OpenTelemetry, which takes tens of milliseconds.
-            await plan_in_thread(self.observers.telemetry.load)
+            await record_in_thread(self.observers.telemetry.load)
         await self._log.append(event)
         self.start_memory_update()
         after = len(self._log.history.entries)

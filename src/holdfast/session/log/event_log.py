@@ -34,7 +34,7 @@ from holdfast.errors import (
     UnknownSessionError,
     WrongEventLoopError,
 )
-from holdfast.session.heavy_work import MAX_INLINE_CHARS, MAX_INLINE_MESSAGES, plan_in_thread
+from holdfast.session.heavy_work import MAX_INLINE_CHARS, MAX_INLINE_MESSAGES, record_in_thread
 from holdfast.session.log.index_text import index_entries
 from holdfast.session.log.records import StoredLog, encode_event
 from holdfast.session.log.session_snapshot import SessionSnapshot, decode_snapshot, encode_snapshot
@@ -367,7 +367,7 @@ class SessionLog:
                 ]
             return index_entries(observed)
 
-        return await plan_in_thread(entries) if _are_long(messages) else entries()
+        return await record_in_thread(entries) if _are_long(messages) else entries()
 
     async def _after_append(self, places: Sequence[int], events: Sequence[log.MessageAppended]) -> None:
         """Record what recorded messages say about their provider, and what is kept beside the log."""
@@ -379,7 +379,7 @@ class SessionLog:
                 for signal in message_signals(event.native)
             ]
 
-        signals = await plan_in_thread(find_signals) if len(events) > MAX_INLINE_MESSAGES else find_signals()
+        signals = await record_in_thread(find_signals) if len(events) > MAX_INLINE_MESSAGES else find_signals()
         if signals:
             # The messages are recorded; without the observation nothing is missing.
             with suppress(StoreError):
@@ -427,7 +427,7 @@ class SessionLog:
         """
         is_long = len(events) > MAX_INLINE_MESSAGES or (bool(messages) and _are_long(messages))
         if is_long:
-            records = await plan_in_thread(lambda: [encode_event(event) for event in events])
+            records = await record_in_thread(lambda: [encode_event(event) for event in events])
         else:
             records = [encode_event(event) for event in events]
         for event in events if must_be_current else ():
@@ -456,7 +456,7 @@ class SessionLog:
         self._deferred = _NOTHING_DEFERRED
         try:
             if len(events) > MAX_INLINE_MESSAGES:
-                await plan_in_thread(lambda: self._apply(events, time_ms, place, messages, evicts=True))
+                await record_in_thread(lambda: self._apply(events, time_ms, place, messages, evicts=True))
             else:
                 self._apply(events, time_ms, place, messages, evicts=True)
         finally:  # if this is cancelled, the events are applied nevertheless
@@ -562,7 +562,7 @@ class SessionLog:
             )
             return encode_snapshot(snapshot)
 
-        content = await plan_in_thread(encoded) if len(self.history) > MAX_INLINE_MESSAGES else encoded()
+        content = await record_in_thread(encoded) if len(self.history) > MAX_INLINE_MESSAGES else encoded()
         try:
             await self.store.put_snapshot(self.session, Snapshot(self.stored.length, content))
         except StoreError:

@@ -12,7 +12,7 @@ from holdfast.core.conversation.messages import user
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import RECORD_SCHEMA, from_record, to_record
 from holdfast.errors import MalformedInputError, MissingBlobError, StoreUnavailableError
-from holdfast.session.heavy_work import plan_in_thread
+from holdfast.session.heavy_work import record_in_thread
 from holdfast.stores.base import IndexEntry, JsonRecord, Store, StoredRecord
 from holdfast.wire.formats import FORMATS, format_named
 
@@ -146,7 +146,7 @@ class StoredLog:
             problem = "a newer Holdfast has written to it, so this one only reads it; update Holdfast"
             raise StoreUnavailableError(f"session {self.session!r}", problem)
         if is_long:
-            contents = await plan_in_thread(lambda: [_blob_content(record) for record in whole])
+            contents = await record_in_thread(lambda: [_blob_content(record) for record in whole])
         else:
             contents = [_blob_content(record) if _may_need_blob(record) else None for record in whole]
         for attempt in range(2):

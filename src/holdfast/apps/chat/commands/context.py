@@ -6,6 +6,7 @@ from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry, parse_whole_number
 from holdfast.apps.chat.events import CommandReply, CommandTable
 from holdfast.apps.settings.build import budget_from
+from holdfast.apps.settings.models import bare_model_name
 from holdfast.core.conversation.tokens import format_token_count
 from holdfast.core.history.events import (
     MAIN,
@@ -113,8 +114,9 @@ async def context(chat: Chat, what: str) -> None:
     if what:
         raise SettingsError("/context", f"takes nothing or `clear`, not {what!r}")
     contents = await chat.session.context_breakdown(budget=budget_from(chat.settings))
-    title = f"{chat.model}\n{_bar(contents)}"
-    chat.screen.show(CommandTable(("", "PART", "TOKENS", "SHARE"), list(_part_rows(contents)), title=title))
+    chat.screen.show(CommandReply(f"`{_bar(contents)}`"))
+    rows = list(_part_rows(contents))
+    chat.screen.show(CommandTable(("", "PART", "TOKENS", "SHARE"), rows, title=bare_model_name(chat.model)))
     facts = _context_facts(chat, contents, await _describe_freeable(chat))
     chat.screen.show(CommandReply("\n".join(f"- {fact}" for fact in facts)))
 
