@@ -83,7 +83,7 @@ def test_the_patterns_that_take_the_square_of_a_text_read_short_text_only(monkey
 
         return noted
 
-    def noting_cue(cue: str, sentence: str) -> bool:
+    def noting_cue(cue: constraints.Cue, sentence: str) -> bool:
         seen["cue"] = max(seen.get("cue", 0), len(sentence))
         return matches_cue(cue, sentence)
 

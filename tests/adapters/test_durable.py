@@ -24,7 +24,7 @@ def engine(tmp_path: Path) -> Iterator[None]:
         }
     )
     yield
-    DBOS.destroy(destroy_registry=True)
+    DBOS.destroy()
 
 
 @pytest.mark.usefixtures("engine")

@@ -63,7 +63,11 @@ def test_programs_get_every_setting_as_json(capsys: Captured) -> None:
         "also": ["agent_max_steps"],
         "variables": ["HOLDFAST_MAX_STEPS"],
     }
-    assert (listed["tools"]["value"], listed["system"]["value"], listed["mcp"]["value"]) == (["read"], None, {})
+    assert (listed["tools"]["value"], listed["system"]["value"], listed["mcp"]["value"]) == (
+        ["read", "edit", "run", "plan"],
+        None,
+        {},
+    )
 
 
 def test_one_setting_is_explained(home: Path, capsys: Captured) -> None:
@@ -103,7 +107,7 @@ def test_a_setting_kept_in_an_untrusted_project_is_said_to_be_left_out_and_why(h
 
     project = Path.cwd()
     assert not home.exists()
-    assert (code, out) == (0, f"tools = read, saved in {project}/holdfast.toml\n")
+    assert (code, out) == (0, f"tools = read, edit, run, plan, saved in {project}/holdfast.toml\n")
     assert problems == (
         f"holdfast: {project}/holdfast.toml:1: tools is ignored, because an untrusted project may not set it; "
         f"to trust this project: holdfast config trust +{project} --user\n"

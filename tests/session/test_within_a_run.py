@@ -68,8 +68,9 @@ async def test_the_note_that_a_model_writes_with_its_request_outlives_later_comp
         await session.record([tool_call_message("x", name=tool.name, arguments={"note": note})])
         await session.record([tool_result_message("x", await tool.call({"note": note}))])
         for number in range(8, 30):
+            await session.prepare(4_000)
             await session.record(step(number))
-            request = await session.prepare(4_000)
+        request = await session.prepare(4_000)
 
     assert tool_call_message("x", name=tool.name, arguments={"note": note}) not in request.messages
     assert note in str(request.messages[:2])

@@ -43,7 +43,7 @@ class StoreFinding(NamedTuple):
 
 async def check_postgres(url: str) -> list[StoreFinding]:
     """Return what is to be known about a server: version, pooler, rights, settings, connections, indexes and bloat."""
-    pool = PostgresPool(url)
+    pool = PostgresPool(url, builds_indexes=False)
     try:
         async with pool.connection() as connection:
             facts = await (await connection.execute(FACTS.encode(), (list(POSTGRES_TABLES),))).fetchone()

@@ -45,6 +45,8 @@ MIGRATION_LOCK_MS = 5_000
 """How long a change of the tables waits for a lock before it gives up."""
 MIGRATION_LOCK = 0x686F6C64
 """The key of the advisory lock that makes the migrations of several machines wait for each other."""
+INDEX_BUILD_SECONDS = 10
+"""How long closing a store waits for indexes that are being built."""
 INDEX_LOCK = MIGRATION_LOCK + 1
 """The key of the advisory lock of the program that builds indexes."""
 T = TypeVar("T")
@@ -114,12 +116,13 @@ class _Connection(psycopg.AsyncConnection[TupleRow]):
 class PostgresPool:
     """A few connections for one event loop."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, builds_indexes: bool = True) -> None:
         self._url = url
+        self._builds_indexes = builds_indexes
         self._idle: list[Connection] = []
         self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
         self._indexing: asyncio.Task[None] | None = None
-        """Builds indexes that an older version of Holdfast did not make; nobody waits for it."""
+        """Builds indexes that an older version of Holdfast did not make; only `close` waits for it."""
         self._closings = 0
         """How often the pool was closed: a connection that was in use at that time is not used again."""
 
@@ -177,7 +180,7 @@ class PostgresPool:
         try:
             await _strengthen_settings(connection)
             await _create_tables(connection)
-            if self._indexing is None and (missing := await missing_indexes(connection)):
+            if self._builds_indexes and self._indexing is None and (missing := await missing_indexes(connection)):
                 self._indexing = asyncio.create_task(_build_indexes(make_conninfo(self._url, **others), missing))
                 self._indexing.add_done_callback(lambda done: done.cancelled() or done.exception())
         except BaseException:
@@ -188,6 +191,12 @@ class PostgresPool:
     async def close(self) -> None:
         """Close all connections, those in use when they are returned; the next call connects again."""
         self._closings += 1
+        indexing, self._indexing = self._indexing, None
+        if indexing:
+            # A build that is interrupted begins anew with the next program, so a short one may end.
+            await asyncio.wait({indexing}, timeout=INDEX_BUILD_SECONDS)
+            indexing.cancel()
+            await asyncio.wait({indexing})
         while self._idle:
             await self._idle.pop().close()
 
