@@ -26,6 +26,9 @@ def test_a_conversation_in_a_small_window_folds_and_goes_on(weights: Path, sit: 
 
     for number, cargo in enumerate([CARGO, CARGO, CARGO, ""]):
         person.says(f"Entry {number}: the Aurora came in. Say yes.{cargo}")
+        # Unlike /history, this waits for the answer.
+        person.says(f"/title Entry {number} is answered")
+        person.sees(f"now called 'Entry {number} is answered'")
         person.says("/history")
         person.sees(f"{2 * number + 2} are in the log")
     person.says("/context")

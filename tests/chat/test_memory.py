@@ -263,6 +263,9 @@ def test_a_terminal_that_goes_away_is_nobody_there(sit: Sit, tmp_path: Path) -> 
     person.sees(f"you said: {RULE}")
     person.says("Go on.")
     person.sees("you said: Go on.")
+    # This waits for the end of the answer, unlike /history.
+    person.says("/title work")
+    person.sees("'work'")
     person.says("/history")
     person.sees("2 turns, 4 messages")
 
