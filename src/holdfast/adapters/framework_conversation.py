@@ -21,6 +21,7 @@ from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import ConcurrentWriteError, PendingToolCallsError
 from holdfast.session.delegation import Delegate, DelegateContext
+from holdfast.session.request import common_length
 from holdfast.session.session import Session
 from holdfast.wire.request import Request
 
@@ -35,9 +36,10 @@ class MessageCodec(Protocol[MessageT]):
     format: str
 
     def contents(self, messages: Sequence[MessageT]) -> list[Any]:
-        """Return what `encode` reads of each message, for a comparison: plain values, lists and dicts.
+        """Return what `encode` reads of the messages, one after the other: plain values, lists and dicts.
 
-        This runs over the whole list before every model call, so it converts nothing.
+        Two lists of messages say the same if their contents are equal. This runs over the whole list before every
+        model call: it converts nothing and makes no object for a message, which the garbage collector would visit.
         """
         ...
 
@@ -139,8 +141,12 @@ class FrameworkConversation(Generic[MessageT]):
         """For each of these messages, where it was recorded."""
         self._indices: dict[int, int] = {}
         """By position, the index of a message in these lists."""
-        self._made: dict[int, tuple[Mapping[str, Any], MessageT]] = {}
-        """The messages of the last request that Holdfast has made or shortened, by the identity of their JSON."""
+        self._sent: list[Mapping[str, Any]] = []
+        """The messages of the last request, as JSON."""
+        self._sent_indices: list[int | None] = []
+        """For each of them, the index of the known message that it is; None if Holdfast has made or shortened it."""
+        self._made: dict[int, MessageT] = {}
+        """The messages of the last request that Holdfast has made or shortened, by their places in it."""
 
     @property
     def has_recall(self) -> bool:
@@ -214,6 +220,8 @@ class FrameworkConversation(Generic[MessageT]):
 
     async def _prepare(self, options: FrameworkRequest, *, has_recall: bool) -> Request:
         tools = [*options.tools, *([options.recall_tool] if options.recall_tool and has_recall else [])]
+        if self.agent is self.session:
+            self.session.model = options.model  # whose tokens are counted when messages are recorded
         for attempt in range(2):
             try:
                 return await self.agent.prepare(
@@ -231,38 +239,37 @@ class FrameworkConversation(Generic[MessageT]):
         raise AssertionError  # pragma: no cover - the second attempt returns or raises
 
     async def _sync(self, messages: Sequence[MessageT]) -> None:
-        contents, known = self._codec.contents(messages), len(self.known)
-        extends = known <= len(messages) and contents[:known] == self._known_contents
+        known = len(self.known)
+        extends = known <= len(messages) and self._codec.contents(messages[:known]) == self._known_contents
         if extends and (self._known_state == self._session_state() or self.agent is not self.session):
             self.known = list(messages[:known])
-            await self._record(messages[known:], contents[known:])
+            await self._record(messages[known:])
         elif self.agent is self.session:
-            await self._resync(messages, contents)
+            await self._resync(messages)
         else:
-            await self._record_unknown(messages, contents)
+            await self._record_unknown(messages)
 
-    async def _record(
-        self, messages: Sequence[MessageT], contents: Sequence[Any] | None = None, usage: object = None
-    ) -> None:
+    async def _record(self, messages: Sequence[MessageT], usage: object = None) -> None:
         """Record messages that follow the known ones."""
         if messages:
             natives = [self._codec.encode(message) for message in messages]
             positions = await self.agent.record(natives, format=self._codec.format, usage=usage)
-            self._remember(messages, natives, positions, contents)
+            self._remember(messages, natives, positions)
 
-    async def _record_unknown(self, messages: Sequence[MessageT], contents: Sequence[Any]) -> None:
+    async def _record_unknown(self, messages: Sequence[MessageT]) -> None:
         """Record the messages of a sub-agent that are not known yet: its list only grows."""
-        places = list(zip(self._known_contents, self._natives, self._positions, strict=True))
+        places = list(zip(self._natives, self._positions, strict=True))
         self._forget()
-        for message, content in zip(messages, contents, strict=True):
-            found = next((index for index, place in enumerate(places) if place[0] == content), None)
+        for message in messages:
+            native = self._codec.encode(message)
+            found = next((index for index, place in enumerate(places) if place[0] == native), None)
             if found is None:
-                await self._record([message], [content])
+                await self._record([message])
             else:
-                _, native, position = places.pop(found)
-                self._remember([message], [native], [position], [content])
+                _, position = places.pop(found)
+                self._remember([message], [native], [position])
 
-    async def _resync(self, messages: Sequence[MessageT], contents: Sequence[Any]) -> None:
+    async def _resync(self, messages: Sequence[MessageT]) -> None:
         """Compare the list with the session by content, and match recorded messages with objects again."""
         natives: list[Mapping[str, Any] | None] = [self._codec.encode(message) for message in messages]
         summary = self._codec.own_summary(messages) if len(messages) <= len(self.session) else None
@@ -276,26 +283,25 @@ class FrameworkConversation(Generic[MessageT]):
             is_matched = is_matched and (len(numbered) == len(messages) or native == natives[index])
             natives[index], positions[index] = (native, position) if is_matched else (None, None)
         self._forget()
-        self._remember(messages, natives, positions, contents)
+        self._remember(messages, natives, positions)
 
     def _compare_next_time(self) -> None:
         self._known_state = None
 
     def _forget(self) -> None:
         self.known, self._known_contents, self._natives, self._positions = [], [], [], []
-        self._indices, self._made = {}, {}
+        self._indices, self._sent, self._sent_indices, self._made = {}, [], [], {}
 
     def _remember(
         self,
         messages: Sequence[MessageT],
         natives: Sequence[Mapping[str, Any] | None],
         positions: Sequence[int | None],
-        contents: Sequence[Any] | None = None,
     ) -> None:
         """Remember messages that follow the known ones, with their JSON and where they were recorded."""
         start = len(self.known)
         self.known += messages
-        self._known_contents += map(copied_json, self._codec.contents(messages) if contents is None else contents)
+        self._known_contents += copied_json(self._codec.contents(messages))
         self._natives += natives
         self._positions += positions
         self._indices |= {place: index for index, place in enumerate(positions, start) if place is not None}
@@ -304,19 +310,20 @@ class FrameworkConversation(Generic[MessageT]):
     def _outgoing(self, request: Request) -> list[MessageT]:
         """Return the messages of a request; unchanged ones are the objects that the framework passed in."""
         self.last_request = request
-        if request.messages == self._natives and list(request.positions) == self._positions:
-            return list(self.known)
-        before, self._made = self._made, {}
-        sent: list[MessageT] = []
-        for native, position in zip(request.messages, request.positions, strict=True):
+        same, made = common_length(request.messages, self._sent), self._made
+        del self._sent_indices[same:]
+        for at in [place for place in made if place >= same]:
+            del made[at]
+        for at in range(same, len(request.messages)):
+            native, position = request.messages[at], request.positions[at]
             index = None if position is None else self._indices.get(position)
-            if index is not None and (self._natives[index] is native or self._natives[index] == native):
-                sent.append(self.known[index])
-            else:
-                made = before.get(id(native)) or (native, self._codec.decode(native))
-                self._made[id(native)] = made
-                sent.append(made[1])
-        return sent
+            if index is not None and self._natives[index] is not native and self._natives[index] != native:
+                index = None
+            if index is None:
+                made[at] = self._codec.decode(native)
+            self._sent_indices.append(index)
+        self._sent = request.messages
+        return [made[at] if index is None else self.known[index] for at, index in enumerate(self._sent_indices)]
 
     def _session_state(self) -> object:
         """Return a value that changes whenever another writer changes the session."""

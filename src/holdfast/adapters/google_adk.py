@@ -48,17 +48,17 @@ class GeminiContents:
     format = "gemini"
 
     def contents(self, messages: Sequence[types.Content]) -> list[Any]:
-        """Return what `encode` reads of each content: its role, and the fields of its parts."""
-        found: list[list[Any]] = []
+        """Return what `encode` reads of the contents: the role and the size of each, and the fields of its parts."""
+        found: list[Any] = []
         for message in messages:
-            content: list[Any] = [message.role]
-            found.append(content)
-            for part in message.parts or ():
+            parts = message.parts or ()
+            found += message.role, len(parts)
+            for part in parts:
                 fields = part.__dict__
                 if fields["text"] is None:
-                    content.append(_fields(fields))
+                    found.append(_fields(fields))
                 else:
-                    content += fields["text"], fields["thought"], fields["thought_signature"]
+                    found += fields["text"], fields["thought"], fields["thought_signature"]
         return found
 
     def encode(self, message: types.Content) -> Mapping[str, Any]:

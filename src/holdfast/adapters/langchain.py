@@ -69,17 +69,17 @@ class LangChainMessages:
     format = "openai-chat"
 
     def contents(self, messages: Sequence[BaseMessage]) -> list[Any]:
-        """Return what `encode` reads of each message."""
-        return [
-            (
-                _ROLES[type(one)],
-                (fields := one.__dict__)["content"],
-                fields.get("tool_calls"),
-                fields.get("invalid_tool_calls"),
-                fields.get("tool_call_id"),
-            )
-            for one in messages
-        ]
+        """Return what `encode` reads of the messages."""
+        found: list[Any] = []
+        for message in messages:
+            role, fields = _ROLES[type(message)], message.__dict__
+            if role == "assistant":
+                found += role, fields["content"], fields["tool_calls"], fields["invalid_tool_calls"]
+            elif role == "tool":
+                found += role, fields["content"], fields["tool_call_id"]
+            else:
+                found += role, fields["content"]
+        return found
 
     def encode(self, message: BaseMessage) -> Mapping[str, Any]:
         """Return a message as JSON."""
