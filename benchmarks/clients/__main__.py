@@ -121,6 +121,8 @@ class Tap:
 
     def __init__(self, target: str) -> None:
         self.bodies: list[bytes] = []
+        self.errors: list[str] = []
+        """What the gateway said that it could not do for a request."""
         self._target = target
 
     def app(self, client: ClientSession) -> web.Application:
@@ -137,6 +139,7 @@ class Tap:
             except ClientError:
                 return self._hang_up(request)
             async with answer:
+                self.errors += [error] if (error := answer.headers.get("x-holdfast-error")) else []
                 kept = {k: v for k, v in answer.headers.items() if k.lower() not in HOP_HEADERS | {"date", "server"}}
                 response = web.StreamResponse(status=answer.status, headers=kept)
                 await response.prepare(request)
@@ -380,6 +383,8 @@ async def run_round(options: argparse.Namespace) -> int:
             stack.push_async_callback(gateway.end)
             tap = Tap(gateway.url)
             url = await serve_app(stack, tap.app(client))
+            if program.is_rewound_each_turn:
+                url = f"{url}/s/{program.name}"  # as its page says
             said: list[str] = []
 
             async def say(
@@ -393,7 +398,9 @@ async def run_round(options: argparse.Namespace) -> int:
 
             if options.round == "budget":
                 control = Control(client, gateway.url)
-                figures = await budget_round(program, say, control, double.received, tap.bodies)
+                figures = await budget_round(
+                    program, say, control, received=double.received, sent=tap.bodies, errors=tap.errors
+                )
             else:
                 figures = await kill_round(program, say, gateway, tap.bodies, store)
         results[program.name] = figures
