@@ -391,7 +391,7 @@ async def run_round(options: argparse.Namespace) -> int:
                 prompt: str, program: Program = program, url: str = url, work: Path = work, said: list[str] = said
             ) -> int | None:
                 arguments = program.resume(prompt) if said else program.first(prompt)
-                step = Step("alpha", prompt, arguments)
+                step = Step("alpha", prompt, [*arguments, *program.growing_arguments])
                 await run_step(program, step, url=url, work=work / program.name, place=place_of(program, folder))
                 said.append(prompt)
                 return step.exit_code

@@ -112,6 +112,7 @@ class BudgetFigures:
 
     requests: int = 0
     compactions: int = 0
+    compactions_of_client: int = 0
     summaries_by_upstream: int = 0
     invalid: int = 0
     """Requests that the gateway wrote, and that their provider would refuse."""
@@ -187,10 +188,12 @@ async def budget_round(
     figures.not_governed = list(errors)
     figures.bytes_not_proved = sum(body not in arrived for body in bodies)
     figures.over_budget = sum(one["tokens"] > budget for one in listed[len(first) :])
-    receipts = json.loads(await control.read(f"/{session}/receipts"))["receipts"]
-    figures.compactions = sum(one["kind"] == log.CompactionCompleted.KIND for one in receipts)
+    records = await control.events(session)
+    done = [one["data"] for one in records if one["type"] == log.CompactionCompleted.KIND]
+    figures.compactions = sum(one["success"] and one["trigger"] != "client" for one in done)
+    figures.compactions_of_client = sum(one["trigger"] == "client" for one in done)
     figures.summaries_by_upstream = sum(one.headers.get("x-interaction-type") == INTERACTION for one in received)
-    changes = _context_changes(await control.events(session))
+    changes = _context_changes(records)
     _check_bodies(
         figures,
         [
