@@ -17,7 +17,7 @@ from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream
 from holdfast.wire.answers import Wire
 
 READING_TOOLS = ("Read", "read_file", "read", "view", "ReadFile", "exec_command", "shell_command", "shell", "bash")
-AGENT_TOOLS = ("Agent", "Task", "task", "agent")
+AGENT_TOOLS = ("Agent", "Task", "task", "agent", "spawn_agent", "invoke_agent")
 USE_A_TOOL, USE_AN_AGENT = "use-a-tool", "use-an-agent"
 SUMMARY_ORDER = re.compile(r"(?is)(summar|handoff|checkpoint).{0,2000}(conversation|context|history|work)")
 TITLE_ORDER = re.compile(r"(?i)\btitle\b")
