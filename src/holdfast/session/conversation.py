@@ -160,9 +160,9 @@ class Conversation:
 
         Messages are JSON objects, or the objects of a provider's library. `format` is the session's by default, and
         the first messages show it if nobody names it.
-        `usage` is what the provider billed for the last of them: its usage object as it came, from JSON or from its
-        library, or an object with `input_tokens` (without cached ones), `output_tokens`, `cache_read_tokens` and
-        `cache_write_tokens`. It calibrates the token counts.
+        `usage` is what the provider billed for the last answer among them: its usage object as it came, from JSON or
+        from its library, or an object with `input_tokens` (without cached ones), `output_tokens`, `cache_read_tokens`
+        and `cache_write_tokens`. It calibrates the token counts.
         """
         self._check_running()
         scope, billed = self._resolve_scope(scope), None if usage is None else read_usage(usage)
@@ -171,7 +171,10 @@ class Conversation:
             given = as_json_messages(messages)
             message_format = self._check_format(format, given)
             natives, decoded = decode_messages(given, message_format)
-            last, name = len(natives) - 1, self._agent if agent is None else agent
+            name = self._agent if agent is None else agent
+            # The result of a call may be recorded with the answer that was billed for the call.
+            answers = [number for number, message in enumerate(decoded) if message.role == "assistant"]
+            last = answers[-1] if answers else len(natives) - 1
             return [
                 log.MessageAppended(
                     format=message_format.name,

@@ -51,6 +51,7 @@ class CacheBreak:
     dollars: float | None
     """The price of those tokens."""
     reason: str
+    """Why, as it was recorded: clauses with semicolons between them; empty if nobody knew."""
 
 
 @dataclass(frozen=True, slots=True)

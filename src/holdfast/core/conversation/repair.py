@@ -230,8 +230,8 @@ class GrowingRepair:
     """Repairs a view that grows: with the result of `repair_entries` for the whole, numbered by the index in the view.
 
     What comes before the newest exchange is repaired once. It is repaired again only if a result arrives for one of its
-    calls, or if a later call has an id that repair has made. Formats that pair by name, and views with unpaired tools
-    of the provider, are always repaired as a whole.
+    calls, or if a later call has an id that repair has made. Views with unpaired tools of the provider are always
+    repaired as a whole, and those of formats that pair by name whenever they need a repair.
     """
 
     def __init__(self, batching: Batching, counter: Counter) -> None:
@@ -259,19 +259,24 @@ class GrowingRepair:
             one.server_uses or one.server_results for one in outlines
         )
         self._known_length = len(view)
+        newer, made = view[self.settled :], self._made_ids
+        cut = self._last_exchange(view)
+        if (
+            self._batching.pairs_by_name
+            and not self._has_server_tools
+            and self._settle_sound(newer, cut - self.settled)
+        ):
+            return self._with_ends(view, view[self.settled :], [], ())
         if self._batching.pairs_by_name or self._has_server_tools:
             numbered = [Entry(entry.message, index) for index, entry in enumerate(view)]
             done = repair_entries(numbered, is_interrupted=is_interrupted, batching=self._batching)
             entries = [positioned(entry, view) for entry in done.entries]
             repairs = [positioned_repair(one, view) for one in done.repairs]
             return CountedRepair(entries, repairs, done.pending, self._count(entries))
-        newer, made = view[self.settled :], self._made_ids
         has_made_id = made and any(not made.isdisjoint(entry.message.outline.call_ids) for entry in newer)
         if has_made_id or (self._unanswered and _has_result_for(newer, self._unanswered)):
             self._reset()
-        cut = len(view) - 1
-        while cut > self.settled and not _begins_exchange(view[cut - 1], view[cut]):
-            cut -= 1
+            newer, cut = view, self._last_exchange(view)
         if not any(self._repairs) and self._settle_sound(newer, cut - self.settled):
             return self._with_ends(view, tokens, [], ())
         if cut > self.settled:
@@ -286,6 +291,13 @@ class GrowingRepair:
         self._counted = len(self._entries)
         tokens = self._tokens + self._count(tail.entries)
         return self._with_ends([*self._entries, *tail.entries], tokens, repairs, tuple(tail.pending))
+
+    def _last_exchange(self, view: list[Entry]) -> int:
+        """Return the index of the first entry of the newest exchange that is not settled yet."""
+        cut = len(view) - 1
+        while cut > self.settled and not _begins_exchange(view[cut - 1], view[cut]):
+            cut -= 1
+        return cut
 
     def _with_ends(
         self, whole: list[Entry], tokens: int, repairs: list[Repair], pending: tuple[str, ...]
@@ -303,7 +315,8 @@ class GrowingRepair:
     def _settle_sound(self, newer: list[Entry], count: int) -> bool:
         """Settle the first of the newer entries as they are, if none of them needs a repair; return whether so."""
         ids = [call_id for entry in newer for call_id in entry.message.outline.call_ids]
-        if not is_valid_history(newer, self._batching) or not self._call_ids.isdisjoint(ids):
+        is_repeated = not self._batching.pairs_by_name and not self._call_ids.isdisjoint(ids)
+        if is_repeated or not is_valid_history(newer, self._batching):
             return False
         if count > 0:
             settled = newer[:count]
