@@ -68,7 +68,7 @@ class UpstreamDouble:
         reply = self._reply(received, value)
         reply.tokens = len(body) // 4
         received.answer = reply.text
-        wire = _wire(path)
+        wire = wire_of(path)
         if not (value.get("stream") or "streamGenerateContent" in path):
             return web.json_response(whole_answer(wire, reply, self._count))
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
@@ -139,7 +139,9 @@ class UpstreamDouble:
         return found
 
 
-def _wire(path: str) -> Wire:
+def wire_of(path: str) -> Wire:
+    """Return the API that a path belongs to."""
+    path = path.partition("?")[0]
     if path.endswith("/messages"):
         return "anthropic"
     if "enerateContent" in path:

@@ -187,7 +187,7 @@ class Conversation:
                 for number, native in enumerate(natives)
             ], decoded
 
-        is_long = isinstance(messages, Sequence) and len(messages) > MAX_INLINE_MESSAGES
+        is_long = isinstance(messages, (list, Sequence)) and len(messages) > MAX_INLINE_MESSAGES
         events, decoded = await record_in_thread(read_messages) if is_long else read_messages()
         await count_messages(decoded, counter_for(self.model))
         async with self._log.lock:
@@ -199,7 +199,7 @@ class Conversation:
             events = await record_in_thread(with_notes_and_hashes) if is_long else with_notes_and_hashes()
             if billed is not None:
                 await self._engine.calibrator.record_usage(billed, scope)
-            if any(message.role == "assistant" for message in decoded):
+            if "assistant" in [message.role for message in decoded]:
                 self._engine.overflow_retry.reset(scope)
             places = await self._log.append_messages(events, decoded)
             await self._builder.extend_ledger(scope)
