@@ -51,10 +51,11 @@ class UpstreamDouble:
     def app(self) -> web.Application:
         """Return the server."""
         app = web.Application(client_max_size=2**26)
-        app.router.add_route("*", "/{path:.*}", self._serve)
+        app.router.add_route("*", "/{path:.*}", self.serve)
         return app
 
-    async def _serve(self, request: web.Request) -> web.StreamResponse:
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request."""
         body, path = await request.read(), request.path
         if request.method != "POST" or not body:
             return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
