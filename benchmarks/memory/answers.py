@@ -1,6 +1,6 @@
 """Writes what each way of keeping a chat shows a model for each question, so that a real model can answer (M15).
 
-    python -m benchmarks.memory.answers CHATS.jsonl … -o PROMPTS.jsonl [--half judging]
+    python -m benchmarks.memory.answers CHATS.jsonl … -o PROMPTS.jsonl [--half judging] [--summarizer URL#NAME]
 
 The file has one object for each chat (`"kind": "ctx"`) and one for each question (`"kind": "q"`), in a fixed order, and
 the same chats always give the same file. A machine with a GPU needs only the file: for each question and each arm it
@@ -14,20 +14,26 @@ The arms and their contexts, all within 8,000 tokens except `full` and `oracle`:
 - `pinned`: `bm25_pinned`, then `pinned`, the user's messages and the newest others in 7,000;
 - `tail`: the newest messages in 8,000; `full`: the whole chat; `oracle`: the messages that the answer needs, alone;
 - `summary`: a model's summary of `dropped` before `tail6.5`, the newest messages in 6,500;
-- `preset NAME`: the request of another preset in 8,000 tokens, which trims where it has no summarizer.
+- `preset NAME`: the request of another preset in 8,000 tokens, which trims where it has no summarizer;
+- `default_summary`: as `default`, with `--summarizer`.
 
-`hit` says whether view and recall hold all that the answer needs.
+`hit` says whether view and recall hold all that the answer needs. `--summarizer` is a model on any server of OpenAI
+chat completions. It writes the summaries of `default_summary` and of the other presets, and each request waits for
+them. A row for each of these (`"kind": "summaries"`) says how many summaries were written, rejected and corrected, how
+many numbers and names in them nobody had said, and of how many answers all words are in view without a recall.
 """
 
 import argparse
 import asyncio
 import json
+import re
 import tempfile
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.memory.ask_model import words_of
 from benchmarks.memory.bm25 import GrowingBm25
 from benchmarks.memory.chats import pinned_positions, questions, replay_chat
 from benchmarks.memory.figures import half_of
@@ -35,6 +41,7 @@ from benchmarks.recall import RecordedClock, fitting_positions, newest_positions
 from benchmarks.reporting import print_progress
 from holdfast import Session
 from holdfast.apps.lab.recordings import read_recording
+from holdfast.core.history.events import CompactionCompleted
 from holdfast.core.planning.policy import PRESETS
 from holdfast.core.recall.answer import Excerpt
 from holdfast.recall import RecallQuery
@@ -42,9 +49,12 @@ from holdfast.testing.chat import JsonMessage
 
 BUDGET, ANSWER_TOKENS, SUMMARY_TOKENS = 8_000, 1_000, 1_500
 START_MS = 1_600_000_000_000
+WORD = re.compile(r"\w+")
+FACT = re.compile(r"(?<=[a-z,;] )[A-Z]\w+|\b\d+\b(?!\])(?<!#)")
+"""A name within a sentence, or a number."""
 
 
-async def write_chat(record: Mapping[str, Any], folder: Path) -> list[dict[str, Any]]:
+async def write_chat(record: Mapping[str, Any], folder: Path, *, summarizer: str | None = None) -> list[dict[str, Any]]:
     """Return the rows of one chat: its contexts, then its questions."""
     natives = read_recording(record).messages
     texts = [str(native["content"]) for native in natives]
@@ -93,18 +103,59 @@ async def write_chat(record: Mapping[str, Any], folder: Path) -> list[dict[str, 
         "dropped": joined(set(range(len(texts))) - tail_beside),
         "pinned": joined(pinned),
         "view": view,
-        **{name: text async for name, text in preset_views(record, natives)},
     }
-    return [{"kind": "ctx", "chat": record["id"], "ctx": contexts}, *rows]
+    policies = [name for name in PRESETS if summarizer or name != "default"]
+    replays = [PolicyReplay(record, natives, name, summarizer) for name in policies]
+    await asyncio.gather(*(replay.run(rows) for replay in replays))
+    contexts |= {replay.arm: replay.view for replay in replays}
+    counts = [replay.counts(rows) for replay in replays] if summarizer else []
+    return [{"kind": "ctx", "chat": record["id"], "ctx": contexts}, *rows, *counts]
 
 
-async def preset_views(record: Mapping[str, Any], natives: Sequence[JsonMessage]) -> AsyncGenerator[tuple[str, str]]:
-    """Yield what each other preset sends at the end of a chat."""
-    for name, policy in PRESETS.items():
-        if name != "default":
-            clock = RecordedClock(START_MS)
-            async with Session.open(str(record["id"]), model="gpt-5", policy=policy, clock=clock) as session:
-                yield f"preset {name}", await replay_chat(session, natives, clock, BUDGET)
+class PolicyReplay:
+    """A chat under one policy, with a model that writes its summaries if there is one."""
+
+    def __init__(
+        self, record: Mapping[str, Any], natives: Sequence[JsonMessage], policy: str, summarizer: str | None
+    ) -> None:
+        self.arm = "default_summary" if policy == "default" else f"preset {policy}"
+        self.view = ""
+        self._record, self._natives, self._policy, self._summarizer = record, natives, policy, summarizer
+        self._changes: list[CompactionCompleted] = []
+
+    async def run(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Set `view` to the request at the end of the chat; with the default, also add to each question its recall."""
+        clock, room = RecordedClock(START_MS), BUDGET - ANSWER_TOKENS if self._policy == "default" else BUDGET
+        opened = Session.open(
+            str(self._record["id"]), model="gpt-5", policy=self._policy, clock=clock, summarizer=self._summarizer
+        )
+        async with opened as session:
+            self.view = await replay_chat(session, self._natives, clock, room)
+            self._changes = [event for event in await session.events() if isinstance(event, CompactionCompleted)]
+            if self._policy == "default":
+                tool = session.recall_tool(max_tokens=ANSWER_TOKENS)
+                for row in rows:
+                    row["recall_summary"] = await tool.call({"query": row["q"]})
+
+    def counts(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return what the summarizer did to the chat."""
+        said = set(WORD.findall("\n".join(str(native["content"]) for native in self._natives)))
+        written = [event.summary for event in self._changes if event.success and event.summary.by_model is not None]
+        facts = [fact for summary in written for fact in FACT.findall(summary.text)]
+        seen = set(words_of(self.view))
+        return {
+            "kind": "summaries",
+            "chat": self._record["id"],
+            "arm": self.arm,
+            "written": len(written),
+            "by_rule": sum(event.success for event in self._changes) - len(written),
+            "rejected": [event.error for event in self._changes if not event.success],
+            "put_back": sum(len(summary.put_back) for summary in written),
+            "facts": len(facts),
+            "invented": sorted({fact for fact in facts if fact not in said}),
+            "answers_in_view": sum(seen.issuperset(words_of(str(row["a"]))) for row in rows),
+            "questions": len(rows),
+        }
 
 
 def in_order_of_time(excerpts: Sequence[Excerpt]) -> str:
@@ -127,11 +178,12 @@ async def main() -> None:
     parser.add_argument("chats", nargs="+", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--half", choices=("tuning", "judging"), help="only one half")
+    parser.add_argument("--summarizer", metavar="URL#NAME", help="a model that writes summaries")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, options.output.open("w", encoding="utf-8") as output:
         for record in read_records(options.chats):
             if options.half in {None, half_of(record)}:
-                for row in await write_chat(record, Path(folder)):
+                for row in await write_chat(record, Path(folder), summarizer=options.summarizer):
                     output.write(json.dumps(row) + "\n")
                 print_progress(str(record["id"]))
 

@@ -49,6 +49,8 @@ def context_of(arm: str, contexts: Mapping[str, str], row: Mapping[str, Any]) ->
             return str(row["oracle"])
         case "closed":
             return ""
+        case "default_summary":
+            return f"{contexts[arm]}\n\n{row['recall_summary']}"
         case "default" | "default_grown" | "view_chrono":
             recalled = {"default": "recall", "default_grown": "recall_grown", "view_chrono": "chrono"}[arm]
             return f"{contexts['view']}\n\n{row[recalled]}"

@@ -5,6 +5,7 @@ A message counts as *whole* if its text is verbatim in the request or in the ans
 needs.
 """
 
+import asyncio
 import re
 from collections import Counter as Tally
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ from holdfast import Session
 from holdfast.apps.lab.identifiers import extract_orders
 from holdfast.apps.lab.metrics.retention import SHORT_PROMPT_TOKENS
 from holdfast.apps.lab.recordings import read_recording
+from holdfast.core.history.events import CompactionCompleted, CompactionStarted, Event, SummaryWritten
 from holdfast.stores.search_terms import index_words
 from holdfast.testing.chat import JsonMessage
 
@@ -118,10 +120,24 @@ async def measure_chat(record: Mapping[str, Any], folder: Path, budget: int, ans
 
 
 async def replay_chat(session: Session, natives: Sequence[JsonMessage], clock: RecordedClock, room: int) -> str:
-    """Record a chat, prepare each request of it, and return the text of the one after its end."""
+    """Record a chat, prepare each request of it, and return the text of the one after its end.
+
+    A summary that a request has started ends before the next message.
+    """
+    no_summary_runs = asyncio.Event()
+    no_summary_runs.set()
+
+    def note(event: Event) -> None:
+        if isinstance(event, CompactionStarted):
+            no_summary_runs.clear()
+        else:
+            no_summary_runs.set()
+
+    session.on(note, CompactionStarted.KIND, SummaryWritten.KIND, CompactionCompleted.KIND)
     for native in natives:
         if native["role"] == "assistant" and len(session):
             await session.prepare(room, has_recall=True)
+            await no_summary_runs.wait()
         clock.advance_to(str(native["content"]))
         await session.record([native])
     await session.record([{"role": "user", "content": "?"}])

@@ -493,6 +493,19 @@ async def test_an_answer_begins_with_the_best_messages_and_continues_with_what_i
     assert (len(robins), robins.index("#31")) == (23, 20)
 
 
+async def test_more_hits_out_of_view_than_are_read_do_not_hide_the_best_in_view() -> None:
+    session = await opened()
+    asides = " ".join(f"aside{number}" for number in range(60))
+    for number in range(90):
+        await session.record([user_message(f"{number} {asides} robin"), *(user_message("Yes.") for _ in range(9))])
+    await session.record([user_message("The robin."), user_message("No.")])
+    await session.prepare(4_000)
+
+    found = await session.recall(RecallQuery.from_arguments({"query": "robin"}))
+
+    assert found.excerpts[0].text == "The robin."
+
+
 async def test_an_answer_repeats_no_tool_output_in_view_before_what_is_out_of_view() -> None:
     session = await opened()
     await session.record([

@@ -11,7 +11,6 @@ message, up to a limit; the answer then says how to continue.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import NamedTuple, cast
 
 from holdfast.core.conversation.messages import Message, ToolCall
@@ -256,9 +255,9 @@ class MessageFinder:
         return _QuestionHits(question, visible, spread_scores(visible))
 
     def _best_positions(self, ranking: _QuestionHits, span: range, limit: int) -> list[int]:
-        """Return the positions to read that this agent may see, those out of view first."""
-        order = self._unseen_first(rank_positions(ranking.spread_scores))
-        return list(islice((at for at in order if at in span and self._is_findable(at)), limit))
+        """Return the positions to read that this agent may see: the best, then those out of view."""
+        order = [at for at in rank_positions(ranking.spread_scores) if at in span and self._is_findable(at)]
+        return list(dict.fromkeys([*order[: limit // 2], *self._unseen_first(order)]))[:limit]
 
     def _is_findable(self, position: int) -> bool:
         """Return whether this agent may see a message and it holds more than recall's own calls and answers."""
