@@ -77,12 +77,21 @@ def _bare(upstream: str, port: int, folder: Path) -> list[str]:
 def _holdfast(upstream: str, port: int, folder: Path) -> list[str]:
     program = str(Path(sys.executable).with_name("holdfast"))
     store = f"sqlite:///{folder}/chats.db"
-    return [program, "gateway", "--port", str(port), "--store", store, "--upstream", f"openai={upstream}/v1"]
+    upstreams = ["--upstream", f"openai={upstream}/v1", "--upstream", f"anthropic={upstream}"]
+    return [program, "gateway", "--port", str(port), "--store", store, *upstreams]
 
 
 def _litellm(upstream: str, port: int, folder: Path) -> list[str]:
-    model = {"model": "openai/gpt-5", "api_base": f"{upstream}/v1", "api_key": "x"}
-    config = {"model_list": [{"model_name": "gpt-5", "litellm_params": model}]}
+    addresses = {"gpt-*": f"{upstream}/v1", "claude-*": upstream}
+    providers = {"gpt-*": "openai", "claude-*": "anthropic"}
+    models = [
+        {
+            "model_name": name,
+            "litellm_params": {"model": f"{providers[name]}/{name}", "api_base": address, "api_key": "x"},
+        }
+        for name, address in addresses.items()
+    ]
+    config = {"model_list": models}
     (folder / "litellm.yaml").write_text(json.dumps(config))
     program = str(LITELLM.python.with_name("litellm"))
     return [program, "--config", str(folder / "litellm.yaml"), "--port", str(port), "--host", "127.0.0.1"]
@@ -98,7 +107,12 @@ CANDIDATES = {
     "litellm": Candidate(
         "LiteLLM proxy", _litellm, LITELLM, lambda _: {"LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"}
     ),
-    "headroom": Candidate("headroom proxy", _headroom, HEADROOM, lambda url: {"OPENAI_TARGET_API_URL": url}),
+    "headroom": Candidate(
+        "headroom proxy",
+        _headroom,
+        HEADROOM,
+        lambda url: {"OPENAI_TARGET_API_URL": url, "ANTHROPIC_TARGET_API_URL": url},
+    ),
 }
 
 

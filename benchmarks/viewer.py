@@ -10,6 +10,7 @@ of all threads of the process; a page also waits for the disk, which the time on
 
 import argparse
 import asyncio
+import gc
 import json
 import random
 import statistics
@@ -24,6 +25,7 @@ import httpx
 from holdfast import Session
 from holdfast.apps.viewer.access import ViewerAccess
 from holdfast.apps.viewer.app import viewer_app
+from holdfast.apps.viewer.rendering import load_templates
 from holdfast.errors import PendingToolCallsError
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.sessions import generate_session
@@ -71,6 +73,8 @@ async def measure(path: Path, count: int, requests: int) -> list[PageTime]:
     store, access, chance = SqliteStore(path), ViewerAccess(), random.Random(1)
     some_request = partial(chance.randint, 1, requests)
     app = viewer_app(store, access=access)
+    load_templates()
+    gc.freeze()  # as `holdfast view` does, both, while the browser starts
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url=ADDRESS, follow_redirects=True, timeout=600) as client:
         await client.get("/static/viewer.css", params={"token": access.new_token()})

@@ -6,13 +6,14 @@ import inspect
 import pickle
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, asdict, field, fields, replace
+from types import SimpleNamespace
 from typing import Any, get_type_hints
 
 import pytest
 
 from holdfast import Budget, Policy
 from holdfast.core.conversation.messages import Message, Text, user
-from holdfast.dataclass import dataclass
+from holdfast.dataclass import dataclass, filled_fields_reader
 
 Decorator = Callable[..., Callable[[type], Any]]
 
@@ -158,3 +159,12 @@ def test_a_public_class_is_matched_by_position() -> None:
 
 def test_the_signature_of_a_policy_names_its_settings() -> None:
     assert "compaction" in inspect.signature(Policy).parameters
+
+
+def test_a_compiled_reader_leaves_out_optional_fields_that_are_empty() -> None:
+    read = filled_fields_reader({"name": "name", "deep": "inner.value", "list": "items"}, {"deep", "list"})
+    empty = SimpleNamespace(name=None, inner=SimpleNamespace(value=None), items=())
+    filled = SimpleNamespace(name="a", inner=SimpleNamespace(value=0), items=(1,))
+
+    assert read(empty) == {"name": None}
+    assert [*read(filled).items()] == [("name", "a"), ("deep", 0), ("list", (1,))]

@@ -121,6 +121,8 @@ class Tap:
 
     def __init__(self, target: str) -> None:
         self.bodies: list[bytes] = []
+        self.errors: list[str] = []
+        """What the gateway said that it could not do for a request."""
         self._target = target
 
     def app(self, client: ClientSession) -> web.Application:
@@ -137,6 +139,7 @@ class Tap:
             except ClientError:
                 return self._hang_up(request)
             async with answer:
+                self.errors += [error] if (error := answer.headers.get("x-holdfast-error")) else []
                 kept = {k: v for k, v in answer.headers.items() if k.lower() not in HOP_HEADERS | {"date", "server"}}
                 response = web.StreamResponse(status=answer.status, headers=kept)
                 await response.prepare(request)
@@ -380,20 +383,24 @@ async def run_round(options: argparse.Namespace) -> int:
             stack.push_async_callback(gateway.end)
             tap = Tap(gateway.url)
             url = await serve_app(stack, tap.app(client))
+            if program.is_rewound_each_turn:
+                url = f"{url}/s/{program.name}"  # as its page says
             said: list[str] = []
 
             async def say(
                 prompt: str, program: Program = program, url: str = url, work: Path = work, said: list[str] = said
             ) -> int | None:
                 arguments = program.resume(prompt) if said else program.first(prompt)
-                step = Step("alpha", prompt, arguments)
+                step = Step("alpha", prompt, [*arguments, *program.growing_arguments])
                 await run_step(program, step, url=url, work=work / program.name, place=place_of(program, folder))
                 said.append(prompt)
                 return step.exit_code
 
             if options.round == "budget":
                 control = Control(client, gateway.url)
-                figures = await budget_round(program, say, control, double.received, tap.bodies)
+                figures = await budget_round(
+                    program, say, control, received=double.received, sent=tap.bodies, errors=tap.errors
+                )
             else:
                 figures = await kill_round(program, say, gateway, tap.bodies, store)
         results[program.name] = figures

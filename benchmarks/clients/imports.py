@@ -16,7 +16,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -44,6 +44,8 @@ IMPORTED = {
     "pi": "pi",
 }
 """By the name of a client, the program whose sessions it writes."""
+WITHOUT_AGENTS = frozenset({"pi"})
+"""Programs that start no sub-agents."""
 SETTLED_LATER_MS = 120_000
 """The imports behave as if this time had passed, so that no answer waits for the next one."""
 
@@ -149,7 +151,7 @@ async def _is_recalled(store: Store, session: str, prompt: str) -> bool:
 
 async def check_client(program: Program, url: str, double: UpstreamDouble, work: Path, place: Path) -> ImportFigures:
     """Run a client, import what it wrote, and return the figures."""
-    steps, before = steps_of(program), len(double.received)
+    steps, before = steps_of(replace(program, has_agents=program.name not in WITHOUT_AGENTS)), len(double.received)
     source = SOURCE_PROGRAMS[IMPORTED[program.name]]
     homes = [work / "home-alpha", work / "home-beta"]
     store = open_store(f"sqlite:///{work}/imported.db")

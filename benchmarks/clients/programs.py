@@ -37,6 +37,8 @@ class Program:
     compacting_words: int = 0
     """How long the prompt is at which the client compacts."""
     compacting_files: Callable[[str], Mapping[str, str]] | None = None
+    growing_arguments: Arguments = ()
+    """Arguments with which the client does not shorten its list by itself."""
     has_agents: bool = False
     has_tools: bool = True
     is_python: bool = False
@@ -221,6 +223,7 @@ PROGRAMS = (
         },
         first=lambda prompt: ["@aider", "--message", prompt],
         resume=lambda prompt: ["@aider", "--restore-chat-history", "--message", prompt],
+        growing_arguments=["--max-chat-history-tokens", "100000"],
         has_tools=False,
         is_python=True,
         is_rewound_each_turn=True,

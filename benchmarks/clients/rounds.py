@@ -15,7 +15,7 @@ from typing import Any, get_args
 from aiohttp import ClientSession
 
 from benchmarks.clients.programs import Program
-from benchmarks.clients.upstream import USE_A_TOOL, Received
+from benchmarks.clients.upstream import USE_A_TOOL, Received, wire_of
 from benchmarks.reporting import print_progress
 from holdfast import validate
 from holdfast.apps.gateway.client_body import read_body
@@ -91,6 +91,15 @@ class Control:
         async with self._client.post(f"{self._base}{path}", headers=headers, json=value or {}) as answer:
             return json.loads(await answer.read())
 
+    async def events(self, session: str) -> list[dict[str, Any]]:
+        """Return the records of a session's log."""
+        found: list[dict[str, Any]] = []
+        page: dict[str, Any] = {"next": ""}
+        while page["next"] is not None:
+            page = json.loads(await self.read(f"/{session}/events?limit=1000&after={page['next']}"))
+            found += [one["record"] for one in page["events"]]
+        return found
+
     async def largest_session(self) -> str:
         """Return the session with the most messages: that of the conversation."""
         listed = json.loads(await self.read("?limit=50"))["sessions"]
@@ -103,6 +112,7 @@ class BudgetFigures:
 
     requests: int = 0
     compactions: int = 0
+    compactions_of_client: int = 0
     summaries_by_upstream: int = 0
     invalid: int = 0
     """Requests that the gateway wrote, and that their provider would refuse."""
@@ -110,7 +120,11 @@ class BudgetFigures:
     """Requests that arrived as the client sent them, and that their provider would refuse."""
     over_budget: int = 0
     newest_prompt_changed: int = 0
+    not_governed: list[str] = field(default_factory=list[str])
+    """What the gateway said that it could not do, in a header of an answer."""
     prefix_breaks_without_compaction: int = 0
+    prefix_breaks_of_client: int = 0
+    """Requests before which the client itself changed the beginning of its list."""
     bytes_not_proved: int = 0
     prompts_not_recalled: int = 0
     undo_is_whole: bool = False
@@ -121,6 +135,7 @@ class BudgetFigures:
         """Whether the client was served as promised; a client that was never compacted proves nothing."""
         wrong = (
             self.invalid,
+            self.not_governed,
             self.over_budget,
             self.newest_prompt_changed,
             self.prefix_breaks_without_compaction,
@@ -142,14 +157,22 @@ WIRES: Sequence[Wire] = get_args(Wire)
 
 
 async def budget_round(
-    program: Program, say: Say, control: Control, received: Sequence[Received], sent: Sequence[bytes]
+    program: Program,
+    say: Say,
+    control: Control,
+    *,
+    received: Sequence[Received],
+    sent: Sequence[bytes],
+    errors: Sequence[str],
 ) -> BudgetFigures:
     """Let a conversation outgrow a small budget, and check each request and what can be done about it."""
     figures = BudgetFigures()
     await _say(say, figures.failed_runs, f"{program.name}-budget-0 please")
     session = await control.largest_session()
     first = json.loads(await control.read(f"/{session}/requests"))["requests"]
-    budget = max(one["tokens"] for one in first) + ROOM_TOKENS
+    # The upstream bills by bytes; where that is more than was counted, the gateway counts so from then on.
+    billed = json.loads(await control.read(f"/{session}"))["tokens"]
+    budget = max(billed, *(one["tokens"] for one in first)) + ROOM_TOKENS
     await control.ask(f"/{session}/settings", {"budget": budget})
     prompts = [f"{program.name}-budget-{number}" for number in range(1, BUDGET_TURNS)]
     for number, prompt in enumerate(prompts):
@@ -160,14 +183,26 @@ async def budget_round(
     session = await control.largest_session()
     listed = json.loads(await control.read(f"/{session}/requests"))["requests"]
     bodies = [await control.read(f"/{session}/requests/{one['number']}") for one in listed if one["scope"] == log.MAIN]
-    arrived: dict[bytes, Wire] = {one.body: _wire_of(one) for one in received}
+    arrived: dict[bytes, Wire] = {one.body: wire_of(one.path) for one in received}
     figures.requests = len(bodies)
+    figures.not_governed = list(errors)
     figures.bytes_not_proved = sum(body not in arrived for body in bodies)
     figures.over_budget = sum(one["tokens"] > budget for one in listed[len(first) :])
-    receipts = json.loads(await control.read(f"/{session}/receipts"))["receipts"]
-    figures.compactions = sum(one["kind"] == log.CompactionCompleted.KIND for one in receipts)
+    records = await control.events(session)
+    done = [one["data"] for one in records if one["type"] == log.CompactionCompleted.KIND]
+    figures.compactions = sum(one["success"] and one["trigger"] != "client" for one in done)
+    figures.compactions_of_client = sum(one["trigger"] == "client" for one in done)
     figures.summaries_by_upstream = sum(one.headers.get("x-interaction-type") == INTERACTION for one in received)
-    _check_bodies(figures, [(body, arrived[body]) for body in bodies if body in arrived], sent)
+    changes = _context_changes(records)
+    _check_bodies(
+        figures,
+        [
+            (body, arrived[body], is_changed)
+            for body, is_changed in zip(bodies, changes, strict=True)
+            if body in arrived
+        ],
+        sent,
+    )
     for prompt in prompts:
         answer = await control.ask(f"/{session}/recall", {"query": prompt})
         figures.prompts_not_recalled += prompt not in str(answer.get("text"))
@@ -192,43 +227,59 @@ async def _say(say: Say, failed: list[str], prompt: str) -> None:
     failed += [f"{prompt[:40]}: {code}"] if code else []
 
 
-def _check_bodies(figures: BudgetFigures, bodies: Sequence[tuple[bytes, Wire]], sent: Sequence[bytes]) -> None:
-    """Hold what was sent against what came: each is valid, ends as it came, and begins as the one before."""
-    wires: list[Wire] = [wire for wire in WIRES if wire in {known for _, known in bodies}]
-    newest = {_newest(body, wire) for body in sent for wire in wires if _is_wire(body, wire)}
+CONTEXT_CHANGES = {
+    kind.KIND for kind in (log.CompactionCompleted, log.OutputsOffloaded, log.TurnsReducedToText, log.RequestTruncated)
+}
+"""Events after which the next request may begin differently."""
+
+
+def _context_changes(records: Sequence[Mapping[str, Any]]) -> list[bool]:
+    """Return for each request of the main agent whether its context was changed since the one before."""
+    found: list[bool] = []
+    is_changed = False
+    for record in records:
+        is_changed |= record["type"] in CONTEXT_CHANGES
+        if record["type"] == log.RequestPrepared.KIND and record["data"].get("scope", log.MAIN) == log.MAIN:
+            found.append(is_changed)
+            is_changed = False
+    return found
+
+
+def _check_bodies(figures: BudgetFigures, bodies: Sequence[tuple[bytes, Wire, bool]], sent: Sequence[bytes]) -> None:
+    """Hold what was sent against what came: each is valid, ends as it came, and begins as the one before.
+
+    A request may begin differently after a compaction, and where the client's own list does.
+    """
     before: list[bytes | None] = []
-    for body, wire in bodies:
+    client_before: list[bytes | None] = []
+    place = 0
+    for body, wire, is_changed in bodies:
         found = read_body(wire, body)
         if validate([*found.leading_messages(), *found.messages()], FORMATS[wire]):
             figures.invalid += body not in sent
             figures.invalid_as_sent += body in sent
-        figures.newest_prompt_changed += bytes(found.slices[-1]) not in newest
+        newest = bytes(found.slices[-1])
+        came = next((at for at in range(place, len(sent)) if _newest(sent[at], wire) == newest), None)
+        figures.newest_prompt_changed += came is None
         now = [essential_fingerprint(wire, native) for native in found.messages()]
-        figures.prefix_breaks_without_compaction += now[: len(before)] != before
-        before = now
-    # Each compaction breaks the prefix once.
-    breaks = figures.prefix_breaks_without_compaction - figures.compactions
-    figures.prefix_breaks_without_compaction = max(0, breaks)
+        client_now = client_before
+        if came is not None:
+            place = came
+            client_now = [essential_fingerprint(wire, native) for native in read_body(wire, sent[came]).messages()]
+        is_client_changed = client_now[: len(client_before)] != client_before
+        figures.prefix_breaks_of_client += is_client_changed
+        is_broken = now[: len(before)] != before
+        figures.prefix_breaks_without_compaction += is_broken and not is_changed and not is_client_changed
+        before, client_before = now, client_now
 
 
-def _is_wire(body: bytes, wire: Wire) -> bool:
+def _newest(body: bytes, wire: Wire) -> bytes | None:
+    """Return the last message of a body; None if it is no request of that wire."""
     try:
-        return bool(read_body(wire, body).slices)
+        slices = read_body(wire, body).slices
     except ValueError:
-        return False
-
-
-def _newest(body: bytes, wire: Wire) -> bytes:
-    return bytes(read_body(wire, body).slices[-1])
-
-
-def _wire_of(one: Received) -> Wire:
-    path = one.path.partition("?")[0]
-    if path.endswith("/messages"):
-        return "anthropic"
-    if "enerateContent" in path:
-        return "gemini"
-    return "openai-responses" if path.endswith("/responses") else "openai-chat"
+        return None
+    return bytes(slices[-1]) if slices else None
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream
 from holdfast.wire.answers import Wire
 
 READING_TOOLS = ("Read", "read_file", "read", "view", "ReadFile", "exec_command", "shell_command", "shell", "bash")
-AGENT_TOOLS = ("Agent", "Task", "task", "agent")
+AGENT_TOOLS = ("Agent", "Task", "task", "agent", "spawn_agent", "invoke_agent")
 USE_A_TOOL, USE_AN_AGENT = "use-a-tool", "use-an-agent"
 SUMMARY_ORDER = re.compile(r"(?is)(summar|handoff|checkpoint).{0,2000}(conversation|context|history|work)")
 TITLE_ORDER = re.compile(r"(?i)\btitle\b")
@@ -66,7 +66,7 @@ class UpstreamDouble:
         reply = self._reply(received, value)
         reply.tokens = len(body) // 4
         received.answer = reply.text
-        wire = _wire(path)
+        wire = wire_of(path)
         if not (value.get("stream") or "streamGenerateContent" in path):
             return web.json_response(whole_answer(wire, reply, self._count))
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
@@ -135,7 +135,9 @@ class UpstreamDouble:
         return found
 
 
-def _wire(path: str) -> Wire:
+def wire_of(path: str) -> Wire:
+    """Return the API that a path belongs to."""
+    path = path.partition("?")[0]
     if path.endswith("/messages"):
         return "anthropic"
     if "enerateContent" in path:

@@ -145,6 +145,22 @@ async def test_it_is_a_session_of_the_sdk_and_nothing_that_is_taken_back_is_lost
     await kept.close()
 
 
+async def test_what_was_cleared_or_taken_back_does_not_come_back_with_the_next_items() -> None:
+    kept = HoldfastSession("s")
+    one: Any = {"role": "user", "content": "one"}
+    two: Any = {"role": "assistant", "content": "two"}
+    await kept.add_items([one, two])
+
+    await kept.pop_item()
+    await kept.add_items([two])
+    assert await kept.get_items() == [one, two]
+    await kept.clear_session()
+    await kept.add_items([two])
+
+    assert await kept.get_items() == [two]
+    await kept.close()
+
+
 @pytest.fixture
 def own_loop() -> Iterator[None]:
     """`run_sync` leaves the event loop of its thread open."""

@@ -1,7 +1,7 @@
 """However a run is started, stopped or nested, its session holds its messages, and the next run can begin."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from pydantic_ai import (
     RunContext,
     TextPart,
     ToolCallPart,
+    ToolReturn,
     UsageLimits,
 )
 from pydantic_ai.capabilities import Capability, Hooks, ProcessHistory
@@ -32,6 +33,7 @@ from pydantic_ai.tools import Tool
 
 from holdfast import Session, validate
 from holdfast.adapters.pydantic_ai import Holdfast, model_messages, native_messages
+from holdfast.adapters.pydantic_ai.messages import session_elements, validate_messages
 from holdfast.core.history import events as log
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores.memory import MemoryStore
@@ -478,6 +480,70 @@ async def test_an_answer_that_another_capability_changes_is_recorded_as_it_was_l
 
 
 # Text that changes from run to run.
+
+
+async def test_every_message_of_a_long_run_is_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    to_json: list[int] = []
+    from_json: list[int] = []
+
+    def elements(messages: Sequence[ModelMessage]) -> Any:
+        to_json.append(len(messages))
+        return session_elements(messages)
+
+    def validated(natives: Sequence[Any]) -> Any:
+        from_json.append(len(natives))
+        return validate_messages(natives)
+
+    monkeypatch.setattr("holdfast.adapters.pydantic_ai.conversation.session_elements", elements)
+    monkeypatch.setattr("holdfast.adapters.pydantic_ai.conversation.validate_messages", validated)
+    calls = iter([tool_call_response("twice", f"c{number}", number=number) for number in range(20)])
+    model = ScriptedAgentModel(lambda _: next(calls, "done"))
+    agent = Agent(model, capabilities=[Holdfast(session="c1", budget=100_000)], tools=[twice])
+
+    result = await agent.run("go")
+
+    assert len(result.all_messages()) == 42
+    assert (to_json, sum(from_json)) == ([1] * 42, 0)
+    for request in model.requests:
+        assert all(one.parts == other.parts for one, other in zip(request, result.all_messages(), strict=False))
+
+
+async def test_a_message_that_was_edited_in_place_is_recorded_and_sent_as_it_is_now() -> None:
+    governed, model = Holdfast(session="c1"), ScriptedAgentModel(fine)
+    agent = Agent(model, capabilities=[governed])
+    for text in ("one", "two", "three"):
+        history = (await agent.run(text)).all_messages()
+
+    part = history[2].parts[0]
+    assert isinstance(part, UserPromptPart)
+    part.content = "two, corrected"
+    await agent.run("four", message_history=history)
+
+    said = ["one", "two, corrected", "three", "four"]
+    assert model.prompts == said
+    recorded = [part.content for one in await kept(governed) for part in one.parts if isinstance(part, UserPromptPart)]
+    assert recorded == said
+
+
+async def test_an_object_of_a_tool_that_cannot_be_compared_does_no_harm() -> None:
+    class Opaque:
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("no truth value")
+
+        __hash__ = object.__hash__
+
+    def look() -> ToolReturn[str]:
+        """Look."""
+        return ToolReturn("nothing", metadata=Opaque())
+
+    governed, calls = Holdfast(session="c1"), iter([tool_call_response("look", "c1")])
+    agent = Agent(ScriptedAgentModel(lambda _: next(calls, "done")), capabilities=[governed], tools=[look])
+    history = (await agent.run("one")).all_messages()
+    result = history[2].parts[0]
+    assert isinstance(result, ToolReturnPart)
+    result.metadata = Opaque()
+
+    assert (await agent.run("two", message_history=history)).output == "done"
 
 
 async def test_system_text_that_is_made_anew_goes_out_as_it_is_now_and_costs_no_history() -> None:

@@ -1,8 +1,9 @@
 """A conversation to look at: a coding agent that finds out why invoices are billed twice."""
 
+import json
 from collections.abc import Iterator
 
-from holdfast import Session
+from holdfast import Request, Session
 from holdfast.stores.base import Store
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 
@@ -71,12 +72,19 @@ async def tell_story(store: Store, session_id: str, *, turns: int, budget: int, 
         read_file = {"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}
         for prompt, call, result, answer in story(turns):
             await session.record([prompt])
-            first = await session.prepare(budget, system=SYSTEM, tools=[read_file])
+            first = await session.prepare(budget, system=SYSTEM, tools=[read_file], encode_body=_body)
             await session.record([call, result], usage=_usage(first.tokens.total, 40))
-            second = await session.prepare(budget, system=SYSTEM, tools=[read_file])
+            second = await session.prepare(budget, system=SYSTEM, tools=[read_file], encode_body=_body)
             await session.record([answer], usage=_usage(second.tokens.total, 120))
     if name:
         await store.rename(session_id, name)
+
+
+def _body(request: Request) -> bytes:
+    """Return the bytes that a client sends for a request."""
+    system = {"role": "system", "content": request.system}
+    body = {"model": "gpt-5", "messages": [system, *request.messages], "tools": request.tools, "stream": True}
+    return json.dumps(body).encode()
 
 
 def _usage(tokens: int, output: int) -> dict[str, object]:

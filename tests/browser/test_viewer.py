@@ -162,6 +162,15 @@ def test_requests_are_stepped_through_with_keys_and_with_links(site: Site) -> No
         expect(page.get_by_text("The cache holds.")).to_be_visible()
 
 
+def test_a_request_shows_the_bytes_that_were_sent(site: Site) -> None:
+    with site.opened("/s/billing/requests/3") as page:
+        expect(page.get_by_text(re.compile(r"Its [\d,]+ bytes are on record"))).to_be_visible()
+        page.get_by_text(re.compile(r"^Its bytes, [\d,]+$")).click()
+        expect(page.get_by_label("the bytes that were sent")).to_contain_text('{"model": "gpt-5", "messages": [')
+        page.get_by_role("link", name="all of them, unchanged").click()
+        expect(page).to_have_url(f"{site.address}/s/billing/requests/3/body")
+
+
 def test_a_request_after_a_compaction_shows_the_byte_that_broke_the_cache(site: Site) -> None:
     with site.opened("/s/billing/changes/1") as page:
         page.get_by_role("link", name=re.compile(r"request \d+")).last.click()
@@ -256,7 +265,7 @@ def test_an_export_opens_from_disk_without_a_network(browser: Browser, store_pat
 @pytest.mark.parametrize(
     "path",
     ["/", "/?q=charge", "/s/billing", "/s/billing?from=60&request=20", "/s/billing/requests/40", "/s/billing/changes/2",
-     "/s/billing/messages/2", "/s/billing/compact"],
+     "/s/billing/messages/2", "/s/billing/compact", "/s/refunds/compare"],
 )  # fmt: skip
 def test_nobody_is_kept_from_using_a_page(path: str, options: dict[str, Any], site: Site) -> None:
     with site.opened(path, **options) as page:
@@ -268,6 +277,7 @@ def test_nobody_is_kept_from_using_a_page(path: str, options: dict[str, Any], si
 def test_every_page_works_without_scripts_and_the_plot_is_a_picture(site: Site) -> None:
     with site.opened("/s/billing", java_script_enabled=False) as page:
         expect(page.get_by_role("img", name=re.compile(r"Tokens of \d+ requests"))).to_be_visible()
+        assert page.locator(".plot-frame").inner_text().split() == ["tokens", "6k", "3k", "0", "1", "request", "72"]
         page.get_by_role("link", name="Next").first.click()
         expect(page).to_have_url(f"{site.address}/s/billing?from=60")
         page.get_by_role("link", name="Sessions").click()

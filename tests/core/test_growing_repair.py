@@ -60,7 +60,8 @@ def test_a_view_that_grew_is_repaired_like_the_whole(
 
     for length, is_interrupted in zip(range(1, len(view) + 1), interruptions, strict=False):
         part = view[:length]
-        done = growing.extend(part, is_interrupted=is_interrupted)
+        tokens = sum(sum(message_tokens(entry.message, COUNTER)) for entry in part)
+        done = growing.extend(part, tokens, is_interrupted=is_interrupted)
 
         numbered = [Entry(entry.message, index) for index, entry in enumerate(part)]
         whole = repair_entries(numbered, is_interrupted=is_interrupted, batching=batching)

@@ -445,3 +445,32 @@ async def test_a_very_long_answer_is_recorded_whole(recorder: Recorder) -> None:
     session_id = await answered(recorder, chat("hi", name="s"), text)
 
     assert await messages(recorder, session_id) == ["hi", text]
+
+
+def gemini(*contents: Json) -> ClientRequest:
+    declared = [{"functionDeclarations": [{"name": "read_file"}]}]
+    body = json.dumps({"contents": contents, "tools": declared}).encode()
+    path = "/v1beta/models/gemini-2.5-pro:generateContent"
+    return ClientRequest("gemini", path, None, {"x-session-id": "s"}, body, "", "gemini")
+
+
+async def test_results_of_calls_that_gemini_sent_without_ids_are_governed_whatever_the_client_calls_them(
+    recorder: Recorder,
+) -> None:
+    def call(**names: str) -> Json:
+        return {"role": "model", "parts": [{"functionCall": {"name": "read_file", "args": {"path": "a"}} | names}]}
+
+    prompt = {"role": "user", "parts": [{"text": "read it"}]}
+    response = {"name": "read_file", "response": {"output": "hello"}}
+    results = {"role": "user", "parts": [{"functionResponse": response | {"id": "given_1"}}]}
+    first = await recorder.receive(gemini(prompt))
+    first.feed(json.dumps({"candidates": [{"content": call(), "finishReason": "STOP", "index": 0}]}).encode())
+    await first.finish("complete", 200)
+
+    request = gemini(prompt, call(id="given_1"), results)
+    second = await recorder.receive(request)
+
+    assert (second.headers.get("x-holdfast-error"), second.body) == (None, request.body)
+    async with recorder.session("s") as opened:
+        natives = await opened.session.messages()
+    assert natives == [prompt, call(), {"role": "user", "parts": [{"functionResponse": response}]}]

@@ -1,5 +1,6 @@
 """What an import wrote, as lines that a test can state in full."""
 
+import json
 import shutil
 import sqlite3
 from pathlib import Path
@@ -90,3 +91,31 @@ def _message_line(event: log.MessageAppended) -> str:
     billed = f" [{usage.input_tokens}+{usage.cache_read_tokens}→{usage.output_tokens}]" if usage else ""
     speaker = event.trust or message.role
     return f"{event.scope}: {speaker}: {' '.join(said)}{billed}".replace("\n", "⏎")
+
+
+def write_as_files(database: Path, storage: Path, *, is_first_layout: bool = False) -> None:
+    """Write what a database of opencode holds as the files of an earlier version, and delete the database."""
+    root = storage / "session" if is_first_layout else storage
+    connection = sqlite3.connect(database)
+    for session, project, parent, folder, title, version, revert, created, updated in connection.execute(
+        "SELECT id, project_id, parent_id, directory, title, version, revert, time_created, time_updated FROM session"
+    ):
+        value = {"id": session, "version": version, "projectID": project, "directory": folder, "title": title}
+        value |= {"parentID": parent} if parent else {}
+        value |= {"revert": json.loads(revert)} if revert else {}
+        place = "session/info" if is_first_layout else f"session/{project}"
+        _write_json(storage / place / f"{session}.json", {**value, "time": {"created": created, "updated": updated}})
+    for message, session, data in connection.execute("SELECT id, session_id, data FROM message"):
+        value = {"id": message, "sessionID": session, **json.loads(data)}
+        _write_json(root / f"message/{session}/{message}.json", value)
+    for part, message, session, data in connection.execute("SELECT id, message_id, session_id, data FROM part"):
+        value = {"id": part, "messageID": message, "sessionID": session, **json.loads(data)}
+        folder = f"part/{session}/{message}" if is_first_layout else f"part/{message}"
+        _write_json(root / folder / f"{part}.json", value)
+    connection.close()
+    database.unlink()
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=2))

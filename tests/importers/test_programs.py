@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.importers.source import ReadReport
 from holdfast.stores.memory import MemoryStore
-from tests.importers.reading import copy_of, found_in, import_all, lines_of
+from tests.importers.reading import copy_of, found_in, import_all, lines_of, write_as_files
 
 CLAUDE_CODE = [
     "main: user: Count the tulips",
@@ -290,3 +290,54 @@ async def test_bare_lines_of_the_first_versions_of_codex_are_read(tmp_path: Path
         "main: tool: ← c1 ok",
         "main: assistant: Good day.",
     ]
+
+
+LAYOUTS = {"of version 1.1": ("storage", False), "of the first versions": ("project/home-ada-lake/storage", True)}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_files_of_an_older_opencode_are_read_like_its_database(layout: str, tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of("opencode", tmp_path)
+    folder, is_first_layout = LAYOUTS[layout]
+    write_as_files(root / "opencode.db", root / folder, is_first_layout=is_first_layout)
+
+    (done,) = await import_all(store, root, "opencode")
+
+    assert (done.found.title, done.found.folder, done.found.model) == LISTED["opencode"][0]
+    assert await lines_of(store, done.session) == OPENCODE
+    assert (done.report.versions, dict(done.report.damaged), dict(done.report.unknown)) == ({"1.18.18"}, {}, {})
+
+
+async def test_a_session_that_opencode_moved_into_its_database_is_not_imported_twice(tmp_path: Path) -> None:
+    store, before, after = MemoryStore(), copy_of("opencode", tmp_path / "before"), copy_of("opencode", tmp_path)
+    write_as_files(before / "opencode.db", before / "storage")
+    await import_all(store, before, "opencode")
+    (before / "storage").rename(after / "storage")
+
+    (done,) = await import_all(store, after, "opencode")
+
+    assert (done.found.path.name, done.new_messages, done.rewound_to) == ("opencode.db", 0, None)
+    assert await lines_of(store, done.session) == OPENCODE
+
+
+async def test_a_compaction_of_an_older_opencode_is_an_answer_with_the_summary_only(tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of("opencode", tmp_path)
+    write_as_files(root / "opencode.db", root / "storage")
+    (root / "storage/message/ses_1/msg_07.json").unlink()
+    (root / "storage/part/msg_02/prt_004.json").write_text("{damaged")
+
+    (done,) = await import_all(store, root / "storage", "opencode")
+
+    assert [line for line in await lines_of(store, done.session) if "compaction" in line] == [
+        "main: client compaction of 0–10, kept []: Nine fish; the depth is unknown."
+    ]
+    assert dict(done.report.damaged) == {"not JSON": 1}
+
+
+async def test_one_file_of_an_older_opencode_is_imported_with_its_sub_agents(tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of("opencode", tmp_path)
+    write_as_files(root / "opencode.db", root / "storage")
+
+    (done,) = await import_all(store, root / "storage/session/global/ses_1.json", "opencode")
+
+    assert (done.messages, done.agents, done.compactions) == (12, 1, 1)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.torture import usage as reports
 from holdfast import Session
-from holdfast.core.history.events import Usage
+from holdfast.core.history.events import MessageAppended, Usage
 from holdfast.core.history.visibility import Visibility
 from holdfast.core.planning.policy import PRESETS
 from holdfast.errors import SettingsError
@@ -17,7 +17,7 @@ from holdfast.session.calibration import ServedModel, UsageCalibrator
 from holdfast.session.inputs import check_endpoint
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import assistant_message, user_message
+from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.wire.request import Request
 
 BUDGET = 4_000
@@ -224,3 +224,14 @@ def test_whatever_is_reported_the_room_for_a_request_stays_within_its_bounds(
 @settings(max_examples=6, deadline=None)
 def test_no_report_has_an_effect_on_the_budget_or_on_another_endpoint(case: dict[str, Any]) -> None:
     reports.check(case)
+
+
+async def test_a_bill_belongs_to_the_answer_that_was_billed_and_not_to_the_result_of_its_call() -> None:
+    billed = {"prompt_tokens": 90, "completion_tokens": 10, "total_tokens": 100}
+    async with Session.open("s") as session:
+        await session.record([user_message("what is there?")])
+        await session.record([tool_call_message("c1"), tool_result_message("c1", "nothing")], usage=billed)
+        events = await session.events()
+
+    said = [(event.native["role"], event.usage) for event in events if isinstance(event, MessageAppended)]
+    assert said == [("user", None), ("assistant", Usage(input_tokens=90, output_tokens=10)), ("tool", None)]

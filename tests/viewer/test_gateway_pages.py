@@ -8,6 +8,7 @@ import httpx
 from holdfast.apps.gateway.access import Access, KeyEntry, Keys, key_hash
 from holdfast.apps.gateway.app import close_gateway, gateway_app
 from holdfast.stores.memory import MemoryStore
+from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
 from tests.viewer.visiting import record_conversation
 
 TOKEN, ADDRESS = "t0ken", "http://127.0.0.1:8787"
@@ -72,3 +73,22 @@ async def test_a_key_sees_the_sessions_of_its_own_namespace_only(store: MemorySt
     assert re.findall(r'href="(/ui/s/[^"]*)"', listed.text) == ["/ui/s/own"]
     assert {link.partition("?")[0] for link in re.findall(r'href="(/ui/s/[^"]*)"', searched.text)} == {"/ui/s/own"}
     assert "question 3" not in searched.text
+
+
+async def test_a_request_through_the_gateway_is_shown_with_the_bytes_that_were_sent() -> None:
+    reply = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Noted."}, "finish_reason": "stop"}]}
+    body = b'{ "model": "gpt-5",\n  "messages": [ {"role": "user", "content": "f\xc3\xbcr J\xc3\xbcrgen"} ] }'
+    async with FaultyUpstream(FaultyAnswer(pieces=[json.dumps(reply).encode()])) as upstream:
+        app = gateway_app(access=Access(control_token=TOKEN), upstreams={"openai": upstream.url})
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url=ADDRESS, follow_redirects=True) as client:
+            headers = {"content-type": "application/json", "x-holdfast-session": "s"}
+            answered = await client.post("/v1/chat/completions", content=body, headers=headers)
+            await sign_in(client, TOKEN)
+            page, raw = await client.get("/ui/s/s/requests/1"), await client.get("/ui/s/s/requests/1/body")
+        await close_gateway(app)
+
+    assert answered.status_code == 200
+    assert [one.body for one in upstream.requests] == [raw.content] == [body]
+    assert f"Its {len(body)} bytes are on record" in page.text
+    assert "f\u00fcr J\u00fcrgen" in page.text

@@ -1,6 +1,10 @@
 """The pages show what was said, what the model was sent, and why."""
 
+import asyncio
 import json
+import re
+from collections.abc import MutableMapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +13,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from holdfast import Session
+from holdfast.apps.viewer.access import ViewerAccess
+from holdfast.apps.viewer.app import viewer_app
 from holdfast.apps.viewer.pages import context_plot
-from holdfast.apps.viewer.rendering import session_of_slug, session_slug
+from holdfast.apps.viewer.rendering import plot_picture, round_up, rounded_dollars, session_of_slug, session_slug
 from holdfast.apps.viewer.session_index import SessionIndex
 from holdfast.core.conversation.json_values import dump_json, is_utf8
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import to_record
-from holdfast.session.maintenance.scrub import scrub
+from holdfast.session.maintenance.scrub import TOMBSTONE, scrub
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import tool_result_message, user_message
@@ -98,6 +104,105 @@ async def test_a_request_whose_log_was_changed_has_no_tick(browser: Browser, sto
     assert "is not what was sent" in await browser.page("/s/report/requests/1")
 
 
+async def record_bodies(store: MemoryStore, count: int) -> list[bytes]:
+    """Record requests with the bytes that a client sent, which has its own way of writing JSON."""
+    messages: list[dict[str, object]] = []
+    bodies: list[bytes] = []
+    async with Session.open("sent", store=store, model="gpt-5") as session:
+        for number in range(count):
+            messages.append(user_message(f"question {number}: where is sk-hidden-key-1 used, für Jürgen?"))
+            await session.sync(list(messages))
+            bodies.append(json.dumps({"stream": True, "messages": messages, "model": "gpt-5"}, indent=1).encode())
+            await session.prepare(10**6, encode_body=lambda _, body=bodies[-1]: body)
+    return bodies
+
+
+async def test_the_bytes_of_a_request_are_shown_as_they_were_sent() -> None:
+    store = MemoryStore()
+    bodies = await record_bodies(store, 70)
+    async with visiting(store) as browser:
+        raw = [await browser.get(f"/s/sent/requests/{number}/body") for number in (1, 2, 64, 65, 66, 70)]
+        page = await browser.json("/s/sent/requests/70")
+        shown = await browser.page("/s/sent/requests/70")
+
+    sent = [bodies[number - 1] for number in (1, 2, 64, 65, 66, 70)]
+    assert [one.content for one in raw] == sent
+    assert [one.headers["x-holdfast-sha256"] for one in raw] == [sha256(one).hexdigest() for one in sent]
+    assert page["body"] == {
+        "size": len(bodies[-1]),
+        "sha256": sha256(bodies[-1]).hexdigest(),
+        "is_same": True,
+        "is_scrubbed": False,
+        "text": bodies[-1].decode(),
+        "hidden_bytes": 0,
+    }
+    assert f"Its {len(bodies[-1]):,} bytes are on record" in shown
+
+
+async def test_bytes_that_were_scrubbed_have_no_tick() -> None:
+    store = MemoryStore()
+    [body] = await record_bodies(store, 1)
+    await scrub(store, "sent", "sk-hidden-key-1", time_ms=1)
+    async with visiting(store) as browser:
+        raw, shown = await browser.get("/s/sent/requests/1/body"), await browser.page("/s/sent/requests/1")
+
+    assert raw.content == body.replace(b"sk-hidden-key-1", TOMBSTONE.encode())
+    assert raw.headers["x-holdfast-scrubbed"] == "1"
+    assert "A secret was scrubbed from the log" in shown
+
+
+async def test_bytes_that_were_changed_have_no_tick_and_are_not_passed_off_as_sent() -> None:
+    store = MemoryStore()
+    await record_bodies(store, 1)
+    records = await store.read("sent", start=0, limit=100)
+    [sent] = [one for one in records if one.record["type"] == log.RequestPrepared.KIND]
+    forged = json.loads(json.dumps(sent.record).replace("question 0", "answer 0"))
+    tombstone = to_record(log.TurnInterrupted())
+    await store.rewrite("sent", {sent.position: forged}, tombstone=tombstone, after=len(records), time_ms=1)
+    async with visiting(store) as browser:
+        raw, shown = await browser.get("/s/sent/requests/1/body"), await browser.page("/s/sent/requests/1")
+
+    assert raw.status_code == 400
+    assert "do not have the hash that was recorded" in raw.text
+    assert "do not have the SHA-256 that was recorded" in shown
+
+
+async def test_a_request_whose_bytes_nobody_handed_over_says_so(browser: Browser) -> None:
+    page, raw = await browser.json("/s/report/requests/2"), await browser.get("/s/report/requests/2/body")
+
+    assert (page["body"], page["body_problem"], raw.status_code) == (None, "", 404)
+    assert "did not hand over its bytes" in await browser.page("/s/report/requests/2")
+
+
+async def test_a_change_says_what_it_saved_and_what_it_cost(store: MemoryStore) -> None:
+    async with visiting(store, unnamed_model="gpt-5") as browser:
+        before = await browser.json("/s/report")
+        async with Session.open("report", store=store, model="gpt-5") as session:
+            await session.undo()
+            await session.record([user_message("one more")])
+            await session.prepare(900, system="You are careful.")
+        after = await browser.json("/s/report")
+
+    changes = before["changes"]
+    for change in changes:
+        requests = 24 - change["request_before"]
+        tokens = (change["tokens_before"] - change["tokens_after"]) * requests
+        saved = change["savings"]
+        assert (saved["tokens"], saved["requests"]) == (tokens, requests)
+        assert saved["dollars"] == pytest.approx(tokens * 0.125 / 1e6)
+        assert 0 < saved["cost"] < 0.01
+    assert before["savings"] == {
+        "tokens": sum(change["savings"]["tokens"] for change in changes),
+        "requests": changes[0]["savings"]["requests"],
+        "dollars": pytest.approx(sum(change["savings"]["dollars"] for change in changes)),
+        "cost": pytest.approx(sum(change["savings"]["cost"] for change in changes)),
+    }
+    first, last = after["changes"][0], after["changes"][len(changes) - 1]
+    assert first["savings"]["requests"] == changes[0]["savings"]["requests"] + 1
+    assert last["is_undone"] is True
+    assert last["savings"]["requests"] == changes[-1]["savings"]["requests"], "it is not in force any more"
+
+
 async def test_a_request_that_extends_the_one_before_keeps_the_cache(browser: Browser) -> None:
     page = await browser.json("/s/report/requests/2")
 
@@ -164,6 +269,36 @@ async def test_the_plot_has_a_point_for_each_request_and_its_drops(browser: Brow
         assert totals[request - 1] < totals[request - 2]
 
 
+async def test_the_picture_of_the_plot_has_steps_and_named_axes(store: MemoryStore) -> None:
+    index = SessionIndex(store, "report")
+    await index.refresh()
+    plot = context_plot(index)
+
+    picture = str(plot_picture(plot))
+
+    user = re.search(r'class="part-user" points="([^"]*)"', picture)
+    assert user
+    corners = [tuple(map(float, point.split(","))) for point in user[1].split(" ")][: 2 * len(plot.requests)]
+    assert all(one[1] == other[1] for one, other in zip(corners[::2], corners[1::2], strict=True)), "each step is level"
+    assert all(one[0] == other[0] for one, other in zip(corners[1:-1:2], corners[2::2], strict=True)), (
+        "and drops are not"
+    )
+    assert re.findall(r"<span[^>]*>([^<]*)</span>", picture) == ["tokens", "1k", "500", "0", "1", "request", "24"]
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [(None, "–"), (0, "$0.00"), (1.5, "$1.50"), (0.0123, "$0.01"), (0.001283, "$0.0013")],
+)
+def test_an_amount_below_a_cent_has_two_digits_that_say_something(amount: float | None, shown: str) -> None:
+    assert rounded_dollars(amount) == shown
+
+
+@pytest.mark.parametrize(("value", "end"), [(1, 1), (7, 8), (900, 1_000), (5_371, 6_000), (128_000, 160_000)])
+def test_an_axis_ends_at_a_number_that_reads_well(value: int, end: int) -> None:
+    assert round_up(value) == end
+
+
 async def test_a_long_plot_keeps_its_highest_and_its_lowest_points(store: MemoryStore) -> None:
     index = SessionIndex(store, "report")
     await index.refresh()
@@ -195,6 +330,40 @@ async def test_a_page_of_a_live_session_is_sent_again_only_when_something_was_sa
 
     assert (same.status_code, same.text) == (204, "")
     assert "one more thing" in changed.text
+
+
+async def test_an_open_page_is_told_when_something_has_changed(store: MemoryStore) -> None:
+    access, news = ViewerAccess(), asyncio.Queue[bytes]()
+    app = viewer_app(store, access=access)
+    cookie = f"{access.cookie}={access.sign_in(access.new_token())}"
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message.get("body"):
+            news.put_nowait(message["body"])
+
+    async def follow(path: str, state: str) -> None:
+        headers = [(b"host", b"127.0.0.1"), (b"cookie", cookie.encode())]
+        scope = {"type": "http", "method": "GET", "path": path, "headers": headers, "query_string": state.encode()}
+        await app(scope, asyncio.Event().wait, send)  # pyright: ignore[reportArgumentType]
+
+    length = await store.length("report")
+    streams = [
+        asyncio.create_task(follow("/s/report/live", f"state={length}-{length}")),
+        asyncio.create_task(follow("/live", "state=0-0")),
+    ]
+    listed = await news.get()
+    async with Session.open("report", store=store) as session:
+        await session.record([user_message("one more thing")])
+    told = {await news.get(), await news.get()}
+    app.state.stop_streams()
+    async with asyncio.timeout(20):
+        await asyncio.gather(*streams)
+    await app.state.close()
+
+    newest = (await store.sessions(limit=1))[0].updated_ms
+    assert listed.startswith(b"data: ")
+    assert f"data: {await store.length('report')}-{length}\n\n".encode() in told
+    assert any(one.startswith(f"data: {newest}-".encode()) for one in told)
 
 
 async def test_an_undone_compaction_is_told_as_undone(browser: Browser, store: MemoryStore) -> None:

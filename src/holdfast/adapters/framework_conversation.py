@@ -1,25 +1,27 @@
 """A framework's conversation in a session: record its list of messages, and return the request to send instead.
 
 Frameworks keep the conversation themselves and pass the whole list before every model call. Nearly always that is the
-previous list with new messages at the end, and only the new ones are recorded. Otherwise the session compares the lists
-by content. A message that the request leaves unchanged is sent as the framework's own object, so nothing is lost that
-the log's format does not know.
+previous list with new messages at the end: then only the new ones are converted and recorded. The list is recognized by
+what its messages say, because frameworks copy messages and edit them in place. If it differs, the session compares the
+lists by content. A message that the request leaves unchanged is sent as the framework's own object, so nothing is lost
+that the log's format does not know.
 
 An agent that another agent calls as a tool works in a delegation of the same session: `SubAgentCall` is such a call.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from holdfast.core.conversation.shorten import RECALL_TOOL
-from holdfast.core.history.events import Usage
+from holdfast.core.history.events import MAIN, Usage
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.situation import Budget
-from holdfast.errors import PendingToolCallsError
+from holdfast.errors import ConcurrentWriteError, PendingToolCallsError
 from holdfast.session.delegation import Delegate, DelegateContext
+from holdfast.session.request import common_length
 from holdfast.session.session import Session
 from holdfast.wire.request import Request
 
@@ -33,8 +35,16 @@ class MessageCodec(Protocol[MessageT]):
 
     format: str
 
+    def contents(self, messages: Sequence[MessageT]) -> list[Any]:
+        """Return what `encode` reads of the messages, one after the other: plain values, lists and dicts.
+
+        Two lists of messages say the same if their contents are equal. This runs over the whole list before every
+        model call: it converts nothing and makes no object for a message, which the garbage collector would visit.
+        """
+        ...
+
     def encode(self, message: MessageT) -> Mapping[str, Any]:
-        """Return a message as JSON."""
+        """Return a message as JSON, which changes no more when the framework edits the message."""
         ...
 
     def decode(self, native: Mapping[str, Any]) -> MessageT:
@@ -67,8 +77,9 @@ class FrameworkRequest:
 
 def has_omissions(session: Session, scope: str, request: Request) -> bool:
     """Return whether a request omits or shortens messages: only then is recall of use to a model."""
-    if request.receipt.compacted or request.receipt.clipped or request.receipt.elided:
-        return True
+    receipt = request.receipt
+    if receipt.is_unchanged or receipt.compacted or receipt.clipped or receipt.elided:
+        return not receipt.is_unchanged
     sent = set(request.positions)
     entries = session.history.context(scope).visible_entries()
     return any(entry.position not in sent for entry in entries)
@@ -86,6 +97,26 @@ def recorded_positions(session: Session, scope: str) -> list[int]:
     ]
 
 
+async def in_one_write(
+    agent: Session | Delegate, record_and_prepare: Callable[[], Awaitable[Request]], forget: Callable[[], None]
+) -> Request:
+    """Return a request that is written together with the messages that are recorded before it.
+
+    If another writer was faster, all of it is done again. `forget` is called whenever the messages may be lost.
+    """
+    if agent.scope != MAIN:
+        # The list of a delegate is not compared with the session, so what is known of it must be written at once.
+        return await record_and_prepare()
+    while True:
+        try:
+            async with agent.one_write():
+                return await record_and_prepare()
+        except BaseException as error:
+            forget()
+            if not isinstance(error, ConcurrentWriteError):
+                raise
+
+
 class FrameworkConversation(Generic[MessageT]):
     """The conversation of one agent in a session, and the messages that are already recorded."""
 
@@ -100,10 +131,22 @@ class FrameworkConversation(Generic[MessageT]):
         self._lock = asyncio.Lock()
         self.known: list[MessageT] = []
         """The framework's list as it was recorded, with the responses since."""
+        self._known_contents: list[Any] = []
+        """What these messages said then; nobody else can change it."""
         self._known_state: object = None
         """The state of the session at that time."""
-        self._recorded: dict[int, tuple[Mapping[str, Any], MessageT]] = {}
-        """The messages by position, as JSON and as the framework's object."""
+        self._natives: list[Mapping[str, Any] | None] = []
+        """For each of these messages, its JSON as the session has it; None if the session has another in its place."""
+        self._positions: list[int | None] = []
+        """For each of these messages, where it was recorded."""
+        self._indices: dict[int, int] = {}
+        """By position, the index of a message in these lists."""
+        self._sent: list[Mapping[str, Any]] = []
+        """The messages of the last request, as JSON."""
+        self._sent_indices: list[int | None] = []
+        """For each of them, the index of the known message that it is; None if Holdfast has made or shortened it."""
+        self._made: dict[int, MessageT] = {}
+        """The messages of the last request that Holdfast has made or shortened, by their places in it."""
 
     @property
     def has_recall(self) -> bool:
@@ -113,15 +156,12 @@ class FrameworkConversation(Generic[MessageT]):
     async def prepare(self, messages: Sequence[MessageT], options: FrameworkRequest) -> list[MessageT]:
         """Record the new messages of a list, and return the messages to send instead of it."""
         async with self._lock:
-            await self._sync(messages)
-            has_recall = options.recall_tool is not None and (options.always_has_recall or self.has_recall)
-            request = await self._prepare(options, has_recall=has_recall)
-            needs_recall = request.receipt.budget.tokens >= MIN_RECALL_BUDGET and (
-                has_recall or has_omissions(self.session, self.agent.scope, request)
-            )
-            if options.recall_tool is not None and needs_recall != has_recall and not options.always_has_recall:
-                request = await self._prepare(options, has_recall=needs_recall)
-            return self._outgoing(request)
+
+            async def record_and_prepare() -> Request:
+                await self._sync(messages)
+                return await self._prepare_with_recall(options)
+
+            return self._outgoing(await in_one_write(self.agent, record_and_prepare, self._compare_next_time))
 
     async def load(self) -> list[MessageT]:
         """Return the messages of the session, compacted ones included, as the framework's list of them."""
@@ -129,10 +169,9 @@ class FrameworkConversation(Generic[MessageT]):
             await self.session.refresh()
             if not self.known or self._known_state != self._session_state():
                 natives = await self.agent.messages()
-                self.known = [self._codec.decode(native) for native in natives]
                 positions = recorded_positions(self.session, self.agent.scope)
-                self._recorded = dict(zip(positions, zip(natives, self.known, strict=True), strict=True))
-                self._known_state = self._session_state()
+                self._forget()
+                self._remember([self._codec.decode(native) for native in natives], natives, positions)
             return list(self.known)
 
     async def sync(self, messages: Sequence[MessageT]) -> None:
@@ -143,9 +182,7 @@ class FrameworkConversation(Generic[MessageT]):
     async def record_response(self, messages: Sequence[MessageT], usage: object) -> None:
         """Record the model's response to the last request."""
         async with self._lock:
-            await self._record(messages, usage)
-            self.known += messages
-            self._known_state = self._session_state()
+            await self._record(messages, usage=usage)
             self.last_text = "\n".join(text for message in messages if (text := self._codec.text(message)))
 
     async def answer(self, text: str) -> None:
@@ -157,16 +194,34 @@ class FrameworkConversation(Generic[MessageT]):
         """Take the newest message of the session back."""
         async with self._lock:
             await self.session.rewind(to=recorded_positions(self.session, self.agent.scope)[-1])
-            self.known.pop()
-            self._known_state = self._session_state()
+            self._forget()
+
+    async def clear(self) -> None:
+        """Start the conversation over."""
+        async with self._lock:
+            await self.session.clear()
+            self._forget()
 
     async def retry(self, error: object) -> list[MessageT]:
         """Return a smaller version of the last request; raises as `Session.retry` does."""
         async with self._lock:
             return self._outgoing(await self.agent.retry(error))
 
+    async def _prepare_with_recall(self, options: FrameworkRequest) -> Request:
+        """Return the next request. It offers the recall tool once a request has left something out."""
+        has_recall = options.recall_tool is not None and (options.always_has_recall or self.has_recall)
+        request = await self._prepare(options, has_recall=has_recall)
+        if options.recall_tool is None or options.always_has_recall:
+            return request
+        needs_recall = request.receipt.budget.tokens >= MIN_RECALL_BUDGET and (
+            has_recall or has_omissions(self.session, self.agent.scope, request)
+        )
+        return request if needs_recall == has_recall else await self._prepare(options, has_recall=needs_recall)
+
     async def _prepare(self, options: FrameworkRequest, *, has_recall: bool) -> Request:
         tools = [*options.tools, *([options.recall_tool] if options.recall_tool and has_recall else [])]
+        if self.agent is self.session:
+            self.session.model = options.model  # whose tokens are counted when messages are recorded
         for attempt in range(2):
             try:
                 return await self.agent.prepare(
@@ -185,47 +240,90 @@ class FrameworkConversation(Generic[MessageT]):
 
     async def _sync(self, messages: Sequence[MessageT]) -> None:
         known = len(self.known)
-        extends = known <= len(messages) and list(messages[:known]) == self.known
-        if self.agent is not self.session:
-            # The list of a sub-agent only grows, so every message that is not known yet is new.
-            await self._record([one for one in messages[known if extends else 0 :] if extends or one not in self.known])
-        elif extends and self._known_state == self._session_state():
+        extends = known <= len(messages) and self._codec.contents(messages[:known]) == self._known_contents
+        if extends and (self._known_state == self._session_state() or self.agent is not self.session):
+            self.known = list(messages[:known])
             await self._record(messages[known:])
-        else:
+        elif self.agent is self.session:
             await self._resync(messages)
-        self.known, self._known_state = list(messages), self._session_state()
+        else:
+            await self._record_unknown(messages)
 
     async def _record(self, messages: Sequence[MessageT], usage: object = None) -> None:
-        if not messages:
-            return
-        natives = [self._codec.encode(message) for message in messages]
-        positions = await self.agent.record(natives, format=self._codec.format, usage=usage)
-        self._recorded |= dict(zip(positions, zip(natives, messages, strict=True), strict=False))
+        """Record messages that follow the known ones."""
+        if messages:
+            natives = [self._codec.encode(message) for message in messages]
+            positions = await self.agent.record(natives, format=self._codec.format, usage=usage)
+            self._remember(messages, natives, positions)
+
+    async def _record_unknown(self, messages: Sequence[MessageT]) -> None:
+        """Record the messages of a sub-agent that are not known yet: its list only grows."""
+        places = list(zip(self._natives, self._positions, strict=True))
+        self._forget()
+        for message in messages:
+            native = self._codec.encode(message)
+            found = next((index for index, place in enumerate(places) if place[0] == native), None)
+            if found is None:
+                await self._record([message])
+            else:
+                _, position = places.pop(found)
+                self._remember([message], [native], [position])
 
     async def _resync(self, messages: Sequence[MessageT]) -> None:
         """Compare the list with the session by content, and match recorded messages with objects again."""
-        natives = [self._codec.encode(message) for message in messages]
+        natives: list[Mapping[str, Any] | None] = [self._codec.encode(message) for message in messages]
         summary = self._codec.own_summary(messages) if len(messages) <= len(self.session) else None
+        self._known_state = None
         await self.session.sync(natives, format=self._codec.format, compacted=summary)
-        recorded, positions = await self.session.messages(), recorded_positions(self.session, self.agent.scope)
-        self._recorded = {}
-        pairs = zip(reversed(positions), reversed(recorded), reversed(natives), reversed(messages), strict=False)
-        for position, native, own, message in pairs:
-            if len(positions) != len(natives) and native != own:
-                break
-            self._recorded[position] = native, message
+        numbered = await self.session.numbered_messages()
+        positions: list[int | None] = [None] * len(messages)
+        pairs = zip(range(len(messages) - 1, -1, -1), reversed(numbered), strict=False)
+        is_matched = True
+        for index, (position, native) in pairs:
+            is_matched = is_matched and (len(numbered) == len(messages) or native == natives[index])
+            natives[index], positions[index] = (native, position) if is_matched else (None, None)
+        self._forget()
+        self._remember(messages, natives, positions)
+
+    def _compare_next_time(self) -> None:
+        self._known_state = None
+
+    def _forget(self) -> None:
+        self.known, self._known_contents, self._natives, self._positions = [], [], [], []
+        self._indices, self._sent, self._sent_indices, self._made = {}, [], [], {}
+
+    def _remember(
+        self,
+        messages: Sequence[MessageT],
+        natives: Sequence[Mapping[str, Any] | None],
+        positions: Sequence[int | None],
+    ) -> None:
+        """Remember messages that follow the known ones, with their JSON and where they were recorded."""
+        start = len(self.known)
+        self.known += messages
+        self._known_contents += copied_json(self._codec.contents(messages))
+        self._natives += natives
+        self._positions += positions
+        self._indices |= {place: index for index, place in enumerate(positions, start) if place is not None}
+        self._known_state = self._session_state()
 
     def _outgoing(self, request: Request) -> list[MessageT]:
         """Return the messages of a request; unchanged ones are the objects that the framework passed in."""
         self.last_request = request
-        positions = request.positions or (None,) * len(request.messages)
-        return [self._object(native, at) for native, at in zip(request.messages, positions, strict=True)]
-
-    def _object(self, native: Mapping[str, Any], position: int | None) -> MessageT:
-        known = None if position is None else self._recorded.get(position)
-        if known is not None and (known[0] is native or known[0] == native):
-            return known[1]
-        return self._codec.decode(native)
+        same, made = common_length(request.messages, self._sent), self._made
+        del self._sent_indices[same:]
+        for at in [place for place in made if place >= same]:
+            del made[at]
+        for at in range(same, len(request.messages)):
+            native, position = request.messages[at], request.positions[at]
+            index = None if position is None else self._indices.get(position)
+            if index is not None and self._natives[index] is not native and self._natives[index] != native:
+                index = None
+            if index is None:
+                made[at] = self._codec.decode(native)
+            self._sent_indices.append(index)
+        self._sent = request.messages
+        return [made[at] if index is None else self.known[index] for at, index in enumerate(self._sent_indices)]
 
     def _session_state(self) -> object:
         """Return a value that changes whenever another writer changes the session."""
@@ -236,27 +334,36 @@ class FrameworkConversation(Generic[MessageT]):
 class SubAgentCall(Generic[MessageT]):
     """A tool call of an agent. An agent inside it works in a delegation, which starts with its first request."""
 
-    def __init__(self, conversation: FrameworkConversation[MessageT], codec: MessageCodec[MessageT], name: str) -> None:
-        """`name` is that of the agent that is called."""
-        self._parent = conversation
+    def __init__(
+        self,
+        find_parent: Callable[[], Awaitable[FrameworkConversation[MessageT]]],
+        codec: MessageCodec[MessageT],
+        name: str,
+    ) -> None:
+        """`find_parent` returns the conversation of the agent that calls; `name` is that of the agent it calls."""
+        self._find_parent = find_parent
         self._codec = codec
         self._name = name
         self._context: DelegateContext | None = None
         self._child: FrameworkConversation[MessageT] | None = None
 
+    @property
+    def is_delegated(self) -> bool:
+        """Whether an agent works inside the call, so that it has an end."""
+        return self._child is not None
+
     async def conversation(self, task: str) -> FrameworkConversation[MessageT]:
         """Return the conversation of the agent inside the call; the first request starts it with a task."""
         if self._child is None:
-            self._context = self._parent.agent.delegate(
-                self._name, task=task, sees=SEES_NOTHING, adds_task_message=False
-            )
+            parent = await self._find_parent()
+            self._context = parent.agent.delegate(self._name, task=task, sees=SEES_NOTHING, adds_task_message=False)
             delegate = await self._context.__aenter__()
-            self._child = FrameworkConversation(self._parent.session, self._codec, delegate)
+            self._child = FrameworkConversation(parent.session, self._codec, delegate)
         return self._child
 
     async def recall(self, arguments: Mapping[str, object]) -> str:
         """Answer the recall tool for the agent that makes this call."""
-        return await self._parent.agent.recall_tool().call(arguments)
+        return await (await self._find_parent()).agent.recall_tool().call(arguments)
 
     async def end(self, error: BaseException | None = None) -> None:
         """End the delegation, if there is one: with the last response as its answer, or with an error."""
@@ -270,6 +377,17 @@ class SubAgentCall(Generic[MessageT]):
 
 CURRENT_CALL: ContextVar[SubAgentCall[Any] | None] = ContextVar("holdfast_current_call", default=None)
 """The tool call inside which this code runs, if it is one of an agent with Holdfast."""
+
+
+def copied_json(value: Any) -> Any:
+    """Return a copy of lists and dicts; what is in them otherwise is never changed."""
+    if isinstance(value, dict):
+        return {name: copied_json(inner) for name, inner in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, list):
+        return [copied_json(inner) for inner in cast("list[Any]", value)]
+    if isinstance(value, tuple):
+        return tuple(copied_json(inner) for inner in cast("tuple[Any, ...]", value))
+    return value
 
 
 def recall_definition(description: str, parameters: Mapping[str, object]) -> Mapping[str, object]:

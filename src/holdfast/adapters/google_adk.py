@@ -7,6 +7,7 @@ background loop, so a runner may be used with and without async, from any thread
 
 from collections.abc import Mapping, Sequence
 from contextvars import Token
+from functools import partial
 from typing import Any, cast
 
 from holdfast.adapters.framework_conversation import (
@@ -38,12 +39,27 @@ with imports_of_extra("google-adk", "the adapter for Google ADK"):
     from google.adk.plugins import BasePlugin
     from google.adk.tools import BaseTool, ToolContext
     from google.genai import types
+    from pydantic import BaseModel
 
 
 class GeminiContents:
     """ADK's contents as Gemini's JSON."""
 
     format = "gemini"
+
+    def contents(self, messages: Sequence[types.Content]) -> list[Any]:
+        """Return what `encode` reads of the contents: the role and the size of each, and the fields of its parts."""
+        found: list[Any] = []
+        for message in messages:
+            parts = message.parts or ()
+            found += message.role, len(parts)
+            for part in parts:
+                fields = part.__dict__
+                if fields["text"] is None:
+                    found.append(_fields(fields))
+                else:
+                    found += fields["text"], fields["thought"], fields["thought_signature"]
+        return found
 
     def encode(self, message: types.Content) -> Mapping[str, Any]:
         """Return a content as JSON."""
@@ -60,6 +76,15 @@ class GeminiContents:
     def own_summary(self, messages: Sequence[types.Content]) -> str | None:
         """Return None: ADK does not mark the summaries of its own compaction."""
         del messages
+
+
+def _fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a part that are set, with those of the objects in it, such as a function call."""
+    return {
+        name: _fields(value.__dict__) if isinstance(value, BaseModel) else value
+        for name, value in fields.items()
+        if value is not None
+    }
 
 
 CONTENTS = GeminiContents()
@@ -162,9 +187,8 @@ class HoldfastPlugin(BasePlugin):
     ) -> None:
         """Let an agent that runs inside the tool work in a delegation of the same session."""
         del tool_args
-        call = await BACKGROUND_LOOP.await_result(
-            self._begin_call(tool_context.session.id, tool_context.agent_name, tool.name)
-        )
+        find_parent = partial(self._conversation, CURRENT_CALL.get(), tool_context.session.id, tool_context.agent_name)
+        call = SubAgentCall(find_parent, CONTENTS, tool.name)
         self._calls[tool_context.function_call_id or ""] = call, CURRENT_CALL.set(call)
 
     async def after_tool_callback(
@@ -185,20 +209,22 @@ class HoldfastPlugin(BasePlugin):
         call, token = self._calls.pop(tool_context.function_call_id or "", (None, None))
         if call is not None and token is not None:
             CURRENT_CALL.reset(token)
-            await BACKGROUND_LOOP.await_result(call.end(error))
+            if call.is_delegated:
+                await BACKGROUND_LOOP.await_result(call.end(error))
 
     # On the background loop.
 
     async def _session(self, session_id: str) -> Session:
         return (await self._pool.conversation(session_id)).session
 
-    async def _conversation(self, session_id: str, agent: str, task: str = "") -> FrameworkConversation[types.Content]:
-        """Return the conversation of an agent.
+    async def _conversation(
+        self, outer: SubAgentCall[Any] | None, session_id: str, agent: str, task: str = ""
+    ) -> FrameworkConversation[types.Content]:
+        """Return the conversation of an agent: inside a tool call, or of a session.
 
         Each agent of a session has its own list, in which ADK rewrites what other agents said: an agent to which the
         conversation was transferred has a session of its own, named after both.
         """
-        outer = CURRENT_CALL.get()
         if outer is not None:
             return await outer.conversation(task)
         root = self._root_agents.setdefault(session_id, agent)
@@ -207,8 +233,11 @@ class HoldfastPlugin(BasePlugin):
     async def _prepare(
         self, session_id: str, agent: str, request: LlmRequest, tools: list[Mapping[str, object]]
     ) -> tuple[list[types.Content], bool]:
-        prompts = [CONTENTS.text(content) for content in request.contents if content.role == "user"]
-        conversation = await self._conversation(session_id, agent, next((text for text in prompts if text), ""))
+        outer, task = CURRENT_CALL.get(), ""
+        if outer is not None and not outer.is_delegated:
+            prompts = (CONTENTS.text(content) for content in request.contents if content.role == "user")
+            task = next(filter(None, prompts), "")
+        conversation = await self._conversation(outer, session_id, agent, task)
         options = FrameworkRequest(
             budget=self._budget,
             model=self._model or request.model,
@@ -220,12 +249,12 @@ class HoldfastPlugin(BasePlugin):
         return fitted, conversation.has_recall
 
     async def _record(self, session_id: str, agent: str, said: types.Content, usage: object) -> None:
-        await (await self._conversation(session_id, agent)).record_response([said], usage)
+        await (await self._conversation(CURRENT_CALL.get(), session_id, agent)).record_response([said], usage)
 
     async def _shrink(self, session_id: str, agent: str, error: Exception) -> list[types.Content] | None:
         """Return a smaller version of the last request; None if the error is no overflow, or nothing helps."""
         try:
-            return await (await self._conversation(session_id, agent)).retry(error)
+            return await (await self._conversation(CURRENT_CALL.get(), session_id, agent)).retry(error)
         except (CannotFitError, ModelOverflowError) as problem:
             error.add_note(f"Holdfast could not make the request small enough: {problem}")
         except Exception as problem:
@@ -233,9 +262,6 @@ class HoldfastPlugin(BasePlugin):
             if problem is not error and not isinstance(problem, HoldfastError):
                 raise
         return None
-
-    async def _begin_call(self, session_id: str, agent: str, name: str) -> SubAgentCall[types.Content]:
-        return SubAgentCall(await self._conversation(session_id, agent), CONTENTS, name)
 
 
 class _RecallTool(BaseTool):

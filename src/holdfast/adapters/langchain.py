@@ -7,6 +7,7 @@ background loop, so an agent may be invoked with and without async, from any thr
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from holdfast.adapters.framework_conversation import (
@@ -14,6 +15,7 @@ from holdfast.adapters.framework_conversation import (
     FrameworkConversation,
     FrameworkRequest,
     SubAgentCall,
+    copied_json,
     recall_definition,
     without_cached,
 )
@@ -49,20 +51,43 @@ OWN_SUMMARY_SOURCE = "summarization"
 OVERFLOW_BODY = {"error": {"code": "context_length_exceeded", "message": "context length exceeded"}}
 
 
+class _Roles(dict[type[BaseMessage], str]):
+    """The role of each class of messages; a message and the chunk it was streamed as have the same."""
+
+    def __missing__(self, kind: type[BaseMessage]) -> str:
+        roles = {ToolMessage: "tool", SystemMessage: "system", AIMessage: "assistant"}
+        role = self[kind] = next((role for base, role in roles.items() if issubclass(kind, base)), "user")
+        return role
+
+
+_ROLES = _Roles()
+
+
 class LangChainMessages:
     """LangChain's messages as OpenAI chat messages."""
 
     format = "openai-chat"
 
+    def contents(self, messages: Sequence[BaseMessage]) -> list[Any]:
+        """Return what `encode` reads of the messages."""
+        found: list[Any] = []
+        for message in messages:
+            role, fields = _ROLES[type(message)], message.__dict__
+            if role == "assistant":
+                found += role, fields["content"], fields["tool_calls"], fields["invalid_tool_calls"]
+            elif role == "tool":
+                found += role, fields["content"], fields["tool_call_id"]
+            else:
+                found += role, fields["content"]
+        return found
+
     def encode(self, message: BaseMessage) -> Mapping[str, Any]:
         """Return a message as JSON."""
-        content = _content_json(message.content)
+        role, content = _ROLES[type(message)], _content_json(message.content)
         if isinstance(message, ToolMessage):
-            return {"role": "tool", "tool_call_id": message.tool_call_id, "content": content}
-        if isinstance(message, SystemMessage):
-            return {"role": "system", "content": content}
+            return {"role": role, "tool_call_id": message.tool_call_id, "content": content}
         if not isinstance(message, AIMessage):
-            return {"role": "user", "content": content}
+            return {"role": role, "content": content}
         calls = [
             {
                 "id": call["id"] or "",
@@ -71,7 +96,7 @@ class LangChainMessages:
             }
             for call in (*message.tool_calls, *message.invalid_tool_calls)
         ]
-        return {"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {})}
+        return {"role": role, "content": content, **({"tool_calls": calls} if calls else {})}
 
     def decode(self, native: Mapping[str, Any]) -> BaseMessage:
         """Return an OpenAI chat message as an object."""
@@ -190,13 +215,11 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
             return response
 
     async def _begin(self, request: ModelRequest[Any], thread_id: str | None) -> "_ModelCall":
-        outer = CURRENT_CALL.get()
-        if outer is None:
-            conversation = await self._pool.conversation(self._session(thread_id))
-        else:
-            prompts = [MESSAGES.text(message) for message in request.messages if isinstance(message, HumanMessage)]
-            conversation = await outer.conversation(prompts[-1] if prompts else "")
-        call = _ModelCall(conversation, request)
+        outer, task = CURRENT_CALL.get(), ""
+        if outer is not None and not outer.is_delegated:
+            prompts = (one for one in reversed(request.messages) if isinstance(one, HumanMessage))
+            task = next(map(MESSAGES.text, prompts), "")
+        call = _ModelCall(await self._conversation(outer, thread_id, task), request)
         await call.prepare(self._options(request, has_recall=bool(self.tools)))
         return call
 
@@ -228,43 +251,51 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
     ) -> ToolMessage | Command[Any]:
         """Run a tool; an agent that runs inside it works in a delegation of the same session."""
-        call = BACKGROUND_LOOP.run(self._begin_tool_call(request, self._thread_id()))
+        call = self._tool_call(request)
         token = CURRENT_CALL.set(call)
         try:
             result = handler(request)
         except BaseException as error:
-            BACKGROUND_LOOP.run(call.end(error))
+            if call.is_delegated:
+                BACKGROUND_LOOP.run(call.end(error))
             raise
         finally:
             CURRENT_CALL.reset(token)
-        BACKGROUND_LOOP.run(call.end())
+        if call.is_delegated:
+            BACKGROUND_LOOP.run(call.end())
         return result
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
     ) -> ToolMessage | Command[Any]:
         """Do as `wrap_tool_call`, in async code."""
-        call = await BACKGROUND_LOOP.await_result(self._begin_tool_call(request, self._thread_id()))
+        call = self._tool_call(request)
         token = CURRENT_CALL.set(call)
         try:
             result = await handler(request)
         except BaseException as error:
-            # Waits without an await, which a cancellation would end.
-            BACKGROUND_LOOP.run(call.end(error))
+            if call.is_delegated:
+                # Waits without an await, which a cancellation would end.
+                BACKGROUND_LOOP.run(call.end(error))
             raise
         finally:
             CURRENT_CALL.reset(token)
-        await BACKGROUND_LOOP.await_result(call.end())
+        if call.is_delegated:
+            await BACKGROUND_LOOP.await_result(call.end())
         return result
 
-    async def _begin_tool_call(self, request: ToolCallRequest, thread_id: str | None) -> SubAgentCall[BaseMessage]:
-        outer, arguments = CURRENT_CALL.get(), request.tool_call["args"]
+    def _tool_call(self, request: ToolCallRequest) -> SubAgentCall[BaseMessage]:
+        find_parent = partial(self._conversation, CURRENT_CALL.get(), self._thread_id())
+        name = request.tool_call["args"].get("subagent_type") or request.tool_call["name"]
+        return SubAgentCall(find_parent, MESSAGES, str(name))
+
+    async def _conversation(
+        self, outer: SubAgentCall[Any] | None, thread_id: str | None, task: str = ""
+    ) -> FrameworkConversation[BaseMessage]:
+        """Return the conversation of a thread, or of an agent inside a tool call, which begins with a task."""
         if outer is None:
-            conversation = await self._pool.conversation(self._session(thread_id))
-        else:
-            conversation = await outer.conversation("")
-        name = arguments.get("subagent_type") or request.tool_call["name"]
-        return SubAgentCall(conversation, MESSAGES, str(name))
+            return await self._pool.conversation(self._session(thread_id))
+        return await outer.conversation(task)
 
     # Sessions.
 
@@ -349,7 +380,7 @@ def _tool_name(tool: BaseTool | dict[str, Any]) -> str | None:
 def _content_json(content: str | list[str | dict[Any, Any]]) -> str | list[Mapping[str, Any]]:
     if isinstance(content, str):
         return content
-    blocks = [{"type": "text", "text": block} if isinstance(block, str) else block for block in content]
+    blocks = [{"type": "text", "text": block} if isinstance(block, str) else copied_json(block) for block in content]
     return [block for block in blocks if block.get("type") not in TOOL_CALL_BLOCKS] or ""
 
 

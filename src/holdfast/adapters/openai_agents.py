@@ -11,7 +11,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from holdfast.adapters.framework_conversation import FrameworkConversation, FrameworkRequest, recall_definition
+from holdfast.adapters.framework_conversation import (
+    FrameworkConversation,
+    FrameworkRequest,
+    copied_json,
+    recall_definition,
+)
 from holdfast.adapters.session_pool import SessionOptions, SessionPool
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.visibility import SEES_NOTHING
@@ -52,9 +57,13 @@ class ResponsesItems:
 
     format = "openai-responses"
 
+    def contents(self, messages: Sequence[Item]) -> list[Any]:
+        """Return the items themselves."""
+        return list(messages)
+
     def encode(self, message: Item) -> Mapping[str, Any]:
-        """Return the item itself."""
-        return message
+        """Return a copy of the item."""
+        return copied_json(message)
 
     def decode(self, native: Mapping[str, Any]) -> Item:
         """Return the item itself."""
@@ -174,9 +183,8 @@ class HoldfastSession:
 
     async def _add(self, items: list[Item]) -> None:
         conversation = await self._conversation()
-        if not conversation.known:
-            await conversation.load()
-        known = [_said(item) for item in conversation.known[self._run_start :]]
+        before = await conversation.load()
+        known = [_said(item) for item in before[self._run_start :]]
         new = list[Item]()
         for item in items:
             said = _said(item)
@@ -186,7 +194,7 @@ class HoldfastSession:
                 new.append(item)
         if new:
             await self._end_sub_agents(new)
-            await conversation.sync([*conversation.known, *new])
+            await conversation.sync([*before, *new])
 
     async def _pop(self) -> Item | None:
         conversation = await self._conversation()
@@ -197,7 +205,7 @@ class HoldfastSession:
         return dict(items[-1])
 
     async def _clear(self) -> None:
-        await (await self._conversation()).session.clear()
+        await (await self._conversation()).clear()
 
     async def _recall(self, context: ToolContext[Any], arguments: str) -> str:
         del context
@@ -262,6 +270,8 @@ class HoldfastSession:
 
     async def _end_sub_agents(self, items: Sequence[Item]) -> None:
         """End the runs of agents whose answers are in a list of the conversation."""
+        if not self._sub_agents:
+            return
         outputs = {item.get("call_id"): item for item in items if item.get("type") == "function_call_output"}
         calls = [item for item in items if item.get("type") == "function_call" and item.get("call_id") in outputs]
         for run in list(self._sub_agents):

@@ -125,9 +125,16 @@ def prices_of(model: ModelInfo) -> Prices | None:
     )
 
 
+@lru_cache
+def prices_of_model(model: str | None) -> Prices | None:
+    """Return the prices of a model by its name; None if they are unknown."""
+    known = find_model(model)
+    return prices_of(known) if known else None
+
+
 def dollars_of(usage: Usage, model: str) -> float | None:
     """Return the cost of a call at the table's prices; None if they are unknown."""
-    prices = prices_of(known) if (known := find_model(model)) else None
+    prices = prices_of_model(model)
     if prices is None or prices.dollars is None:
         return None
     fresh, read, write = usage.input_tokens, usage.cache_read_tokens, usage.cache_write_tokens

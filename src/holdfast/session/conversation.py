@@ -160,9 +160,9 @@ class Conversation:
 
         Messages are JSON objects, or the objects of a provider's library. `format` is the session's by default, and
         the first messages show it if nobody names it.
-        `usage` is what the provider billed for the last of them: its usage object as it came, from JSON or from its
-        library, or an object with `input_tokens` (without cached ones), `output_tokens`, `cache_read_tokens` and
-        `cache_write_tokens`. It calibrates the token counts.
+        `usage` is what the provider billed for the last answer among them: its usage object as it came, from JSON or
+        from its library, or an object with `input_tokens` (without cached ones), `output_tokens`, `cache_read_tokens`
+        and `cache_write_tokens`. It calibrates the token counts.
         """
         self._check_running()
         scope, billed = self._resolve_scope(scope), None if usage is None else read_usage(usage)
@@ -171,7 +171,10 @@ class Conversation:
             given = as_json_messages(messages)
             message_format = self._check_format(format, given)
             natives, decoded = decode_messages(given, message_format)
-            last, name = len(natives) - 1, self._agent if agent is None else agent
+            name = self._agent if agent is None else agent
+            # The result of a call may be recorded with the answer that was billed for the call.
+            answers = [number for number, message in enumerate(decoded) if message.role == "assistant"]
+            last = answers[-1] if answers else len(natives) - 1
             return [
                 log.MessageAppended(
                     format=message_format.name,
@@ -184,7 +187,7 @@ class Conversation:
                 for number, native in enumerate(natives)
             ], decoded
 
-        is_long = isinstance(messages, Sequence) and len(messages) > MAX_INLINE_MESSAGES
+        is_long = isinstance(messages, (list, Sequence)) and len(messages) > MAX_INLINE_MESSAGES
         events, decoded = await record_in_thread(read_messages) if is_long else read_messages()
         await count_messages(decoded, counter_for(self.model))
         async with self._log.lock:
@@ -196,7 +199,7 @@ class Conversation:
             events = await record_in_thread(with_notes_and_hashes) if is_long else with_notes_and_hashes()
             if billed is not None:
                 await self._engine.calibrator.record_usage(billed, scope)
-            if any(message.role == "assistant" for message in decoded):
+            if "assistant" in [message.role for message in decoded]:
                 self._engine.overflow_retry.reset(scope)
             places = await self._log.append_messages(events, decoded)
             await self._builder.extend_ledger(scope)

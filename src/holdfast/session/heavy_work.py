@@ -32,7 +32,7 @@ MAX_JOB_BYTES = 64_000
 """Messages of about this size are counted as one job, so that other sessions can count theirs in between."""
 
 _counted_bytes: dict[str, int] = {}
-"""How much each counter has counted of short messages, by its name, until it is warm."""
+"""How much each counter has counted, by its name, until it is warm."""
 
 
 async def count_messages(messages: Sequence[Message], counter: Counter) -> None:
@@ -45,7 +45,6 @@ async def count_messages(messages: Sequence[Message], counter: Counter) -> None:
     is_short = total <= MAX_INLINE_BYTES
     counted = _counted_bytes.get(counter.name, 0)
     if is_short and counted < COLD_BYTES:
-        _counted_bytes[counter.name] = counted + total
         await _run_in("counting", lambda: request_tokens(messages, counter))
     job: list[Message] = []
     job_bytes = 0
@@ -58,6 +57,8 @@ async def count_messages(messages: Sequence[Message], counter: Counter) -> None:
         if job_bytes >= MAX_JOB_BYTES or message is messages[-1]:
             await _run_in("counting", lambda job=job: [message_tokens(one, counter) for one in job])
             job, job_bytes = [], 0
+    if counted < COLD_BYTES:
+        _counted_bytes[counter.name] = counted + total
 
 
 async def plan_in_thread(action: Callable[[], T]) -> T:

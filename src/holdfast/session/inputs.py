@@ -14,22 +14,30 @@ from holdfast.wire.formats import split_elements, without_response_fields
 from holdfast.wire.json_reader import InputPath
 
 MAX_ENDPOINT_CHARS = 2_000
+_LISTS = list, Sequence
+"""A plain list is recognized ten times as fast as another sequence."""
 LOCAL_HOSTS, FIRST_EPHEMERAL_PORT = {"127.0.0.1", "localhost", "[::1]"}, 32_768
 
 
 def as_json_messages(messages: object) -> list[Mapping[str, object]]:
     """Return messages as JSON objects; messages of the libraries of OpenAI and Anthropic become what is sent back."""
-    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+    if not isinstance(messages, _LISTS) or isinstance(messages, str | bytes):
         raise MalformedInputError("messages", f"must be a list of objects, not {messages!r:.60}")
-    found: list[Mapping[str, object]] = []
-    for index, element in enumerate(cast("Sequence[object]", messages)):
-        dump = getattr(element, "model_dump", None)
-        native: object = dump(mode="json", exclude_none=True, warnings=False) if callable(dump) else element
-        if not isinstance(native, Mapping):
-            problem = f"must be a message as a dict, or an object of the provider's library, not {short_repr(element)}"
-            raise MalformedInputError(f"messages[{index}]", problem)
-        found.append(without_response_fields(cast("Mapping[str, object]", native)))
-    return found
+    return [
+        without_response_fields(_as_json_message(element, index))
+        for index, element in enumerate(cast("Sequence[object]", messages))
+    ]
+
+
+def _as_json_message(element: object, index: int) -> Mapping[str, object]:
+    if type(element) is dict:
+        return cast("dict[str, object]", element)
+    dump = getattr(element, "model_dump", None)
+    native: object = dump(mode="json", exclude_none=True, warnings=False) if callable(dump) else element
+    if not isinstance(native, Mapping):
+        problem = f"must be a message as a dict, or an object of the provider's library, not {short_repr(element)}"
+        raise MalformedInputError(f"messages[{index}]", problem)
+    return cast("Mapping[str, object]", native)
 
 
 def decode_messages(

@@ -6,7 +6,7 @@ once, and the request includes them.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -40,7 +40,7 @@ from holdfast.core.planning.steps import (
     ReduceTurnsToText,
     Step,
 )
-from holdfast.counters.models import binds_thinking, budget_for, find_model, prices_of
+from holdfast.counters.models import binds_thinking, budget_for, find_model, prices_of_model
 from holdfast.counters.vocabularies import counter_for
 from holdfast.dataclass import dataclass
 from holdfast.errors import ConcurrentWriteError, HoldfastError, NotInMemoryError, StoreError
@@ -94,11 +94,11 @@ class RequestOptions:
     """Returns the bytes that will be sent for a request, which are recorded with it."""
     compacts: bool = True
     """Whether the context may be shortened for it."""
+    served_model: ServedModel = field(init=False)
+    """The model at its endpoint."""
 
-    @property
-    def served_model(self) -> ServedModel:
-        """The model at its endpoint."""
-        return ServedModel(self.model, self.endpoint)
+    def __post_init__(self) -> None:
+        self.served_model = ServedModel(self.model, self.endpoint)
 
     @property
     def has_users_budget(self) -> bool:
@@ -143,10 +143,11 @@ def _changed_options(history: History, options: RequestOptions) -> list[log.Even
     text = system if isinstance(system, str) else "" if system is None else extras_json("system", system)
     if text != known.system:
         events.append(log.SystemChanged(text=text, scope=scope))
-    tools = tuple(map(dict, options.tools or ()))
-    if tools != tuple(map(dict, known.tools)):
-        extras_json("tools", list(tools))
-        events.append(log.ToolsChanged(tools=tools, scope=scope))
+    if options.tools or known.tools:
+        tools = tuple(map(dict, options.tools or ()))
+        if tools != tuple(map(dict, known.tools)):
+            extras_json("tools", list(tools))
+            events.append(log.ToolsChanged(tools=tools, scope=scope))
     has_recall = scope in history.session_state.recall_scopes
     if options.has_recall is not None and options.has_recall is not has_recall:
         events.append(log.RecallOffered(is_offered=options.has_recall, scope=scope))
@@ -301,7 +302,7 @@ class RequestBuilder:
             binds_thinking=binds_thinking(options.model, history.message_format.name),
             scope=options.scope,
             window=budget.window(model.max_input_tokens if model else None),
-            prices=self._compactor.options.prices or (prices_of(model) if model else None),
+            prices=self._compactor.options.prices or prices_of_model(options.model),
             idle_seconds=0.0 if asked_ms is None else max(0, self._log.clock() - asked_ms) / 1000,
             has_summarizer=self._compactor.has_summarizer and not options.without_summarizer,
             has_ready_summary=state.ready_summary is not None
@@ -520,16 +521,10 @@ class RequestBuilder:
         if last is None:
             return None
         before, after = last.prefix.messages, request.messages
-        changed = [
-            what
-            for what, is_changed in (
-                ("the model", last.model != options.model),
-                ("the system text", last.prefix.system != options.system),
-                ("the tools", last.prefix.tools != options.tools),
-            )
-            if is_changed
-        ]
-        if changed:
+        are_kept = last.model == options.model, last.prefix.system == options.system, last.prefix.tools == options.tools
+        if not all(are_kept):
+            names = "the model", "the system text", "the tools"
+            changed = [name for name, is_kept in zip(names, are_kept, strict=True) if not is_kept]
             return log.PrefixBreak(at=0, reason=f"{' and '.join(changed)} changed")
         if before == after[: len(before)]:
             return None

@@ -16,6 +16,8 @@ THREAD_COMPACTED, COMPACTION_DELTA, COMPACTION_CONTROL, COMPACTION_PART = (
 )
 _CONTROL_KEYS = frozenset({COMPACTION_CONTROL, "compaction_control"})
 _PART_TYPES = frozenset({COMPACTION_PART, "compaction_summary"})
+_PLAIN_KEYS = frozenset({"role", "content", "tool_calls", "tool_call_id", "name"})
+"""Without a list as content, a message of these keys alone holds no part of a provider's own."""
 
 
 def stream_signals(event: object) -> Iterator[str]:
@@ -41,6 +43,8 @@ def message_signals(native: Mapping[str, object]) -> Iterator[str]:
     """Yield the signals that a recorded response or item holds; a summary in a request is the client's own."""
     if native.get("role") == "user" or native.get("kind") == "request":
         return
+    if native.keys() <= _PLAIN_KEYS and isinstance(native.get("content"), str):
+        return  # as in most messages
     parts = [native, *_listed(native.get("content")), *_listed(native.get("parts"))]
     types = (part.get("part_kind") or part.get("type") for part in parts if is_mapping(part))
     if any(isinstance(one, str) and one in _PART_TYPES for one in types):

@@ -1,20 +1,22 @@
 """Synchronize sessions with pydantic-ai's message lists of the same conversations.
 
 pydantic-ai passes the whole list before every request. Nearly always that is the previous list, the same objects, with
-new messages at the end, and only the new ones are recorded. Otherwise the session compares the lists by content. An
-unchanged message is sent as the same object that pydantic-ai passed in.
+new messages at the end: then only the new ones are converted and recorded. If there are other objects, or if a message
+was edited in place, the session compares the lists by content. An unchanged message is sent as the same object that
+pydantic-ai passed in.
 """
 
 import asyncio
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import chain
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from pydantic_ai.messages import ModelMessage, ModelRequestPart
 from pydantic_ai.models import ModelRequestContext
 
-from holdfast.adapters.framework_conversation import recorded_positions
+from holdfast.adapters.framework_conversation import copied_json, in_one_write, recorded_positions
 from holdfast.adapters.pydantic_ai.messages import (
     SESSION_FORMAT,
     carry_state_parts,
@@ -34,6 +36,7 @@ from holdfast.errors import PendingToolCallsError
 from holdfast.models.base import CachedPrefix
 from holdfast.models.pydantic_ai import AgentRequest, PydanticAiSummarizer
 from holdfast.session.delegation import Delegate
+from holdfast.session.request import common_length
 from holdfast.session.session import Session
 from holdfast.wire.request import Request
 
@@ -54,6 +57,15 @@ class AgentRequestOptions:
     """Whether this request offers it."""
 
 
+class LastOutgoing(NamedTuple):
+    """The messages of the last request, as JSON and as objects; the next request reuses those it begins with."""
+
+    natives: Sequence[Mapping[str, Any]] = ()
+    messages: Sequence[ModelMessage] = ()
+    has_prompts: bool = False
+    """Whether summaries are user prompts."""
+
+
 class AgentConversation:
     """The conversation of one agent in a session, and the messages that are already recorded."""
 
@@ -64,12 +76,13 @@ class AgentConversation:
         self.active_runs = 0
         self._lock = asyncio.Lock()
         self._known_messages: list[ModelMessage] = []
-        self._known_tail_parts: tuple[int, ...] = ()
-        """The parts of the last known message, to which pydantic-ai may still add."""
+        self._known_parts: tuple[list[int], list[dict[str, Any]]] = [], []
+        """What these messages said then, as `_parts_of` returns it; nobody else can change it."""
         self._known_state: object = None
         """The state of the session at that time."""
         self._objects: dict[int, tuple[Mapping[str, Any], ModelMessage]] = {}
         """The messages by the identity of their recorded JSON."""
+        self._sent = LastOutgoing()
         self._state_parts: dict[int, list[ModelRequestPart]] = {}
         """The state parts of messages, by position."""
         self._changed_system_texts: list[str] = []
@@ -93,7 +106,7 @@ class AgentConversation:
             for native, message in zip(unknown, validate_messages(unknown), strict=True):
                 self._objects[id(native)] = native, message
             messages = [message for native in natives if (message := self._message_of(native)) is not None]
-            self._state_parts = {}
+            self._state_parts, self._sent = {}, LastOutgoing()
             await self._apply_state_parts(recorded_positions(self.session, self.agent.scope), messages)
             self._remember_messages(join_system_text(messages))
             return list(self._known_messages)
@@ -106,35 +119,44 @@ class AgentConversation:
     async def prepare(self, request_context: ModelRequestContext, options: AgentRequestOptions) -> Request:
         """Record the new messages of a request, and return the request to send."""
         async with self._lock:
-            await self._sync(request_context.messages)
-            self.request_context = request_context
-            for summarizer in self.session.summarizers if self.agent is self.session else ():
-                if isinstance(summarizer, PydanticAiSummarizer):
-                    summarizer.request_lookup = self._agent_request
-            try:
-                return await self._prepare(options)
-            except PendingToolCallsError:
-                # A caller that asks the model again has no tool running.
-                await self.agent.interrupt()
-                return await self._prepare(options)
+
+            async def record_and_prepare() -> Request:
+                await self._sync(request_context.messages)
+                self.request_context = request_context
+                for summarizer in self.session.summarizers if self.agent is self.session else ():
+                    if isinstance(summarizer, PydanticAiSummarizer):
+                        summarizer.request_lookup = self._agent_request
+                try:
+                    return await self._prepare(options)
+                except PendingToolCallsError:
+                    # A caller that asks the model again has no tool running.
+                    await self.agent.interrupt()
+                    return await self._prepare(options)
+
+            return await in_one_write(self.agent, record_and_prepare, self._compare_next_time)
 
     async def record_response(
         self, messages: Sequence[ModelMessage], response: ModelMessage, usage: Usage | None
     ) -> None:
         """Record the response to a request."""
         async with self._lock:
-            # Another run of the same conversation may have recorded messages meanwhile.
-            await self._sync(messages)
+            is_known = len(messages) == len(self._known_messages) == common_length(messages, self._known_messages)
+            if not is_known or self._known_state != self._session_state():
+                # Another run of the same conversation has recorded messages meanwhile.
+                await self._sync(messages)
             await self._record([response], usage)
-            self._remember_messages([*messages, response])
+            self._remember_messages([*messages, response], len(messages))
 
     def outgoing_messages(self, request: Request | CachedPrefix) -> list[ModelMessage]:
         """Return the messages of a request; unchanged ones are the objects that pydantic-ai passed in."""
-        made = [native for native in request.messages if self._message_of(native) is None]
-        new = validate_messages(made)
-        if (rule := self.session.policy.compaction) is None or rule.is_summary_prompt:
-            new = summaries_as_prompts(new)
-        objects = dict(zip(map(id, made), new, strict=True))
+        natives: Sequence[Mapping[str, Any]] = request.messages
+        rule = self.session.policy.compaction
+        has_prompts = rule is None or rule.is_summary_prompt
+        same = common_length(natives, self._sent.natives) if has_prompts is self._sent.has_prompts else 0
+        messages = [*self._sent.messages[:same], *self._messages_of(natives[same:], has_prompts=has_prompts)]
+        self._sent = LastOutgoing(natives, messages, has_prompts)
+        if not self._state_parts:
+            return list(messages)
         sent, context = set(request.positions), self.session.history.context(self.agent.scope)
         omitted = [
             part
@@ -142,8 +164,14 @@ class AgentConversation:
             if position not in sent and position >= context.state.cleared_at and context.is_visible(position)
             for part in parts
         ]
-        messages = [self._message_of(native) or objects[id(native)] for native in request.messages]
         return carry_state_parts(messages, omitted)
+
+    def _messages_of(self, natives: Sequence[Mapping[str, Any]], *, has_prompts: bool) -> list[ModelMessage]:
+        """Return recorded JSON as the objects of pydantic-ai; what Holdfast has made or shortened is converted."""
+        made = [native for native in natives if self._message_of(native) is None]
+        new = validate_messages(made) if made else []
+        objects = dict(zip(map(id, made), summaries_as_prompts(new) if has_prompts else new, strict=True))
+        return [self._message_of(native) or objects[id(native)] for native in natives]
 
     def _agent_request(self, prefix: CachedPrefix) -> AgentRequest | None:
         """Return a request of this conversation as it is sent, so that a summarizer can reuse its cached prefix.
@@ -161,16 +189,17 @@ class AgentConversation:
 
     async def _sync(self, messages: Sequence[ModelMessage]) -> None:
         known = len(self._known_messages)
-        extends = known <= len(messages) and all(map(operator.is_, messages, self._known_messages))
-        if (
-            not extends
-            or self._known_state != self._session_state()
-            or self._known_tail_parts != _part_ids(messages[known - 1 : known])
+        if not (
+            common_length(messages, self._known_messages) == known
+            and self._known_state == self._session_state()
+            and _are_equal(_parts_of(messages[:known]), self._known_parts)
         ):
+            self._sent = LastOutgoing()
             await self._resync(messages)
+            self._remember_messages(messages)
         elif known < len(messages):
             await self._record(messages[known:])
-        self._remember_messages(messages)
+            self._remember_messages(messages, known)
 
     async def _record(self, messages: Sequence[ModelMessage], usage: Usage | None = None) -> None:
         pairs = session_elements(messages)
@@ -229,10 +258,18 @@ class AgentConversation:
         known = self._objects.get(id(native))
         return known[1] if known is not None and known[0] is native else None
 
-    def _remember_messages(self, messages: Sequence[ModelMessage]) -> None:
+    def _remember_messages(self, messages: Sequence[ModelMessage], start: int = 0) -> None:
+        """Remember a list; the messages before `start` are known."""
         self._known_messages = list(messages)
-        self._known_tail_parts = _part_ids(messages[-1:])
+        counts, parts = _parts_of(messages[start:])
+        known_counts, known_parts = self._known_parts
+        del known_parts[sum(known_counts[:start]) :], known_counts[start:]
+        known_counts += counts
+        known_parts += copied_json(parts)
         self._known_state = self._session_state()
+
+    def _compare_next_time(self) -> None:
+        self._known_state = None
 
     def _session_state(self) -> object:
         """Return a value that changes whenever another writer changes the session."""
@@ -240,5 +277,14 @@ class AgentConversation:
         return history.message_counts.get(scope, 0), history.version.hidden, history.version.state_of(scope).cleared_at
 
 
-def _part_ids(last: Sequence[ModelMessage]) -> tuple[int, ...]:
-    return tuple(id(part) for message in last for part in message.parts)
+def _parts_of(messages: Sequence[ModelMessage]) -> tuple[list[int], list[dict[str, Any]]]:
+    """Return what messages say: how many parts each has, and the fields of all parts."""
+    parts = list(map(attrgetter("parts"), messages))
+    return list(map(len, parts)), list(map(attrgetter("__dict__"), chain.from_iterable(parts)))
+
+
+def _are_equal(one: object, other: object) -> bool:
+    try:
+        return one == other
+    except Exception:  # noqa: BLE001 - an object that a tool returned may raise anything when it is compared
+        return False

@@ -5,6 +5,7 @@ and in a test. A new conversation starts with the context board of its repositor
 """
 
 import asyncio
+import gc
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -431,6 +432,7 @@ class Chat:
             # The first word that is not in the vocabulary takes a quarter of a second.
             await asyncio.to_thread(lambda: counter_for(bare_model_name(self.model)).count("zqxjkvbn"))
             await self._runtimes.get(self.settings, self.session, self.file_tools)
+        gc.freeze()  # else each full collection walks all that the libraries have loaded: a tenth of a second
 
     async def take_turn(self, typed: str | PreparedPrompt | None) -> TurnOutcome:
         """Run one turn: a prompt and its answer. Without a prompt, answer the last one again."""

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import webbrowser
 from collections.abc import Sequence
 from functools import partial
@@ -48,9 +49,11 @@ async def view_sessions(args: argparse.Namespace, store: Store) -> int:
         page = f"/s/{session_slug(session)}" if session else "/"
         url = f"{address}{page}?token={access.new_token()}"
         print(f"{url}\nCtrl-C stops the viewer.", flush=True)
+        loop = asyncio.get_running_loop()
         if args.open:
             # Some browsers do not return before they are closed.
-            asyncio.get_running_loop().run_in_executor(None, _open_browser, url)
+            loop.run_in_executor(None, _open_browser, url)
+        loop.run_in_executor(None, _make_pages_fast)
 
     try:
         return await serve_app(
@@ -61,6 +64,7 @@ async def view_sessions(args: argparse.Namespace, store: Store) -> int:
             remedy="choose another with --port, or 0 for any",
             drain_seconds=DRAIN_SECONDS,
             announce=announce,
+            on_stop=app.state.stop_streams,
         )
     finally:
         await app.state.close()
@@ -99,6 +103,15 @@ async def _export(args: argparse.Namespace, store: Store, session: str | None) -
     write_private_lines(args.export, [text])
     print_result(args, f"wrote {args.export}", {"session": session, "file": str(args.export)})
     return 0
+
+
+def _make_pages_fast() -> None:
+    """Do what the first pages would else wait for, while the browser starts."""
+    from holdfast.apps.viewer.rendering import load_templates  # noqa: PLC0415 - an extra
+
+    load_templates()
+    # What was loaded so far lives as long as the program, so no page need wait while it is searched for garbage.
+    gc.freeze()
 
 
 def _open_browser(url: str) -> None:

@@ -116,6 +116,7 @@ async def _gateway(args: argparse.Namespace) -> AsyncGenerator[str]:
     url = f"http://127.0.0.1:{port}"
     is_running = await asyncio.to_thread(is_gateway, url)
     options = [f"--{name}={value}" for name in ("store", "policy", "budget") if (value := getattr(args, name, None))]
+    options += [f"--upstream={one}" for one in args.upstream or ()]
     if is_running and not options:
         yield url
         return
@@ -171,6 +172,9 @@ def add_wrap_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", metavar="NAME", help="the policy of a new gateway (default: the setting `preset`)")
     budget = "the largest request of a new gateway in tokens (default: what the model accepts)"
     parser.add_argument("--budget", metavar="TOKENS", help=budget)
+    upstream = "the base URL that a new gateway sends a provider's requests to: openai, anthropic or gemini"
+    parser.add_argument("--upstream", action="append", metavar="NAME=URL", help=f"{upstream}; may be repeated")
     parser.usage = (
-        "holdfast wrap [-h] [--port N] [--policy NAME] [--budget TOKENS] [--store URL] PROGRAM [-- ARGUMENT ...]"
+        "holdfast wrap [-h] [--port N] [--policy NAME] [--budget TOKENS] [--upstream NAME=URL] [--store URL] PROGRAM "
+        "[-- ARGUMENT ...]"
     )

@@ -125,6 +125,7 @@ def gateway_app(
     app = Starlette(routes=routes, middleware=[Middleware(_SourceCheck, access=rules)], lifespan=_lifespan)
     app.state.close_gateway = [tools.close, pages.state.close, recorder.close, client.close]
     app.state.recorder = recorder
+    app.state.stop_page_streams = pages.state.stop_streams
     return app
 
 
@@ -180,8 +181,9 @@ async def start_jobs(app: Starlette, *, per_minute: int | None = None) -> None:
 
 
 def stop_live_streams(app: Starlette) -> None:
-    """End the live streams of the control API, which would else last until their readers leave."""
+    """End the live streams of the control API and the pages, which would else last until their readers leave."""
     app.state.recorder.is_stopping = True
+    app.state.stop_page_streams()
 
 
 async def close_gateway(app: Starlette) -> None:

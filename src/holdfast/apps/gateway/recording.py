@@ -55,7 +55,7 @@ from holdfast.apps.gateway.identity import (
     session_id_for,
     side_purpose_of_words,
 )
-from holdfast.apps.gateway.lanes import ClientList, Lane, OpenAnswer, OpenSession, StoredValues
+from holdfast.apps.gateway.lanes import ClientList, Lane, OpenAnswer, OpenSession, StoredValues, without_given_ids
 from holdfast.apps.gateway.recall_rounds import (
     MAX_RECALL_ROUNDS,
     NO_MORE_ROUNDS,
@@ -620,6 +620,9 @@ class Recorder:
         first = listed.first_after(shared)
         leading = listed.body.leading_messages() if opened.is_empty else []
         natives = [*leading, *listed.body.messages(first)]
+        if listed.body.wire == "gemini" and shared and natives:
+            [answer] = await opened.session.messages_at(lane.positions[shared - 1])
+            natives[0] = without_given_ids(answer, natives[0])
         name = opened.session.history.format or _format_for(listed.body)
         places = await lane.conversation.record(natives, format=name) if natives else range(0)
         lane.note_reasoning(natives[len(leading) :], places[len(leading) :])

@@ -6,16 +6,19 @@ Every page exists as HTML and, with `?format=json`, as the value it was made fro
 unless the program was started with `--allow-changes`.
 """
 
+import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
+from time import monotonic
 from typing import TypeAlias
 from urllib.parse import parse_qs, urlencode
 
 from starlette.applications import Starlette
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from holdfast.apps.serving import AccessDeniedError, check_source, is_loopback
@@ -48,6 +51,7 @@ from holdfast.errors import (
     UnknownSessionError,
 )
 from holdfast.session.log.event_log import now_ms
+from holdfast.session.maintenance.scrub import TOMBSTONE
 from holdfast.stores.base import Store
 from holdfast.stores.read_only import ReadOnlyStore
 
@@ -63,6 +67,9 @@ SECURITY_HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "x-frame-options": "DENY",
 }
+NEWS_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+NEWS_SECONDS, QUIET_SECONDS = 0.5, 15.0
+"""How often a stream asks the store for changes, and after which silence it shows that it is alive."""
 STATIC_SECONDS = 31_536_000
 MAX_FORM_BYTES = 1 << 20
 MAX_NUMBER_DIGITS = 12
@@ -79,6 +86,9 @@ def viewer_app(
 ) -> Starlette:
     """Return the pages of a store as an application. Call `app.state.close()` at the end.
 
+    Pages that are open hold a stream that tells of changes; `app.state.stop_streams()` ends these, before a server
+    waits for its exchanges to end.
+
     `editor` carries out the changes of readers who may make some. `is_own_host` says by which names browsers reach the
     pages. `unnamed_model` is the model of sessions whose log names none, for their cost.
     """
@@ -86,10 +96,13 @@ def viewer_app(
     session = "/s/{slug}"
     pages: list[tuple[str, _Handler]] = [
         ("/", viewer.sessions),
+        ("/live", viewer.live),
         (session, viewer.session),
+        (f"{session}/live", viewer.live),
         (f"{session}/plot", viewer.plot),
         (f"{session}/messages/{{number:int}}", viewer.message),
         (f"{session}/requests/{{number:int}}", viewer.request),
+        (f"{session}/requests/{{number:int}}/body", viewer.body),
         (f"{session}/changes/{{number:int}}", viewer.change),
         (f"{session}/compact", viewer.preview),
         (f"{session}/compare", viewer.compare),
@@ -97,6 +110,7 @@ def viewer_app(
     ]
     routes = [
         Route("/static/{name}", viewer.static, methods=["GET"]),
+        Route("/favicon.ico", viewer.static, methods=["GET"]),
         Route("/sign-in", viewer.sign_in, methods=["POST"]),
         *(Route(path, viewer.page(handler), methods=["GET"]) for path, handler in pages),
         Route(f"{session}/do/{{action}}", viewer.page(viewer.do), methods=["POST"]),
@@ -104,6 +118,7 @@ def viewer_app(
     ]
     app = Starlette(routes=routes)
     app.state.close = viewer.close
+    app.state.stop_streams = viewer.is_stopping.set
     return app
 
 
@@ -155,9 +170,11 @@ class _Viewer:
         self._indexes = SessionIndexes(ReadOnlyStore(store))
         self._replays = PolicyReplays(ReadOnlyStore(store))
         self._unnamed_model = unnamed_model
+        self.is_stopping = asyncio.Event()
 
     async def close(self) -> None:
-        """Stop reading logs."""
+        """End the streams, and stop reading logs."""
+        self.is_stopping.set()
         await self._indexes.close()
         await self._replays.close()
 
@@ -239,8 +256,8 @@ class _Viewer:
     # The pages.
 
     async def static(self, request: Request) -> Response:
-        """Return a static file; these hold nothing of anybody's."""
-        found = static_file(request.path_params["name"])
+        """Return a static file; these hold nothing of anybody's. Browsers ask for the icon of pages without HTML."""
+        found = static_file(request.path_params.get("name", "mark.svg"))
         if found is None:
             return Response("there is no such file", 404, SECURITY_HEADERS)
         headers = SECURITY_HEADERS | {"cache-control": f"public, max-age={STATIC_SECONDS}, immutable"}
@@ -272,6 +289,31 @@ class _Viewer:
         pages = _page_links(visit, page.first, page.stop, page.message_count)
         return self._answer(visit, "session.html", page, live, plot=plot, pages=pages)
 
+    async def live(self, _request: Request, visit: _Visit) -> Response:
+        """Tell a page that is open, as server-sent events, whenever something has changed that it shows."""
+        if visit.session:
+            await visit.pages.facts(visit.session_id)  # raises if there is no such session
+        headers = SECURITY_HEADERS | NEWS_HEADERS
+        return StreamingResponse(self._news(visit), headers=headers, media_type="text/event-stream")
+
+    async def _news(self, visit: _Visit) -> AsyncGenerator[bytes]:
+        """Yield an event for each change since the state that the page has, until the reader leaves.
+
+        Any process may write to the store, so the store is asked.
+        """
+        state, quiet_since = visit.query.get("state", ""), monotonic()
+        while not self.is_stopping.is_set():
+            now = await (visit.pages.session_state(visit.session_id) if visit.session else visit.pages.list_state())
+            if now != state:
+                state, quiet_since = now, monotonic()
+                yield f"data: {state}\n\n".encode()
+            elif monotonic() - quiet_since > QUIET_SECONDS:
+                quiet_since = monotonic()
+                yield b": nothing new\n\n"
+            with suppress(TimeoutError):
+                async with asyncio.timeout(NEWS_SECONDS):
+                    await self.is_stopping.wait()
+
     async def plot(self, _request: Request, visit: _Visit) -> Response:
         """Return the columns of the plot."""
         plot = await visit.pages.plot(visit.session_id, wait_seconds=None)
@@ -294,6 +336,18 @@ class _Viewer:
         tools = json.dumps(page.tools, ensure_ascii=False, indent=2) if page.tools else ""
         pages = _page_links(visit, page.first, page.first + len(page.messages), page.message_count)
         return self._answer(visit, "request.html", page, "", tools=tools, pages=pages)
+
+    async def body(self, request: Request, visit: _Visit) -> Response:
+        """Return the bytes of a request as they were sent."""
+        number = int(request.path_params["number"])
+        body = await visit.pages.body(visit.session_id, number)
+        is_scrubbed = not body.is_same and TOMBSTONE.encode() in body.content
+        if not body.is_same and not is_scrubbed:
+            problem = "the log was changed: its bytes do not have the hash that was recorded when they were sent"
+            raise MalformedInputError(f"request {number}", problem)
+        headers = {"cache-control": "no-store", "x-holdfast-sha256": body.sha256}
+        headers |= {"x-holdfast-scrubbed": "1"} if is_scrubbed else {}
+        return Response(body.content, headers=SECURITY_HEADERS | headers, media_type="application/json")
 
     async def change(self, request: Request, visit: _Visit) -> Response:
         """Show one change of context."""

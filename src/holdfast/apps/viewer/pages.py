@@ -35,9 +35,12 @@ from holdfast.core.history.context import Context
 from holdfast.core.history.history import History
 from holdfast.core.history.message_cache import MessageCache
 from holdfast.core.planning.change_receipt import ChangeReceipt
+from holdfast.core.planning.situation import Prices
 from holdfast.core.recall.references import MAX_REFERENCE_DIGITS
-from holdfast.counters.models import find_model
+from holdfast.counters.models import find_model, prices_of
 from holdfast.errors import HoldfastError, MalformedInputError, NotInMemoryError, UnknownSessionError
+from holdfast.session.log.sent_body import SentBody
+from holdfast.session.maintenance.scrub import TOMBSTONE
 from holdfast.session.request import encode_extras, payload_hash
 from holdfast.stores.base import JsonRecord, SessionInfo
 from holdfast.text import clip_to_line
@@ -50,6 +53,8 @@ MAX_CONTEXT_POINTS = 800
 LIST_WAIT_SECONDS, PAGE_WAIT_SECONDS = 0.15, 0.12
 """How long a page waits for a log that is being read for the first time."""
 MAX_EXCERPT_CHARS = 220
+MAX_BODY_BYTES = 20_000
+"""How much of a request's bytes a page shows; its own address has all of them."""
 MAX_SOURCES_PER_LINE, MAX_LINES_PER_MESSAGE = 12, 6
 
 SentKind: TypeAlias = Literal[
@@ -82,13 +87,30 @@ class SentValue:
 
 
 @dataclass(frozen=True, slots=True)
+class Savings:
+    """What changes of context kept out of the requests after them, and what they cost."""
+
+    tokens: int
+    """The tokens that each request was smaller by, over all of them."""
+    requests: int
+    dollars: float | None
+    """The price of those tokens if they had been read from the provider's cache; None if it is unknown."""
+    cost: float | None
+    """The price of the summaries, and of what was sent uncached because of the changes; None if it is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeValue:
     """A change of context, with its receipt."""
 
     number: int
     kind: str
     headline: str
-    lines: tuple[str, ...]
+    receipt: tuple[tuple[str, str], ...]
+    """What was done: name and text of each line, without costs and reasons."""
+    reasons: tuple[str, ...]
+    costs: tuple[tuple[float, str], ...]
+    """Amounts in dollars, and what they were for."""
     time_ms: int
     position: int
     """How many messages came before it."""
@@ -103,6 +125,8 @@ class ChangeValue:
     span: tuple[int, int]
     request_before: int | None
     request_after: int | None
+    savings: Savings | None
+    """None if the sizes before and after are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +228,8 @@ class SessionPage:
     system: str
     tools: tuple[str, ...]
     billed: log.Usage
+    savings: Savings | None
+    """What all changes of context together saved; None if there were none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +257,23 @@ class ChangePage:
 
 
 @dataclass(frozen=True, slots=True)
+class BodyValue:
+    """The bytes of a request as they were sent, as text."""
+
+    size: int
+    """In bytes."""
+    sha256: str
+    """The hash that was recorded when they were sent."""
+    is_same: bool
+    """Whether the bytes that the log gives have that hash."""
+    is_scrubbed: bool
+    """Whether they differ because a secret was scrubbed from the log."""
+    text: str
+    hidden_bytes: int
+    """How many bytes are not shown here."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestPage:
     """One request, exactly as it was sent."""
 
@@ -255,6 +298,10 @@ class RequestPage:
     diff: tuple[DiffRow, ...]
     system: object
     tools: object
+    body: BodyValue | None
+    """None if its bytes were not recorded."""
+    body_problem: str
+    """Why its bytes cannot be put together any more."""
     native: tuple[JsonRecord, ...] = field(default=(), repr=False)
     """The messages as JSON, for programs."""
 
@@ -394,6 +441,7 @@ class Pages:
                 system=state.system,
                 tools=tuple(tool_name(tool) for tool in state.tools),
                 billed=billed,
+                savings=_sum_of([one.savings for one in changes if one.savings]),
             )
 
     def _context(
@@ -440,13 +488,17 @@ class Pages:
     # Changes of context.
 
     def _changes(self, index: SessionIndex) -> list[ChangeValue]:
-        return index.remember(
-            "changes",
-            lambda: [
-                change_value(number, receipt, mark, index)
-                for number, (receipt, (mark, _)) in enumerate(zip(index.receipts(), index.changes, strict=True), 1)
-            ],
-        )
+        known = find_model(index.model or self._unnamed_model)
+        prices = prices_of(known) if known else None
+
+        def compute() -> list[ChangeValue]:
+            found = zip(index.receipts(), index.changes, index.request_counts(), strict=True)
+            return [
+                change_value(number, receipt, mark, index, savings_of(receipt, count, prices))
+                for number, (receipt, (mark, _), count) in enumerate(found, 1)
+            ]
+
+        return index.remember("changes", compute)
 
     async def change(self, session: str, number: int) -> ChangePage:
         """Return one change of context, with the sources of each line of its summary."""
@@ -495,6 +547,7 @@ class Pages:
                 before = _side(index, other, earlier, others)
                 cache = cache_break(before, now, index.model or self._unnamed_model)
                 diff = diff_rows(before, now, form.decode)
+            body, problem = await _body_value(index, request, None if with_native else MAX_BODY_BYTES)
             shown = range(max(0, first), min(len(messages), max(0, first) + MESSAGES_PER_PAGE))
             values = tuple(
                 message_value(form.decode(messages[at][1], at), messages[at][0], MAX_PART_CHARS) for at in shown
@@ -521,8 +574,19 @@ class Pages:
                 diff=diff,
                 system=now.extras.system or None,
                 tools=[*map(dict, now.extras.tools)] or None,
+                body=body,
+                body_problem=problem,
                 native=tuple(message for _, message in messages) if with_native else (),
             )
+
+    async def body(self, session: str, number: int) -> SentBody:
+        """Return the bytes of a request as they were sent."""
+        index = await self._open(session)
+        async with index.lock:
+            found = await index.sent_body(_request_numbered(index, number))
+        if found is None:
+            raise UnknownPageError(f"bytes of request {number}: whoever sent it did not hand them over", session)
+        return found
 
     async def message(self, session: str, position: int) -> MessagePage:
         """Return one message in full."""
@@ -550,6 +614,16 @@ class Pages:
     async def facts(self, session: str) -> SessionFacts:
         """Return what the list says about a session."""
         return self._facts(await self._open(session), await self._info(session))
+
+    async def list_state(self) -> str:
+        """Return a text that changes with what the list of sessions shows."""
+        infos = await self._store.sessions(prefix=self.prefix, limit=SESSIONS_PER_PAGE)
+        newest = max((info.updated_ms for info in infos), default=0)
+        return f"{newest}-{sum(self._indexes.length_read(info.id) for info in infos)}"
+
+    async def session_state(self, session: str) -> str:
+        """Return a text that changes with what the pages of a session show."""
+        return f"{await self._store.length(session)}-{self._indexes.length_read(session)}"
 
     async def last_budget(self, session: str) -> int | None:
         """Return the budget of the last request."""
@@ -655,11 +729,59 @@ def _side(
     return RequestSide(request, past.session_state.extras_for(request.scope), messages, hashes, sizes)
 
 
-def change_value(number: int, receipt: ChangeReceipt, mark: LogMark, index: SessionIndex) -> ChangeValue:
+async def _body_value(
+    index: SessionIndex, request: IndexedRequest, max_bytes: int | None
+) -> tuple[BodyValue | None, str]:
+    """Return the bytes of a request for display, or why they are not there any more."""
+    try:
+        body = await index.sent_body(request)
+    except MalformedInputError as error:
+        return None, str(error)
+    if body is None:
+        return None, ""
+    shown = body.content[:max_bytes]
+    return BodyValue(
+        size=len(body.content),
+        sha256=body.sha256,
+        is_same=body.is_same,
+        is_scrubbed=not body.is_same and TOMBSTONE.encode() in body.content,
+        text=shown.decode(errors="replace"),
+        hidden_bytes=len(body.content) - len(shown),
+    ), ""
+
+
+def savings_of(receipt: ChangeReceipt, requests: int, prices: Prices | None) -> Savings | None:
+    """Return what a change of context saved in the requests for which it was in force."""
+    is_shortening = not isinstance(receipt.event, log.Rewound | log.ContextCleared)
+    if not (is_shortening and receipt.tokens_after and receipt.tokens_before > receipt.tokens_after):
+        return None
+    tokens = (receipt.tokens_before - receipt.tokens_after) * requests
+    costs = [one for one in (receipt.summary.dollars, receipt.effect.rewrite_dollars) if one is not None]
+    return Savings(tokens, requests, prices.dollars_to_read(tokens) if prices else None, sum(costs) if costs else None)
+
+
+def _sum_of(savings: Sequence[Savings]) -> Savings | None:
+    """Return what several changes saved together; the requests are those of the first of them."""
+    if not savings:
+        return None
+    dollars = [one.dollars for one in savings if one.dollars is not None]
+    costs = [one.cost for one in savings if one.cost is not None]
+    return Savings(
+        sum(one.tokens for one in savings),
+        max(one.requests for one in savings),
+        sum(dollars) if len(dollars) == len(savings) else None,
+        sum(costs) if costs else None,
+    )
+
+
+def change_value(
+    number: int, receipt: ChangeReceipt, mark: LogMark, index: SessionIndex, savings: Savings | None
+) -> ChangeValue:
     """Return a change of context for display."""
     done = receipt.compaction
     headline, *lines = str(receipt).split("\n")
-    lines = [line for line in lines if line != receipt.undo]
+    costs = (receipt.summary.dollars, "for the summary"), (receipt.effect.rewrite_dollars, "for uncached input")
+    named = [(name, text.strip()) for name, _, text in (line.partition("  ") for line in lines) if text]
     after = bisect_right(index.requests, mark.log_position, key=lambda one: one.log_position)
     span = (done.span.start, done.span.stop) if done else (receipt.length, receipt.length)
     if isinstance(receipt.event, log.Rewound):
@@ -668,7 +790,9 @@ def change_value(number: int, receipt: ChangeReceipt, mark: LogMark, index: Sess
         number=number,
         kind=receipt.event.KIND,
         headline=headline,
-        lines=tuple(lines),
+        receipt=tuple((name, text) for name, text in named if name not in {"because", "cost"}),
+        reasons=tuple(receipt.reason.split("; ")) if receipt.reason else (),
+        costs=tuple((amount, what) for amount, what in costs if amount),
         time_ms=mark.time_ms,
         position=mark.length,
         is_compaction=done is not None,
@@ -682,6 +806,7 @@ def change_value(number: int, receipt: ChangeReceipt, mark: LogMark, index: Sess
         span=span,
         request_before=index.requests[after - 1].number if after else None,
         request_after=index.requests[after].number if after < len(index.requests) else None,
+        savings=savings,
     )
 
 

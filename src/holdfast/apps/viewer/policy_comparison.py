@@ -17,7 +17,7 @@ from holdfast.apps.lab.simulation import SimulatedSession
 from holdfast.apps.lab.sources import load_recordings
 from holdfast.core.planning.policy import PRESETS
 from holdfast.core.planning.situation import MILLION, PROVIDER_PRICES, Prices
-from holdfast.counters.models import find_model, prices_of
+from holdfast.counters.models import prices_of_model
 from holdfast.errors import MalformedInputError
 from holdfast.stores.base import Store
 
@@ -81,7 +81,7 @@ class PolicyReplays:
         if not MIN_REPLAY_BUDGET <= budget <= MAX_REPLAY_BUDGET:
             problem = f"must be from {MIN_REPLAY_BUDGET:,} to {MAX_REPLAY_BUDGET:,} tokens, not {budget:,}"
             raise MalformedInputError("budget", problem)
-        known = prices_of(found) if (found := find_model(model)) else None
+        known = prices_of_model(model)
         prices = known or PROVIDER_PRICES["anthropic"]
         length = await self._store.length(session)
         recording: Recording | None = None

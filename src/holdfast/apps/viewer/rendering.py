@@ -4,6 +4,7 @@ Jinja escapes every value; the only text that is not escaped is what this module
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -18,11 +19,14 @@ from markupsafe import Markup
 
 from holdfast.apps.viewer.pages import ContextPlot
 from holdfast.core.conversation.json_values import replace_surrogates
-from holdfast.core.planning.situation import format_dollars
+from holdfast.core.planning.situation import CENT, format_dollars
 
 PACKAGE = __name__.rpartition(".")[0]
 STATIC_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".LICENSE": "text/plain"}
 PLOT_WIDTH, PLOT_HEIGHT = 1_000, 220
+AXIS_STEPS = (1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10)
+MAX_BUDGET_SHARE = 3
+"""A budget is drawn unless it is this many times as large as the largest request, which would be too small to see."""
 PARTS = (
     ("system", "system text"),
     ("tools", "tools"),
@@ -51,7 +55,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "number": _with_separators,
         "short": short_number,
-        "dollars": _dollars_or_dash,
+        "dollars": rounded_dollars,
         "when": format_time,
         "clock": _clock_time,
         "slug": session_slug,
@@ -62,12 +66,22 @@ def _environment() -> Environment:
     return environment
 
 
+def load_templates() -> None:
+    """Compile every template, which takes as long as some pages, before the first page is asked for."""
+    environment = _environment()
+    for name in environment.list_templates():
+        environment.get_template(name)
+
+
 def _with_separators(value: int | None) -> str:
     return "–" if value is None else f"{value:,}"
 
 
-def _dollars_or_dash(value: float | None) -> str:
-    return "–" if value is None else format_dollars(value)
+def rounded_dollars(value: float | None) -> str:
+    """Return an amount as people read it: $1.50; below a cent its first two digits that are not zero, $0.0013."""
+    if value is None:
+        return "–"
+    return format_dollars(value if value >= CENT or not value else float(f"{value:.2g}"))
 
 
 def _clock_time(time_ms: int | None) -> str:
@@ -204,45 +218,59 @@ def _hashed(name: str) -> str:
 
 
 def plot_picture(plot: ContextPlot) -> Markup:
-    """Return the context over time as an SVG picture: an area for each part, the budget, and a mark at each drop."""
+    """Return the context over time as an SVG picture with its axes: steps for each part, the budget, marks at drops.
+
+    A step is as wide as the request is in force: from its place to that of the next.
+    """
     count = len(plot.requests)
     if not count:
         return Markup("")
     totals = [sum(values) for values in zip(*plot.parts.values(), strict=True)]
-    top = max([*totals, 1])
-    if (budget := max(plot.budget)) and budget < 3 * top:
-        top = max(top, budget)
-    step = PLOT_WIDTH / max(1, count - 1) if count > 1 else PLOT_WIDTH
+    budget, top = max(plot.budget), max([*totals, 1])
+    top = round_up(max(top, budget) if budget < MAX_BUDGET_SHARE * top else top)
+    width = PLOT_WIDTH / count
 
-    def point(number: int, value: float) -> str:
-        return f"{number * step:.1f},{PLOT_HEIGHT - value * PLOT_HEIGHT / top:.1f}"
+    def steps(values: Sequence[int]) -> list[str]:
+        heights = [PLOT_HEIGHT - value * PLOT_HEIGHT / top for value in values]
+        corners = ((number, number + 1) for number in range(count))
+        return [f"{at * width:.1f},{y:.1f}" for pair, y in zip(corners, heights, strict=True) for at in pair]
+
+    def area(name: str, low: Sequence[int], high: Sequence[int]) -> str:
+        return f'<polygon class="part-{name}" points="{" ".join([*steps(high), *reversed(steps(low))])}"/>'
 
     low = [0] * count
     pieces: list[str] = []
     for name, _ in PARTS:
         high = [base + value for base, value in zip(low, plot.parts[name], strict=True)]
-        upper = [point(number, value) for number, value in enumerate(high)]
-        lower = [point(number, value) for number, value in reversed(list(enumerate(low)))]
-        if count == 1:
-            upper, lower = [point(0, high[0]), f"{PLOT_WIDTH},{upper[0].partition(',')[2]}"], [
-                f"{PLOT_WIDTH},{lower[0].partition(',')[2]}", lower[0],
-            ]  # fmt: skip
         if any(plot.parts[name]):
-            pieces.append(f'<polygon class="part-{name.replace("_", "-")}" points="{" ".join([*upper, *lower])}"/>')
+            pieces.append(area(name.replace("_", "-"), low, high))
         low = high
+    budgets = [min(top, one) for one in plot.budget]
+    if budget:
+        pieces.append(area("free", low, [max(pair) for pair in zip(low, budgets, strict=True)]))
+        pieces.append(f'<polyline class="budget" points="{" ".join(steps(budgets))}"/>' if budget <= top else "")
     numbers = {request: number for number, request in enumerate(plot.requests)}
     pieces += [
         f'<line class="drop" x1="{at:.1f}" x2="{at:.1f}" y1="0" y2="{PLOT_HEIGHT}"/>'
-        for at in (numbers[request] * step for request, _ in plot.drops)
+        for at in (numbers[request] * width for request, _ in plot.drops)
     ]
-    line = PLOT_HEIGHT - budget * PLOT_HEIGHT / top
-    if line >= 0:
-        pieces.append(f'<line class="budget" x1="0" x2="{PLOT_WIDTH}" y1="{line:.1f}" y2="{line:.1f}"/>')
-    label = f"Tokens of {plot.total:,} requests; the largest has {max(totals):,}, the last {totals[-1]:,}."
+    what = "answers" if plot.is_billed else "requests"
+    label = f"Tokens of {plot.total:,} {what}; the largest has {max(totals):,}, the last {totals[-1]:,}."
+    rows = "".join(f"<span>{short_number(value)}</span>" for value in (top, top // 2, 0))
+    columns = f"<span>{plot.requests[0]}</span><span>{what[:-1]}</span><span>{plot.requests[-1]}</span>"
     return Markup(  # noqa: S704 - built from numbers and constants
+        f'<div class="plot-frame"><span class="y-title" aria-hidden="true">tokens</span>'
+        f'<div class="y-axis" aria-hidden="true">{rows}</div>'
         f'<svg class="plot-picture" role="img" aria-label="{label}" viewBox="0 0 {PLOT_WIDTH} {PLOT_HEIGHT}" '
         f'preserveAspectRatio="none">{"".join(pieces)}</svg>'
+        f'<div class="x-axis" aria-hidden="true">{columns}</div></div>'
     )
+
+
+def round_up(value: int) -> int:
+    """Return the next number that reads well at an axis, such as 6,000 for 5,371."""
+    size = 10 ** (len(str(value)) - 1)
+    return next(one for step in AXIS_STEPS if (one := math.ceil(size * step)) >= value)
 
 
 def bar_picture(parts: Mapping[str, int], budget: int) -> Markup:

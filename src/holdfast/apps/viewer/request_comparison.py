@@ -16,7 +16,7 @@ from holdfast.core.conversation.spans import format_positions, position_ranges, 
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.history.session_state import RequestExtras
-from holdfast.counters.models import find_model, prices_of
+from holdfast.counters.models import prices_of_model
 from holdfast.stores.base import JsonRecord
 from holdfast.text import pluralize
 
@@ -51,6 +51,7 @@ class CacheBreak:
     dollars: float | None
     """The price of those tokens."""
     reason: str
+    """Why, as it was recorded: clauses with semicolons between them; empty if nobody knew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def cache_break(before: RequestSide, now: RequestSide, model: str | None) -> Cac
     tokens, whole = before.request.parts.total, shared + sum(before.sizes[same:])
     reused = tokens if is_prefix else tokens * min(byte, whole) // max(1, whole)
     rewritten = 0 if is_prefix else _rewritten_tokens(before, now, same)
-    known = prices_of(found) if (found := find_model(model)) else None
+    known = prices_of_model(model)
     return CacheBreak(
         previous=before.request.number,
         is_prefix=is_prefix,

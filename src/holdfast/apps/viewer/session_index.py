@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar, cast
 
-from holdfast.core.conversation.json_values import dump_json
+from holdfast.core.conversation.json_values import encode_json
 from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.history import events as log
 from holdfast.core.history.context import ContextVersion
@@ -25,6 +25,7 @@ from holdfast.core.planning.change_receipt import ChangeReceipt, ContextChange, 
 from holdfast.counters.models import dollars_of
 from holdfast.errors import MalformedInputError, NotInMemoryError, StoreError
 from holdfast.session.log.records import StoredLog
+from holdfast.session.log.sent_body import SentBody, body_positions, is_whole_body, join_body
 from holdfast.session.log.session_snapshot import decode_snapshot
 from holdfast.session.request import chain_hash, message_hash, rebuild_messages
 from holdfast.stores.base import Store, session_value_key
@@ -105,6 +106,8 @@ class IndexedRequest:
     """Why it does not begin with the request before, as it was recorded; empty if it does, or if nobody knew."""
     change_count: int
     """How many changes of context there were."""
+    body_start: int | None
+    """The number of the request with which its bytes begin to be put together; None if they were not recorded."""
 
 
 class ContextPoint(NamedTuple):
@@ -189,6 +192,7 @@ class SessionIndex:
         self._measured.clear()
         self.requests: list[IndexedRequest] = []
         self._last_request: dict[str, int] = {}
+        self._body_starts: dict[str, int] = {}
         self._billed_points: list[ContextPoint] = []
         self.changes: list[tuple[LogMark, ContextChange]] = []
         self._change_events: list[tuple[int, int, log.Event]] = []
@@ -253,6 +257,51 @@ class SessionIndex:
             (event for _, _, event in self._change_events), (time_ms for _, time_ms, _ in self._change_events)
         )
         return [replace(receipt, length=mark.length) for receipt, (mark, _) in zip(found, self.changes, strict=True)]
+
+    def request_counts(self) -> list[int]:
+        """Return for each change of context how many requests its agent sent while it was in force.
+
+        Without requests on record, billed answers are counted. A cleared context ends all changes before.
+        """
+        counts = [0] * len(self.changes)
+        starts: dict[int, int] = {}
+        """The changes in force, each with its place in the log."""
+        done, undone, number = list[int](), list[int](), 0
+
+        def end(ended: Iterable[int], place: int) -> None:
+            for one in ended:
+                change = self.changes[one][1]
+                places = self._request_places(log.MAIN if isinstance(change, log.Rewound) else change.scope)
+                counts[one] += bisect_left(places, place) - bisect_left(places, starts.pop(one, place))
+
+        for place, _, event in self._change_events:
+            match event:
+                case log.ChangeUndone() if done:
+                    undone.append(done.pop())
+                    end(undone[-1:], place)
+                case log.ChangeRedone() if undone:
+                    done.append(undone.pop())
+                    starts[done[-1]] = place
+                case log.ChangeUndone() | log.ChangeRedone():
+                    pass
+                case _:
+                    if isinstance(event, log.ContextCleared):
+                        end([*starts], place)
+                    if not isinstance(event, log.CompactionCompleted) or event.success:
+                        done.append(number)
+                        undone.clear()
+                        starts[number] = place
+                    number += 1
+        end([*starts], self.length)
+        return counts
+
+    def _request_places(self, scope: str) -> list[int]:
+        """Return the places of an agent's requests in the log; without requests, those of billed answers."""
+        if self.requests:
+            return self.remember(
+                f"requests of {scope}", lambda: [one.log_position for one in self.requests if one.scope == scope]
+            )
+        return [self._positions[one.number] for one in self._billed_points] if scope == log.MAIN else []
 
     def marks_between(self, start: int, stop: int) -> list[LogMark]:
         """Return the events after the message before `start`, up to the one before `stop`."""
@@ -382,6 +431,8 @@ class SessionIndex:
     def _add_request(self, event: log.RequestPrepared, place: int, time_ms: int) -> None:
         history, situation = self._history, event.situation
         number = len(self.requests) + 1
+        if event.body_hash is not None and is_whole_body(event):
+            self._body_starts[event.scope] = number
         self.requests.append(
             IndexedRequest(
                 number=number,
@@ -405,6 +456,7 @@ class SessionIndex:
                 previous=self._last_request.get(event.scope),
                 break_reason=event.prefix_break.reason if event.prefix_break else "",
                 change_count=len(self.changes),
+                body_start=None if event.body_hash is None else self._body_starts.get(event.scope),
             )
         )
         self._chain = event.chain_hash or self._chain
@@ -487,6 +539,24 @@ class SessionIndex:
                 for at, loaded in found.items():
                     past.entries.load(Entry(loaded.message, at), loaded.event)
 
+    async def sent_body(self, request: IndexedRequest) -> SentBody | None:
+        """Return the bytes of a request as they were sent; None if they were not recorded. Caller must hold the lock.
+
+        Raises `MalformedInputError` if the log no longer has what they are made of.
+        """
+        if request.body_start is None:
+            return None
+        chain = [
+            one.log_position
+            for one in self.requests[request.body_start - 1 : request.number]
+            if one.scope == request.scope and one.body_start is not None
+        ]
+        events = [event for _, event in await self._stored.events_at(chain) if isinstance(event, log.RequestPrepared)]
+        if len(events) != len(chain):
+            raise MalformedInputError(f"request {request.number}", "the log does not hold all of its bytes any more")
+        loaded = await self.load({position for event in events for position in body_positions(event)})
+        return join_body(events, {at: one.event.native for at, one in loaded.items()})
+
     def measure(self, position: int | None, message: Mapping[str, object]) -> tuple[str, int]:
         """Return the hash and the bytes of a message of a request; of an unchanged message they are computed once."""
         loaded = self._loaded.get(position) if position is not None else None
@@ -527,6 +597,11 @@ class SessionIndexes:
             await oldest.close()
         return index
 
+    def length_read(self, session: str) -> int:
+        """Return how many records of a session were read."""
+        index = self._indexes.get(session)
+        return index.length if index else 0
+
     async def forget(self, session: str) -> None:
         """Drop the index of a session."""
         if index := self._indexes.pop(session, None):
@@ -540,8 +615,7 @@ class SessionIndexes:
 
 def compact_size(message: Mapping[str, object]) -> int:
     """Return the size of a message as compact JSON."""
-    text = dump_json(dict(message))
-    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+    return len(encode_json(message if isinstance(message, dict) else dict(message)))
 
 
 def _part_of(message: Message) -> str:

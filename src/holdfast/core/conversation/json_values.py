@@ -138,6 +138,7 @@ def dump_json(value: object) -> str:
 
 
 _SIMPLE_TYPES = frozenset({str, int, bool, NoneType})
+_CONTAINERS = dict, list
 MIN_PLAIN_FLOAT, MAX_PLAIN_FLOAT = 1e-4, 1e16
 """Python writes numbers between the two, and 0, without an exponent; exponents are where encoders differ."""
 ESCAPE_ERRORS = "holdfast-json-escape"
@@ -186,12 +187,12 @@ def _orjson() -> tuple[Callable[[object], bytes], Callable[[object], bytes]]:
 
 def _is_encoded_alike(value: Json) -> bool:
     """Return whether orjson writes a value as Python's encoder does, if it writes it at all."""
-    pending: list[list[Json] | dict[str, Json]] = [[value]]
+    pending: list[list[Json] | dict[str, Json]] = [value if isinstance(value, dict) else [value]]
     for some in pending:
         for one in some.values() if isinstance(some, dict) else some:
             if type(one) in _SIMPLE_TYPES:
                 continue
-            if isinstance(one, dict | list):
+            if isinstance(one, _CONTAINERS):
                 pending.append(one)
             elif not isinstance(one, float) or not (MIN_PLAIN_FLOAT <= abs(one) < MAX_PLAIN_FLOAT or not one):
                 return False

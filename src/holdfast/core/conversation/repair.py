@@ -230,8 +230,8 @@ class GrowingRepair:
     """Repairs a view that grows: with the result of `repair_entries` for the whole, numbered by the index in the view.
 
     What comes before the newest exchange is repaired once. It is repaired again only if a result arrives for one of its
-    calls, or if a later call has an id that repair has made. Formats that pair by name, and views with unpaired tools
-    of the provider, are always repaired as a whole.
+    calls, or if a later call has an id that repair has made. Views with unpaired tools of the provider are always
+    repaired as a whole, and those of formats that pair by name whenever they need a repair.
     """
 
     def __init__(self, batching: Batching, counter: Counter) -> None:
@@ -245,34 +245,40 @@ class GrowingRepair:
         self.settled = 0
         """How many entries of the view were repaired for good."""
         self._entries: list[Entry] = []
-        self._tokens = 0
+        self._tokens = self._counted = 0
+        """The tokens of the first settled entries, and how many these are: a sound view need not be counted here."""
         self._repairs: tuple[list[Repair], ...] = ([], [], [], [])
         self._call_ids: set[str] = set()
         self._made_ids: set[str] = set()
         self._unanswered: dict[str, None] = {}
 
-    def extend(self, view: list[Entry], *, is_interrupted: bool) -> CountedRepair:
-        """Return the repair of a view that begins with the one of the last call."""
+    def extend(self, view: list[Entry], tokens: int, *, is_interrupted: bool) -> CountedRepair:
+        """Return the repair of a view that begins with the one of the last call; `tokens` are those of the view."""
         outlines = [entry.message.outline for entry in view[self._known_length :]]
         self._has_server_tools = self._has_server_tools or any(
             one.server_uses or one.server_results for one in outlines
         )
         self._known_length = len(view)
+        newer, made = view[self.settled :], self._made_ids
+        cut = self._last_exchange(view)
+        if (
+            self._batching.pairs_by_name
+            and not self._has_server_tools
+            and self._settle_sound(newer, cut - self.settled)
+        ):
+            return self._with_ends(view, view[self.settled :], [], ())
         if self._batching.pairs_by_name or self._has_server_tools:
             numbered = [Entry(entry.message, index) for index, entry in enumerate(view)]
             done = repair_entries(numbered, is_interrupted=is_interrupted, batching=self._batching)
             entries = [positioned(entry, view) for entry in done.entries]
             repairs = [positioned_repair(one, view) for one in done.repairs]
             return CountedRepair(entries, repairs, done.pending, self._count(entries))
-        newer, made = view[self.settled :], self._made_ids
         has_made_id = made and any(not made.isdisjoint(entry.message.outline.call_ids) for entry in newer)
         if has_made_id or (self._unanswered and _has_result_for(newer, self._unanswered)):
             self._reset()
-        cut = len(view) - 1
-        while cut > self.settled and not _begins_exchange(view[cut - 1], view[cut]):
-            cut -= 1
+            newer, cut = view, self._last_exchange(view)
         if not any(self._repairs) and self._settle_sound(newer, cut - self.settled):
-            return self._with_ends(view, view[self.settled :], [], ())
+            return self._with_ends(view, tokens, [], ())
         if cut > self.settled:
             self._settle(view, cut)
         tail = _Stretch(
@@ -281,14 +287,23 @@ class GrowingRepair:
         blanks, orphans, ids, places = zip(self._repairs, tail.repairs, strict=True)
         # Orphaned reasoning is removed from the end to the beginning.
         repairs = [repair for stage in (*blanks, *reversed(orphans), *ids, *places) for repair in stage]
-        return self._with_ends([*self._entries, *tail.entries], tail.entries, repairs, tuple(tail.pending))
+        self._tokens += self._count(self._entries[self._counted :])
+        self._counted = len(self._entries)
+        tokens = self._tokens + self._count(tail.entries)
+        return self._with_ends([*self._entries, *tail.entries], tokens, repairs, tuple(tail.pending))
+
+    def _last_exchange(self, view: list[Entry]) -> int:
+        """Return the index of the first entry of the newest exchange that is not settled yet."""
+        cut = len(view) - 1
+        while cut > self.settled and not _begins_exchange(view[cut - 1], view[cut]):
+            cut -= 1
+        return cut
 
     def _with_ends(
-        self, whole: list[Entry], newest: Sequence[Entry], repairs: list[Repair], pending: tuple[str, ...]
+        self, whole: list[Entry], tokens: int, repairs: list[Repair], pending: tuple[str, ...]
     ) -> CountedRepair:
-        """Return repaired entries with valid ends; `newest` are those that follow the settled ones."""
+        """Return repaired entries with valid ends; `tokens` are those of the entries."""
         sent = _with_valid_ends(whole, repairs, pending)
-        tokens = self._tokens + self._count(newest)
         if sent is not whole:
             spoken = next(index for index, entry in enumerate(sent) if entry.message.role != "system")
             tokens += self._count([entry for entry in (sent[spoken], sent[-1]) if entry is OPENING or entry is CLOSING])
@@ -300,13 +315,13 @@ class GrowingRepair:
     def _settle_sound(self, newer: list[Entry], count: int) -> bool:
         """Settle the first of the newer entries as they are, if none of them needs a repair; return whether so."""
         ids = [call_id for entry in newer for call_id in entry.message.outline.call_ids]
-        if not is_valid_history(newer, self._batching) or not self._call_ids.isdisjoint(ids):
+        is_repeated = not self._batching.pairs_by_name and not self._call_ids.isdisjoint(ids)
+        if is_repeated or not is_valid_history(newer, self._batching):
             return False
         if count > 0:
             settled = newer[:count]
             self.settled += count
             self._entries += settled
-            self._tokens += self._count(settled)
             for entry in settled:
                 self._call_ids.update(entry.message.outline.call_ids)
         return True
@@ -321,7 +336,6 @@ class GrowingRepair:
             return
         self.settled, self._unanswered = cut, unanswered
         self._entries += stretch.entries
-        self._tokens += self._count(stretch.entries)
         blanks, orphans, ids, places = self._repairs
         newer = stretch.repairs
         self._repairs = [*blanks, *newer[0]], [*newer[1], *orphans], [*ids, *newer[2]], [*places, *newer[3]]

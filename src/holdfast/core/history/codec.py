@@ -9,12 +9,12 @@ form of an event.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, is_dataclass, replace
 from functools import cache, partial
-from operator import attrgetter
-from typing import NamedTuple, TypeAlias, cast, get_args
+from typing import NamedTuple, TypeAlias, cast, get_args, get_origin
 
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history.events import Event, Summary, UnknownEvent
 from holdfast.core.schema import TypeCheck, type_check, type_name, typed_fields
+from holdfast.dataclass import filled_fields_reader
 from holdfast.errors import MalformedInputError
 
 RECORD_SCHEMA = 1
@@ -86,34 +86,48 @@ def _stored_fields(item: "Field[object]", hint: object) -> Iterator[_Field]:
     yield _Field("", item.name, key, is_required, hint, type_check(hint), nested)
 
 
+class _Encoding(NamedTuple):
+    """How the fields of a type are stored; computed once per type."""
+
+    filled_fields: Callable[[object], EventRecord]
+    """Returns the fields of a value by their keys, without optional ones that are empty."""
+    containers: tuple[tuple[str, bool, bool], ...]
+    """The keys that may hold a tuple or a nested object, each with whether it may be an object and is required."""
+
+
 @cache
-def _field_reader(kind: type) -> tuple[list[tuple[str, bool, type | None]], Callable[[object], tuple[object, ...]]]:
-    """Return what is stored of each field of a type, and a function that reads all of them at once."""
+def _encoding(kind: type) -> _Encoding:
     fields = _fields(kind)
-    names = [f"{one.owner}.{one.name}" if one.owner else one.name for one in fields]
-    stored = [(one.key, one.is_required, one.nested) for one in fields]
-    # With a single name, `attrgetter` would return the value itself.
-    return (
-        (stored, attrgetter(*names))
-        if len(names) > 1
-        else (stored, lambda value: tuple(getattr(value, name) for name in names))
+    paths = {one.key: f"{one.owner}.{one.name}" if one.owner else one.name for one in fields}
+    return _Encoding(
+        filled_fields_reader(paths, {one.key for one in fields if not one.is_required}),
+        tuple(
+            (one.key, one.nested is not None, one.is_required)
+            for one in fields
+            if one.nested or _may_be_tuple(one.hint)
+        ),
     )
 
 
+def _may_be_tuple(hint: object) -> bool:
+    return get_origin(hint) is tuple or any(map(_may_be_tuple, get_args(hint)))
+
+
 def _to_json(value: object) -> EventRecord:
-    out: EventRecord = {}
-    fields, read_fields = _field_reader(type(value))
-    for (key, is_required, nested), content in zip(fields, read_fields(value), strict=True):
+    filled_fields, containers = _encoding(type(value))
+    out = filled_fields(value)
+    for key, is_nested, is_required in containers:
+        if key not in out:
+            continue
+        content = out[key]
         if isinstance(content, tuple):
-            if content or is_required:
-                out[key] = [*cast("tuple[object, ...]", content)]
-        elif content is None:
-            if is_required:
-                out[key] = None
-        elif nested is None:
-            out[key] = content
-        elif inner := _to_json(content):
-            out[key] = inner
+            out[key] = [*cast("tuple[object, ...]", content)]
+        elif is_nested and content is not None:
+            inner = _to_json(content)
+            if inner or is_required:
+                out[key] = inner
+            else:
+                del out[key]
     return out
 
 

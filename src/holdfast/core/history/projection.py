@@ -34,7 +34,8 @@ class Projection:
         self.newest_prompt: int | None = None
         """The index of the user's last prompt."""
         self._lineage = context.scopes.lineage(context.scope)
-        self._repairs: dict[Batching, GrowingRepair] = {}
+        self._repairs: dict[int, GrowingRepair] = {}
+        """By the identity of the batching, which each of them holds."""
         self._changed_at = context.state.changed_at
         for entry in context.visible_entries():
             self._append(entry)
@@ -85,9 +86,10 @@ class Projection:
 
     def repaired(self, batching: Batching, *, is_interrupted: bool) -> CountedRepair:
         """Return the entries as a provider accepts them; what was repaired before is not repaired again."""
-        if batching not in self._repairs:
-            self._repairs[batching] = GrowingRepair(batching, self.counter)
-        return self._repairs[batching].extend(self.entries, is_interrupted=is_interrupted)
+        repair = self._repairs.get(id(batching))
+        if repair is None:
+            repair = self._repairs[id(batching)] = GrowingRepair(batching, self.counter)
+        return repair.extend(self.entries, self.tokens, is_interrupted=is_interrupted)
 
     def extended_to(self, context: Context) -> "Projection | None":
         """Return this projection extended by newer messages, or None if it has to be rebuilt."""

@@ -39,13 +39,14 @@ OPEN_ROUND_REASON = "a compaction waits until the running tool round ends, becau
 def plan_input_of(history: History, policy: Policy, situation: Situation) -> PlanInput:
     """Return the input of the rules of a policy."""
     window = situation.window or policy.unknown_window
-    facts = {
-        "is_interrupted": situation.is_interrupted or history.was_interrupted(situation.scope),
-        "pins": situation.pins | history.session_state.pins,
-        "policy_limit": policy.compaction.request_limit(window) if policy.compaction else situation.policy_limit,
-    }
-    if any(getattr(situation, name) != value for name, value in facts.items()):
-        situation = replace(situation, **facts)
+    is_interrupted = situation.is_interrupted or history.was_interrupted(situation.scope)
+    pins, limit = situation.pins, situation.policy_limit
+    if pins is not history.session_state.pins:
+        pins |= history.session_state.pins
+    if policy.compaction:
+        limit = policy.compaction.request_limit(window)
+    if (is_interrupted, pins, limit) != (situation.is_interrupted, situation.pins, situation.policy_limit):
+        situation = replace(situation, is_interrupted=is_interrupted, pins=pins, policy_limit=limit)
     projection = history.projection(situation.counter, situation.scope)
     entries, tokens = projection.entries[:], projection.tokens
     if policy.outputs is not None:
@@ -147,12 +148,14 @@ def view_of(plan_input: PlanInput, policy: Policy, processors: RequestProcessors
     if projection.has_other_scopes:
         _check_own_calls(plan_input)
         view = _without_open_calls_of_others(view, plan_input)
-    stages = {
-        **VIEW_STAGES,
-        "attachments": processors.attachments,
-        "immediate prompt": processors.immediate_prompt,
-        "file content": processors.file_content,
-    }
+    stages = VIEW_STAGES
+    if processors is not NO_PROCESSORS:
+        stages = {
+            **VIEW_STAGES,
+            "attachments": processors.attachments,
+            "immediate prompt": processors.immediate_prompt,
+            "file content": processors.file_content,
+        }
     for name, stage in stages.items():
         if callable(stage):
             view = stage(view, plan_input, policy)

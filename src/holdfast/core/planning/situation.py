@@ -54,6 +54,10 @@ class Prices:
         """Return the price of uncached input tokens; None if it is unknown."""
         return None if self.dollars is None else tokens * self.write * self.dollars / MILLION
 
+    def dollars_to_read(self, tokens: int) -> float | None:
+        """Return the price of cached input tokens; None if it is unknown."""
+        return None if self.dollars is None else tokens * self.read * self.dollars / MILLION
+
 
 PROVIDER_PRICES: Mapping[str, Prices] = {
     prices.name: prices

@@ -28,7 +28,7 @@ from holdfast.core.planning.situation import Prices, Situation
 from holdfast.core.planning.steps import CompactSpan, PlanInput
 from holdfast.core.planning.summary.chunks import RedactText
 from holdfast.core.schema import is_integer
-from holdfast.counters.models import find_model, prices_of
+from holdfast.counters.models import prices_of_model
 from holdfast.dataclass import dataclass
 from holdfast.errors import (
     CompactionFailedError,
@@ -302,7 +302,7 @@ class Compactor:
         if named is None:
             return None
         name = named if isinstance(named, str) else named.name
-        prices = prices_of(known) if (known := find_model(name)) else None
+        prices = prices_of_model(name)
         if name != model:
             return SummaryAuthor(prices)
         supports_it = not isinstance(named, str) and supports_prefix(named, format or "")

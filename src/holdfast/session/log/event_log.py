@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mappi
 from contextlib import asynccontextmanager, suppress
 from functools import wraps
 from itertools import zip_longest
-from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import ClassVar, Concatenate, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
@@ -90,21 +90,29 @@ class SessionLock:
     first can finish, so that mistake is reported at once.
     """
 
+    _fork_count: ClassVar[int] = 0
+    """How often this process and its parents were forked, which tells a process without a system call."""
+
     def __init__(self, session: str) -> None:
         self._session = session
         self._lock = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._process = 0
+        self._forks = 0
         self.is_closed = False
+
+    @classmethod
+    def note_fork(cls) -> None:
+        """Note that this process has been forked."""
+        cls._fork_count += 1
 
     def check_open(self) -> None:
         """Raise `SessionClosedError` if the session was closed, `WrongEventLoopError` if another loop runs it."""
-        loop, process = asyncio.get_running_loop(), os.getpid()
-        if self._loop is not loop or self._process != process:
-            if self._loop is not None and not (self._process == process and self._loop.is_closed()):
+        loop, forks = asyncio.get_running_loop(), SessionLock._fork_count
+        if self._loop is not loop or self._forks != forks:
+            if self._loop is not None and not (self._forks == forks and self._loop.is_closed()):
                 raise WrongEventLoopError(f"session {self._session!r}")
             # No task can hold the lock of an ended loop any more: a program may call `asyncio.run` for each turn.
-            self._loop, self._process, self._lock = loop, process, asyncio.Lock()
+            self._loop, self._forks, self._lock = loop, forks, asyncio.Lock()
         if self.is_closed:
             raise SessionClosedError(self._session)
 
@@ -119,11 +127,16 @@ class SessionLock:
         self._lock.release()
 
 
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=SessionLock.note_fork)
+
+
 def _are_long(messages: Sequence[Message]) -> bool:
     """Return whether messages are so many, or so long, that they are encoded and indexed in a thread."""
     if len(messages) > MAX_INLINE_MESSAGES:
         return True
-    return sum(sum(message.outline[-2:]) for message in messages) > MAX_INLINE_CHARS
+    outlines = [message.outline for message in messages]
+    return sum([one.chat_chars + one.work_chars for one in outlines]) > MAX_INLINE_CHARS
 
 
 class SessionLog:
@@ -203,10 +216,10 @@ class SessionLog:
         return None
 
     async def _load_snapshot(self) -> None:
-        self.is_loaded = True
         stored, self._stored_retention = await asyncio.gather(
             self._stored_snapshot(), stored_retention(self.store, self.session)
         )
+        self.is_loaded = True
         if stored and (snapshot := decode_snapshot(stored.data)):
             self.history = History.from_snapshot(snapshot.state, format_named)
             self._log_positions = unpack_positions(snapshot.log_positions)
@@ -304,12 +317,12 @@ class SessionLog:
         """Apply events that the log has at a place; `messages` are the decoded messages of the events, if known."""
         for number, (event, message) in enumerate(zip_longest(events, messages), place):
             self.history.append(event, message)
-            if isinstance(event, log.RequestPrepared):
+            if isinstance(event, log.MessageAppended):
+                self._log_positions.append(number)
+            elif isinstance(event, log.RequestPrepared):
                 self.last_request_ms = time_ms
             elif isinstance(event, log.CompactionStarted):
                 self.compaction_started_ms = time_ms
-            elif isinstance(event, log.MessageAppended):
-                self._log_positions.append(number)
         if evicts and self.history.entries.cached_count > self._cache_limit:
             self._evict()
 
@@ -331,15 +344,16 @@ class SessionLog:
             return known
         if not events:
             return range(len(self.history), len(self.history))
+        are_long = _are_long(messages)
         for conflicts in range(MAX_CONFLICTS):
-            start, index = len(self.history), await self._index_entries(events, messages)
+            start, index = len(self.history), await self._index_entries(events, messages, are_long=are_long)
             log_position = self.stored.length
             if self._deferring_task is not None and self._deferring_task is asyncio.current_task():
                 self._defer(events, messages, index)
                 return range(start, start + len(events))
             try:
                 is_appended = await self._try_append(
-                    events, messages, index, must_be_current=must_be_current, conflicts=conflicts
+                    events, messages, index, are_long=are_long, must_be_current=must_be_current, conflicts=conflicts
                 )
             except (StoreUnavailableError, asyncio.CancelledError):
                 self._unconfirmed = _UnconfirmedAppend(log_position, tuple(events))
@@ -358,7 +372,7 @@ class SessionLog:
         raise SequenceConflictError(self.session, expected=self.stored.length, actual=actual)
 
     async def _index_entries(
-        self, events: Sequence[log.MessageAppended], messages: Sequence[Message]
+        self, events: Sequence[log.MessageAppended], messages: Sequence[Message], *, are_long: bool
     ) -> Sequence[IndexEntry]:
         """Return what a search finds in messages that come next."""
 
@@ -372,7 +386,7 @@ class SessionLog:
                 ]
             return index_entries(observed)
 
-        return await record_in_thread(entries) if _are_long(messages) else entries()
+        return await record_in_thread(entries) if are_long else entries()
 
     async def _after_append(self, places: Sequence[int], events: Sequence[log.MessageAppended]) -> None:
         """Record what recorded messages say about their provider, and what is kept beside the log."""
@@ -389,16 +403,16 @@ class SessionLog:
             # The messages are recorded; without the observation nothing is missing.
             with suppress(StoreError):
                 await self._try_append(signals)
-        await self._record_retention()
+        if self._retention_days != self._stored_retention:
+            await self._record_retention()
         if self.stored.length - self._snapshot_length >= max(SNAPSHOT_EVERY, self.stored.length // SNAPSHOT_SHARE):
             await self.save_snapshot()
 
     async def _record_retention(self) -> None:
-        """Record the retention if it has changed. If that fails, the next append tries again, and nothing expires."""
-        if self._retention_days != self._stored_retention:
-            with suppress(StoreError):
-                await record_retention(self.store, self.session, self._retention_days)
-                self._stored_retention = self._retention_days
+        """Record the retention. If that fails, the next append tries again; until then nothing expires."""
+        with suppress(StoreError):
+            await record_retention(self.store, self.session, self._retention_days)
+            self._stored_retention = self._retention_days
 
     async def _already_appended(self, events: Sequence[log.MessageAppended]) -> range | None:
         """Return the positions of messages whose append failed although the store has them."""
@@ -422,6 +436,7 @@ class SessionLog:
         messages: Sequence[Message] = (),
         index: Sequence[IndexEntry] = (),
         *,
+        are_long: bool = False,
         must_be_current: bool = False,
         conflicts: int = 0,
     ) -> bool:
@@ -430,7 +445,7 @@ class SessionLog:
         `messages` are the decoded messages of the events. With `must_be_current` the events were decided on the
         current history, so the history checks them first.
         """
-        is_long = len(events) > MAX_INLINE_MESSAGES or (bool(messages) and _are_long(messages))
+        is_long = are_long or len(events) > MAX_INLINE_MESSAGES
         if is_long:
             records = await record_in_thread(lambda: [encode_event(event) for event in events])
         else:

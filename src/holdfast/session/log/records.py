@@ -48,8 +48,10 @@ async def _with_blob(store: Store, record: JsonRecord, content: bytes, blobs: li
 
 def _may_need_blob(record: JsonRecord) -> bool:
     """Return whether a record may have to be stored as a blob: it is a message that is not certainly small."""
+    if record.get("type") != log.MessageAppended.KIND:
+        return False
     data = record.get("data")
-    if record.get("type") != log.MessageAppended.KIND or not isinstance(data, dict) or "native" not in data:
+    if not isinstance(data, dict) or "native" not in data:
         return False
     native = cast("dict[str, object]", data)["native"]
     if not isinstance(native, dict):
@@ -145,10 +147,14 @@ class StoredLog:
         if self.newest_schema > RECORD_SCHEMA:
             problem = "a newer Holdfast has written to it, so this one only reads it; update Holdfast"
             raise StoreUnavailableError(f"session {self.session!r}", problem)
-        if is_long:
-            contents = await record_in_thread(lambda: [_blob_content(record) for record in whole])
-        else:
-            contents = [_blob_content(record) if _may_need_blob(record) else None for record in whole]
+        if not is_long and not any(map(_may_need_blob, whole)):
+            self.length = await self.store.append(self.session, whole, after=self.length, time_ms=time_ms, index=index)
+            return
+
+        def find_contents() -> list[bytes | None]:
+            return [_blob_content(record) for record in whole]
+
+        contents = await record_in_thread(find_contents) if is_long else find_contents()
         for attempt in range(2):
             blobs: list[str] = []
             records = [

@@ -181,18 +181,34 @@ def sent_body(events: Sequence[log.Event], number: int) -> SentBody | None:
     if wanted.body_hash is None:
         return None
     chain = [one for one in requests[: number + 1] if one.scope == wanted.scope and one.body_hash is not None]
-    first = next(
-        index for index in reversed(range(len(chain))) if not any("from" in piece for piece in chain[index].body)
-    )
+    first = next(index for index in reversed(range(len(chain))) if is_whole_body(chain[index]))
     natives = [event.native for event in events if isinstance(event, log.MessageAppended)]
+    return join_body(chain[first:], dict(enumerate(natives)))
+
+
+def is_whole_body(event: log.RequestPrepared) -> bool:
+    """Return whether the bytes of a request refer to no body before it."""
+    return not any("from" in piece for piece in event.body)
+
+
+def body_positions(event: log.RequestPrepared) -> Iterator[int]:
+    """Yield the positions of the recorded messages among the pieces of a body."""
+    return (position for piece in event.body if isinstance(position := piece.get("message"), int))
+
+
+def join_body(chain: Sequence[log.RequestPrepared], natives: Mapping[int, Mapping[str, object]]) -> SentBody:
+    """Return the bytes of the last of an agent's requests, of which the first refers to no body before it.
+
+    `natives` are the recorded messages by their positions. Raises `MalformedInputError` if one of them is missing.
+    """
     content = b""
-    for event in chain[first:]:
+    for event in chain:
         content = b"".join(_piece_bytes(event.body, content, natives))
-    return SentBody(content, wanted.body_hash)
+    return SentBody(content, chain[-1].body_hash or "")
 
 
 def _piece_bytes(
-    pieces: Sequence[BodyPiece], before: bytes, natives: Sequence[Mapping[str, object]]
+    pieces: Sequence[BodyPiece], before: bytes, natives: Mapping[int, Mapping[str, object]]
 ) -> Iterator[bytes]:
     for piece in pieces:
         match piece:
@@ -200,7 +216,7 @@ def _piece_bytes(
                 yield text.encode()
             case {"from": int(start), "to": int(stop)}:
                 yield before[start:stop]
-            case {"message": int(position)} if 0 <= position < len(natives):
+            case {"message": int(position)} if position in natives:
                 yield _message_bytes(natives[position], is_unmarked=bool(piece.get("unmarked")))
             case _:
                 raise MalformedInputError("request.body", f"{cast('object', piece)!r:.60} cannot be put together")

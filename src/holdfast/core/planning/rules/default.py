@@ -360,7 +360,7 @@ def _describe_fill(plan_input: PlanInput, threshold: float) -> str:
     # A budget may also limit messages, turns or bytes; then the share is one of these.
     is_about_tokens = plan_input.fill == plan_input.token_fill
     room = situation.billed_tokens(situation.message_budget)
-    whole = f"the {room:,} for messages" if is_about_tokens else "the budget"
+    whole = f"the {room:,} that the budget leaves for messages" if is_about_tokens else "the budget"
     return f"{tokens} fill {plan_input.fill:.0%} of {whole} (threshold {threshold:.0%})"
 
 

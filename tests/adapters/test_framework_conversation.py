@@ -1,0 +1,244 @@
+"""A framework's list in a session: each message is converted once, and copies and edits of messages are recognized."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.genai import types
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
+
+from holdfast import Session
+from holdfast.adapters.framework_conversation import FrameworkConversation, FrameworkRequest, MessageCodec
+from holdfast.adapters.google_adk import CONTENTS
+from holdfast.adapters.langchain import MESSAGES
+from holdfast.adapters.openai_agents import ITEMS
+from holdfast.core.history import events as log
+
+ROOMY = FrameworkRequest(budget=16_000, model=None, system=None, tools=())
+TIGHT = FrameworkRequest(budget=1_000, model=None, system=None, tools=())
+
+
+@dataclass
+class CountingCodec:
+    """Converts as another codec does, and counts."""
+
+    codec: MessageCodec[Any]
+    encoded: int = 0
+    decoded: int = 0
+    format: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.format = self.codec.format
+
+    def contents(self, messages: Sequence[Any]) -> list[Any]:
+        return self.codec.contents(messages)
+
+    def encode(self, message: Any) -> Mapping[str, Any]:
+        self.encoded += 1
+        return self.codec.encode(message)
+
+    def decode(self, native: Mapping[str, Any]) -> Any:
+        self.decoded += 1
+        return self.codec.decode(native)
+
+    def text(self, message: Any) -> str:
+        return self.codec.text(message)
+
+    def own_summary(self, messages: Sequence[Any]) -> str | None:
+        return self.codec.own_summary(messages)
+
+
+@dataclass(frozen=True)
+class Framework:
+    """The messages of a framework."""
+
+    codec: MessageCodec[Any]
+    user: Callable[[str], Any]
+    assistant: Callable[[str], Any]
+    call: Callable[[str], list[Any]]
+    """Returns a tool call and its result."""
+    edit: Callable[[Any, str], None]
+    """Changes the text of a message of the user in place."""
+    edit_arguments: Callable[[Any, str], None]
+    """Changes the arguments of a tool call in place."""
+
+
+def _content(role: str, **fields: Any) -> types.Content:
+    return types.Content(role=role, parts=[types.Part(**fields)])
+
+
+def _set(target: Any, name: str, value: object) -> None:
+    setattr(target, name, value)
+
+
+FRAMEWORKS = {
+    "langchain": Framework(
+        MESSAGES,
+        HumanMessage,
+        AIMessage,
+        lambda word: [
+            AIMessage(
+                "", tool_calls=[{"name": "look", "args": {"query": word}, "id": f"c-{word}", "type": "tool_call"}]
+            ),
+            ToolMessage(f"found {word}", tool_call_id=f"c-{word}"),
+        ],
+        lambda message, text: _set(message, "content", text),
+        lambda message, word: message.tool_calls[0]["args"].update(query=word),
+    ),
+    "openai-agents": Framework(
+        ITEMS,
+        lambda text: {"role": "user", "content": [{"type": "input_text", "text": text}]},
+        lambda text: {"role": "assistant", "content": text},
+        lambda word: [
+            {"type": "function_call", "call_id": f"c-{word}", "name": "look", "arguments": f'{{"query": "{word}"}}'},
+            {"type": "function_call_output", "call_id": f"c-{word}", "output": f"found {word}"},
+        ],
+        lambda item, text: item["content"][0].update(text=text),
+        lambda item, word: item.update(arguments=f'{{"query": "{word}"}}'),
+    ),
+    "google-adk": Framework(
+        CONTENTS,
+        lambda text: _content("user", text=text),
+        lambda text: _content("model", text=text),
+        lambda word: [
+            _content(
+                "model",
+                function_call=types.FunctionCall(name="look", args={"query": word}, id=f"c-{word}"),
+                thought_signature=b"signed",
+            ),
+            _content(
+                "user",
+                function_response=types.FunctionResponse(
+                    name="look", response={"result": f"found {word}"}, id=f"c-{word}"
+                ),
+            ),
+        ],
+        lambda content, text: _set(content.parts[0], "text", text),
+        lambda content, word: content.parts[0].function_call.args.update(query=word),
+    ),
+}
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def framework(request: pytest.FixtureRequest) -> Framework:
+    return FRAMEWORKS[request.param]
+
+
+def exchanges(framework: Framework, count: int) -> list[Any]:
+    """Return messages that end with a prompt."""
+    found: list[Any] = []
+    for number in range(count):
+        found += [framework.user(f"prompt {number}"), *framework.call(f"word{number}")]
+        found.append(framework.assistant(f"answer {number}"))
+    return [*found, framework.user("and now?")]
+
+
+async def test_every_message_is_converted_once_and_sent_as_the_frameworks_own_object(framework: Framework) -> None:
+    codec, messages = CountingCodec(framework.codec), exchanges(framework, 50)
+    async with Session.open("c") as session:
+        conversation = FrameworkConversation(session, codec)
+        await conversation.prepare(messages, ROOMY)
+        assert (codec.encoded, codec.decoded) == (201, 0)
+
+        for number in range(10):
+            answer = framework.assistant(f"more {number}")
+            await conversation.record_response([answer], None)
+            messages = [*messages, answer, framework.user("go on")]
+            sent = await conversation.prepare(messages, ROOMY)
+
+            assert all(one is other for one, other in zip(sent, messages, strict=True))
+            assert (codec.encoded, codec.decoded) == (201 + 2 * (number + 1), 0)
+        assert len(await session.messages()) == len(messages)
+
+
+async def test_equal_copies_are_not_converted_again_and_the_copies_are_sent(framework: Framework) -> None:
+    codec, messages = CountingCodec(framework.codec), exchanges(framework, 5)
+    async with Session.open("c") as session:
+        conversation = FrameworkConversation(session, codec)
+        await conversation.prepare(messages, ROOMY)
+
+        copies = copy.deepcopy(messages)
+        sent = await conversation.prepare(copies, ROOMY)
+
+        assert all(one is other for one, other in zip(sent, copies, strict=True))
+        assert (codec.encoded, codec.decoded) == (len(messages), 0)
+        assert len([one for one in await session.events() if isinstance(one, log.MessageAppended)]) == len(messages)
+
+
+@pytest.mark.parametrize("what", ["text", "arguments"])
+async def test_a_message_that_was_edited_in_place_is_recorded_and_sent_as_it_is_now(
+    framework: Framework, what: str
+) -> None:
+    messages = exchanges(framework, 5)
+    async with Session.open("c") as session:
+        conversation = FrameworkConversation(session, framework.codec)
+        await conversation.prepare(messages, ROOMY)
+        before = [framework.codec.encode(one) for one in messages]
+
+        if what == "text":
+            framework.edit(messages[4], "prompt 1, corrected")
+        else:
+            framework.edit_arguments(messages[5], "corrected")
+        sent = await conversation.prepare(messages, ROOMY)
+
+        assert all(one is other for one, other in zip(sent, messages, strict=True))
+        now = [framework.codec.encode(one) for one in messages]
+        assert "corrected" in str(now)
+        assert await session.messages() == now
+        # The log keeps what was said before the edit.
+        logged = [one.native for one in await session.events() if isinstance(one, log.MessageAppended)]
+        assert logged[: len(before)] == before
+
+
+async def test_a_list_that_goes_back_is_followed(framework: Framework) -> None:
+    messages = exchanges(framework, 5)
+    async with Session.open("c") as session:
+        conversation = FrameworkConversation(session, framework.codec)
+        await conversation.prepare(messages, ROOMY)
+
+        other = [*messages[:8], framework.user("something else")]
+        sent = await conversation.prepare(other, ROOMY)
+
+        assert all(one is another for one, another in zip(sent, other, strict=True))
+        assert await session.messages() == [framework.codec.encode(one) for one in other]
+
+
+async def test_what_holdfast_makes_for_requests_is_converted_once(framework: Framework) -> None:
+    codec, messages = CountingCodec(framework.codec), exchanges(framework, 60)
+    async with Session.open("c") as session:
+        conversation = FrameworkConversation(session, codec)
+        first = await conversation.prepare(messages, TIGHT)
+        made = codec.decoded
+        assert made > 0
+
+        second = await conversation.prepare(messages, TIGHT)
+
+        assert codec.decoded == made
+        assert codec.encoded == len(messages)
+        assert all(one is other for one, other in zip(second, first, strict=True))
+
+
+async def test_messages_are_recorded_again_where_another_writer_was_faster(
+    framework: Framework, tmp_path: Path
+) -> None:
+    store, messages = f"sqlite:///{tmp_path / 'chats.db'}", exchanges(framework, 2)
+    async with Session.open("c", store=store) as session, Session.open("c", store=store) as other:
+        conversation = FrameworkConversation(session, framework.codec)
+        await conversation.prepare(messages, ROOMY)
+        await other.record([framework.codec.encode(framework.assistant("elsewhere"))], format=framework.codec.format)
+
+        longer = [*messages, framework.assistant("fine"), framework.user("go on")]
+        sent = await conversation.prepare(longer, ROOMY)
+
+        assert all(one is another for one, another in zip(sent, longer, strict=True))
+        await other.refresh()
+        assert await other.messages() == [framework.codec.encode(one) for one in longer]
+
+
+def test_a_chunk_and_the_message_that_langchain_makes_of_it_say_the_same() -> None:
+    chunk = AIMessageChunk(content="ah", tool_call_chunks=[{"name": "look", "args": "{}", "id": "c", "index": 0}])
+
+    assert MESSAGES.contents([chunk]) == MESSAGES.contents([AIMessage("ah", tool_calls=chunk.tool_calls)])
