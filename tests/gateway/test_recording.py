@@ -474,3 +474,30 @@ async def test_results_of_calls_that_gemini_sent_without_ids_are_governed_whatev
     async with recorder.session("s") as opened:
         natives = await opened.session.messages()
     assert natives == [prompt, call(), {"role": "user", "parts": [{"functionResponse": response}]}]
+
+
+async def test_a_system_message_within_an_anthropic_conversation_is_recorded_and_may_be_written_again_as_text(
+    recorder: Recorder,
+) -> None:
+    def listed(*natives: Json) -> ClientRequest:
+        body = json.dumps({"model": "claude-opus-5-5", "max_tokens": 9, "messages": natives}).encode()
+        headers = {"x-claude-code-session-id": "c1"}
+        return ClientRequest("anthropic", "/v1/messages", None, headers, body, "", "anthropic")
+
+    hello = {"role": "user", "content": [{"type": "text", "text": "Hello"}]}
+    as_block = {"role": "system", "content": [{"type": "text", "text": "Be brief."}]}
+    as_text = {"role": "system", "content": "Be brief."}
+    answer = {"role": "assistant", "content": [{"type": "text", "text": "Hi"}]}
+
+    first = await answered(recorder, listed(hello, as_block), "Hi")
+    second = await answered(recorder, listed(hello, as_text, answer, {"role": "user", "content": "More"}), "Yes", 2)
+
+    assert first == second
+    async with recorder.session(first) as opened:
+        natives = await opened.session.messages()
+    assert [(native["role"], native["content"]) for native in natives[:2]] == [
+        ("user", hello["content"]),
+        ("system", as_block["content"]),
+    ]
+    assert len(natives) == 5
+    assert await kinds(recorder, first) == []
