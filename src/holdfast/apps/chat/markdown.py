@@ -200,7 +200,7 @@ class StreamedMarkdown:
         """The text of the blocks that are not finished."""
         self._taken = 0
         """How many lines of the first of them were taken already, at `_width`."""
-        self._width = 0
+        self._width: int = 0
         self._has_gap = False
         """Whether the next block is preceded by an empty line."""
         self._live: list[str] = []
