@@ -32,7 +32,7 @@ from holdfast.core.planning.plan import MAX_PLAN_ROUNDS, make_plan, plan_input_o
 from holdfast.core.planning.policy import PRESETS
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import CompactSpan, OffloadOutputs
-from holdfast.session.request import encode_entry, as_accepted
+from holdfast.session.request import as_accepted, encode_entry
 from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.sessions import generate_session
 from holdfast.wire.formats import format_named
