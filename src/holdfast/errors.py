@@ -300,7 +300,7 @@ class ModelError(HoldfastError):
     REMEDY: ClassVar[str] = "ask again, or choose another model"
 
     def __init__(self, model: str, problem: str, remedy: str = "") -> None:
-        super().__init__(f"{model}: {problem}; {remedy or self.REMEDY}")
+        super().__init__(f"{model}: {problem.removesuffix('.')}; {remedy or self.REMEDY}")
         self.model = redact_text(model)
         self.problem = redact_text(problem)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.apps.chat.attachments import mentioned_files, pasted_image_path
+from holdfast.apps.chat.attachments import mentioned_files, missing_files, pasted_image_path
 from holdfast.apps.chat.pastes import PastedTexts
 from holdfast.apps.chat.tools.files import FileTools
 from tests.chat.conftest import Served
@@ -102,6 +102,24 @@ def test_a_file_that_is_dropped_on_the_terminal_is_recognized_as_an_image(tmp_pa
     pasted = [f"'{path}'", str(path).replace(" ", "\\ "), f"file://{str(path).replace(' ', '%20')}", "my tide.png"]
     assert [pasted_image_path(text, tmp_path) for text in pasted] == [str(path)] * 3 + ["my tide.png"]
     assert [pasted_image_path(text, tmp_path) for text in ("missing.png", "a\nb.png", "'open", "")] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("prompt", "missing"),
+    [
+        ("look at @nosuch.txt, @notes.txt and @nosuch.txt.", ["@nosuch.txt"]),
+        ('compare @"no such.md" and @src/gone.py!', ["@no such.md", "@src/gone.py"]),
+        ("ask @alice about @src/ and a@b.com", []),
+        ("why?\n@app.route\ndef f(): ...", []),
+    ],
+)
+def test_a_prompt_that_names_a_file_which_is_not_there_is_told_so(
+    prompt: str, missing: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / "src").mkdir()
+
+    assert missing_files(prompt, tmp_path) == missing
 
 
 def test_a_long_paste_is_a_mark_in_the_line_and_whole_when_it_is_submitted() -> None:

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.apps.chat.chat import Chat
+from holdfast.apps.chat.commands.config import known_model_names
 from holdfast.apps.chat.dispatch import is_immediate, submit_line
 from holdfast.apps.chat.events import ConversationOpened, TurnEnded
 from holdfast.apps.chat.main import ChatOptions, _open_chat, describe_models, describe_tools
 from holdfast.apps.settings.sources import load_settings
-from holdfast.testing.endpoint import text_stream
+from holdfast.testing.endpoint import ScriptedEndpoint, http_response, text_stream
 from tests.chat.conftest import Served
 from tests.chat.recording_screen import RecordingScreen, open_chat, reply_to
 from tests.chat.test_turns import chat_with
@@ -64,6 +65,34 @@ async def test_a_program_is_told_the_session_the_whole_text_the_finish_and_the_c
     assert opened == ConversationOpened(session, f"{url}#priced", opened.budget, 0)
     assert (ended.session, ended.text, ended.finish_reason) == (session, "One two.", "stop")
     assert ended.cost == pytest.approx((1_000 * 2.0 + 2 * 10.0) / 1_000_000)
+
+
+async def test_the_models_of_an_endpoint_are_listed_completed_and_switched_to_by_their_names(tmp_path: Path) -> None:
+    listed = http_response(200, {"data": [{"id": "small"}, {"id": "large"}]})
+    async with ScriptedEndpoint(lambda _: listed) as endpoint:
+        chat, screen = await open_chat(tmp_path, flags={"model": f"{endpoint.url}#small"})
+        shown = await reply_to(chat, screen, "/model")
+        completed = known_model_names(chat)
+        switched = await reply_to(chat, screen, "/model large")
+        refused = await reply_to(chat, screen, "/model huge")
+        await chat.close()
+
+    assert shown.splitlines()[1:] == ["its endpoint also has: large; /model NAME switches"]
+    assert completed[:3] == [f"{endpoint.url}#small", "embedded", f"{endpoint.url}#large"]
+    assert switched.splitlines()[0] == f"switched to {endpoint.url}#large"
+    assert refused.startswith("huge: no provider offers a model of this name")
+    assert chat.model == f"{endpoint.url}#large"
+
+
+async def test_an_endpoint_that_lists_no_models_is_shown_without_others(tmp_path: Path) -> None:
+    async with ScriptedEndpoint(lambda _: http_response(404, "not here")) as endpoint:
+        chat, screen = await open_chat(tmp_path, flags={"model": f"{endpoint.url}#small"})
+        shown = await reply_to(chat, screen, "/model")
+        await chat.close()
+
+    assert shown.splitlines() == [
+        f"{endpoint.url}#small; window: unknown; largest request: {chat.budget.tokens:,} tokens"
+    ]
 
 
 async def test_exit_and_quit_leave_and_looking_commands_do_not_wait(tmp_path: Path) -> None:

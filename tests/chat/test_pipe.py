@@ -165,3 +165,21 @@ def test_no_provider_is_reached_and_no_account_is_needed_to_be_told_so(env: dict
     assert done.returncode == 1
     assert "OPENAI_API_KEY" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--budget", "abc"), ("--tools", "reed")])
+def test_a_wrong_value_of_a_flag_ends_the_program_and_nothing_is_sent(
+    served: Served, env: dict[str, str], folder: Path, flag: str, value: str
+) -> None:
+    code, out, problem = ran(served, env, folder, "-p", "Hello.", flag, value)
+
+    assert (code, out, served.prompts) == (2, "", [])
+    assert problem.startswith(f"holdfast: {flag}: ")
+    assert repr(value) in problem
+
+
+def test_a_wrong_value_of_a_variable_ends_the_program(served: Served, env: dict[str, str], folder: Path) -> None:
+    code, _, problem = ran(served, {**env, "HOLDFAST_TOOLS": "reed"}, folder, "-p", "Hello.")
+
+    assert (code, served.prompts) == (2, [])
+    assert problem.startswith("holdfast: $HOLDFAST_TOOLS: 'reed' is not known")

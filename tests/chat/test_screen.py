@@ -105,6 +105,18 @@ def test_commands_files_and_models_are_completed_and_lines_are_edited(sit: Sit, 
     assert not COLORS.search(bytes(person.written))
 
 
+def test_enter_runs_a_command_that_was_just_completed(sit: Sit) -> None:
+    person = sit(columns=60, rows=16)
+    person.sees("›")
+    person.types("/contex")
+    person.sees("/context")
+    person.types(TAB + "\r")
+    person.sees("PART", "free")
+    person.types(CTRL_D)
+
+    assert person.leaves() == 0
+
+
 def test_a_paste_of_a_megabyte_and_a_window_of_any_size(sit: Sit) -> None:
     paste = "".join(f"line {number:05d} of a log, which goes on and on\r" for number in range(26_000))
     person = sit("--budget", "4000", rows=24, columns=80, COLORFGBG="0;15", XTERM_VERSION="XTerm(390)")
@@ -124,9 +136,18 @@ def test_a_paste_of_a_megabyte_and_a_window_of_any_size(sit: Sit) -> None:
     person.waits(lambda: cursor_line(person).endswith("Why?"), "the line in 80 columns")
     person.says("")
     person.sees("too much for a budget", "[y] yes")
+    person.says("n")
+    person.sees("not sent; the Up key brings it back")
+    person.types("\x1b[A")
+    person.waits(lambda: cursor_line(person).endswith("Why?"), "the prompt again")
+    person.says("")
+    person.waits(lambda: person.text.count("too much for a budget") == 2, "the question again")
+    person.says("maybe")
+    person.sees("“maybe” is no answer: [y] yes")
     person.says("y")
     person.sees("you said: [attached: paste-1.txt, 26,001 lines")
-    person.types(CTRL_D)
+    person.waits(lambda: cursor_line(person) == "› maybe", "the text that was no answer")
+    person.types("\x15" + CTRL_D)
 
     assert person.leaves() == 0
     assert max(len(line) for line in person.screen.display) <= 80

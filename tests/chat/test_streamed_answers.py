@@ -1,6 +1,7 @@
 """An answer while it streams: rendered piece by piece as it looks at the end, and stopped if it repeats itself."""
 
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -43,6 +44,23 @@ def test_every_word_is_taken_once_and_in_order_however_the_answer_arrives(pieces
     wanted = re.findall(r"word\d+", "".join(pieces))
     assert re.findall(r"word\d+", "\n".join(lines)) == wanted
     assert all(count <= 3 for count in live)
+
+
+@given(st.lists(st.integers(12, 70), min_size=1, max_size=12), st.sampled_from(["", "> ", "- ", "1. "]))
+def test_no_word_is_left_out_and_no_line_comes_twice_when_the_window_changes(widths: list[int], mark: str) -> None:
+    answer = StreamedMarkdown(MarkdownRenderer(has_color=True))
+    taken, words = "", [f"word{number}" for number in range(12 * len(widths))]
+    answer.feed(mark)
+    for number, width in enumerate(widths):
+        answer.feed("".join(f"{word} " for word in words[12 * number : 12 * number + 12]))
+        taken += answer.take_finished(width, 2)
+    taken += answer.take_rest(widths[-1])
+
+    drawn = re.findall(r"word\d+", STYLE.sub("", taken))
+    assert list(dict.fromkeys(drawn)) == words
+    # Only the words of a line that was drawn in part come again, once for each change of the width.
+    changes = sum(1 for before, after in pairwise(widths) if before != after)
+    assert len(drawn) - len(words) <= changes * (max(widths) // len("word0 "))
 
 
 def test_a_line_looks_the_same_before_and_after_it_is_finished() -> None:

@@ -269,3 +269,9 @@ def test_a_long_text_is_shortened() -> None:
 
     assert isinstance(error, ModelRefusedError)
     assert len(error.problem) == 500
+
+
+def test_a_problem_that_is_a_sentence_is_joined_to_what_to_do() -> None:
+    error = ModelUnreachableError("gpt-5", "Connection error.")
+
+    assert str(error) == "gpt-5: Connection error; check the address and the network, then ask again"

@@ -95,7 +95,8 @@ async def _read_request(reader: asyncio.StreamReader) -> ReceivedRequest:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     line, *rest = head.strip().split("\r\n")
     headers = {name.lower(): value for name, _, value in (header.partition(": ") for header in rest)}
-    return ReceivedRequest(line, headers, json.loads(await reader.readexactly(int(headers["content-length"]))))
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    return ReceivedRequest(line, headers, json.loads(body or "{}"))
 
 
 def http_response(status: int, body: object, *, headers: Mapping[str, str] | None = None) -> list[ResponsePiece]:

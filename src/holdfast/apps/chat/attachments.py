@@ -64,6 +64,26 @@ def mentioned_files(prompt: str, folder: Path) -> list[str]:
     return list(found)
 
 
+def missing_files(prompt: str, folder: Path) -> list[str]:
+    """Return the words of a prompt that look like `@path` and name no file, each once.
+
+    A prompt of several lines may hold code, where such words have another meaning.
+    """
+    if "\n" in prompt.strip():
+        return []
+    words = [(mention[1] or mention[2]).rstrip(_TRAILING) for mention in _MENTION.finditer(prompt)]
+    paths = [word for word in words if "/" in word or "." in word]
+    return list(dict.fromkeys(f"@{path}" for path in paths if not (is_file(folder, path) or is_folder(folder, path))))
+
+
+def is_folder(folder: Path, path: str) -> bool:
+    """Return whether a path, relative to a folder, is a folder."""
+    try:
+        return (folder / Path(path).expanduser()).is_dir()
+    except (OSError, ValueError, RuntimeError):
+        return False
+
+
 def is_file(folder: Path, path: str) -> bool:
     """Return whether a path, relative to a folder, is a file."""
     try:

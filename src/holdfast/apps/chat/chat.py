@@ -21,6 +21,7 @@ from holdfast.apps.chat.attachments import (
     AttachedText,
     PreparedPrompt,
     mentioned_files,
+    missing_files,
     read_attachment,
     render_text,
 )
@@ -200,7 +201,7 @@ class Chat:
         self.listed_sessions: list[str] = []
         """The sessions that /sessions listed last, for /resume N."""
         self.local_models: list[str] = []
-        """The models that servers on this machine offer."""
+        """The models that Ollama and the endpoint in use offer, as far as they were asked."""
         self.attached: list[AttachedText | AttachedImage] = []
         """What the user has attached to the next prompt."""
         self._news: list[str] = []
@@ -549,10 +550,13 @@ class Chat:
             size = f"{len(text):,} characters are too much for a budget of {self.budget.tokens:,} tokens"
             question = f"{size}. Attach them as a file that the model reads piece by piece?"
             if await self.screen.ask_consent(question) == "no":
-                self.notify("not sent; --attach - attaches standard input", "warning")
+                remedy = "the Up key brings it back; in a pipe, --attach - attaches standard input"
+                self.notify(f"not sent; {remedy}", "warning")
                 return None
             text = await self._attach_text(new_attachment_name(self._attachment_names), text)
         folder = self.file_tools.root
+        if missing := await asyncio.to_thread(missing_files, typed, folder):
+            self.notify(f"no such file, so nothing is attached for it: {', '.join(missing)}", "warning")
         named = await asyncio.to_thread(
             lambda: [read_attachment(path, folder) for path in mentioned_files(typed, folder)]
         )

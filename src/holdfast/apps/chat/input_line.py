@@ -73,6 +73,8 @@ class _Question:
     answer: "asyncio.Future[str | None]"
     typed: Document
     """The text of the line before the question."""
+    rejected: str = ""
+    """What the user typed last, if it is none of the answers."""
 
 
 class _InputCompleter(Completer):
@@ -332,7 +334,8 @@ class InputLine:
         if self._question is None:
             return []
         keys = "  ".join(f"[{key}] {answer}" for key, answer in self._question.answers.items())
-        return [("class:asked", f"{keys}, and Enter" if keys else "Enter accepts it, Ctrl-C rejects it")]
+        rejected = f"“{self._question.rejected:.20}” is no answer: " if self._question.rejected else ""
+        return [("class:asked", f"{rejected}{keys}, and Enter" if keys else "Enter accepts it, Ctrl-C rejects it")]
 
     def _resolve_question(self, answer: str | None) -> None:
         if self._question is not None and not self._question.answer.done():
@@ -359,7 +362,7 @@ class InputLine:
             event.app.layout.focus(buffer)
         elif self._question is not None:
             self._accept_answer(self._question, buffer)
-        elif buffer.complete_state is not None and buffer.complete_state.current_completion is not None:
+        elif self._is_choosing(buffer):
             buffer.complete_state = None
         elif buffer.document.text_before_cursor.endswith("\\"):
             buffer.delete_before_cursor()
@@ -368,6 +371,13 @@ class InputLine:
             self._submitted.put_nowait(self.pastes.expand(buffer.text))
             buffer.append_to_history()
             buffer.reset()
+
+    @staticmethod
+    def _is_choosing(buffer: Buffer) -> bool:
+        """Return whether Enter accepts a completion and the line goes on; a command is whole and is submitted."""
+        state = buffer.complete_state
+        is_whole_command = buffer.text.startswith("/") and not buffer.text.endswith("/")
+        return state is not None and state.current_completion is not None and not is_whole_command
 
     def _insert_newline(self, event: KeyPressEvent) -> None:
         event.current_buffer.insert_text("\n")
@@ -411,4 +421,5 @@ class InputLine:
             self._resolve_question(question.answers.get(text, text))
         else:
             question.typed = Document(question.typed.text + buffer.text)
+            question.rejected = buffer.text.strip()
             buffer.reset()

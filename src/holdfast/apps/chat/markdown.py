@@ -7,6 +7,7 @@ is rendered again with each piece, so that a line looks the same before and afte
 import io
 import re
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import ClassVar
 
 from markdown_it.token import Token
@@ -92,6 +93,8 @@ def _clean_tokens(tokens: Iterable[Token]) -> None:
 
 DIFF_STYLES = {"+": "green", "-": "red", "…": "dim"}
 _STYLE_CODE = re.compile(r"\x1b\[[0-9;]*m")
+_LINE_MARKS = "─▌"
+"""Rules, and the mark before each line of a quotation."""
 
 
 def _trim(line: str) -> str:
@@ -196,7 +199,8 @@ class StreamedMarkdown:
         self._text = ""
         """The text of the blocks that are not finished."""
         self._taken = 0
-        """How many lines of the first of them were taken already."""
+        """How many lines of the first of them were taken already, at `_width`."""
+        self._width: int = 0
         self._has_gap = False
         """Whether the next block is preceded by an empty line."""
         self._live: list[str] = []
@@ -212,6 +216,7 @@ class StreamedMarkdown:
 
     def take_finished(self, width: int, max_live: int) -> str:
         """Return the lines that are finished, and those above the last `max_live` ones."""
+        self._change_width(width)
         finished, self._text = split_finished_blocks(self._text)
         taken = self._take(finished, width) if finished.strip() else ""
         self._live = self._lines(self._text, width)
@@ -225,10 +230,22 @@ class StreamedMarkdown:
 
     def take_rest(self, width: int) -> str:
         """Return all lines that were not taken; what follows is a new answer."""
+        self._change_width(width)
         rest, self._text, self._live = self._text, "", []
         taken = self._take(rest, width) if rest.strip() else ""
         self._has_gap = False
         return taken
+
+    def _change_width(self, width: int) -> None:
+        """Count the taken lines again for a window of another width, so that none of the text is left out.
+
+        A line that was taken in part counts as not taken: a few words twice are better than a few words less.
+        """
+        if self._taken and width != self._width:
+            taken = sum(map(_count_drawn_chars, self._lines(self._text, self._width)[: self._taken]))
+            drawn = accumulate(map(_count_drawn_chars, self._lines(self._text, width)))
+            self._taken = sum(1 for chars in drawn if chars <= taken)
+        self._width = width
 
     def _take(self, text: str, width: int) -> str:
         taken, self._taken = "".join(self._lines(text, width)[self._taken :]), 0
@@ -244,3 +261,8 @@ class StreamedMarkdown:
         # rich puts empty lines around some blocks.
         seen = [number for number, line in enumerate(lines) if _STYLE_CODE.sub("", line).strip()]
         return gap + [f"{line}\n" for line in lines[seen[0] : seen[-1] + 1]] if seen else []
+
+
+def _count_drawn_chars(line: str) -> int:
+    """Return how many characters of a rendered line belong to the text at any width."""
+    return sum(1 for char in _STYLE_CODE.sub("", line) if not char.isspace() and char not in _LINE_MARKS)

@@ -99,8 +99,6 @@ CONSENT_ANSWERS: dict[str, Consent] = {"yes": "yes", "always": "always", "no": "
 class TerminalScreen:
     """A screen with an input line."""
 
-    can_ask = True
-
     def __init__(self, history: Path, *, has_color: bool = True, background: str = "dark") -> None:
         self.queued_lines = 0
         self.chat: Chat | None = None

@@ -36,7 +36,7 @@ async def run_chat_command(args: argparse.Namespace, store: Store) -> int:
     settings = settings_for(args, is_tolerant=True)
     for problem in settings.problems:
         # The chat reports an error in a file and starts; an error in a flag or a variable ends the program.
-        if problem.where.startswith(("-", "$")):
+        if (problem.where or problem.setting).startswith(("-", "$")):
             raise problem
     return await run_chat(settings, options)
 

@@ -1,5 +1,6 @@
 """Commands that change settings: /config, /model, /policy and /preset."""
 
+import asyncio
 import os
 
 from holdfast.apps.chat.chat import Chat
@@ -14,6 +15,8 @@ from holdfast.core.planning.policy import PRESETS
 from holdfast.counters.models import known_models
 from holdfast.errors import SettingsError
 from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
+from holdfast.models.local_servers import OLLAMA_PREFIX, list_served_models
+from holdfast.models.open import parse_endpoint
 
 CONFIG_COMMANDS = SlashCommandRegistry()
 MODEL_NAME_PREFIXES = {
@@ -63,6 +66,20 @@ def known_model_names(chat: Chat) -> list[str]:
     return list(dict.fromkeys([chat.model, EMBEDDED, *chat.local_models, *named]))
 
 
+async def list_endpoint_models(chat: Chat) -> list[str]:
+    """Return the models of the endpoint in use, and keep them for completion; empty if it does not list them."""
+    endpoint = parse_endpoint(chat.model)
+    if endpoint is None or chat.model.startswith(OLLAMA_PREFIX):
+        return []
+    try:
+        names = await asyncio.to_thread(list_served_models, endpoint.url, endpoint.api_key)
+    except OSError:
+        return []
+    models = [f"{endpoint.url}#{name}" for name in names]
+    chat.local_models = list(dict.fromkeys([*chat.local_models, *models]))
+    return models
+
+
 @CONFIG_COMMANDS.register("[NAME]", completes=known_model_names)
 async def model(chat: Chat, name: str) -> None:
     """Show the model, or switch to another; if its window is too small, the conversation is compacted first."""
@@ -70,7 +87,11 @@ async def model(chat: Chat, name: str) -> None:
         known = configured_model(chat.settings)
         window = f"{known.max_input_tokens:,} tokens" if known else "unknown"
         chat.notify(f"{chat.model}; window: {window}; largest request: {chat.budget.tokens:,} tokens")
+        if others := [one for one in await list_endpoint_models(chat) if one != chat.model]:
+            chat.notify(f"its endpoint also has: {', '.join(map(bare_model_name, others))}; /model NAME switches")
         return
+    if ":" not in name:
+        name = next((one for one in await list_endpoint_models(chat) if bare_model_name(one) == name), name)
     settings = chat.settings.with_change("model", name)
     await check_answering_model(settings)
     budget = request_budget(settings)
