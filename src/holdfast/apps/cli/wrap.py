@@ -156,6 +156,7 @@ async def _started_url(process: asyncio.subprocess.Process) -> str:
                     drain.add_done_callback(lambda task: None if task.cancelled() else task.exception())
                     return text.removeprefix(LISTENING)
                 said.append(text.removeprefix("holdfast: ").removeprefix("gateway: "))
+            await process.wait()  # it is ending: a signal now would race with asyncio's own wait, which then warns
     raise SettingsError("gateway", "; ".join(said) or f"did not start within {GATEWAY_START_SECONDS:.0f} seconds")
 
 
