@@ -5,9 +5,9 @@
 Each framework has a conversation of so many messages (by default 10, 1,000 and 10,000) and runs three more turns, each
 with twenty tool calls, one after the other, and an answer, with a model that is a script. The turn before them is not
 measured: it records the conversation. The time is that of all threads, divided by the number of model calls, in the
-fastest turn; the framework's own share is that of the same turns without Holdfast, which take turns with the others.
-Messages have about 15 tokens, and the budget holds all of them. The first row is a session in a loop of one's own: what
-is above it is the adapter's.
+fastest turn. Turns without any hooks, the framework's own share, and turns with hooks that do nothing, what the
+framework takes for calling them, alternate with those with Holdfast. Messages have about 15 tokens, and the budget
+holds all of them. The first row is a session in a loop of one's own: what is above it is the adapter's.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, Literal, get_args
 
 from benchmarks.tables import markdown_table
 
@@ -27,20 +27,22 @@ BUDGET = 400_000
 CALL_NUMBERS = count()
 """Each call has an id of its own: a request in which one is repeated is repaired, which takes longer."""
 RunTurn = Callable[[str], Awaitable[object]]
+Hooks = Literal["none", "idle", "Holdfast"]
+"""What runs before and after a model call: nothing, hooks that do nothing, or those of Holdfast."""
 
 
 def past_texts(length: int) -> list[str]:
     return [f"Message {number} of a conversation about the tides and the boats in it." for number in range(length)]
 
 
-def session_turn(length: int, *, governed: bool) -> RunTurn:
+def session_turn(length: int, *, hooks: Hooks) -> RunTurn:
     from holdfast import Session
     from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 
     opened: list[Session] = []
 
     async def turn(prompt: str) -> None:
-        if not governed:
+        if hooks != "Holdfast":
             return
         if not opened:
             opened.append(await Session.open("c"))
@@ -57,8 +59,9 @@ def session_turn(length: int, *, governed: bool) -> RunTurn:
     return turn
 
 
-def pydantic_ai_turn(length: int, *, governed: bool) -> RunTurn:
+def pydantic_ai_turn(length: int, *, hooks: Hooks) -> RunTurn:
     from pydantic_ai import Agent, ModelRequest, ModelResponse, TextPart, UserPromptPart
+    from pydantic_ai.capabilities import AbstractCapability
 
     from holdfast.adapters.pydantic_ai import Holdfast
     from holdfast.testing.agents import ScriptedAgentModel, tool_call_response
@@ -69,7 +72,17 @@ def pydantic_ai_turn(length: int, *, governed: bool) -> RunTurn:
         steps["left"] -= 1
         return tool_call_response("look", f"call_{next(CALL_NUMBERS)}") if steps["left"] >= 0 else "done"
 
-    agent = Agent(ScriptedAgentModel(reply), capabilities=[Holdfast(budget=BUDGET)] if governed else [])
+    class Idle(AbstractCapability[Any]):
+        async def before_model_request(self, ctx: Any, request_context: Any) -> Any:
+            del ctx
+            return request_context
+
+        async def after_model_request(self, ctx: Any, *, request_context: Any, response: Any) -> Any:
+            del ctx, request_context
+            return response
+
+    chosen: dict[Hooks, list[Any]] = {"none": [], "idle": [Idle()], "Holdfast": [Holdfast(budget=BUDGET)]}
+    agent = Agent(ScriptedAgentModel(reply), capabilities=chosen[hooks])
 
     @agent.tool_plain
     def look() -> str:
@@ -89,8 +102,9 @@ def pydantic_ai_turn(length: int, *, governed: bool) -> RunTurn:
     return turn
 
 
-def langchain_turn(length: int, *, governed: bool) -> RunTurn:
+def langchain_turn(length: int, *, hooks: Hooks) -> RunTurn:
     from langchain.agents import create_agent
+    from langchain.agents.middleware import AgentMiddleware
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, HumanMessage
     from langchain_core.outputs import ChatGeneration, ChatResult
@@ -120,8 +134,17 @@ def langchain_turn(length: int, *, governed: bool) -> RunTurn:
         """Look."""
         return "nothing"
 
-    middleware = [HoldfastMiddleware(budget=BUDGET)] if governed else []
-    agent = create_agent(Script(), [look], middleware=middleware, checkpointer=InMemorySaver())
+    class Idle(AgentMiddleware[Any, Any, Any]):
+        async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+            return await handler(request)
+
+        async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+            return await handler(request)
+
+    chosen: dict[Hooks, list[Any]] = {
+        "none": [], "idle": [Idle()], "Holdfast": [HoldfastMiddleware(budget=BUDGET)],
+    }  # fmt: skip
+    agent = create_agent(Script(), [look], middleware=chosen[hooks], checkpointer=InMemorySaver())
     past = [HumanMessage(text) if at % 2 == 0 else AIMessage(text) for at, text in enumerate(past_texts(length))]
     config: Any = {"configurable": {"thread_id": "c"}, "recursion_limit": 10 * STEPS}
 
@@ -134,7 +157,7 @@ def langchain_turn(length: int, *, governed: bool) -> RunTurn:
     return turn
 
 
-def openai_agents_turn(length: int, *, governed: bool) -> RunTurn:
+def openai_agents_turn(length: int, *, hooks: Hooks) -> RunTurn:
     from agents import Agent, RunConfig, Runner, function_tool, set_tracing_disabled
     from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
 
@@ -167,7 +190,8 @@ def openai_agents_turn(length: int, *, governed: bool) -> RunTurn:
 
     async def turn(prompt: str) -> None:
         steps["left"] = STEPS
-        config = kept.run_config() if governed else RunConfig()
+        idle = RunConfig(call_model_input_filter=lambda data: data.model_data)
+        config = {"none": RunConfig(), "idle": idle, "Holdfast": kept.run_config()}[hooks]
         given: Any = [*items, {"role": "user", "content": prompt}]
         result = await Runner.run(agent, given, run_config=config, max_turns=2 * STEPS)
         items[:] = result.to_input_list()
@@ -175,12 +199,13 @@ def openai_agents_turn(length: int, *, governed: bool) -> RunTurn:
     return turn
 
 
-def google_adk_turn(length: int, *, governed: bool) -> RunTurn:
+def google_adk_turn(length: int, *, hooks: Hooks) -> RunTurn:  # noqa: C901 - the model, the tool and the hooks of ADK
     from google.adk.agents import LlmAgent
     from google.adk.apps import App
     from google.adk.events import Event
     from google.adk.models import BaseLlm
     from google.adk.models.llm_response import LlmResponse
+    from google.adk.plugins import BasePlugin
     from google.adk.runners import InMemoryRunner
     from google.genai import types
 
@@ -202,8 +227,22 @@ def google_adk_turn(length: int, *, governed: bool) -> RunTurn:
         return "nothing"
 
     agent = LlmAgent(name="a", model=Script(model="gemini-3-pro"), tools=[look])
-    plugins: list[Any] = [HoldfastPlugin(budget=BUDGET)] if governed else []
-    runner = InMemoryRunner(app=App(name="app", root_agent=agent, plugins=plugins))
+
+    class Idle(BasePlugin):
+        async def before_model_callback(self, **_: Any) -> None:
+            return None
+
+        async def after_model_callback(self, **_: Any) -> None:
+            return None
+
+        async def before_tool_callback(self, **_: Any) -> None:
+            return None
+
+        async def after_tool_callback(self, **_: Any) -> None:
+            return None
+
+    chosen: dict[Hooks, list[Any]] = {"none": [], "idle": [Idle("idle")], "Holdfast": [HoldfastPlugin(budget=BUDGET)]}
+    runner = InMemoryRunner(app=App(name="app", root_agent=agent, plugins=chosen[hooks]))
     texts = past_texts(length)
 
     async def turn(prompt: str) -> None:
@@ -231,20 +270,20 @@ FRAMEWORKS: dict[str, Callable[..., RunTurn]] = {
 }
 
 
-async def call_milliseconds(make: Callable[..., RunTurn], length: int) -> tuple[float, float]:
-    """Return the processor time of one model call, in milliseconds: without Holdfast, and with it."""
-    turns = make(length, governed=False), make(length, governed=True)
-    times: tuple[list[float], list[float]] = [], []
+async def call_milliseconds(make: Callable[..., RunTurn], length: int) -> list[float]:
+    """Return the processor time of one model call, in milliseconds, with each kind of hooks."""
+    turns = [make(length, hooks=hooks) for hooks in get_args(Hooks)]
+    times: list[list[float]] = [[] for _ in turns]
     for turn in turns:
         await turn("And now?")
     for number in range(TURNS):
         for turn, measured in zip(turns, times, strict=True):
             gc.collect()
-            gc.freeze()  # else a collection of all that frameworks keep falls into one turn or the other
+            gc.freeze()  # else a collection of all that frameworks keep falls into one turn or another
             began = time.process_time()
             await turn(f"And then, {number}?")
             measured.append(1_000 * (time.process_time() - began) / (STEPS + 1))
-    return min(times[0]), min(times[1])
+    return [min(measured) for measured in times]
 
 
 def adapter_rows(lengths: Sequence[int]) -> list[list[str]]:
@@ -252,8 +291,8 @@ def adapter_rows(lengths: Sequence[int]) -> list[list[str]]:
     for name, make in FRAMEWORKS.items():
         cells: list[str] = []
         for length in lengths:
-            own, both = asyncio.run(call_milliseconds(make, length))
-            cells.append(f"{both - own:.1f} (own {own:.1f})")
+            own, idle, governed = asyncio.run(call_milliseconds(make, length))
+            cells.append(f"{governed - own:.1f} (idle hooks {idle - own:.1f}, own {own:.1f})")
         rows.append([name, *cells])
         print(markdown_table(["", *map(str, lengths)], rows[-1:]).splitlines()[-1], file=sys.stderr)
     return rows
@@ -262,7 +301,8 @@ def adapter_rows(lengths: Sequence[int]) -> list[list[str]]:
 def main() -> None:
     logging.disable(logging.WARNING)
     lengths = [int(text) for text in sys.argv[1:]] or list(LENGTHS)
-    print("Milliseconds of processor time that Holdfast adds to a model call, and the framework's own share:\n")
+    print("Milliseconds of processor time that Holdfast adds to a model call; of them, hooks that do nothing; and the")
+    print("framework's own share:\n")
     print(markdown_table(["framework", *(f"{length:,} messages" for length in lengths)], adapter_rows(lengths)))
 
 

@@ -48,9 +48,8 @@ from benchmarks.tables import DASH, markdown_table, render_share
 from benchmarks.validity import read_sessions
 from holdfast import validate
 from holdfast.apps.gateway.client_body import read_body
-from holdfast.core.history.events import Usage
+from holdfast.core.history.events import MessageAppended, Usage
 from holdfast.counters.models import dollars_of
-from holdfast.stores.base import iter_sessions
 from holdfast.stores.open import open_store
 
 MODEL, BYTES_PER_TOKEN = "gpt-5", 4
@@ -61,6 +60,7 @@ LIMIT_TOKENS = 8_000
 """The window of the upstream that refuses; the request that it refuses has at least twice as much."""
 CUT_AFTER = 3
 RESTART_TURNS = 6
+WARM_UP = 3
 
 Session = tuple[str, list[dict[str, Any]]]
 
@@ -73,14 +73,18 @@ class RecordedUpstream:
         self.answer: dict[str, Any] = {"role": "assistant", "content": "Done."}
         self.limit_tokens: int | None = None
         self.is_cut = False
+        self.double: UpstreamDouble | None = None
+        """Answers instead, while real agents talk."""
 
     def app(self) -> web.Application:
         """Return the server."""
         app = web.Application(client_max_size=2**26)
-        app.router.add_post("/{path:.*}", self._serve)
+        app.router.add_route("*", "/{path:.*}", self._serve)
         return app
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
+        if self.double is not None:
+            return await self.double.serve(request)
         self.bodies.append(await request.read())
         tokens = len(self.bodies[-1]) // BYTES_PER_TOKEN
         if self.limit_tokens is not None and tokens > self.limit_tokens:
@@ -178,6 +182,7 @@ class Stand:
     pid: int
     client: ClientSession
     start_seconds: float
+    upstream: RecordedUpstream
 
     async def ask(self, name: str, messages: Sequence[Mapping[str, Any]], **more: object) -> tuple[int, bytes, bool]:
         """Send a list; return the status, the body, and whether the body is whole."""
@@ -198,11 +203,10 @@ class Stand:
 
 
 @asynccontextmanager
-async def standing(candidate: Candidate, address: str, folder: Path, port: int | None = None) -> AsyncGenerator[Stand]:
+async def standing(
+    candidate: Candidate, upstream: RecordedUpstream, address: str, folder: Path, port: int
+) -> AsyncGenerator[Stand]:
     """Run a gateway in front of an upstream."""
-    if candidate.peer is not None:
-        await install(candidate.peer)
-    port = port or free_port()
     base = candidate.peer.environ if candidate.peer else dict(os.environ)
     environ = {**base, "HOME": str(folder), "OPENAI_API_KEY": "x", "ANTHROPIC_API_KEY": "x"}
     environ |= {"HOLDFAST_CONTROL_TOKEN": "t", **candidate.environ(address)}
@@ -210,48 +214,36 @@ async def standing(candidate: Candidate, address: str, folder: Path, port: int |
     started = time.perf_counter()
     async with (
         running(candidate.command(address, port, folder), port, environ) as pid,
-        ClientSession(timeout=ClientTimeout(total=ANSWER_SECONDS)) as client,
+        ClientSession(timeout=ClientTimeout(total=ANSWER_SECONDS), auto_decompress=False) as client,
     ):
-        yield Stand(port, pid, client, time.perf_counter() - started)
-
-
-@asynccontextmanager
-async def recorded_upstream() -> AsyncGenerator[tuple[RecordedUpstream, str, Path]]:
-    """Serve the upstream, and make a folder for what a gateway keeps."""
-    async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-gateways-")))
-        upstream = RecordedUpstream()
-        yield upstream, await serve_app(stack, upstream.app()), folder
+        yield Stand(port, pid, client, time.perf_counter() - started, upstream)
 
 
 # Recorded sessions.
 
 
-async def pass_sessions(candidate: Candidate, sessions: Sequence[Session], turns: int, findings: Findings) -> None:
+async def pass_sessions(stand: Stand, sessions: Sequence[Session], turns: int, findings: Findings) -> None:
     """Send every turn of the sessions through a gateway."""
-    traffic = findings.recorded
-    async with (
-        recorded_upstream() as (upstream, address, folder),
-        standing(candidate, address, folder) as stand,
-    ):
-        findings.start_seconds = stand.start_seconds
-        before_cpu = cpu_seconds(stand.pid)
-        for name, messages in sessions:
-            before: list[bytes] = []
-            for place in _answers_in(messages)[:turns]:
-                upstream.answer = messages[place]
-                arrived = len(upstream.bodies)
-                started = time.perf_counter()
-                status, body, is_whole = await stand.ask(name, messages[:place])
-                traffic.seconds.append(time.perf_counter() - started)
-                traffic.requests += 1
-                is_answered = status == web.HTTPOk.status_code and bool(body) and is_whole
-                traffic.failed += not is_answered or len(upstream.bodies) != arrived + 1
-                if len(upstream.bodies) > arrived:
-                    before = _compare_recorded(traffic, messages[:place], upstream.bodies[-1], before)
-            print_progress(f"{candidate.name}: {name}")
-        findings.cpu_ms = (cpu_seconds(stand.pid) - before_cpu) * 1e3 / max(1, traffic.requests)
-        findings.memory_mb = memory_mb(stand.pid)
+    traffic, upstream = findings.recorded, stand.upstream
+    for _ in range(WARM_UP):
+        await stand.ask("warm-up", [{"role": "user", "content": "Hello."}])
+    before_cpu = cpu_seconds(stand.pid)
+    for name, messages in sessions:
+        before: list[bytes] = []
+        for place in _answers_in(messages)[:turns]:
+            upstream.answer = messages[place]
+            arrived = len(upstream.bodies)
+            started = time.perf_counter()
+            status, body, is_whole = await stand.ask(name, messages[:place])
+            traffic.seconds.append(time.perf_counter() - started)
+            traffic.requests += 1
+            is_answered = status == web.HTTPOk.status_code and bool(body) and is_whole
+            traffic.failed += not is_answered or len(upstream.bodies) != arrived + 1
+            if len(upstream.bodies) > arrived:
+                before = _compare_recorded(traffic, messages[:place], upstream.bodies[-1], before)
+        print_progress(f"{findings.name}: {name}")
+    findings.cpu_ms = (cpu_seconds(stand.pid) - before_cpu) * 1e3 / max(1, traffic.requests)
+    findings.memory_mb = memory_mb(stand.pid)
 
 
 def _answers_in(messages: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -289,17 +281,15 @@ def _without_marks(value: object) -> object:
 # Real coding agents.
 
 
-async def pass_agents(candidate: Candidate, clients: Path, findings: Findings) -> None:
+async def pass_agents(stand: Stand, clients: Path, findings: Findings) -> None:
     """Let real agents talk through a gateway; what they sent is held against what arrived."""
     for program in (one for one in PROGRAMS if one.name in AGENTS):
         if problem := await install_client(program, clients):
             raise PeerError(f"{program.name}: {problem}")
+        double = stand.upstream.double = UpstreamDouble("a.txt")
         work = Path(tempfile.mkdtemp(prefix="holdfast-gateways-"))
         try:
             async with AsyncExitStack() as stack:
-                double = UpstreamDouble("a.txt")
-                address = await serve_app(stack, double.app())
-                stand = await stack.enter_async_context(standing(candidate, address, work))
                 tap = Tap(f"http://127.0.0.1:{stand.port}")
                 url = await serve_app(stack, tap.app(stand.client))
                 for number, words in enumerate(("please", USE_A_TOOL, "please", "please")):
@@ -311,8 +301,9 @@ async def pass_agents(candidate: Candidate, clients: Path, findings: Findings) -
                         break
                 _compare_agent(findings.agents, double.received, tap.bodies)
         finally:
+            stand.upstream.double = None
             shutil.rmtree(work, ignore_errors=True)
-        print_progress(f"{candidate.name}: {program.name}")
+        print_progress(f"{findings.name}: {program.name}")
 
 
 def _compare_agent(traffic: Traffic, received: Sequence[Received], sent: Sequence[bytes]) -> None:
@@ -336,35 +327,29 @@ def _compare_agent(traffic: Traffic, received: Sequence[Received], sent: Sequenc
 # Faults.
 
 
-async def overflow(candidate: Candidate, session: Session) -> str:
+async def overflow(stand: Stand, session: Session) -> str:
     """Return what a client gets when the upstream refuses its request as too long."""
     name, messages = session
     least = 2 * LIMIT_TOKENS * BYTES_PER_TOKEN
     place = next(place for place in _answers_in(messages) if len(json.dumps(messages[:place])) > least)
-    async with (
-        recorded_upstream() as (upstream, address, folder),
-        standing(candidate, address, folder) as stand,
-    ):
-        upstream.limit_tokens = LIMIT_TOKENS
-        status, body, _ = await stand.ask(name, messages[:place])
-        tries = len(upstream.bodies)
-        if status == web.HTTPOk.status_code:
-            return f"answer, at request {tries}"
-        own = refusal(len(upstream.bodies[-1]) // BYTES_PER_TOKEN, LIMIT_TOKENS) if upstream.bodies else b""
-        words = "the upstream's words" if body == own else "words of its own"
-        return f"error {status}, {words}" + (f", after {tries} requests" if tries > 1 else "")
+    before, stand.upstream.limit_tokens = len(stand.upstream.bodies), LIMIT_TOKENS
+    status, body, _ = await stand.ask(f"{name}-overflow", messages[:place])
+    stand.upstream.limit_tokens = None
+    arrived = stand.upstream.bodies[before:]
+    if status == web.HTTPOk.status_code:
+        return f"answer, at request {len(arrived)}"
+    own = refusal(len(arrived[-1]) // BYTES_PER_TOKEN, LIMIT_TOKENS) if arrived else b""
+    words = "the upstream's words" if body == own else "words of its own"
+    return f"error {status}, {words}" + (f", after {len(arrived)} requests" if len(arrived) > 1 else "")
 
 
-async def cut_stream(candidate: Candidate) -> str:
+async def cut_stream(stand: Stand) -> str:
     """Return what a client sees of a stream that the upstream breaks off."""
-    async with (
-        recorded_upstream() as (upstream, address, folder),
-        standing(candidate, address, folder) as stand,
-    ):
-        upstream.is_cut = True
-        status, body, is_whole = await stand.ask("cut", [{"role": "user", "content": "Go on."}], stream=True)
-        words = sum(f"word{number} ".encode() in body for number in range(CUT_AFTER))
-        tries = len(upstream.bodies)
+    before, stand.upstream.is_cut = len(stand.upstream.bodies), True
+    status, body, is_whole = await stand.ask("cut", [{"role": "user", "content": "Go on."}], stream=True)
+    stand.upstream.is_cut = False
+    words = sum(f"word{number} ".encode() in body for number in range(CUT_AFTER))
+    tries = len(stand.upstream.bodies) - before
     if not words:
         seen = f"error {status}" if status else "no answer"
     elif not is_whole:
@@ -376,43 +361,52 @@ async def cut_stream(candidate: Candidate) -> str:
     return f"{words} of {CUT_AFTER} pieces, then {seen}" + (f"; sent {tries} times" if tries > 1 else "")
 
 
-async def restart(candidate: Candidate, session: Session, read_messages: Callable[[Path], Any] | None) -> str:
-    """Return what is left of a conversation after the gateway was killed and started again."""
-    name, messages = session
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """A conversation whose gateway was killed."""
+
+    name: str
+    messages: list[dict[str, Any]]
+    places: list[int]
+    pieces: list[bytes]
+    """The messages of the last request before the kill."""
+
+
+async def interrupt(stand: Stand, session: Session) -> Interrupted:
+    """Hold some turns of a conversation, and kill the gateway."""
+    # Words of its own, because a gateway may have cached the answers to what was sent before.
+    own = [{"role": "user", "content": "This one is interrupted."}, {"role": "assistant", "content": "Yes."}]
+    name, messages = f"{session[0]}-killed", [*session[1][:1], *own, *session[1][1:]]
     places = _answers_in(messages)[-RESTART_TURNS:]
-    pieces: list[bytes] = []
-    async with recorded_upstream() as (upstream, address, folder):
-        port = free_port()
-        async with standing(candidate, address, folder, port) as stand:
-            for place in places[:-1]:
-                upstream.answer = messages[place]
-                await stand.ask(name, messages[:place])
-            pieces = [_essential(one) for one in json.loads(upstream.bodies[-1])["messages"]]
-            for one in list(process_tree(stand.pid)):
-                os.kill(one, signal.SIGKILL)
-        kept = await read_messages(folder) if read_messages else 0
-        async with standing(candidate, address, folder, port) as stand:
-            arrived = len(upstream.bodies)
-            upstream.answer = messages[places[-1]]
-            status, _, _ = await stand.ask(name, messages[: places[-1]])
-        after = Traffic()
-        if len(upstream.bodies) > arrived:
-            now = [_essential(one) for one in json.loads(upstream.bodies[-1])["messages"]]
-            after.compare(pieces, now, ())
+    for place in places[:-1]:
+        stand.upstream.answer = messages[place]
+        await stand.ask(name, messages[:place])
+    pieces = [_essential(one) for one in json.loads(stand.upstream.bodies[-1])["messages"]]
+    for one in list(process_tree(stand.pid)):
+        os.kill(one, signal.SIGKILL)
+    return Interrupted(name, messages, places, pieces)
+
+
+async def resume(stand: Stand, before: Interrupted, folder: Path | None) -> str:
+    """Return what is left of a conversation after the gateway was killed and started again."""
+    said = before.places[-2] + 1
+    recorded = f"{await count_recorded(folder, before.name)} of {said} messages on record" if folder else "no record"
+    arrived = len(stand.upstream.bodies)
+    stand.upstream.answer = before.messages[before.places[-1]]
+    status, _, _ = await stand.ask(before.name, before.messages[: before.places[-1]])
+    after = Traffic()
+    if len(stand.upstream.bodies) > arrived:
+        now = [_essential(one) for one in json.loads(stand.upstream.bodies[-1])["messages"]]
+        after.compare(before.pieces, now, ())
     answered = "answered" if status == web.HTTPOk.status_code else f"error {status}"
-    recorded = f"{kept} of {places[-2] + 1} messages on record" if read_messages else "nothing on record"
     return f"{answered}, prefix kept {render_share(after.kept_bytes, after.earlier_bytes)}; {recorded}"
 
 
-async def count_recorded(folder: Path) -> int:
-    """Return how many messages are in our store, with the process that wrote it dead."""
+async def count_recorded(folder: Path, session: str) -> int:
+    """Return how many messages of a conversation our store has."""
     store = open_store(f"sqlite:///{folder}/chats.db")
     try:
-        found = 0
-        async for info in iter_sessions(store):
-            records = await store.read(info.id)
-            found += sum(one.record["type"] == "message.appended" for one in records)
-        return found
+        return sum(one.record["type"] == MessageAppended.KIND for one in await store.read(session))
     finally:
         await store.close()
 
@@ -469,17 +463,26 @@ def _dollars(part: Callable[[Findings], Traffic], model: str, one: Findings) -> 
 
 async def measure(candidate: Candidate, sessions: Sequence[Session], options: argparse.Namespace) -> Findings:
     """Return all that is found for one gateway; its part of the table is empty if it cannot be run."""
-    findings = Findings(candidate.name)
+    findings, upstream, port = Findings(candidate.name), RecordedUpstream(), free_port()
     longest = max(sessions, key=lambda one: len(one[1]))
     short = (longest[0], longest[1][: options.turns * 2])
     try:
-        await pass_sessions(candidate, sessions, options.turns, findings)
-        findings.overflow = await overflow(candidate, longest)
-        findings.cut_stream = await cut_stream(candidate)
-        keeps_log = candidate.name.startswith("holdfast")
-        findings.restart = await restart(candidate, short, count_recorded if keeps_log else None)
-        if not options.no_agents:
-            await pass_agents(candidate, options.clients, findings)
+        if candidate.peer is not None:
+            await install(candidate.peer)
+        async with AsyncExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-gateways-")))
+            address = await serve_app(stack, upstream.app())
+            async with standing(candidate, upstream, address, folder, port) as stand:
+                findings.start_seconds = stand.start_seconds
+                await pass_sessions(stand, sessions, options.turns, findings)
+                findings.overflow = await overflow(stand, longest)
+                findings.cut_stream = await cut_stream(stand)
+                if not options.no_agents:
+                    await pass_agents(stand, options.clients, findings)
+                interrupted = await interrupt(stand, short)
+            async with standing(candidate, upstream, address, folder, port) as stand:
+                keeps_log = candidate.name.startswith("holdfast")
+                findings.restart = await resume(stand, interrupted, folder if keeps_log else None)
     except PeerError as error:
         findings.failure = str(error)
     return findings

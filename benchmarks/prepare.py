@@ -32,7 +32,7 @@ from holdfast.core.planning.plan import MAX_PLAN_ROUNDS, make_plan, plan_input_o
 from holdfast.core.planning.policy import PRESETS
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import CompactSpan, OffloadOutputs
-from holdfast.session.request import encode_entry, limit_cache_marks
+from holdfast.session.request import as_accepted, encode_entry
 from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.sessions import generate_session
 from holdfast.wire.formats import format_named
@@ -89,7 +89,7 @@ def plan_request(history: History, messages: list[Any], budget: int) -> list[Any
                 history.append(compaction_completed_event(step, policy.compaction, plan_input))
             elif isinstance(step, OffloadOutputs):
                 history.append(step_event(step, plan_input))
-    return limit_cache_marks([encode_entry(entry, message_format) for entry in view.entries], message_format)
+    return as_accepted([encode_entry(entry, message_format) for entry in view.entries], message_format)
 
 
 def measure_history(case: dict[str, Any], budget: int, repeats: int, seconds: float) -> dict[str, Any]:

@@ -1,10 +1,9 @@
-"""Goes through the checklist of a release, and stops at the first step that fails.
-
-python -m scripts.release VERSION
+"""Go through the checklist of a release, and stop at the first step that fails.
 
 It uploads nothing and changes nothing but `dist` and `build`. docs/maintainers/releasing.md has the steps by hand.
 """
 
+import argparse
 import json
 import re
 import subprocess
@@ -28,7 +27,7 @@ class NotReadyError(Exception):
 
 def git(*arguments: str) -> str:
     """Return what git prints."""
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.rstrip()
 
 
 def make(target: str) -> None:
@@ -148,18 +147,18 @@ STEPS: tuple[tuple[str, Callable[[str], None]], ...] = (
 
 def main(arguments: list[str]) -> int:
     """Go through the steps."""
-    if len(arguments) != 1:
-        print("say the version: python -m scripts.release 0.2.0", file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser(prog="python -m scripts.release", description=__doc__)
+    parser.add_argument("version", metavar="VERSION", help="the version to release, such as 0.2.0")
+    version: str = parser.parse_args(arguments).version
     for name, step in STEPS:
         try:
-            version_key(arguments[0])
-            step(arguments[0])
+            version_key(version)
+            step(version)
         except NotReadyError as error:
             print(f"not ready: {name}: {error}", file=sys.stderr)
             return 1
         print(f"ok: {name}")
-    print(f"ready: tag it (git tag -s v{arguments[0]}), upload dist/*.whl and dist/*.tar.gz, publish build/docs")
+    print(f"ready: tag it (git tag -s v{version}), upload dist/*.whl and dist/*.tar.gz, publish build/docs")
     return 0
 
 

@@ -31,10 +31,11 @@ SENTENCE, USE_RECALL, SERVER = "My boat is called Kittiwake", "use-recall", "hol
 class RecallingDouble(UpstreamDouble):
     """An upstream double whose model calls `recall` of the MCP server when it is told to."""
 
-    async def _serve(self, request: web.Request) -> web.StreamResponse:
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request."""
         body = await request.read()
         if USE_RECALL.encode() not in body or b"function_call_output" in body:
-            return await super()._serve(request)
+            return await super().serve(request)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         reply = ProviderReply(tool="recall", arguments={"conversation": "codex-", "query": "boat"})

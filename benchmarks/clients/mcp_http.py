@@ -38,11 +38,12 @@ class RecallingDouble(UpstreamDouble):
 
     conversation = ""
 
-    async def _serve(self, request: web.Request) -> web.StreamResponse:
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request."""
         body = await request.read()
         is_answered = b"function_call_output" in body or b'"tool_result"' in body
         if USE_RECALL.encode() not in body or is_answered or request.path.endswith("count_tokens"):
-            return await super()._serve(request)
+            return await super().serve(request)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         wire: Wire = "anthropic" if request.path.endswith("/messages") else "openai-responses"

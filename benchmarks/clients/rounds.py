@@ -28,7 +28,7 @@ from holdfast.wire.answers import Wire
 from holdfast.wire.formats import format_named
 
 TOKEN = "clients"  # noqa: S105 - of a gateway that lives as long as this run
-BUDGET_TURNS, PROMPT_WORDS, ROOM_TOKENS = 12, 120, 5_000
+BUDGET_TURNS, MAX_TURNS, PROMPT_WORDS, ROOM_TOKENS = 12, 24, 120, 5_000
 KILL_TURNS, LONGEST_WAIT_SECONDS = 8, 2.5
 START_SECONDS = 30
 Say = Callable[[str], Awaitable[int | None]]
@@ -99,6 +99,10 @@ class Control:
             page = json.loads(await self.read(f"/{session}/events?limit=1000&after={page['next']}"))
             found += [one["record"] for one in page["events"]]
         return found
+
+    async def has_compacted(self, session: str) -> bool:
+        """Return whether the context of a session was ever compacted."""
+        return json.loads(await self.read(f"/{session}"))["compactions"] > 0
 
     async def largest_session(self) -> str:
         """Return the session with the most messages: that of the conversation."""
@@ -181,6 +185,11 @@ async def budget_round(
             say, figures.failed_runs, f"{prompt} {words} {USE_A_TOOL if number == 1 and program.has_tools else ''}"
         )
     session = await control.largest_session()
+    while len(prompts) < MAX_TURNS and not await control.has_compacted(session):
+        prompts.append(f"{program.name}-budget-{len(prompts) + 1}")
+        await _say(
+            say, figures.failed_runs, f"{prompts[-1]} " + " ".join(f"more{index}" for index in range(PROMPT_WORDS))
+        )
     listed = json.loads(await control.read(f"/{session}/requests"))["requests"]
     bodies = [await control.read(f"/{session}/requests/{one['number']}") for one in listed if one["scope"] == log.MAIN]
     arrived: dict[bytes, Wire] = {one.body: wire_of(one.path) for one in received}
@@ -210,7 +219,7 @@ async def budget_round(
         pass
     await control.ask(f"/{session}/settings", {"compaction": "off"})
     before = len(received)
-    await _say(say, figures.failed_runs, f"{program.name}-budget-{BUDGET_TURNS} please")
+    await _say(say, figures.failed_runs, f"{program.name}-budget-{MAX_TURNS + 1} please")
     # A client that shortens its own list does not have every prompt any more.
     held = [prompt.encode() for prompt in prompts if any(prompt.encode() in body for body in sent[-3:])]
     figures.undo_is_whole = any(

@@ -18,6 +18,8 @@ from holdfast.wire.answers import Wire
 
 READING_TOOLS = ("Read", "read_file", "read", "view", "ReadFile", "exec_command", "shell_command", "shell", "bash")
 AGENT_TOOLS = ("Agent", "Task", "task", "agent", "spawn_agent", "invoke_agent")
+GEMINI_AGENT = "generalist"
+"""An agent that the Gemini CLI always has; its tool names none."""
 USE_A_TOOL, USE_AN_AGENT = "use-a-tool", "use-an-agent"
 SUMMARY_ORDER = re.compile(r"(?is)(summar|handoff|checkpoint).{0,2000}(conversation|context|history|work)")
 TITLE_ORDER = re.compile(r"(?i)\btitle\b")
@@ -49,10 +51,11 @@ class UpstreamDouble:
     def app(self) -> web.Application:
         """Return the server."""
         app = web.Application(client_max_size=2**26)
-        app.router.add_route("*", "/{path:.*}", self._serve)
+        app.router.add_route("*", "/{path:.*}", self.serve)
         return app
 
-    async def _serve(self, request: web.Request) -> web.StreamResponse:
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request."""
         body, path = await request.read(), request.path
         if request.method != "POST" or not body:
             return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
@@ -124,6 +127,8 @@ class UpstreamDouble:
             elif lower in {"cmd", "command"}:
                 is_list = kind.get("type") == "array"
                 found[name] = ["cat", self._file] if is_list else f"cat {self._file}"
+            elif lower == "agent_name":
+                found[name] = GEMINI_AGENT
             elif lower == "subagent_type":
                 found[name] = "general-purpose" if "general-purpose" in json.dumps(schema) else "general"
             elif kind.get("type") == "boolean":

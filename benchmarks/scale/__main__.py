@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.reporting import print_progress, save_figures, verdict
 from benchmarks.scale.large import measure_large
 from benchmarks.scale.memory import measure_memory
-from benchmarks.scale.servers import postgres_machine
+from benchmarks.scale.servers import new_database, started_server
 from benchmarks.scale.writers import KINDS
 from benchmarks.tables import markdown_table
 from holdfast.stores.open import open_store
@@ -82,17 +82,17 @@ def report_large(small: dict[str, float], large: dict[str, float], kind: str, se
 async def run(args: argparse.Namespace) -> dict[str, Any]:
     """Measure everything that was asked for."""
     figures: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="holdfast-scale-") as folder, postgres_machine() as machine:
+    with tempfile.TemporaryDirectory(prefix="holdfast-scale-") as folder, started_server() as server:
         if args.only in {None, "memory"}:
             figures["memory"] = await run_memory(f"sqlite:///{folder}/memory.db")
         if args.only in {None, "writers"}:
-            urls = {"postgresql": machine.new_database(), "sqlite": f"sqlite:///{folder}/writers.db"}
+            urls = {"postgresql": new_database(server), "sqlite": f"sqlite:///{folder}/writers.db"}
             figures["writers"] = await run_writers(urls, args.seconds)
         for kind in ("postgresql", "sqlite") if args.only in {None, "large"} else ():
             found: dict[int, dict[str, float]] = {}
             for sessions in (SMALL_SESSIONS, args.sessions):
                 print_progress(f"{kind}: filling {sessions:,} sessions …")
-                url = machine.new_database() if kind == "postgresql" else f"sqlite:///{folder}/{sessions}.db"
+                url = new_database(server) if kind == "postgresql" else f"sqlite:///{folder}/{sessions}.db"
                 found[sessions] = await measure_large(kind, url, sessions)
             report_large(found[SMALL_SESSIONS], found[args.sessions], kind, args.sessions)
             figures[kind] = {str(sessions): one for sessions, one in found.items()}

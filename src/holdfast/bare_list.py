@@ -34,7 +34,7 @@ from holdfast.core.planning.situation import Budget, Situation
 from holdfast.counters.models import binds_thinking, budget_for, find_model
 from holdfast.counters.vocabularies import bound_of, counter_for
 from holdfast.errors import MalformedInputError, SettingsError
-from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks
+from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks, place_system_messages
 from holdfast.wire.formats import format_named, split_elements
 from holdfast.wire.json_reader import InputPath, check_list
 from holdfast.wire.request import Request
@@ -115,12 +115,23 @@ def govern(
         for message, position in view.entries
     ]
     if max_marks is not None:
-        marked, sent = sent, drop_excess_cache_marks(sent, max_marks - marks)
-        for (_, position), old, new in zip(view.entries, marked, sent, strict=True):
-            if new is not old and position is not None:
-                repairs.append(Repair(position, "removed a cache mark: there were too many"))
+        sent = _as_accepted(sent, view.entries, max_marks - marks, repairs)
     receipt = _receipt(view, transcript, situation, repairs)
     return Request(sent, receipt, system, tools, transcript=transcript)
+
+
+def _as_accepted(
+    sent: list[Mapping[str, Any]], entries: Sequence[Entry], allowed_marks: int, repairs: list[Repair]
+) -> list[Mapping[str, Any]]:
+    """Return messages as Anthropic accepts them, with a repair for each that had to change."""
+    placed = place_system_messages(sent)
+    unmarked = drop_excess_cache_marks(placed, allowed_marks)
+    for (_, position), old, new, newest in zip(entries, sent, placed, unmarked, strict=True):
+        if position is not None and new is not old:
+            repairs.append(Repair(position, "sent system text as the user's: its place was after a user message"))
+        if position is not None and newest is not new:
+            repairs.append(Repair(position, "removed a cache mark: there were too many"))
+    return unmarked
 
 
 def _check_kinds(**values: object) -> None:

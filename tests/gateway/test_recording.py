@@ -262,13 +262,16 @@ async def test_a_sub_agent_without_a_name_is_known_by_the_call_that_gave_it_its_
         assert len(await opened.session.delegations()) == 1
 
 
-async def test_an_answer_that_is_cut_is_recorded_as_cut(recorder: Recorder) -> None:
-    request = chat("hi", name="s", stream=True)
-    exchange = await recorder.receive(request)
+async def cut(exchange: Exchange) -> None:
+    """Record the first words of an answer that ends there."""
     events = [event_bytes(*event) for event in stream_events("openai-chat", ProviderReply("Hello there my friend."))]
     for event in events[:3]:
         exchange.feed(event)
     await exchange.finish("cut", 200)
+
+
+async def test_an_answer_that_is_cut_is_recorded_as_cut(recorder: Recorder) -> None:
+    await cut(await recorder.receive(chat("hi", name="s", stream=True)))
 
     assert await messages(recorder, "s") == ["hi", "Hello there "]
     assert await kinds(recorder, "s") == ["TurnInterrupted"]
@@ -295,6 +298,53 @@ async def test_a_turn_that_another_gateway_took_over_is_recorded_once(recorder: 
         events = await opened.session.events()
     said = [event.native["content"] for event in events if isinstance(event, log.MessageAppended)]
     assert said[1:] == ["hi", "Hello there ", *expected[1:]]
+    await other.close()
+
+
+@pytest.mark.parametrize("gateways", [1, 2])
+async def test_a_cut_answer_gives_way_to_the_one_that_its_client_has_asked_for_again(
+    recorder: Recorder, store: MemoryStore, gateways: int
+) -> None:
+    other = Recorder(store) if gateways > 1 else recorder
+    request = chat("hi", name="s", stream=True)
+    left, asked_again = await recorder.receive(request), await other.receive(request)
+
+    await cut(left)
+    await finish(asked_again, request, "Hello there my friend.")
+    await answered(recorder, chat("hi", "Hello there my friend.", "go on", name="s"), "Gladly.")
+
+    async with recorder.session("s") as opened:
+        events = await opened.session.events()
+    said = [event.native["content"] for event in events if isinstance(event, log.MessageAppended)]
+    assert said[1:] == ["hi", "Hello there my friend.", "go on", "Gladly."], "nothing is recorded twice"
+    assert await kinds(recorder, "s") == ["SideCallRecorded"]
+    await other.close()
+
+
+async def test_of_two_whole_answers_of_two_gateways_the_first_is_the_conversations(
+    recorder: Recorder, store: MemoryStore
+) -> None:
+    other, request = Recorder(store), chat("hi", name="s")
+    first, second = await recorder.receive(request), await other.receive(request)
+    await finish(first, request, "Hello there.")
+    await finish(second, request, "Good day.")
+
+    assert await messages(recorder, "s") == ["hi", "Hello there."]
+    assert await kinds(recorder, "s") == ["SideCallRecorded"]
+    await other.close()
+
+
+async def test_an_answer_follows_what_another_gateway_has_changed_beside_the_conversation(
+    recorder: Recorder, store: MemoryStore
+) -> None:
+    other, request = Recorder(store), chat("hi", name="s")
+    exchange = await recorder.receive(request)
+    async with other.session("s") as opened:
+        await opened.session.pin(0)
+    await finish(exchange, request, "Hello there.")
+
+    assert await messages(other, "s") == ["hi", "Hello there."]
+    assert await kinds(other, "s") == ["Pinned"]
     await other.close()
 
 
@@ -424,3 +474,30 @@ async def test_results_of_calls_that_gemini_sent_without_ids_are_governed_whatev
     async with recorder.session("s") as opened:
         natives = await opened.session.messages()
     assert natives == [prompt, call(), {"role": "user", "parts": [{"functionResponse": response}]}]
+
+
+async def test_a_system_message_within_an_anthropic_conversation_is_recorded_and_may_be_written_again_as_text(
+    recorder: Recorder,
+) -> None:
+    def listed(*natives: Json) -> ClientRequest:
+        body = json.dumps({"model": "claude-opus-5-5", "max_tokens": 9, "messages": natives}).encode()
+        headers = {"x-claude-code-session-id": "c1"}
+        return ClientRequest("anthropic", "/v1/messages", None, headers, body, "", "anthropic")
+
+    hello = {"role": "user", "content": [{"type": "text", "text": "Hello"}]}
+    as_block = {"role": "system", "content": [{"type": "text", "text": "Be brief."}]}
+    as_text = {"role": "system", "content": "Be brief."}
+    answer = {"role": "assistant", "content": [{"type": "text", "text": "Hi"}]}
+
+    first = await answered(recorder, listed(hello, as_block), "Hi")
+    second = await answered(recorder, listed(hello, as_text, answer, {"role": "user", "content": "More"}), "Yes", 2)
+
+    assert first == second
+    async with recorder.session(first) as opened:
+        natives = await opened.session.messages()
+    assert [(native["role"], native["content"]) for native in natives[:2]] == [
+        ("user", hello["content"]),
+        ("system", as_block["content"]),
+    ]
+    assert len(natives) == 5
+    assert await kinds(recorder, first) == []

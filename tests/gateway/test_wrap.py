@@ -41,8 +41,27 @@ def test_an_agent_gets_the_gateways_address_and_its_own_arguments(tmp_path: Path
     assert done.stdout, done.stderr
     seen = json.loads(done.stdout)
     assert (done.returncode, seen["health"], seen["arguments"][-2:]) == (7, 200, ["-p", "What is this?"])
-    assert f"gateway: {seen['url']}; by hand: " in done.stderr
+    port = seen["url"].rpartition(":")[2]
+    assert done.stderr.startswith(
+        f"holdfast: gateway: {seen['url']}; "
+        f"by hand: holdfast gateway --port={port} --budget=9000, and in another terminal: "
+    )
     assert sorted(one.name for one in (tmp_path / "home").rglob("*") if one.is_file()) == []
+
+
+def test_the_command_by_hand_names_a_key_and_does_not_show_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "copilot"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-user")
+    monkeypatch.delenv("COPILOT_PROVIDER_API_KEY", raising=False)
+
+    done = wrapped(tmp_path, "copilot", "--upstream", "openai=http://127.0.0.1:9/v1", path=str(program.parent))
+
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.endswith('/v1 COPILOT_PROVIDER_API_KEY="$OPENAI_API_KEY" copilot\n')
+    assert "sk-of-the-user" not in done.stderr
 
 
 def test_an_agent_that_is_not_installed_is_named_with_the_way_to_install_it(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import Session
 from holdfast.importers.source import ReadReport
 from holdfast.stores.memory import MemoryStore
 from tests.importers.reading import copy_of, found_in, import_all, lines_of, write_as_files
@@ -290,6 +291,30 @@ async def test_bare_lines_of_the_first_versions_of_codex_are_read(tmp_path: Path
         "main: tool: ← c1 ok",
         "main: assistant: Good day.",
     ]
+
+
+async def test_tools_that_codex_sends_as_an_item_are_part_of_the_conversation(tmp_path: Path) -> None:
+    folder, store = tmp_path / "2026/11/16", MemoryStore()
+    folder.mkdir(parents=True)
+    tools = {
+        "type": "additional_tools",
+        "id": "at_1",
+        "role": "developer",
+        "tools": [{"type": "custom", "name": "exec"}],
+    }
+    question = {"type": "message", "id": "msg_1", "role": "user", "content": [{"type": "input_text", "text": "Hello"}]}
+    lines: list[object] = [
+        {"type": "session_meta", "payload": {"id": "01a1", "cli_version": "0.166.0"}},
+        {"type": "response_item", "payload": tools},
+        {"type": "response_item", "payload": question},
+    ]
+    (folder / "rollout-2026-11-16T10-00-00-01a1.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+    (done,) = await import_all(store, tmp_path, "codex")
+
+    async with Session.open(done.session, store=store, model="gpt-5") as session:
+        assert list(await session.messages()) == [tools, question]
+    assert dict(done.report.unknown) == {}
 
 
 LAYOUTS = {"of version 1.1": ("storage", False), "of the first versions": ("project/home-ada-lake/storage", True)}

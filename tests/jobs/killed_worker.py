@@ -1,4 +1,7 @@
-"""A worker that converses until a compaction is queued, begins to write its summary, and never ends."""
+"""A worker that converses in two sessions until their compactions are queued, begins to write, and never ends.
+
+One compaction is left to all workers (`shared`), the other to this process (`here`).
+"""
 
 import asyncio
 import sys
@@ -25,12 +28,12 @@ class EndlessModel:
 
 async def main(url: str) -> None:
     async with BackgroundJobs(url, lambda name: Session.open(name, store=url, summarizer=EndlessModel())) as jobs:
-        options = CompactionOptions(automatic=EndlessModel(), queue=jobs)
-        async with Session.open("s", store=url, compaction=options) as session:
-            started = await converse_until_started(session)
-            sys.stdout.write(f"{started.owner}\n")
+        for name, queue in (("shared", jobs), ("here", jobs.here)):
+            options = CompactionOptions(automatic=EndlessModel(), queue=queue)
+            session = await Session.open(name, store=url, compaction=options)
+            sys.stdout.write(f"{(await converse_until_started(session)).owner}\n")
             sys.stdout.flush()
-            await asyncio.Event().wait()
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

@@ -3,23 +3,34 @@
 import asyncio
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 import pytest
+from dbos import DBOS
 
+from benchmarks.scale.servers import Server, pgbouncer, pgbouncer_program
 from holdfast import Session
 from holdfast.apps import jobs as jobs_module
 from holdfast.compaction import CompactionOptions, ModelReply, SummaryPrompt
 from holdfast.core.history import events as log
-from holdfast.errors import ModelAccessError, SettingsError
+from holdfast.core.planning.policy import PRESETS
+from holdfast.errors import CompactionRunningError, ModelAccessError, SettingsError
 from holdfast.jobs import BackgroundJobs, RateLimit
 from holdfast.models.base import Summarizer
+from holdfast.session.memory.board_file import ContextBoard, Repository, board_key
+from holdfast.session.memory.consolidation import RemAgent
 from holdfast.session.session import SessionOpener
+from holdfast.stores.open import open_store
+from holdfast.testing.chat import assistant_message, user_message
+from holdfast.testing.clock import SimulatedClock
 from tests.jobs.conversing import BUDGET, SECRET, converse_until_started
 
+PGBOUNCER = pgbouncer_program() or ""
 KEY = "sk-the-key-of-the-model"
 SUMMARY = f"The user counts in Greek letters with {SECRET} [#0]. Done: alpha to kappa [#1]. Next: go on."
 
@@ -32,20 +43,20 @@ class Author:
     key = KEY
 
     def __init__(self, error: Exception | None = None) -> None:
-        self.may_answer = threading.Event()
+        self.asked, self.may_answer, self.stopped = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.may_answer.set()
         self.error = error
-        self.running = self.most_running = self.calls = 0
+        self.calls = 0
 
     async def write(self, prompt: SummaryPrompt) -> ModelReply:
         del prompt
         self.calls += 1
-        self.running += 1
-        self.most_running = max(self.most_running, self.running)
+        self.asked.set()
         try:
-            await asyncio.to_thread(self.may_answer.wait)
-        finally:
-            self.running -= 1
+            await self.may_answer.wait()
+        except asyncio.CancelledError:
+            self.stopped.set()
+            raise
         if self.error:
             raise self.error
         return ModelReply(text=SUMMARY, model="author")
@@ -66,8 +77,8 @@ async def completed(session: Session) -> list[tuple[bool, str | None, str | None
     return [(event.success, event.summary.by_model, event.reason or event.error) for event in events]
 
 
-async def test_a_job_writes_the_summary_and_the_next_request_applies_it(tmp_path: Path) -> None:
-    url, author = f"sqlite:///{tmp_path}/chats.db", Author()
+async def test_a_job_writes_the_summary_and_the_next_request_applies_it(new_file: str, tmp_path: Path) -> None:
+    url, author = new_file, Author()
     async with BackgroundJobs(url, opener(url, author)) as jobs, queued(url, jobs) as session:
         started = await converse_until_started(session)
 
@@ -91,9 +102,9 @@ async def test_a_job_writes_the_summary_and_the_next_request_applies_it(tmp_path
     ],
 )
 async def test_a_worker_without_a_key_ends_the_compaction_in_a_digest(
-    tmp_path: Path, model: Author | None, why: str
+    new_file: str, model: Author | None, why: str
 ) -> None:
-    url = f"sqlite:///{tmp_path}/chats.db"
+    url = new_file
     async with BackgroundJobs(url, opener(url, model)) as jobs, queued(url, jobs) as session:
         started = await converse_until_started(session)
 
@@ -104,52 +115,168 @@ async def test_a_worker_without_a_key_ends_the_compaction_in_a_digest(
         assert (reason or "").startswith(why)
 
 
-async def test_a_cancelled_compaction_ends_and_the_conversation_goes_on(tmp_path: Path) -> None:
-    url, author = f"sqlite:///{tmp_path}/chats.db", Author()
+async def test_a_cancelled_compaction_ends_and_the_conversation_goes_on(new_file: str) -> None:
+    url, author = new_file, Author()
     author.may_answer.clear()
     async with BackgroundJobs(url, opener(url, author)) as jobs, queued(url, jobs) as session:
         await converse_until_started(session)
+        await author.asked.wait()
 
         assert await session.cancel_compaction()
-        author.may_answer.set()
+        await author.stopped.wait()
 
         assert not await session.cancel_compaction()
         assert (await completed(session))[-1] == (False, None, "it was cancelled")
-        await converse_until_started(session)
+        author.may_answer.set()
+        started = await converse_until_started(session)
+        assert await jobs.result(started.owner) == "summary"
 
 
-async def test_the_jobs_of_a_killed_worker_are_taken_over(
+async def test_the_jobs_of_a_killed_worker_are_taken_over_and_end_in_a_digest_where_there_is_no_key(
     new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs_module, "HEARTBEAT_SECONDS", 0.2)
-    monkeypatch.setattr(jobs_module, "SILENT_SECONDS", 1.0)
-    url, author = new_database(), Author()
+    monkeypatch.setattr(jobs_module, "SILENT_SECONDS", 0.3)
+    url, ended = new_database(), {"shared": ("summary", "author"), "here": ("digest", None)}
     worker = [sys.executable, "-W", "ignore", "-m", "tests.jobs.killed_worker", url]
     process = subprocess.Popen(worker, stdout=subprocess.PIPE, text=True)
     assert process.stdout
-    told = {process.stdout.readline().strip(), process.stdout.readline().strip()}
+    told = [process.stdout.readline().strip() for _ in range(4)]
     process.kill()
     process.wait()
     process.stdout.close()
-    [owner] = told - {"asked"}
+    owners = dict(zip(ended, [line for line in told if line != "asked"], strict=True))
 
-    async with BackgroundJobs(url, opener(url, author)) as jobs:
-        assert await jobs.result(owner) == "summary"
-        async with Session.open("s", store=url) as session:
-            await session.prepare(BUDGET)
-            assert [(success, by) for success, by, _ in await completed(session)] == [(True, "author")]
+    def open_with_own_key(name: str) -> SessionOpener:
+        return Session.open(name, store=url, summarizer=Author() if name == "shared" else None)
+
+    async with BackgroundJobs(url, open_with_own_key) as jobs:
+        for name, (outcome, by) in ended.items():
+            assert await jobs.result(owners[name]) == outcome
+            async with Session.open(name, store=url) as session:
+                await session.prepare(BUDGET)
+                assert [(success, who) for success, who, _ in await completed(session)] == [(True, by)]
     with psycopg.connect(url) as connection:
         tables = connection.execute(
             "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE schemaname = 'holdfast_jobs'"
         ).fetchall()
         every = [f"SELECT t::text FROM {name} AS t".encode() for (name,) in tables]  # noqa: S608 - names of tables
         rows = [str(connection.execute(query).fetchall()) for query in every]
-    assert any(owner in row for row in rows)
+    assert all(any(owner in row for row in rows) for owner in owners.values())
     assert not [word for word in (SECRET, KEY, "Greek") for row in rows if word in row]
 
 
-async def test_a_second_worker_in_one_process_is_refused(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/chats.db"
+@pytest.mark.skipif(not PGBOUNCER, reason="there is no pgbouncer here: apt-get install pgbouncer")
+async def test_jobs_work_behind_pgbouncer(new_database: Callable[[], str], postgres_server: Server) -> None:
+    with pgbouncer(PGBOUNCER, new_database(), postgres_server.system_user, pool_size=2) as url:
+        async with BackgroundJobs(url, opener(url, Author())) as jobs, queued(url, jobs) as session:
+            started = await converse_until_started(session)
+
+            assert await jobs.result(started.owner) == "summary"
+
+
+class NotedSessions:
+    """Notes which sessions jobs open, and lets them go on when it is told to."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.opened: list[str] = []
+        self.may_go_on = asyncio.Event()
+        self.is_entered = asyncio.Event()
+
+    @asynccontextmanager
+    async def open(self, name: str) -> AsyncGenerator[Session]:
+        self.opened.append(name)
+        self.is_entered.set()
+        await self.may_go_on.wait()
+        async with Session.open(name, store=self._url) as session:
+            yield session
+
+
+async def test_what_a_provider_has_refused_goes_first(new_file: str) -> None:
+    noted = NotedSessions(new_file)
+    async with BackgroundJobs(new_file, noted.open, jobs_at_once=1) as jobs:
+        await jobs.submit("running", "job:1", "threshold")
+        await noted.is_entered.wait()
+        await jobs.submit("can wait", "job:2", "threshold")
+        await jobs.submit("was refused", "job:3", "context_limit_retry")
+        noted.may_go_on.set()
+        assert [await jobs.result(f"job:{number}") for number in (1, 2, 3)] == ["not wanted"] * 3
+
+    assert noted.opened == ["running", "was refused", "can wait"]
+
+
+async def test_a_model_key_has_a_limit_of_its_own(new_file: str) -> None:
+    noted = NotedSessions(new_file)
+    noted.may_go_on.set()
+    async with BackgroundJobs(new_file, noted.open, model_key="team-a", rate_limit=RateLimit(2, 3600.0)) as jobs:
+        for number in range(4):
+            await jobs.submit(f"s{number}", f"job:{number}", "threshold")
+        assert [await jobs.result("job:0"), await jobs.result("job:1")] == ["not wanted"] * 2
+    async with BackgroundJobs(new_file, noted.open, model_key="team-b", rate_limit=RateLimit(2, 3600.0)) as jobs:
+        await jobs.submit("other", "job:other", "threshold")
+        assert await jobs.result("job:other") == "not wanted"
+
+    assert sorted(noted.opened) == ["other", "s0", "s1"]
+
+
+async def test_of_one_session_one_compaction_waits_or_runs_at_a_time(new_file: str) -> None:
+    noted = NotedSessions(new_file)
+    async with BackgroundJobs(new_file, noted.open) as jobs:
+        await jobs.submit("s", "job:1", "threshold")
+        await noted.is_entered.wait()
+        with pytest.raises(CompactionRunningError):
+            await jobs.submit("s", "job:2", "threshold")
+        noted.may_go_on.set()
+        await jobs.result("job:1")
+
+        await jobs.submit("s", "job:3", "threshold")
+        assert await jobs.result("job:3") == "not wanted"
+
+
+async def hourly_result(jobs: BackgroundJobs, name: str) -> object:
+    """Wait for what a worker does every hour, once it has queued it."""
+    job = f"{name}-{int(time.time()) // 3600}"
+    while not await DBOS.list_workflows_async(workflow_ids=[job]):
+        pass
+    return await jobs.result(job)
+
+
+async def test_a_worker_deletes_what_has_expired_once_an_hour(new_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    day, now = 86_400_000, int(time.time() * 1000)
+    policy = replace(PRESETS["default"], retention_days=3)
+    for name, age in (("old", 10), ("new", 0)):
+        clock = SimulatedClock(now - age * day)
+        async with Session.open(name, store=new_file, policy=policy, clock=clock.time_ms) as session:
+            await session.record([user_message("hello")])
+    monkeypatch.setattr(jobs_module, "now_ms", lambda: now)
+    async with BackgroundJobs(new_file, opener(new_file, None)) as jobs:
+        marked = await hourly_result(jobs, "retention")
+        monkeypatch.setattr(jobs_module, "now_ms", lambda: now + 2 * day)
+        deleted = await jobs.delete_expired()
+
+    store = open_store(new_file)
+    assert (marked, deleted) == (0, 1)
+    assert [info.id for info in await store.sessions()] == ["new"]
+    await store.close()
+
+
+async def test_a_worker_updates_its_board_once_an_hour(new_file: str, tmp_path: Path) -> None:
+    board, clock = ContextBoard(tmp_path / "boards", Repository(tmp_path)), SimulatedClock(1_700_000_000_000)
+    async with Session.open("s", store=new_file, clock=clock.time_ms) as session:
+        await session.record([user_message("Never deploy on a Friday."), assistant_message("I will not.")])
+    store = open_store(new_file)
+    await store.put_value(board_key("s"), {"board": board.repository.key})
+    await clock.advance(3_600)
+    agent = RemAgent(store, board, clock=clock.time_ms)
+    async with BackgroundJobs(new_file, opener(new_file, None), consolidation=agent) as jobs:
+        assert await hourly_result(jobs, f"holdfast-consolidation-{board.repository.key}") == 1
+
+    assert [note.text for note in (await board.read()).notes] == ["Never deploy on a Friday."]
+    await store.close()
+
+
+async def test_a_second_worker_in_one_process_is_refused(new_file: str) -> None:
+    url = new_file
     async with BackgroundJobs(url, opener(url, None), rate_limit=RateLimit(10, 60.0)):
         with pytest.raises(SettingsError, match="DBOS runs once in a process"):
             async with BackgroundJobs(url, opener(url, None)):

@@ -92,6 +92,8 @@ async def test_another_writer_in_between_makes_the_block_fail_and_loses_nothing(
 
         assert await said_in(session) == ["of the other", "mine"]
         assert await said_in(other) == ["of the other", "mine"]
+        requests = [kinds for kinds in store.appends if "request.prepared" in kinds]
+        assert len(requests) == 2, "one is refused by the store, one is written; none is made without the message"
 
 
 async def test_what_another_task_records_meanwhile_is_stored_when_it_returns() -> None:

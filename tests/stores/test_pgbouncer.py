@@ -1,28 +1,29 @@
 """The PostgreSQL store keeps its contract behind PgBouncer in transaction mode."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
+from benchmarks.scale.servers import pgbouncer, pgbouncer_program
 from holdfast import Session
-from holdfast.errors import SequenceConflictError, StoreUnavailableError
+from holdfast.errors import StoreUnavailableError
 from holdfast.stores import postgres_pool
 from holdfast.stores.base import Store
 from holdfast.stores.postgres import PostgresStore
 from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.store_contract import NOW_MS, StoreContract, message_record
-from tests.stores.pgbouncer import PROGRAM, pgbouncer
+from tests.stores.concurrent_writers import write_at_once
 
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="there is no pgbouncer here: apt-get install pgbouncer")
+PROGRAM = pgbouncer_program() or ""
+pytestmark = pytest.mark.skipif(not PROGRAM, reason="there is no pgbouncer here: apt-get install pgbouncer")
 
 
 @pytest.fixture(scope="module")
 def pooler(postgres_server: Any) -> Iterator[Callable[[str], str]]:
     """Yield a function that returns the URL of the same database behind one PgBouncer."""
-    with pgbouncer(postgres_server.get_uri("any"), postgres_server.system_user) as behind:
+    with pgbouncer(PROGRAM, postgres_server.get_uri("any"), postgres_server.system_user, pool_size=2) as behind:
         folder = behind.partition("?host=")[2]
         yield lambda url: f"{url.partition('?')[0]}?host={folder}"
 
@@ -50,20 +51,7 @@ async def test_stores_that_share_two_connections_neither_lose_nor_repeat_a_messa
         owner.execute(f"ALTER DATABASE {owner.info.dbname} SET default_transaction_isolation = '{level}'".encode())
     stores = [PostgresStore(pooler(url)) for _ in range(6)]
 
-    async def write(number: int, store: PostgresStore) -> None:
-        for turn in range(10):
-            while True:
-                after = await store.length("s")
-                try:
-                    await store.append("s", [message_record(f"{number}-{turn}")], after=after, time_ms=NOW_MS)
-                except SequenceConflictError:
-                    continue
-                break
-
-    await asyncio.gather(*(write(number, store) for number, store in enumerate(stores)))
-    texts = [str(stored.record) for stored in await stores[0].read("s")]
-    for store in stores:
-        await store.close()
+    texts = await write_at_once(stores)
 
     assert len(texts) == len(set(texts)) == 60
 
@@ -109,7 +97,7 @@ async def test_a_statement_that_waits_too_long_for_a_lock_is_reported(
 async def test_a_session_continues_after_the_server_behind_the_pooler_was_restarted(
     own_server: Any, stoppable_server: Any
 ) -> None:
-    with pgbouncer(own_server.url, stoppable_server.system_user) as url:
+    with pgbouncer(PROGRAM, own_server.url, stoppable_server.system_user, pool_size=2) as url:
         async with Session.open("s", store=url) as session:
             await session.record([user_message("one"), assistant_message("1"), user_message("two")])
             own_server.stop("immediate")

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Callable
 import psycopg
 import pytest
 
-from holdfast.errors import SequenceConflictError, StoreUnavailableError
+from holdfast.errors import StoreUnavailableError
 from holdfast.stores.base import IndexEntry, Store
 from holdfast.stores.postgres import PostgresStore
 from holdfast.testing.store_contract import NOW_MS, StoreContract, message_record
+from tests.stores.concurrent_writers import write_at_once
 
 
 class TestPostgres(StoreContract):
@@ -29,20 +30,7 @@ async def test_ten_writers_neither_lose_nor_repeat_a_message(new_database: Calla
     url = new_database()
     stores = [PostgresStore(url) for _ in range(10)]
 
-    async def write(number: int, store: PostgresStore) -> None:
-        for turn in range(10):
-            while True:
-                try:
-                    after = await store.length("s")
-                    await store.append("s", [message_record(f"{number}-{turn}")], after=after, time_ms=NOW_MS)
-                except SequenceConflictError:
-                    continue
-                break
-
-    await asyncio.gather(*(write(number, store) for number, store in enumerate(stores)))
-    texts = [str(stored.record) for stored in await stores[0].read("s")]
-    for store in stores:
-        await store.close()
+    texts = await write_at_once(stores)
 
     assert len(texts) == len(set(texts)) == 100
     for number in range(10):

@@ -8,12 +8,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.errors import SequenceConflictError, StoreUnavailableError
+from holdfast.errors import StoreUnavailableError
 from holdfast.stores import postgres, postgres_pool
 from holdfast.stores.base import IndexEntry, Snapshot
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres_check import check_postgres
 from holdfast.testing.store_contract import NOW_MS, message_record
+from tests.stores.concurrent_writers import write_at_once
 
 
 def set_default(url: str, setting: str) -> None:
@@ -33,20 +34,7 @@ async def test_concurrent_appends_succeed_whatever_isolation_the_database_has(
     set_default(url, f"default_transaction_isolation = '{level}'")
     stores = [PostgresStore(url) for _ in range(6)]
 
-    async def write(number: int, store: PostgresStore) -> None:
-        for turn in range(10):
-            while True:
-                after = await store.length("s")
-                try:
-                    await store.append("s", [message_record(f"{number}-{turn}")], after=after, time_ms=NOW_MS)
-                except SequenceConflictError:
-                    continue
-                break
-
-    await asyncio.gather(*(write(number, store) for number, store in enumerate(stores)))
-    texts = [str(stored.record) for stored in await stores[0].read("s")]
-    for store in stores:
-        await store.close()
+    texts = await write_at_once(stores)
 
     assert len(texts) == len(set(texts)) == 60
 

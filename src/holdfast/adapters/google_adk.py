@@ -51,8 +51,9 @@ class GeminiContents:
         """Return what `encode` reads of the contents: the role and the size of each, and the fields of its parts."""
         found: list[Any] = []
         for message in messages:
-            parts = message.parts or ()
-            found += message.role, len(parts)
+            fields = message.__dict__
+            parts = fields["parts"] or ()
+            found += fields["role"], len(parts)
             for part in parts:
                 fields = part.__dict__
                 if fields["text"] is None:

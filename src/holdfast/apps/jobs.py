@@ -1,9 +1,12 @@
-"""Background work on DBOS: compactions and retention as durable jobs, on one machine or on many.
+"""Background work on DBOS: compactions, consolidation and retention as durable jobs, on one machine or on many.
 
 Every process that runs `BackgroundJobs` is a worker. A job names a session and a compaction of its log, and nothing
 else: DBOS's tables hold neither a key nor a word of a message. Of one session one compaction runs at a time, on
 whichever machine. A worker that was killed is noticed because its heartbeat stands still, and another one takes its
 jobs over within `LEASE_SECONDS`. A worker that has no key for the model ends the compaction in a digest.
+
+DBOS runs jobs in threads and loops of its own. Their work is done on the event loop that started the worker, where its
+sessions and its store belong.
 
 DBOS keeps its tables in a schema of its own in the same PostgreSQL, or in a SQLite file beside the store. It never uses
 LISTEN, which does not pass through PgBouncer: that cannot be changed once the tables exist. Needs `holdfast[dbos]`.
@@ -15,16 +18,19 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
-from typing import ClassVar, Self, cast
+from typing import ClassVar, Self, TypeVar, cast
 
 from holdfast.core.history.events import CompactionTrigger
-from holdfast.errors import HoldfastError, SettingsError, imports_of_extra
+from holdfast.errors import CompactionRunningError, HoldfastError, SettingsError, imports_of_extra
+from holdfast.session.compaction.compactor import CompactionQueue
 from holdfast.session.log.event_log import now_ms
+from holdfast.session.memory.consolidation import RemAgent
 from holdfast.session.requested_compaction import JobOutcome
-from holdfast.session.session import SessionOpener
+from holdfast.session.session import Session
 from holdfast.stores.base import JsonRecord
 from holdfast.stores.open import SHARED_STORES
 from holdfast.stores.retention import delete_expired_sessions
@@ -38,11 +44,15 @@ JOBS_VERSION = "1"
 LEASE_SECONDS = 30.0
 HEARTBEAT_SECONDS, SILENT_SECONDS = 4.0, 18.0
 """How often a worker shows that it lives, and after how much silence it counts as dead; both well within the lease."""
-RETENTION_SECONDS = 3600
+JOB_POLL_SECONDS = 1.0
+"""How often a worker looks for jobs, and whoever waits for one looks for its result."""
+UPKEEP_SECONDS = 3600
+"""How often retention and consolidation are done."""
 PRIORITIES: Mapping[CompactionTrigger, int] = {"context_limit_retry": 1, "model_switch": 1}
 ORDINARY_PRIORITY = 10
 RETENTION_QUEUE = "holdfast-retention"
 WORKER_PREFIX = "jobs-worker:"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +68,7 @@ class BackgroundJobs:
 
     `open_session` opens a session with the model that writes summaries. `model_key` names the key that pays for it: all
     workers with the same name share one queue, and `rate_limit` is the limit of that key. Pass the object as
-    `CompactionOptions(queue=…)`.
+    `CompactionOptions(queue=…)`. With `consolidation` the worker updates the board of that agent every hour.
     """
 
     running: ClassVar["BackgroundJobs | None"] = None
@@ -67,41 +77,57 @@ class BackgroundJobs:
     def __init__(
         self,
         store: str,
-        open_session: Callable[[str], SessionOpener],
+        open_session: Callable[[str], AbstractAsyncContextManager[Session]],
         *,
         model_key: str = "default",
         rate_limit: RateLimit | None = None,
         jobs_at_once: int = 4,
+        consolidation: RemAgent | None = None,
     ) -> None:
         self.store_url = store
         self._open_session = open_session
         self._rate_limit = rate_limit
         self._jobs_at_once = jobs_at_once
+        self._consolidation = consolidation
         # The name of a key may be the key itself, by mistake.
         self._queue = f"holdfast-compactions-{hashlib.sha256(model_key.encode()).hexdigest()[:12]}"
         self.worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._store = SHARED_STORES.share(store, self)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._running: dict[str, asyncio.Task[JobOutcome]] = {}
+        """By owner, the compactions that run here."""
+        self.here: CompactionQueue = _JobsHere(self)
+        """A queue whose jobs begin in this process at once, for sessions whose key only this process has. If it is
+        killed, another worker takes them over."""
 
     async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
         """Start to work."""
         if BackgroundJobs.running is not None:
             raise SettingsError("jobs", "DBOS runs once in a process; close the other BackgroundJobs first")
-        BackgroundJobs.running = self
+        BackgroundJobs.running, self._loop = self, asyncio.get_running_loop()
         try:
             await asyncio.to_thread(self._launch)
         except BaseException:
             BackgroundJobs.running = None
             raise
         self._watch = asyncio.create_task(self._watch_workers())
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def close(self) -> None:
         """Stop to work; what is not finished is taken over by others."""
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
         await asyncio.to_thread(lambda: DBOS.destroy(workflow_completion_timeout_sec=0))
+        # DBOS has made its own threads those of this event loop, and has ended them.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(thread_name_prefix="asyncio"))
         BackgroundJobs.running = None
         await SHARED_STORES.release(self._store, self)
 
@@ -120,36 +146,62 @@ class BackgroundJobs:
         if config["system_database_url"] and config["system_database_url"].startswith("postgres"):
             config["db_engine_kwargs"] = {"connect_args": {"prepare_threshold": None}, "pool_size": 4}
         DBOS(config=config)
-        DBOS.listen_queues([self._queue, RETENTION_QUEUE])
+        upkeep = [RETENTION_QUEUE, *([self._consolidation_queue] if self._consolidation else [])]
+        DBOS.listen_queues([self._queue, *upkeep])
         DBOS.launch()
         limit = self._rate_limit
+        # Not partitioned by session: DBOS compares priorities within a partition only.
         DBOS.register_queue(
             self._queue,
-            partition_concurrency=1,
             worker_concurrency=self._jobs_at_once,
             limiter={"limit": limit.jobs, "period": limit.seconds} if limit else None,
+            polling_interval_sec=JOB_POLL_SECONDS,
         )
-        DBOS.register_queue(RETENTION_QUEUE, global_concurrency=1)
+        for name in upkeep:
+            DBOS.register_queue(name, global_concurrency=1, polling_interval_sec=JOB_POLL_SECONDS)
 
     # The queue of sessions.
 
     async def submit(self, session: str, owner: str, trigger: CompactionTrigger) -> None:
-        """Store the job of a compaction durably."""
+        """Store the job of a compaction durably; raises if another job of the session waits or runs."""
         priority = PRIORITIES.get(trigger, ORDINARY_PRIORITY)
-        with SetWorkflowID(owner), SetEnqueueOptions(queue_partition_key=session, priority=priority):
-            await DBOS.enqueue_workflow_async(self._queue, compaction_job, session, owner)
+        options = SetEnqueueOptions(deduplication_id=session, duplication_policy="return-existing", priority=priority)
+        with SetWorkflowID(owner), options:
+            job = await DBOS.enqueue_workflow_async(self._queue, compaction_job, session, owner)
+        if job.workflow_id != owner:
+            raise CompactionRunningError(session)
 
     async def cancel(self, owner: str) -> None:
-        """Cancel a job that waits or runs."""
+        """Cancel a job that waits or runs; the worker that runs it stops within a few seconds."""
         await DBOS.cancel_workflow_async(owner)
+        await self._stop_cancelled()
 
     async def result(self, owner: str) -> JobOutcome:
         """Wait for a job, and return what came of it."""
         handle = cast("WorkflowHandleAsync[JobOutcome]", await DBOS.retrieve_workflow_async(owner))
-        return await handle.get_result()
+        return await handle.get_result(polling_interval_sec=JOB_POLL_SECONDS)
+
+    # What jobs do, on the event loop of the worker.
+
+    async def run_here(self, work: Callable[[], Coroutine[object, object, T]]) -> T:
+        """Return the result of work that is done on the event loop of this worker."""
+        if self._loop is None:  # pragma: no cover - jobs run only after the start
+            raise AssertionError
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._loop))
 
     async def run_compaction(self, session: str, owner: str) -> JobOutcome:
-        """Carry out the job of a compaction here."""
+        """Carry out the job of a compaction."""
+        task = self._running[owner] = asyncio.ensure_future(self._compact(session, owner))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise
+            return "not wanted"
+        finally:
+            self._running.pop(owner, None)
+
+    async def _compact(self, session: str, owner: str) -> JobOutcome:
         try:
             async with self._open_session(session) as opened:
                 return await opened.run_compaction(owner)
@@ -158,13 +210,27 @@ class BackgroundJobs:
             return "failed"
 
     async def delete_expired(self) -> int:
-        """Delete the sessions whose own retention is over, and return how many."""
+        """Delete the sessions whose own retention is over, each in a transaction of its own; return how many."""
         return len(await delete_expired_sessions(self._store, now_ms=now_ms(), keep=""))
+
+    async def consolidate(self) -> int:
+        """Update the board of this worker from finished conversations, and return how many entries have changed."""
+        agent = self._consolidation
+        if agent is None:
+            return 0
+        result = await agent.run()
+        await agent.apply(result)
+        return len(result.proposals)
+
+    @property
+    def _consolidation_queue(self) -> str:
+        key = self._consolidation.board.repository.key if self._consolidation else ""
+        return f"holdfast-consolidation-{key}"
 
     # Taking over.
 
     async def _watch_workers(self) -> None:
-        """Show that this worker lives, take over the jobs of those that do not, and have retention done hourly."""
+        """Show that this worker lives, take over the jobs of those that do not, and have the hourly work done."""
         seen: dict[str, tuple[JsonRecord | None, float]] = {}
         beats = 0
         while True:
@@ -172,10 +238,28 @@ class BackgroundJobs:
             with suppress(Exception):  # the database may be away for a while
                 await self._store.put_value(f"{WORKER_PREFIX}{self.worker}", {"beats": beats})
                 await self._take_over(seen)
-                hour = int(time.time()) // RETENTION_SECONDS
-                with SetWorkflowID(f"retention-{hour}"):
-                    await DBOS.enqueue_workflow_async(RETENTION_QUEUE, retention_job)
+                await self._stop_cancelled()
+                await self._queue_upkeep(int(time.time()) // UPKEEP_SECONDS)
             await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    async def _queue_upkeep(self, hour: int) -> None:
+        """Queue the work of an hour, which one of all workers does once."""
+        with SetWorkflowID(f"retention-{hour}"):
+            await DBOS.enqueue_workflow_async(RETENTION_QUEUE, retention_job)
+        if self._consolidation:
+            with SetWorkflowID(f"{self._consolidation_queue}-{hour}"):
+                await DBOS.enqueue_workflow_async(self._consolidation_queue, consolidation_job)
+
+    async def _stop_cancelled(self) -> None:
+        """Stop the compactions of this worker that somebody has cancelled."""
+        if not self._running:
+            return
+        cancelled = await DBOS.list_workflows_async(
+            workflow_ids=[*self._running], status="CANCELLED", load_input=False, load_output=False
+        )
+        for one in cancelled:
+            if task := self._running.get(one.workflow_id):
+                task.cancel()
 
     async def _take_over(self, seen: dict[str, tuple[JsonRecord | None, float]]) -> None:
         """Put the jobs of dead workers back into the queue. No clock of another machine is relied on."""
@@ -206,13 +290,41 @@ def _worker() -> BackgroundJobs:
     return BackgroundJobs.running
 
 
+class _JobsHere:
+    """The queue of compactions that begin in the process that submits them."""
+
+    def __init__(self, jobs: BackgroundJobs) -> None:
+        self._jobs = jobs
+
+    async def submit(self, session: str, owner: str, trigger: CompactionTrigger) -> None:
+        del trigger  # nothing waits
+        with SetWorkflowID(owner):
+            await DBOS.start_workflow_async(compaction_job, session, owner)
+
+    async def cancel(self, owner: str) -> None:
+        await self._jobs.cancel(owner)
+
+
 @DBOS.workflow(name="holdfast.compaction")
 async def compaction_job(session: str, owner: str) -> JobOutcome:
     """Write the summary of one compaction."""
-    return await DBOS.run_step_async({"name": "summary"}, _worker().run_compaction, session, owner)
+    worker = _worker()
+
+    async def compact() -> JobOutcome:
+        return await worker.run_compaction(session, owner)
+
+    return await DBOS.run_step_async({"name": "summary"}, worker.run_here, compact)
 
 
 @DBOS.workflow(name="holdfast.retention")
 async def retention_job() -> int:
     """Delete what has expired."""
-    return await DBOS.run_step_async({"name": "delete"}, _worker().delete_expired)
+    worker = _worker()
+    return await DBOS.run_step_async({"name": "delete"}, worker.run_here, worker.delete_expired)
+
+
+@DBOS.workflow(name="holdfast.consolidation")
+async def consolidation_job() -> int:
+    """Update a board."""
+    worker = _worker()
+    return await DBOS.run_step_async({"name": "read"}, worker.run_here, worker.consolidate)

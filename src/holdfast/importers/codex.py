@@ -46,6 +46,8 @@ _ANSWER_ITEMS = frozenset({
     "image_generation_call",
 })  # fmt: skip
 _OUTPUT_ITEMS = frozenset({"function_call_output", "custom_tool_call_output", "local_shell_call_output"})
+_CLIENT_ITEMS = frozenset({"message", "additional_tools"})
+"""What the client sends besides outputs: messages, and tools as an item of the developer's in place of the field."""
 _BARE_KINDS = _ANSWER_ITEMS | _OUTPUT_ITEMS | {"message"}
 """Items that the first versions wrote as lines of their own."""
 _PROGRAM_TEXTS = ("<environment_context>", "<user_instructions>", "<turn_aborted>", "# AGENTS.md instructions")
@@ -263,7 +265,7 @@ class _Reader:
     def _item(self, payload: JsonFields) -> Iterator[LoggedItem]:
         kind = payload.get("type")
         is_answer = kind in _ANSWER_ITEMS or (kind == "message" and payload.get("role") == "assistant")
-        if not (is_answer or kind in _OUTPUT_ITEMS or kind == "message"):
+        if not (is_answer or kind in _OUTPUT_ITEMS or kind in _CLIENT_ITEMS):
             self.report.note_unknown(kind)
             return
         native = {name: value for name, value in payload.items() if not name.startswith(_PRIVATE_PREFIX)}

@@ -4,6 +4,7 @@ Reports can be false: a gateway leaves out cached tokens, a message mentions som
 learned is bounded, belongs to one model at one endpoint, and never raises a request above its budget. A limit expires.
 """
 
+import asyncio
 from typing import NamedTuple
 
 from holdfast.core.conversation.tokens import Calibration, calibration_bounds
@@ -69,19 +70,25 @@ class UsageCalibrator:
     async def calibration(self, served: ServedModel) -> Calibration:
         """Return the ratio between a model's token counts and ours."""
         if served not in self._calibrations:
-            self._calibrations[served] = _read_calibration(
-                await self._store.get_value(f"calibration:{served.key}") or {}, _factor_bounds(served)
-            )
+            await self._read_learned(served)
         return self._calibrations[served]
 
     async def provider_limit(self, served: ServedModel) -> int | None:
         """Return the context window that a provider has reported for a model within the last day, or None."""
         if served not in self._limits:
-            self._limits[served] = _read_limit(await self._store.get_value(f"limit:{served.key}") or {})
+            await self._read_learned(served)
         limit = self._limits[served]
         # A clock may jump, so a time that lies ahead expires too.
         is_current = limit is not None and abs(self._clock() - limit.learned_ms) < LIMIT_LIFETIME_MS
         return limit.tokens if limit and is_current else None
+
+    async def _read_learned(self, served: ServedModel) -> None:
+        """Read at once what earlier sessions have learned about a model, except what this one knows already."""
+        calibration, limit = await asyncio.gather(
+            self._store.get_value(f"calibration:{served.key}"), self._store.get_value(f"limit:{served.key}")
+        )
+        self._calibrations.setdefault(served, _read_calibration(calibration or {}, _factor_bounds(served)))
+        self._limits.setdefault(served, _read_limit(limit or {}))
 
     async def learn_refusal(self, served: ServedModel, *, counted: int, size: int | None, limit: int | None) -> None:
         """Learn from a request that was refused as too long: its size and the limit, as far as the provider says."""

@@ -378,18 +378,23 @@ class Conversation:
         """
         return [native for _, native in await self.numbered_messages(scope=scope)]
 
-    @locked
-    async def numbered_messages(self, *, scope: str | OwnScope = OWN_SCOPE) -> list[tuple[int, Mapping[str, object]]]:
-        """Return the messages of `messages`, each with its position."""
+    @retried
+    async def numbered_messages(
+        self, *, scope: str | OwnScope = OWN_SCOPE, refreshes: bool = True
+    ) -> list[tuple[int, Mapping[str, object]]]:
+        """Return the messages of `messages`, each with its position; without `refreshes`, those that are known here."""
         named = self._resolve_scope(scope)
-        context, entries = self.history.context(named), self.history.entries
-        own = [
-            position
-            for position in range(context.state.cleared_at, context.length)
-            if context.message_scopes[position] == named and context.is_in_view(position)
-        ]
-        entries.require(own)
-        return [(at, entries.native(at)) for at in own if not entries[at].message.is_from_memory]
+        async with self._log.lock:
+            if refreshes or not self._log.is_loaded:
+                await self._log.refresh()
+            context, entries = self.history.context(named), self.history.entries
+            own = [
+                position
+                for position in range(context.state.cleared_at, context.length)
+                if context.message_scopes[position] == named and context.is_in_view(position)
+            ]
+            entries.require(own)
+            return [(at, entries.native(at)) for at in own if not entries[at].message.is_from_memory]
 
     async def recall(
         self, query: RecallQuery | str, *, scope: str | OwnScope = OWN_SCOPE, earlier: Sequence[str] = ()

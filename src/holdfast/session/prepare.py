@@ -250,7 +250,7 @@ class RequestBuilder:
             except (StoreError, NotInMemoryError):
                 raise
             except HoldfastError as error:
-                if is_refreshed and not isinstance(error, ConcurrentWriteError):
+                if self._log.has_lost_messages or (is_refreshed and not isinstance(error, ConcurrentWriteError)):
                     raise
                 is_refreshed = True
                 del reasons[known_reasons:]

@@ -22,7 +22,7 @@ from holdfast.core.memory.evictions import EMERGENCY_VIEW_KEY
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.receipt import View, receipt_of
 from holdfast.core.planning.steps import PlanInput
-from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks
+from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks, place_system_messages
 from holdfast.wire.request import Request
 
 
@@ -54,19 +54,21 @@ def encode_entry(entry: Entry, message_format: MessageFormat) -> Mapping[str, ob
     return message_format.encode(message)
 
 
-def limit_cache_marks(
+def as_accepted(
     messages: list[Mapping[str, object]], message_format: MessageFormat, *, system: object = None, tools: object = ()
 ) -> list[Mapping[str, object]]:
-    """Return the messages of a request without the oldest cache marks, if they have more than the provider allows.
+    """Return the messages of a request as the provider accepts them.
 
-    Clients mark the newest message of each request, so the marks accumulate in a recorded conversation.
+    The oldest cache marks are left out if there are more than it allows: clients mark the newest message of each
+    request, so the marks accumulate in a recorded conversation. A system message that has lost its place is the user's.
     """
     if message_format.max_cache_marks is None:
         return messages
     with suppress(ValueError, RecursionError):
         system = json.loads(system) if isinstance(system, str) else system
     return drop_excess_cache_marks(
-        messages, message_format.max_cache_marks - count_cache_marks(system) - count_cache_marks(tools)
+        place_system_messages(messages),
+        message_format.max_cache_marks - count_cache_marks(system) - count_cache_marks(tools),
     )
 
 
@@ -155,7 +157,7 @@ def request_of(
     others = [] if len(kept) == len(recorded) else recorded
     if encoded.format.max_cache_marks is not None:
         extras = history.session_state.extras_for(situation.scope)
-        messages = limit_cache_marks(messages, encoded.format, system=extras.system, tools=extras.tools)
+        messages = as_accepted(messages, encoded.format, system=extras.system, tools=extras.tools)
         hashes = [
             digest if message is marked else message_hash(message)
             for digest, message, marked in zip(hashes, messages, encoded.messages, strict=True)
@@ -259,7 +261,7 @@ def rebuild_messages(event: log.RequestPrepared, history: History) -> list[tuple
             positions += [entry.position for entry in entries]
             messages += [encode_entry(entry, history.message_format) for entry in entries]
     extras = history.session_state.extras_for(event.scope)
-    messages = limit_cache_marks(messages, history.message_format, system=extras.system, tools=extras.tools)
+    messages = as_accepted(messages, history.message_format, system=extras.system, tools=extras.tools)
     return list(zip(positions, messages, strict=True))
 
 

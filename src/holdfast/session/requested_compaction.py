@@ -92,8 +92,12 @@ class RequestedCompaction:
             step = CompactSpan(span=run.span, by="summary", trigger=run.trigger)
             if not self._compactor.has_summarizer:
                 return await self._end_in_digest(step, options, "this worker has no model to write a summary")
+            # The process that has sent the last request can ask after its prefix, which the provider has cached.
+            sent = self._builder.last_requests.get(run.scope)
             job = await self._log.load_and_retry(
-                lambda: self._compactor.make_job(step, self._builder.plan_input(options), run.custom_instructions or "")
+                lambda: self._compactor.make_job(
+                    step, self._builder.plan_input(options), run.custom_instructions or "", last_request=sent
+                )
             )
         problem = await self._compactor.run_job(job, run)
         if problem is None:

@@ -14,12 +14,14 @@ RETENTION_PREFIX = session_value_key("", "retention")
 DAYS_KEY, DUE_KEY = "days", "dueMs"
 
 
+async def stored_retention(store: Store, session: str) -> int | None:
+    """Return for how many days a session is kept; None means for ever."""
+    return _number(await store.get_value(session_value_key(session, "retention")) or {}, DAYS_KEY)
+
+
 async def record_retention(store: Store, session: str, days: int | None) -> None:
     """Record for how many days a session is kept; None keeps it for ever."""
-    key = session_value_key(session, "retention")
-    known = await store.get_value(key)
-    if days != _number(known or {}, DAYS_KEY):
-        await store.put_value(key, {} if days is None else {DAYS_KEY: days})
+    await store.put_value(session_value_key(session, "retention"), {} if days is None else {DAYS_KEY: days})
 
 
 async def delete_expired_sessions(store: Store, *, now_ms: int, keep: str) -> list[str]:

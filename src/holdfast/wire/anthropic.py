@@ -34,6 +34,8 @@ from holdfast.wire.json_reader import (
 from holdfast.wire.media import data_tokens, image_source, image_tokens
 
 ANTHROPIC_ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant"}
+_ROLES_WITHIN: Mapping[str, Role] = {**ANTHROPIC_ROLES, "system": "user"}
+"""Also of messages after the first: system text there follows a turn of the user and belongs to it."""
 MAX_CACHE_MARKS = 4
 _TOOL_NAME = lazy_pattern(r"[a-zA-Z0-9_-]{1,128}")
 _FIELDS = frozenset({"role", "content"})
@@ -60,14 +62,17 @@ class AnthropicMessages:
     max_images = 100
 
     def measure(self, natives: Sequence[Any], start: int) -> MessageMeasures:
+        if start == 0 and natives and is_mapping(natives[0]) and natives[0].get("role") == "system":
+            InputPath(0).require_role(natives[0], ANTHROPIC_ROLES)
         return measure_messages(natives, start, _measure_message, self.decode)
 
     def decode(self, native: object, index: int) -> Message:
         place = InputPath(index)
         native = place.require_message(native)
-        role = place.require_role(native, ANTHROPIC_ROLES)
+        role = place.require_role(native, _ROLES_WITHIN)
         native = _repair_message(place.sendable_message(native), role, place)
-        parts = place.decode_blocks(native.get("content"), TRUST_OF_ROLE[role], ".content", _part)
+        trust = "system" if native.get("role") == "system" else TRUST_OF_ROLE[role]
+        parts = place.decode_blocks(native.get("content"), trust, ".content", _part)
         extras = extra_fields(native, _FIELDS) + _extras(native.get("content"))
         return Message(role, parts, native, parts, tuple(place.repair_notes), extras)
 
@@ -275,6 +280,21 @@ def count_cache_marks(blocks: object) -> int:
         for block in blocks
         if is_mapping(block)
     )
+
+
+def place_system_messages(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return messages in which those of the role `system` are the user's where the provider refuses that role.
+
+    It accepts one after a message of the user, before one of the assistant or at the end.
+    """
+    roles = [message.get("role") for message in messages]
+    if "system" not in roles:
+        return [*messages]
+    before, after = [None, *roles], [*roles[1:], "assistant"]
+    return [
+        {**message, "role": "user"} if role == "system" and (previous, following) != ("user", "assistant") else message
+        for message, role, previous, following in zip(messages, roles, before, after, strict=False)
+    ]
 
 
 def drop_excess_cache_marks(messages: Sequence[Mapping[str, Any]], allowed: int) -> list[Mapping[str, Any]]:

@@ -37,7 +37,7 @@ async def run_gateway(args: argparse.Namespace, store: Store) -> int:
     del store
     settings = settings_for(args)
     from holdfast.apps.gateway.access import Access, control_token, load_keys  # noqa: PLC0415 - an extra
-    from holdfast.apps.gateway.app import gateway_app, stop_live_streams  # noqa: PLC0415 - as above
+    from holdfast.apps.gateway.app import gateway_app, start_jobs, stop_live_streams  # noqa: PLC0415 - as above
     from holdfast.apps.gateway.exchange import RelaySettings  # noqa: PLC0415 - as above
     from holdfast.apps.gateway.upstream import PhaseTimeouts  # noqa: PLC0415 - as above
     from holdfast.apps.serving import serve_app  # noqa: PLC0415 - as above
@@ -69,6 +69,8 @@ async def run_gateway(args: argparse.Namespace, store: Store) -> int:
             ping_seconds=settings.gateway_ping_seconds,
         ),
     )
+    if settings.gateway_jobs or args.jobs:
+        await start_jobs(app, per_minute=settings.gateway_jobs_per_minute)
     if token_file is not None:
         warn(f"the token of the control API, and of the pages at /ui, is in {token_file}")
     return await serve_app(
@@ -118,6 +120,8 @@ def add_gateway_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keys", type=Path, metavar="FILE", help="the keys of clients; then each client needs one")
     strict = "refuse a request that cannot be recorded (default: forward it, and say so in a header)"
     parser.add_argument("--strict", action="store_true", help=strict)
+    jobs = "leave summaries to background jobs on DBOS, which all gateways on the store share (extra dbos)"
+    parser.add_argument("--jobs", action="store_true", help=jobs)
 
 
 async def add_key(args: argparse.Namespace, store: Store) -> int:

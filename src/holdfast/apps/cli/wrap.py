@@ -80,7 +80,8 @@ async def run_wrapped(args: argparse.Namespace, store: Store) -> int:
     """Start a coding agent behind the gateway; its conversations are recorded and never outgrow the window.
 
     Only this one process is told the address; no file is changed. Its own arguments follow after `--`. A gateway on
-    port 8787 is used if one runs there, otherwise one is started and ends with the agent.
+    port 8787 is used if one runs there, otherwise one is started and ends with the agent. With --policy, --budget,
+    --upstream or --store one is always started.
 
     holdfast wrap claude -- -p "What does this project do?"
     holdfast wrap codex --budget 100000 -- exec "Run the tests"
@@ -90,11 +91,11 @@ async def run_wrapped(args: argparse.Namespace, store: Store) -> int:
     found = shutil.which(program.command)
     if found is None:
         raise SettingsError("wrap", f"there is no program {program.command!r} on the path; {program.install}")
-    async with _gateway(args) as url:
+    async with _gateway(args) as (url, start_by_hand):
         environment, arguments = program.environment(url), [*program.arguments(url), *args.wrapped]
-        shown = [f"{name}={shlex.quote(_hidden(name, value))}" for name, value in environment.items()]
+        shown = [_assignment(name, value) for name, value in environment.items()]
         by_hand = " ".join([*shown, program.command, *map(shlex.quote, arguments)])
-        warn(f"gateway: {url}; by hand: {by_hand}")
+        warn(f"gateway: {url}; by hand: {start_by_hand}{by_hand}")
         return await _run_program([found, *arguments], environment)
 
 
@@ -110,15 +111,18 @@ async def _run_program(command: Sequence[str], environment: Mapping[str, str]) -
 
 
 @asynccontextmanager
-async def _gateway(args: argparse.Namespace) -> AsyncGenerator[str]:
-    """Yield the address of a gateway: the one that runs, or one that runs as long as it is needed."""
+async def _gateway(args: argparse.Namespace) -> AsyncGenerator[tuple[str, str]]:
+    """Yield the address of a gateway: the one that runs, or one that runs as long as it is needed.
+
+    With it comes the command that starts the second kind by hand, which is gone when the agent ends.
+    """
     port = args.port or DEFAULT_PORT
     url = f"http://127.0.0.1:{port}"
     is_running = await asyncio.to_thread(is_gateway, url)
     options = [f"--{name}={value}" for name in ("store", "policy", "budget") if (value := getattr(args, name, None))]
     options += [f"--upstream={one}" for one in args.upstream or ()]
     if is_running and not options:
-        yield url
+        yield url, ""
         return
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -129,7 +133,11 @@ async def _gateway(args: argparse.Namespace) -> AsyncGenerator[str]:
         start_new_session=True,  # an interrupt is for the agent alone
     )
     try:
-        yield await _started_url(process)
+        url = await _started_url(process)
+        # The URL of a store may hold a password.
+        shown = ["--store=…" if one.startswith("--store=") and "@" in one else shlex.quote(one) for one in options]
+        start = " ".join(["holdfast gateway", f"--port={url.rpartition(':')[2]}", *shown])
+        yield url, f"{start}, and in another terminal: "
     finally:
         if process.returncode is None:
             process.terminate()
@@ -160,8 +168,12 @@ def is_gateway(url: str) -> bool:
         return False
 
 
-def _hidden(name: str, value: str) -> str:
-    return f"${name}" if name.endswith(("KEY", "TOKEN")) else value
+def _assignment(name: str, value: str) -> str:
+    """Return what sets a variable in a shell; a key is named by the variable that holds it, and not shown."""
+    if not name.endswith(("KEY", "TOKEN")):
+        return f"{name}={shlex.quote(value)}"
+    source = next((one for one, held in os.environ.items() if held == value), name)
+    return f'{name}="${source}"'
 
 
 def add_wrap_arguments(parser: argparse.ArgumentParser) -> None:

@@ -31,7 +31,7 @@ from holdfast.apps.serving import AccessDeniedError
 from holdfast.apps.viewer.access import Reader, ViewerAccess
 from holdfast.apps.viewer.app import viewer_app
 from holdfast.core.planning.policy import Policy
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, SettingsError
 from holdfast.models.base import Summarizer
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.session.session import Session
@@ -154,6 +154,30 @@ def _reader_of(access: Access, token: str) -> Reader | None:
     except AccessDeniedError:
         return None
     return Reader(session_id_for(caller.namespace, "") if caller.namespace else "", may_change=True)
+
+
+async def start_jobs(app: Starlette, *, per_minute: int | None = None) -> None:
+    """Leave the summaries of a gateway to background jobs on DBOS, which all gateways on one store share.
+
+    `per_minute` limits how many summaries all of them begin together. A summary that needs the key of a client is
+    written here; if this process is killed, another gateway ends it in a digest. Call it before the first request, on
+    the event loop that serves them. Needs the extra `dbos`, and a store on disk that is given as a URL.
+    """
+    from holdfast.apps.jobs import BackgroundJobs, RateLimit  # noqa: PLC0415 - an extra
+
+    recorder: Recorder = app.state.recorder
+    if recorder.store_url is None:
+        raise SettingsError("jobs", "background jobs need the URL of a store on disk: postgresql://… or sqlite:///file")
+    summarizer = recorder.summarizer
+    jobs = BackgroundJobs(
+        recorder.store_url,
+        recorder.session_for_job,
+        model_key=summarizer if isinstance(summarizer, str) else summarizer.name if summarizer else "",
+        rate_limit=RateLimit(per_minute, 60.0) if per_minute else None,
+    )
+    await jobs.start()
+    recorder.use_queues(jobs, jobs.here)
+    app.state.close_gateway.insert(0, jobs.close)
 
 
 def stop_live_streams(app: Starlette) -> None:

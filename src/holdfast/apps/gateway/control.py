@@ -451,19 +451,19 @@ class _ControlApi:
 
     async def settings(self, request: Request, caller: Caller) -> object:
         async with self._recorder.session(await self._known(request, caller)) as opened:
-            return _described_choice(await self._recorder.stored_choice(opened))
+            return _described_choice(opened.choice)
 
     async def set_settings(self, request: Request, caller: Caller) -> object:
         asked = msgspec.json.decode(await request.body(), type=GoverningChoice)
         async with self._recorder.session(await self._known(request, caller)) as opened, opened.lock:
-            choice = asked.otherwise(await self._recorder.stored_choice(opened))
+            choice = asked.otherwise(opened.choice)
             await self._recorder.choose(opened, choice)
             return _described_choice(choice)
 
     async def preview(self, request: Request, caller: Caller) -> object:
         asked = msgspec.json.decode(await request.body() or b"{}", type=schema.PreviewBody)
         async with self._recorder.session(await self._known(request, caller)) as opened:
-            choice = await self._recorder.stored_choice(opened)
+            choice = opened.choice
             await self._recorder.use_policy(opened, choice)
             budget = asked.budget or choice.budget
             found = await opened.session.preview(focus=asked.focus, budget=budget, draft=asked.draft)
@@ -476,7 +476,7 @@ class _ControlApi:
     async def compact(self, request: Request, caller: Caller) -> object:
         asked = msgspec.json.decode(await request.body() or b"{}", type=schema.CompactBody)
         async with self._recorder.session(await self._known(request, caller)) as opened:
-            choice = await self._recorder.stored_choice(opened)
+            choice = opened.choice
             await self._recorder.use_policy(opened, choice)
             budget = asked.budget or choice.budget
             if asked.preview:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
+from typing import NamedTuple
 
 import msgspec
 
@@ -31,6 +32,7 @@ from holdfast.core.history.events import CompactionCompleted
 from holdfast.core.planning.policy import Policy
 from holdfast.session.conversation import Conversation
 from holdfast.session.session import Session
+from holdfast.stores.base import JsonRecord
 from holdfast.wire.answers import JsonMapping, JsonObject, Wire
 from holdfast.wire.json_reader import is_list, is_mapping
 
@@ -131,6 +133,8 @@ class Lane:
         self.agent = agent
         self.in_flight = 0
         """How many requests wait for their answer."""
+        self.newest: object = None
+        """The last of these requests."""
         self.last_text = ""
         """The text of the last answer."""
         self._slices: list[msgspec.Raw] = []
@@ -254,6 +258,15 @@ class Lane:
         return self.agent is not None and not self.agent.is_same(self.agent_of(body))
 
 
+class StoredValues(NamedTuple):
+    """What is stored about a session beside its log."""
+
+    client: JsonRecord | None
+    """Who speaks in it."""
+    governing: JsonRecord | None
+    """How it is governed."""
+
+
 @dataclass(slots=True)
 class OpenSession:
     """A session that the recorder holds open."""
@@ -279,8 +292,10 @@ class OpenSession:
     """Writes summaries with the key of a client, if that is allowed."""
     has_key: bool = False
     """Whether there is such a key."""
-    choice: GoverningChoice | None = None
-    """How somebody wants it to be governed, once that was read from the store."""
+    agent: Agent | None = None
+    """The main agent, as its last request showed it."""
+    choice: GoverningChoice = field(default_factory=GoverningChoice)
+    """How somebody wants it to be governed."""
     has_compacted: bool = False
     """Whether a request of it was ever compacted."""
     has_recall: bool = False
@@ -289,6 +304,14 @@ class OpenSession:
     """Why the policy would compact now, if that waits for approval."""
     previews: dict[str, CompactionCompleted] = field(default_factory=dict[str, CompactionCompleted])
     """By id, the compactions that were previewed and can be approved."""
+
+    def use_stored(self, stored: StoredValues) -> None:
+        """Take what this gateway or another one has stored."""
+        governing = stored.governing or {}
+        self.agent = Agent.from_json(stored.client) if stored.client else None
+        self.choice = msgspec.convert(governing.get("choice") or {}, GoverningChoice)
+        self.has_compacted = bool(governing.get("compacted"))
+        self.has_recall = self.has_recall or bool(governing.get("recall"))
 
     @property
     def is_empty(self) -> bool:

@@ -14,7 +14,7 @@ import hashlib
 import secrets
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
@@ -41,7 +41,6 @@ from holdfast.apps.gateway.governing import (
 )
 from holdfast.apps.gateway.identity import (
     UNNAMED_PREFIX,
-    Agent,
     AnswerIndex,
     Chain,
     Signals,
@@ -56,7 +55,7 @@ from holdfast.apps.gateway.identity import (
     session_id_for,
     side_purpose_of_words,
 )
-from holdfast.apps.gateway.lanes import ClientList, Lane, OpenAnswer, OpenSession, without_given_ids
+from holdfast.apps.gateway.lanes import ClientList, Lane, OpenAnswer, OpenSession, StoredValues, without_given_ids
 from holdfast.apps.gateway.recall_rounds import (
     MAX_RECALL_ROUNDS,
     NO_MORE_ROUNDS,
@@ -77,7 +76,7 @@ from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import PRESETS, Policy, policy_named
 from holdfast.errors import CompactionError, ConcurrentWriteError, HoldfastError, RecordingError, SettingsError
 from holdfast.models.base import Summarizer
-from holdfast.session.compaction.compactor import CompactionOptions
+from holdfast.session.compaction.compactor import CompactionOptions, CompactionQueue
 from holdfast.session.delegation import Delegate
 from holdfast.session.log.event_log import Clock, now_ms
 from holdfast.session.session import Session
@@ -188,12 +187,19 @@ class Recorder:
     ) -> None:
         self.store = open_store(store)
         self._owns_store = isinstance(store, str)
+        self.store_url = store if isinstance(store, str) else None
+        """Where the store is; None if it was opened elsewhere."""
         self._policy = policy_named(policy)
         self.policies: Mapping[str, Policy] = {**PRESETS, **(policies or {})}
         """The policies that requests may name."""
         self._budget = budget
-        self._summarizer = summarizer
+        self.summarizer = summarizer
+        """Writes the summaries of all sessions, with a key of its own."""
         self._payment: Payment = payment
+        self._queue: CompactionQueue | None = None
+        """Where summaries are left that any gateway can write."""
+        self._queue_here: CompactionQueue | None = None
+        """Where summaries are left that need the key of a client, which only this process has."""
         self._offers_recall = offers_recall
         self._clock = clock
         self._max_open = max_open_sessions
@@ -263,6 +269,21 @@ class Recorder:
             opened.users -= 1
             await self._evict()
 
+    def use_queues(self, queue: CompactionQueue, here: CompactionQueue) -> None:
+        """Leave the summaries of sessions that are opened from now on to workers.
+
+        `here` is for those that need the key of a client: their jobs begin in this process.
+        """
+        self._queue, self._queue_here = queue, here
+
+    @asynccontextmanager
+    async def session_for_job(self, session_id: str) -> AsyncGenerator[Session]:
+        """Hold a session open whose compaction was left to this process."""
+        async with self.session(session_id) as opened:
+            async with opened.lock:
+                await self.use_policy(opened, opened.choice)
+            yield opened.session
+
     async def delete(self, session_id: str) -> bool:
         """Delete a session with all that belongs to it, and return whether it existed."""
         async with self.session(session_id) as opened, opened.lock:
@@ -272,10 +293,14 @@ class Recorder:
 
     async def run_to_completion(self, work: Coroutine[object, object, T]) -> T:
         """Return the result of work that is finished even if the caller is cancelled."""
+        return await asyncio.shield(self._start(work))
+
+    def _start(self, work: Coroutine[object, object, T]) -> asyncio.Task[T]:
+        """Start work that is finished before the recorder is closed."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._forget_task)
-        return await asyncio.shield(task)
+        return task
 
     def _forget_task(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
@@ -291,7 +316,9 @@ class Recorder:
                 task = self._opening[session_id] = asyncio.ensure_future(self._open_session(session_id))
             await asyncio.shield(task)
         if opened.is_outdated or (self._has_other_writers and not opened.users):
-            if await opened.session.refresh():
+            news, stored = await asyncio.gather(opened.session.refresh(), self._stored_values(session_id))
+            opened.use_stored(stored)
+            if news:
                 # What the client's list is compared with is read again from the log.
                 opened.lanes.pop(MAIN_LANE, None)
             opened.is_outdated = False
@@ -300,14 +327,33 @@ class Recorder:
         return opened
 
     async def _open_session(self, session_id: str) -> OpenSession:
-        try:
-            session = await Session.open(
-                session_id, store=self.store, policy=self._policy, summarizer=self._summarizer, clock=self._clock
+        async def open_it() -> Session:
+            return await Session.open(
+                session_id,
+                store=self.store,
+                policy=self._policy,
+                summarizer=self.summarizer,
+                compaction=CompactionOptions(queue=self._queue),
+                clock=self._clock,
             )
-            opened = self._open[session_id] = OpenSession(session_id, session)
+
+        try:
+            # What another machine stores is far away, so it is read at once.
+            session, stored = await asyncio.gather(open_it(), self._stored_values(session_id))
+            opened = OpenSession(session_id, session)
+            opened.use_stored(stored)
+            self._open[session_id] = opened
             return opened
         finally:
             del self._opening[session_id]
+
+    async def _stored_values(self, session_id: str) -> StoredValues:
+        """Return what is stored about a session beside its log."""
+        client, governing = await asyncio.gather(
+            self.store.get_value(session_value_key(session_id, "client")),
+            self.store.get_value(session_value_key(session_id, "governing")),
+        )
+        return StoredValues(client, governing)
 
     async def _evict(self) -> None:
         while len(self._open) > self._max_open:
@@ -402,7 +448,6 @@ class Recorder:
         await opened.session.refresh()
         opened.lanes.clear()
         if opened.has_recall:
-            await self.stored_choice(opened)
             await self._store_governing(opened)
 
     async def _receive_unnamed(self, reading: _Reading) -> "Exchange":
@@ -509,11 +554,9 @@ class Recorder:
         if lane := opened.lanes.get(MAIN_LANE):
             return lane
         wire, chain = reading.request.wire, Chain(reading.start)
-        stored = await self.store.get_value(session_value_key(opened.id, "client"))
-        await self.stored_choice(opened)
-        agent = Agent.from_json(stored) if stored else None
-        lane = Lane(opened.session, chain, agent, has_recall=opened.has_recall)
-        numbered = await opened.session.numbered_messages()
+        lane = Lane(opened.session, chain, opened.agent, has_recall=opened.has_recall)
+        # What is recorded next fails if another process has written since.
+        numbered = await opened.session.numbered_messages(refreshes=False)
         lane.add_recorded(wire, [*dropwhile(lambda one: one[1].get("role") in {"system", "developer"}, numbered)])
         opened.lanes[MAIN_LANE] = lane
         return lane
@@ -552,9 +595,11 @@ class Recorder:
                     await opened.session.rewind(to=lane.open_answer.position)
                 lane.open_answer = None
                 await self._append(opened, lane, listed, shared)
-            await self._remember_client(reading, opened, lane)
+            saving = self._remember_client(reading, opened, lane)
             lane.keep(listed)
             exchange = await self._govern(reading, opened, lane, listed)
+        if saving:
+            await saving
         self._remember_prompt(reading, opened, listed)
         exchange.record_with(_LaneSink(self, opened, reading, MAIN_LANE, lane))
         return exchange
@@ -638,7 +683,9 @@ class Recorder:
                 await opened.session.rewind(to=lane.open_answer.position)
                 lane.open_answer = None
             await self._append(opened, lane, ClientList.read(reading.body, lane.chain.first(shared)), shared)
-            await self._remember_client(reading, opened, lane)
+            saving = self._remember_client(reading, opened, lane)
+        if saving:
+            await saving
         if tools := self._recall_tools(reading, lane, exchange):
             exchange.body = with_members(
                 exchange.body, {"tools": tools, **await self._continued_response(reading, opened)}
@@ -681,15 +728,6 @@ class Recorder:
 
     # Governing.
 
-    async def stored_choice(self, opened: OpenSession) -> GoverningChoice:
-        """Return how the control API said that a session is governed."""
-        if opened.choice is None:
-            stored = await self.store.get_value(session_value_key(opened.id, "governing")) or {}
-            opened.has_compacted = bool(stored.get("compacted"))
-            opened.has_recall = opened.has_recall or bool(stored.get("recall"))
-            opened.choice = msgspec.convert(stored.get("choice") or {}, GoverningChoice)
-        return opened.choice
-
     async def choose(self, opened: OpenSession, choice: GoverningChoice) -> None:
         """Govern a session in another way from now on; raises `SettingsError` for a policy that there is not."""
         self.check_policy(choice)
@@ -715,22 +753,22 @@ class Recorder:
         if policy is opened.policy and has_key is opened.has_key:
             return
         options = None
-        if self._summarizer is None:
-            options = CompactionOptions(automatic=opened.summarizer if has_key else None)
+        if self.summarizer is None:
+            options = CompactionOptions(automatic=opened.summarizer if has_key else None, queue=self._queue_here)
         await opened.session.set_policy(policy, compaction=options)
         opened.policy, opened.has_key = policy, has_key
 
     def _take_key(self, reading: _Reading, opened: OpenSession) -> bool:
         """Return whether summaries may be written with the key of a request, which then is the one to use."""
         access, model = reading.request.access, reading.body.model
-        if self._summarizer is not None or access is None or model is None or not access.pays(self._payment):
+        if self.summarizer is not None or access is None or model is None or not access.pays(self._payment):
             return False
         return opened.summarizer.use(reading.request.wire, model, access, reading.request.body)
 
     async def _govern(self, reading: _Reading, opened: OpenSession, lane: Lane, listed: ClientList) -> "Exchange":
         """Return an exchange with the body that fits the budget: the client's own bytes where nothing had to change."""
         exchange, wanted = Exchange(reading.request), reading.request.governing
-        choice = wanted.choice.otherwise(await self.stored_choice(opened))
+        choice = wanted.choice.otherwise(opened.choice)
         await self.use_policy(opened, choice, has_key=self._take_key(reading, opened))
         body, raw = reading.body, reading.request.body
         extras, recall_tools = lane.extras_of(body), self._recall_tools(reading, lane, exchange)
@@ -789,7 +827,6 @@ class Recorder:
         asked = reading.request.governing.recalls
         if not (self._offers_recall if asked is None else asked) or tools_with_recall(reading.body) is None:
             return
-        await self.stored_choice(opened)
         opened.has_recall = lane.has_recall = True
         await self._store_governing(opened)
 
@@ -857,20 +894,22 @@ class Recorder:
 
     # What is kept for the next request.
 
-    async def _remember_client(self, reading: _Reading, opened: OpenSession, lane: Lane) -> None:
+    def _remember_client(self, reading: _Reading, opened: OpenSession, lane: Lane) -> asyncio.Task[None] | None:
+        """Note who speaks; return what stores that if it is new, at the same time as the messages."""
         agent = lane.agent_of(reading.body)
         opened.window = reading.signals.window or opened.window
         known, opened.session.model = opened.session.model, reading.body.model
-        if agent != lane.agent or known not in {None, reading.body.model}:
-            lane.agent = agent
-            client = {"client": reading.request.headers.get("user-agent", "")[:200], "wire": reading.request.wire}
-            client["model"] = reading.body.model or ""
-            await self.store.put_value(session_value_key(opened.id, "client"), client | agent.to_json())
         if reading.body.slices:
-            known = self._by_first.setdefault(_first_key(reading), OrderedDict())
-            known[opened.id] = None
-            _keep_newest(known, opened.id)
+            alike = self._by_first.setdefault(_first_key(reading), OrderedDict())
+            alike[opened.id] = None
+            _keep_newest(alike, opened.id)
             _keep_newest(self._by_first, _first_key(reading))
+        if agent == lane.agent and known in {None, reading.body.model}:
+            return None
+        opened.agent = lane.agent = agent
+        client = {"client": reading.request.headers.get("user-agent", "")[:200], "wire": reading.request.wire}
+        client["model"] = reading.body.model or ""
+        return self._start(self.store.put_value(session_value_key(opened.id, "client"), client | agent.to_json()))
 
     def _remember_prompt(self, reading: _Reading, opened: OpenSession, listed: ClientList) -> None:
         if is_prompt(listed.last) and (texts := texts_of(listed.last)):
@@ -881,31 +920,55 @@ class Recorder:
 
     async def record_answer(self, sink: "_LaneSink", answer: Answer, duration_ms: int) -> None:
         """Record an answer in the conversation of its request."""
-        opened, lane = sink.opened, sink.lane
+        opened = sink.opened
         async with opened.lock:
-            lane.in_flight -= 1
-            if not self._is_current(sink):
+            sink.lane.in_flight -= 1
+            if not await self._append_if_current(sink, answer, duration_ms):
                 # The client went on without this answer: another request was faster.
                 await record_side_answer(opened.session, answer, "other")
                 return
-            try:
-                await self._append_answer(sink, answer, duration_ms)
-            except BaseException:
-                opened.lanes.pop(sink.lane_name, None)
-                raise
             if sink.lane_name != MAIN_LANE:
                 return
+            tip = sink.lane.chain.tip
             if sink.reading.signals.name:
-                opened.unsaved_tip = lane.chain.tip
-                self._index.remember(lane.chain.tip, opened.id)
+                opened.unsaved_tip = tip
+                self._index.remember(tip, opened.id)
             else:
-                await self._index.add(lane.chain.tip, opened.id)
+                await self._index.add(tip, opened.id)
             await self._index_response(sink, answer)
+
+    async def _append_if_current(self, sink: "_LaneSink", answer: Answer, duration_ms: int) -> bool:
+        """Record an answer after the messages of its request; return False if something else follows them already.
+
+        Another gateway may have written to the session meanwhile. A whole answer still belongs to the conversation if
+        nothing was said since. One that was cut does not: its client has asked another gateway for a whole one.
+        """
+        tip, open_answer = sink.tip, sink.open_answer
+        is_main = sink.lane_name == MAIN_LANE
+        for attempt in range(MAX_OVERTAKEN + 1):
+            if is_main:
+                sink.lane = await self._main_lane(sink.opened, sink.reading)
+            if not self._is_current(sink) or not (answer.is_complete or sink is sink.lane.newest):
+                return False
+            try:
+                # Nobody else writes in the scope of a sub-agent: its answer may follow whatever others have recorded.
+                async with self._writing(sink.opened, MAIN_LANE, sink.lane) if is_main else nullcontext():
+                    await self._append_answer(sink, answer, duration_ms)
+            except ConcurrentWriteError:
+                if attempt == MAX_OVERTAKEN:
+                    raise
+                self._has_other_writers = True
+                sink.tip, sink.open_answer = tip, open_answer
+            else:
+                break
+        if not answer.is_complete:
+            await sink.lane.conversation.interrupt()
+        return True
 
     def _is_current(self, sink: "_LaneSink") -> bool:
         """Return whether the client still waits for this answer, and nothing came in between."""
         lane = sink.lane
-        is_same = lane.chain.tip == sink.tip and lane.open_answer is sink.open_answer
+        is_same = lane.chain.tip == sink.tip and _place_of(lane.open_answer) == _place_of(sink.open_answer)
         return is_same and sink.opened.lanes.get(sink.lane_name) is lane
 
     async def _index_response(self, sink: "_LaneSink", answer: Answer) -> None:
@@ -939,8 +1002,6 @@ class Recorder:
                     agent = f"task-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:12]}"
                     self._delegated[namespace, text.strip()] = opened.id, agent
                     _keep_newest(self._delegated, (namespace, text.strip()))
-        if not answer.is_complete:
-            await lane.conversation.interrupt()
 
     async def _append_messages(
         self, sink: "_LaneSink", answer: Answer, duration_ms: int, results: Sequence[JsonMapping] = ()
@@ -1004,6 +1065,7 @@ class _LaneSink:
         self.rounds = 0
         """How often `recall` was answered."""
         self.response_ids: list[str] = []
+        lane.newest = self
         lane.in_flight += 1
         opened.users += 1
 
@@ -1141,6 +1203,10 @@ def _continued_body(raw: bytes, reading: _Reading, natives: Sequence[JsonMapping
         natives = [one for one in natives if not is_optional(one) or one.get("encrypted_content")]
     listed = bytes(msgspec.json.decode(raw, type=dict[str, msgspec.Raw])[member])
     return with_members(raw, {member: with_messages(reading.request.wire, listed, natives)})
+
+
+def _place_of(answer: OpenAnswer | None) -> int | None:
+    return None if answer is None else answer.position
 
 
 def _says_something(answer: Answer) -> bool:

@@ -300,6 +300,18 @@ class DeclaredSettings:
         "Give the model of each new conversation the recall tool, which the gateway answers",
         default=False,
     )
+    gateway_jobs: bool = _setting(
+        GATEWAY_GROUP,
+        Switch(),
+        "Leave summaries to background jobs on DBOS, which all gateways on the store share; needs the extra `dbos`",
+        default=False,
+    )
+    gateway_jobs_per_minute: int = _setting(
+        GATEWAY_GROUP,
+        WholeNumber(0, 1_000_000),
+        "How many summaries all gateways with the same `summarization_model` begin in a minute; 0 means any number",
+        default=0,
+    )
     gateway_hosts: tuple[str, ...] = _setting(
         GATEWAY_GROUP,
         TextList(),

@@ -266,7 +266,7 @@ class GrowingRepair:
             and not self._has_server_tools
             and self._settle_sound(newer, cut - self.settled)
         ):
-            return self._with_ends(view, view[self.settled :], [], ())
+            return self._with_ends(view, tokens, [], ())
         if self._batching.pairs_by_name or self._has_server_tools:
             numbered = [Entry(entry.message, index) for index, entry in enumerate(view)]
             done = repair_entries(numbered, is_interrupted=is_interrupted, batching=self._batching)

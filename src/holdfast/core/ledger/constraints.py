@@ -48,20 +48,37 @@ def _branches(pattern: str) -> list[str]:
 
 
 class Cue:
-    """Patterns of a hint in a sentence, compiled at its first use: all of them would take longer than an import."""
+    """Patterns of a hint in a sentence, compiled at its first use: all of them would take longer than an import.
 
-    def __init__(self, *patterns: str) -> None:
+    `words` are such that each sentence in ASCII that matches has one of them. Most sentences have none, and looking for
+    words takes a tenth of the time.
+    """
+
+    def __init__(self, *patterns: str, words: str = "") -> None:
         self._patterns = patterns
+        self._words = frozenset(words.split())
 
     @cached_property
     def search(self) -> Callable[[str], re.Match[str] | None]:
         """Search a sentence in lower case for one of the patterns."""
         return re.compile(_any_pattern(*self._patterns)).search
 
+    def may_match(self, words: Iterable[str] | None) -> bool:
+        """Return whether a sentence of these words may match; None stands for a sentence that is not in ASCII."""
+        return words is None or not self._words or not self._words.isdisjoint(words)
+
 
 def matches_cue(cue: Cue, sentence: str) -> bool:
     """Return whether a sentence in lower case contains a cue."""
     return cue.search(sentence) is not None
+
+
+def cue_words(sentence: str) -> set[str] | None:
+    """Return the words of a sentence in lower case, for `Cue.may_match`; None if it is not in ASCII."""
+    return {*_CUE_WORD.findall(sentence)} if sentence.isascii() else None
+
+
+_CUE_WORD = lazy_pattern(r"\w+")
 
 
 _STARTS = "^", r"[,;:(–—-]\s*", r"\b(?:please|and|but|so|also|you|just|then|or)\s+"
@@ -147,6 +164,13 @@ CONSTRAINT_CUE = Cue(
     r"\b(?:il faut|tu dois|vous devez|doit|doivent)\b|(?:^|[,;:]\s*)(?:utilise[rz]?|garde[rz]?)\b",
     r"\bn(?:e |['’])(?:touche|modifie|change|utilise|supprime|fai[st]|crée|ajoute|met|renomme|oublie)\w*\b.*\bpas\b",
     r"不要|不得|禁止|必须|务必|一定要|请勿|避免|优先|尽量|只能|只用|从现在起|以后都",
+    words="""
+        always never not dont don keep must mustn mustnt shall sure ensure avoid refrain stick now prefer use mind
+        circumstances leave immer nie niemals fall keinesfalls jetzt sofort nicht kein keine keinen keinn darauf
+        sicher musst muss vermeide bevorzuge verwende benutze nutze nimm siempre nunca evita prefiero ahora debe
+        debes deben que usa utiliza uses hagas toques cambies modifiques borres crees olvides agregues pongas elimines
+        instales toujours jamais toi vous faut dois devez doit doivent utilise utiliser utilisez garde garder gardez pas
+    """,
 )
 """The user sets a constraint."""
 
@@ -158,12 +182,17 @@ DECISION_CUE = Cue(
     r"\b(?:usemos|vamos a usar|vamos con|decid(?:imos|ido|í)|optamos|elegimos|hemos elegido)\b",
     r"\b(?:utilisons|on va utiliser|partons sur|on part sur|décidé|optons|avons choisi)\b",
     r"决定|我们用|就用|采用|选用|改用|我们选|就选",
+    words="""
+        let lets decision decided agreed settled chose chosen opted with entschieden beschlossen wir usemos usar vamos
+        decidimos decidido optamos elegimos elegido utilisons utiliser sur optons choisi
+    """,
 )
 """The user or the model makes a decision."""
 
 CHOICE_CUE = Cue(
     r"\b(?:we|i)(?:['’]ll|['’]m| will| are| am)? (?:use|using|go(?:ing)? with|switch(?:ing)? to|stick(?:ing)? with)\b",
     r"\bgo (?:with|for) (?:the|option|plan|approach|\w+ instead)\b",
+    words="use using with to go",
 )
 """A decision only if the user says it; a model uses the same phrases for every step it takes."""
 
@@ -174,6 +203,10 @@ REPLACEMENT_CUE = Cue(
     r"\b(?:en su lugar|en lugar|en vez|mejor|ya no|pensándolo bien)\b",
     r"\b(?:plutôt|finalement|à la place|au lieu|ne plus|en fait)\b",
     r"改用|换成|而不是|还是用|不再|改为",
+    words="""
+        actually instead rather scratch second change longer any anymore switch switched switching forget drop mind
+        stattdessen doch anstatt statt nicht en mejor ya bien finalement place lieu plus fait
+    """,
 )
 """The sentence replaces an earlier statement."""
 
@@ -200,6 +233,7 @@ COMPLETION_CUE = Cue(
     r"\b(?:ist|sind) (?:jetzt )?(?:erledigt|fertig)\b|\bnicht mehr nötig\b",
     r"\b(?:ya está|está hecho|está terminado|ya no hace falta)\b|\b(?:c['’]est fait|est terminé|plus besoin)\b",
     r"\bno need (?:to|for)\b|完成了|已完成|已经完成|不用再|搞定了",
+    words="done finished completed longer erledigt fertig ya fait besoin need",
 )
 """The user says that something is done or no longer needed."""
 
@@ -239,6 +273,8 @@ REPLACEMENT_REACH_MESSAGES = 20
 """How many messages back "use that instead" reaches when it does not name what it replaces."""
 _CODE = r"(?s)```.*?(?:```|\Z)|<([\w-]{1,40})>.{0,2000}?</\1>"
 _SENTENCE_END = r"(?<=[.!?;])\s+|(?<=[。！？；])|[\n\u2028\u2029]"
+_ASCII_SENTENCE_END = r"\s(?<=[.!?;]\s)\s*|\n"
+"""The same for a text in ASCII. Each match begins with white space, so `re` skips everything else."""
 # A pasted mail has no sign of its end, so it reaches to the end of the message.
 _HEADER = (
     r"[ \t>]{0,8}(?:from|to|cc|date|sent|author|von|an|gesendet|datum|de|para|enviado|fecha|envoyé|à"
@@ -304,9 +340,11 @@ class Constraints:
         count = 0
         for sentence in _sentences(text):
             lower = sentence.lower()
-            if speaker == "user" and matches_cue(COMPLETION_CUE, lower) and self._close(lower, position):
+            words = cue_words(lower)
+            may_complete = speaker == "user" and COMPLETION_CUE.may_match(words)
+            if may_complete and matches_cue(COMPLETION_CUE, lower) and self._close(lower, position):
                 continue
-            if kind := _kind(lower, speaker):
+            if kind := _kind(lower, speaker, words):
                 self._supersede(lower, speaker, position)
                 self._add(Constraint(sentence, kind, speaker, (position,)))
                 count += 1
@@ -365,7 +403,7 @@ def decisions_in(text: str) -> list[str]:
     count = 0
     for sentence in _sentences(text):
         lower = sentence.lower()
-        if _kind(lower, "assistant"):
+        if _kind(lower, "assistant", cue_words(lower)):
             key = " ".join(lower.split())
             found.pop(key, None)
             found[key] = sentence
@@ -391,19 +429,20 @@ def conflicting_constraints(constraints: Iterable[Constraint]) -> Iterator[str]:
                 yield f"the model decided {decided}, the user asked for {asked}"
 
 
-def _kind(lower: str, speaker: ConstraintSpeaker) -> ConstraintKind | None:
-    """Return the kind of a statement; None if it is neither. Only the user can set a constraint."""
-    if matches_cue(DECISION_CUE, lower):
+def _kind(lower: str, speaker: ConstraintSpeaker, words: set[str] | None) -> ConstraintKind | None:
+    """Return the kind of a statement of some words; None if it is neither. Only the user can set a constraint."""
+
+    def matches(cue: Cue) -> bool:
+        return cue.may_match(words) and matches_cue(cue, lower)
+
+    if matches(DECISION_CUE):
         return "decision"
     if speaker == "assistant":
         return None
-    if matches_cue(CONSTRAINT_CUE, lower):
+    if matches(CONSTRAINT_CUE):
         return "constraint"
-    return (
-        "decision"
-        if matches_cue(CHOICE_CUE, lower) or (matches_cue(REPLACEMENT_CUE, lower) and matches_cue(ADOPTION_CUE, lower))
-        else None
-    )
+    is_choice = matches(CHOICE_CUE) or (matches(REPLACEMENT_CUE) and matches(ADOPTION_CUE))
+    return "decision" if is_choice else None
 
 
 def _contradicts(new: str, old: str) -> bool:
@@ -464,8 +503,14 @@ def _cached_subject(lower: str) -> frozenset[str]:
 
 def _sentences(text: str) -> Iterator[str]:
     """Yield the sentences of a text that could be constraints: no code, no pastes, no quotations, no questions."""
-    for piece in re.split(_SENTENCE_END, _without_pastes(re.sub(_CODE, "\n", text[:SCANNED_CHARS]))):
-        sentence = re.sub(_LIST_MARK, "", (piece or "").strip())
+    text = text[:SCANNED_CHARS]
+    if "```" in text or "</" in text:
+        text = re.sub(_CODE, "\n", text)
+    text = _without_pastes(text)
+    for piece in re.split(_ASCII_SENTENCE_END if text.isascii() else _SENTENCE_END, text):
+        sentence = piece.strip()
+        if mark := re.match(_LIST_MARK, sentence):
+            sentence = sentence[mark.end() :]
         if _looks_spoken(sentence):
             yield sentence
 

@@ -33,6 +33,8 @@ _PATTERN = (
     r"|(?P<id>\b(?=[A-Za-z]*\d)[A-Z0-9]{5,}\b)"
     r"|(?P<number>\b\d{4,}\b)"
 )
+_HASH = r"(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7,64}"
+"""Contains no key: the prefix of every key has another letter or a separator."""
 IDENTIFIER_MIN_CHARS, IDENTIFIER_MAX_CHARS = 4, 200
 MIN_KEY_CHARS = 11
 """Shorter runs contain no secret key."""
@@ -59,6 +61,10 @@ def distinct_identifiers(text: str) -> set[str]:
 
 @lru_cache(maxsize=KNOWN_RUNS)
 def _identifiers_in_run(run: str) -> tuple[str, ...]:
+    if run.isascii() and run.isalpha() and (run[1:].islower() or run.isupper()):
+        return ()  # a word in prose
+    if re.fullmatch(_HASH, run):
+        return (run,)
     # Later requests carry the identifiers, so they must not contain secret keys.
     shown = redact_keys(run) if len(run) >= MIN_KEY_CHARS else run
     found = (match.group().rstrip(".-,") for match in re.finditer(_PATTERN, shown))

@@ -40,7 +40,7 @@ from holdfast.session.log.records import StoredLog, encode_event
 from holdfast.session.log.session_snapshot import SessionSnapshot, decode_snapshot, encode_snapshot
 from holdfast.session.subscription import EventPublisher
 from holdfast.stores.base import IndexEntry, JsonRecord, Snapshot, Store, StoredRecord
-from holdfast.stores.retention import record_retention
+from holdfast.stores.retention import record_retention, stored_retention
 from holdfast.wire.formats import format_named
 from holdfast.wire.signals import message_signals
 
@@ -153,7 +153,7 @@ class SessionLog:
         self.is_loaded = False
         """Whether the log was read before; the history may still lack what other writers have appended since."""
         self._retention_days: int | None = None
-        self._is_retention_recorded = False
+        self._stored_retention: int | None = None
         self._deferring_task: asyncio.Task[object] | None = None
         """The task whose messages wait for its next append."""
         self._deferred_messages: list[tuple[int, log.MessageAppended]] = []
@@ -206,15 +206,20 @@ class SessionLog:
 
     def set_retention(self, days: int | None) -> None:
         """Set for how many days the policy keeps the session; it is recorded with the next message."""
-        self._retention_days, self._is_retention_recorded = days, False
+        self._retention_days = days
 
     # Reading.
 
-    async def _load_snapshot(self) -> None:
-        self.is_loaded = True
-        stored = None
+    async def _stored_snapshot(self) -> Snapshot | None:
         with suppress(StoreError):
-            stored = await self.store.get_snapshot(self.session)
+            return await self.store.get_snapshot(self.session)
+        return None
+
+    async def _load_snapshot(self) -> None:
+        stored, self._stored_retention = await asyncio.gather(
+            self._stored_snapshot(), stored_retention(self.store, self.session)
+        )
+        self.is_loaded = True
         if stored and (snapshot := decode_snapshot(stored.data)):
             self.history = History.from_snapshot(snapshot.state, format_named)
             self._log_positions = unpack_positions(snapshot.log_positions)
@@ -398,7 +403,7 @@ class SessionLog:
             # The messages are recorded; without the observation nothing is missing.
             with suppress(StoreError):
                 await self._try_append(signals)
-        if not self._is_retention_recorded:
+        if self._retention_days != self._stored_retention:
             await self._record_retention()
         if self.stored.length - self._snapshot_length >= max(SNAPSHOT_EVERY, self.stored.length // SNAPSHOT_SHARE):
             await self.save_snapshot()
@@ -407,7 +412,7 @@ class SessionLog:
         """Record the retention. If that fails, the next append tries again; until then nothing expires."""
         with suppress(StoreError):
             await record_retention(self.store, self.session, self._retention_days)
-            self._is_retention_recorded = True
+            self._stored_retention = self._retention_days
 
     async def _already_appended(self, events: Sequence[log.MessageAppended]) -> range | None:
         """Return the positions of messages whose append failed although the store has them."""
@@ -534,6 +539,11 @@ class SessionLog:
             error = StoreUnavailableError(f"session {self.session!r}", "the last write was cancelled; send it again")
         self._lost_messages = error
 
+    @property
+    def has_lost_messages(self) -> bool:
+        """Whether this task waits in `deferring_messages` for messages that could not be written."""
+        return self._lost_messages is not None and self._deferring_task is asyncio.current_task()
+
     def _evict(self) -> None:
         """Evict messages outside the view. Only writes call this: a read would evict what it has just loaded."""
         with suppress(NotInMemoryError):  # pinned messages may not be loaded yet
@@ -628,7 +638,8 @@ def retried(method: AsyncMethod[S, P, T]) -> AsyncMethod[S, P, T]:
                 async with session_log.lock:
                     await session_log.load_messages(missing.positions)
             except ConcurrentWriteError:
-                continue
+                if _log_of(self).has_lost_messages:
+                    raise  # what was recorded before must be recorded again, too
 
     return wrapper
 

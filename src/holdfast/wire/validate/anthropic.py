@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from holdfast.wire.anthropic import MAX_CACHE_MARKS, count_cache_marks
+from holdfast.wire.anthropic import MAX_CACHE_MARKS, count_cache_marks, place_system_messages
 from holdfast.wire.thinking import extend_prefix, prefix_message_hash, prefix_of_extras
 from holdfast.wire.validate.rules import (
     Payload,
@@ -24,13 +24,17 @@ _ANTHROPIC_ID = r"[a-zA-Z0-9_-]+"
 
 
 def begins_and_ends_with_user(payload: Payload) -> Iterator[Violation]:
-    """The first and the last message are the user's, unless a turn is paused, and there are only two roles."""
-    for index, message in enumerate(payload.messages):
-        if message.get("role") not in {"user", "assistant"}:
-            yield Violation("role", at(index, ".role"), f"{message.get('role')!r} is not a role here")
-    if payload.messages and payload.messages[0].get("role") != "user":
+    """The first and the last message are the user's, unless a turn is paused; a system message follows a user's."""
+    roles = [message.get("role") for message in payload.messages]
+    for index, role in enumerate(roles):
+        if role not in {"user", "assistant", "system"}:
+            yield Violation("role", at(index, ".role"), f"{role!r} is not a role here")
+    for index, (sent, placed) in enumerate(zip(payload.messages, place_system_messages(payload.messages), strict=True)):
+        if placed is not sent:
+            yield Violation("role", at(index, ".role"), "a system message must be between a user's and an assistant's")
+    if payload.messages and roles[0] != "user":
         yield Violation("first-role", at(0), "the first message must be a user message")
-    if payload.messages and payload.messages[-1].get("role") != "user" and not _open_server_uses(payload.messages):
+    if payload.messages and roles[-1] not in {"user", "system"} and not _open_server_uses(payload.messages):
         yield Violation("last-role", at(payload.last), "the conversation must end with a user message")
 
 

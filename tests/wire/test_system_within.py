@@ -1,0 +1,78 @@
+"""Anthropic's system messages within a conversation: accepted, recorded, and never sent where the API refuses them."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast import Session, govern, validate
+from holdfast.wire.anthropic import place_system_messages
+
+Json = dict[str, Any]
+POLICIES = ("default", "co-cli", "inkeep", "copilot", "cowagent")
+NOTE = {"role": "system", "content": [{"type": "text", "text": "From now on answer in French."}]}
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[Json]:
+    """Return a conversation with tools and system messages where the API accepts them; it ends with the user."""
+    messages: list[Json] = []
+
+    def add_user(content: object) -> None:
+        messages.append({"role": "user", "content": content})
+        if draw(st.booleans()):
+            messages.append({**NOTE, "content": "rule " * draw(st.integers(1, 60))})
+
+    for turn in range(draw(st.integers(1, 6))):
+        add_user(f"prompt {turn} " + "word " * draw(st.integers(1, 150)))
+        for step in range(draw(st.integers(0, 2))):
+            call = {"type": "tool_use", "id": f"toolu_{turn}_{step}", "name": "read", "input": {}}
+            messages.append({"role": "assistant", "content": [call]})
+            output = "line " * draw(st.integers(1, 600))
+            add_user([{"type": "tool_result", "tool_use_id": call["id"], "content": output}])
+        messages.append({"role": "assistant", "content": "answer " * draw(st.integers(1, 60))})
+    add_user("the newest prompt")
+    return messages
+
+
+@given(conversations(), st.sampled_from([500, 1_500, 4_000]))
+@settings(max_examples=40)
+def test_a_list_with_system_messages_is_valid_at_every_budget(messages: list[Json], budget: int) -> None:
+    request = govern(messages, budget=budget, format="anthropic-messages")
+
+    assert validate(request.messages, "anthropic-messages") == []
+    assert {"role": "user", "content": "the newest prompt"} in request.messages
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@given(messages=conversations())
+@settings(max_examples=8)
+async def test_every_request_of_a_session_with_system_messages_is_valid(policy: str, messages: list[Json]) -> None:
+    async with Session.open("s", model="claude-sonnet-4-5", policy=policy, format="anthropic-messages") as session:
+        for message in messages:
+            if message["role"] == "assistant":
+                request = await session.prepare(2_500)
+                assert validate(request.messages, "anthropic-messages") == []
+            await session.record([message])
+        assert await session.messages() == messages
+
+
+@pytest.mark.parametrize(
+    ("roles", "placed"),
+    [
+        ("user system assistant user", "user system assistant user"),
+        ("user system", "user system"),
+        ("system user", "user user"),
+        ("user assistant system user", "user assistant user user"),
+        ("user system user", "user user user"),
+        ("user system system", "user user user"),
+    ],
+)
+def test_a_system_message_that_has_lost_its_place_is_sent_as_the_users(roles: str, placed: str) -> None:
+    messages = [{"role": role, "content": role} for role in roles.split()]
+
+    found = place_system_messages(messages)
+
+    assert [message["role"] for message in found] == placed.split()
+    assert [message["content"] for message in found] == roles.split()
