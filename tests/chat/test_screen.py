@@ -157,6 +157,7 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(sit: Sit, serve
     served.script += [tool_call_stream(("read_file", {"path": "missing"})), text_stream("No *such* file.")]
     person = sit(TERM="dumb")
 
+    person.sees("a new conversation", "/help lists the commands, Ctrl-D leaves")
     person.says("Look.")
     person.sees("· read_file", "failed: there is no missing", "No *such* file.")
     person.says("exit")

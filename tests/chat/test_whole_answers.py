@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.apps.chat.chat import Chat
+from holdfast.apps.chat.dispatch import submit_line
 from holdfast.apps.chat.events import ChatNotice, ConversationCompacted, TurnEnded
 from holdfast.apps.settings.sources import load_settings
 from holdfast.stores.memory import MemoryStore
@@ -137,6 +138,24 @@ async def test_a_compaction_stands_in_the_transcript_when_it_happens(tmp_path: P
     assert str(shown[0]).startswith("Conversation Compacted: ")
     first = screen.events.index(shown[0])
     assert any(isinstance(event, TurnEnded) for event in screen.events[first:])
+
+
+async def test_an_undone_compaction_brings_back_the_one_before_and_does_not_tell_it_again(
+    tmp_path: Path, served: Served
+) -> None:
+    served.answer = lambda prompt: f"answer to {prompt[:11]}: " + "because of the tide. " * 20
+    screen = RecordingScreen()
+    chat = await chat_with(tmp_path, served, screen, budget="1500", tools="none", summarization_model="none")
+    for number in range(12):
+        await chat.take_turn(f"question {number}? " + "Why is that so? " * 8)
+    start = len(screen.events)
+    undone = await submit_line(chat, "/undo")
+    told = screen.events[start:]
+    await chat.close()
+
+    assert undone == "done"
+    assert screen.since(start).startswith("undone: the compaction of")
+    assert [event for event in told if isinstance(event, ConversationCompacted)] == []
 
 
 async def test_a_compaction_on_request_stands_in_the_transcript_once(tmp_path: Path) -> None:

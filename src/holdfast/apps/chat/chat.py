@@ -413,8 +413,10 @@ class Chat:
         """Show each compaction that has taken effect since the last call."""
         before, self._announced = self._announced, self._compactions
         for event in self._announced:
-            # A compaction from which messages were restored is larger than before; the command says so itself.
-            if event.tokens_removed > 0 and not any(event is known for known in before):
+            # A compaction from which messages were restored is larger than before; the command says so itself. One that
+            # a later compaction replaced is in force again when that one is undone; this is no news either.
+            is_known = any(event is known or event.span.stop < known.span.stop for known in before)
+            if event.tokens_removed > 0 and not is_known:
                 self.screen.show(ConversationCompacted.from_event(event))
 
     async def refresh_token_count(self) -> None:

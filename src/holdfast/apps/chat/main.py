@@ -114,6 +114,9 @@ def program_name() -> str:
 
 async def _answer_input(chat: Chat, options: ChatOptions) -> TurnOutcome:
     if not options.is_once:
+        # Someone who types in a terminal without a cursor would see nothing at all.
+        if sys.stdin.isatty() and not options.is_json:
+            await _notify_greeting(chat)
         return await answer_stdin(chat, options.prompt)
     piped = "" if sys.stdin.isatty() or STANDARD_INPUT in options.attached else sys.stdin.read().strip()
     prompt = "\n\n".join(text for text in (options.prompt or "", piped) if text)
@@ -163,8 +166,8 @@ def describe_tools(chat: Chat) -> str:
     return f"It may {', '.join(may)} here, and asks before it changes anything; " if may else ""
 
 
-async def _show_greeting(chat: Chat, terminal: "TerminalScreen") -> None:
-    """Show the model, the conversation and its last exchange, what else there is, and where to find help."""
+async def _notify_greeting(chat: Chat) -> None:
+    """Tell the model and the conversation, what else there is, and where to find help."""
     count = len(chat.session)
     where = f"{chat.session.id}, {count:,} messages so far" if count else "a new conversation"
     chat.local_models = await asyncio.to_thread(find_ollama_models)
@@ -174,7 +177,12 @@ async def _show_greeting(chat: Chat, terminal: "TerminalScreen") -> None:
         f"{describe_tools(chat)}/help lists the commands, Ctrl-D leaves",
     ]
     chat.notify("\n".join(line for line in lines if line))
-    if count:
+
+
+async def _show_greeting(chat: Chat, terminal: "TerminalScreen") -> None:
+    """Show the greeting and the last exchange of the conversation."""
+    await _notify_greeting(chat)
+    if len(chat.session):
         asked, answer = await chat.last_exchange()
         terminal.show_prompt(asked)
         terminal.show(CommandReply(answer))
