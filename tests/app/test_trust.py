@@ -22,6 +22,8 @@ EXAMPLES = {
     "gateway_policies": "['mine=rules.toml']",
     "gateway_summaries": "'login'",
     "gateway_recall": "true",
+    "gateway_jobs": "true",
+    "gateway_jobs_per_minute": "1",
     "gateway_hosts": "['elsewhere.example']",
     "gateway_body_mb": "4_000",
     "gateway_connect_seconds": "1",
