@@ -219,3 +219,37 @@ async def test_settings_that_cannot_work_are_named(attempts: int, timeout_second
         await with_retries(ScriptedModel([]), ASK, attempts=attempts, timeout_seconds=timeout_seconds)
 
     assert raised.value.setting == setting
+
+
+class EndlessModel:
+    """Never answers, and notes that its call was cancelled."""
+
+    name = "endless"
+    window = None
+
+    def __init__(self) -> None:
+        self.asked, self.stopped = asyncio.Event(), asyncio.Event()
+
+    async def write(self, prompt: SummaryPrompt) -> ModelReply:
+        del prompt
+        self.asked.set()
+        try:
+            return await asyncio.Future[ModelReply]()
+        finally:
+            self.stopped.set()
+
+
+@pytest.mark.parametrize("rounds", range(4))
+async def test_a_call_ends_however_soon_its_caller_is_cancelled_again(rounds: int) -> None:
+    model = EndlessModel()
+    caller = asyncio.create_task(with_retries(model, ASK))
+    await model.asked.wait()
+
+    caller.cancel()
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    caller.cancel()
+    await asyncio.wait({caller})
+
+    await model.stopped.wait()
+    assert caller.cancelled()

@@ -258,7 +258,7 @@ class BackgroundJobs:
             workflow_ids=[*self._running], status="CANCELLED", load_input=False, load_output=False
         )
         for one in cancelled:
-            if task := self._running.get(one.workflow_id):
+            if (task := self._running.get(one.workflow_id)) and not task.cancelling():
                 task.cancel()
 
     async def _take_over(self, seen: dict[str, tuple[JsonRecord | None, float]]) -> None:

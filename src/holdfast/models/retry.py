@@ -100,18 +100,22 @@ async def _call_with_timeout(seconds: float, summarizer: Summarizer, prompt: Sum
         raise as_model_error(summarizer.name, error) from error
     finally:
         timer.cancel()
+        _abandon(call)  # before anything is awaited: a second cancellation would leave it running
         await asyncio.wait({timer})
-        await _cancel_call(call)
+        await _give_time_to_end(call)
     if is_cancelled_inside:
         raise ModelRefusedError(summarizer.name, "the model's library cancelled the call", remedy="ask again later")
     raise ModelUnreachableError(summarizer.name, f"no answer within {seconds:g} s", "ask again, or allow more time")
 
 
-async def _cancel_call(call: asyncio.Future[ModelReply]) -> None:
-    """Cancel a call and give it a few ticks to end; one that continues is abandoned, and its reply dropped."""
+def _abandon(call: asyncio.Future[ModelReply]) -> None:
+    """Cancel a call; the reply of one that continues is dropped."""
     call.cancel()
     _ABANDONED_CALLS.add(call)
     call.add_done_callback(_discard_call)
+
+
+async def _give_time_to_end(call: asyncio.Future[ModelReply]) -> None:
     for _ in range(CANCEL_ROUNDS):
         if call.done():
             return
