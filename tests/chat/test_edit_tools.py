@@ -136,7 +136,7 @@ def test_a_change_shows_the_lines_that_differ_and_three_around_them() -> None:
 
 async def test_in_a_chat_the_diff_is_shown_and_a_refusal_is_no_success(tmp_path: Path, served: Served) -> None:
     (tmp_path / "a.py").write_text("one\n")
-    (tmp_path / ".env").write_text("TOKEN=abc")
+    (tmp_path / ".env").write_text("TOKEN=marmalade-7f")
     served.script += [
         tool_call_stream(("edit_file", {"path": "a.py", "old_text": "one", "new_text": "1"})),
         tool_call_stream(("edit_file", {"path": "a.py", "old_text": "1", "new_text": "2"})),
@@ -152,4 +152,4 @@ async def test_in_a_chat_the_diff_is_shown_and_a_refusal_is_no_success(tmp_path:
     assert [event.diff for event in screen.events if isinstance(event, ChangeProposed)] == ["-one\n+1", "-1\n+2"]
     assert [event.is_error for event in screen.events if isinstance(event, ToolCallFinished)] == [False, True, True]
     assert (tmp_path / "a.py").read_text() == "1\n"
-    assert "abc" not in str(served.asked)
+    assert "marmalade-7f" not in str(served.asked)

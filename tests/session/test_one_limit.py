@@ -4,7 +4,7 @@ from itertools import repeat
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from benchmarks.torture import thresholds
 from holdfast import Session, SettingsError, govern
@@ -36,7 +36,13 @@ async def grown(session: Session, *, turns: int, words: int) -> list[tuple[int, 
     return found
 
 
-@settings(max_examples=40, deadline=None)
+JUMP = {"preset": "default", "model": "ai21.j2-mid-v1", "factor": None, "budget": None, "max_prompt_tokens": None,
+        "system": 0.14, "tools": 0.25, "turn": 0.2, "is_one_run": True}  # fmt: skip
+"""One output takes the conversation from below the soft limit to above the budget; `make torture` looks for more."""
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@example(JUMP).xfail(raises=AssertionError, reason="an output is clipped in the request, but no compaction is recorded")
 @given(thresholds.CASES)
 def test_compaction_begins_before_anything_is_dropped_and_every_number_is_one_limit(case: dict[str, Any]) -> None:
     thresholds.check(case)
