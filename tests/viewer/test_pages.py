@@ -362,8 +362,9 @@ async def test_an_open_page_is_told_when_something_has_changed(store: MemoryStor
 
     newest, longer = (await store.sessions(limit=1))[0].updated_ms, await store.length("report")
     assert listed.startswith(b"data: ")
+    # The second number is how far the page's index has read.
     assert longer > length
-    assert any(one.startswith(f"data: {longer}-".encode()) for one in told)
+    assert told & {f"data: {longer}-{read}\n\n".encode() for read in (length, longer)}
     assert any(one.startswith(f"data: {newest}-".encode()) for one in told)
 
 

@@ -103,6 +103,7 @@ class DefaultCompaction(CompactionRule):
     min_gain_share: float = field(default=0.2, metadata=share_bounds())
     """A compaction that frees less does not happen unless the request would not fit otherwise."""
     min_messages: int = field(default=4, metadata=integer_bounds(1, 10**6))
+    """Fewer messages are not compacted unless the request would not fit otherwise."""
 
     def __post_init__(self) -> None:
         check_fields(self, "policy.compaction")
@@ -135,7 +136,8 @@ class DefaultCompaction(CompactionRule):
         is_full = fill >= self.soft_share and situation.has_summarizer
         if room <= 0 or (cause is None and not is_full):
             return NO_STEPS
-        step = self._span(plan_input, room, self.min_messages)
+        # What does not fit has to go, however few messages there are; a compaction is on record, a cut request is not.
+        step = self._span(plan_input, room, self.min_messages if fill <= 1 else 1)
         if step is None:
             return NO_STEPS
         if cause is not None and plan_input.fixed_tokens - situation.extras_tokens > self.soft_share * room:
