@@ -1,6 +1,7 @@
 """Settings of the suite, what it consists of, and the embedded model for the tests that want a real one."""
 
 import asyncio
+import gc
 import os
 from multiprocessing.forkserver import _forkserver
 from pathlib import Path
@@ -28,6 +29,9 @@ for declaration in SETTING_DECLARATIONS.values():
 # `make browser` runs these, with what only they need.
 collect_ignore = [] if os.environ.get("HOLDFAST_BROWSER") else ["browser"]
 
+# All that the frameworks of the adapters bring stays until the end: nothing in it is worth looking at, now or later.
+gc.disable()
+
 COLLECTED = pytest.StashKey[list[pytest.Item]]()
 
 
@@ -35,6 +39,12 @@ COLLECTED = pytest.StashKey[list[pytest.Item]]()
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Remember what was collected before anything is deselected: the checklist wants to know of every test."""
     config.stash[COLLECTED] = list(items)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector work from here on, on what the tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

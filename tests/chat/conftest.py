@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import cast
 
@@ -104,6 +105,8 @@ class Person:
         self.screen = pyte.HistoryScreen(columns, rows, history=5_000)
         self._stream = pyte.ByteStream(self.screen)
         self._child = child
+        self._above: list[tuple[object, str]] = []
+        """The lines above the screen and their texts: a line that has left the screen changes no more."""
         self.written = bytearray()
         """Everything that the program has written."""
 
@@ -154,10 +157,13 @@ class Person:
     @property
     def text(self) -> str:
         """Everything on the screen and above it."""
-        above = [
-            "".join(line[column].data for column in range(self.screen.columns)) for line in self.screen.history.top
+        lines = list(self.screen.history.top)
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1][0], zip(lines, self._above, strict=False)))
+        self._above[same:] = [
+            (line, "".join(line[column].data for column in range(self.screen.columns)).rstrip())
+            for line in lines[same:]
         ]
-        return "\n".join(line.rstrip() for line in [*above, *self.screen.display])
+        return "\n".join([*(text for _, text in self._above), *(line.rstrip() for line in self.screen.display)])
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + TIMEOUT_SECONDS

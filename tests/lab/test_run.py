@@ -10,9 +10,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -40,7 +41,11 @@ ASKED = [
 @pytest.fixture
 def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
-    path = tmp_path / "sessions.jsonl"
+    return written_to(tmp_path / "sessions.jsonl")
+
+
+def written_to(path: Path) -> Path:
+    """Write two sessions and a line that is none to a file."""
     probes = [{"question": "What was first?", "answer": "x", "evidence": ["first"]}]
     messages = [{"role": "user", "content": "The harbour is Bergen.", "x_id": "first"}, *generate_session(64)]
     lines = [{"id": "one", "messages": generate_session(48)}, {"id": "two", "messages": messages, "probes": probes}]
@@ -78,17 +83,39 @@ class Looking(HTMLParser):
             self.titles.append(data)
 
 
-def test_a_run_tells_people_programs_and_a_browser(sessions: Path, tmp_path: Path, capsys: Captured) -> None:
-    html, table = tmp_path / "report.html", tmp_path / "figures.csv"
+class WholeRun(NamedTuple):
+    """What a run with everything that it can write has told and written."""
 
-    code, out, problems = ran(
-        capsys, str(sessions), "--budget", "7000", "--prices", "anthropic,none", "--json", "--html", str(html),
+    code: int
+    out: str
+    problems: str
+    sessions: Path
+    html: Path
+    table: Path
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+    folder = tmp_path_factory.mktemp("run")
+    sessions, html, table = written_to(folder / "sessions.jsonl"), folder / "report.html", folder / "figures.csv"
+    arguments = [
+        "lab", "run", str(sessions), "--budget", "7000", "--prices", "anthropic,none", "--json", "--html", str(html),
         "--csv", str(table), "--jobs", "2",
-    )  # fmt: skip
+    ]  # fmt: skip
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stdout(io.StringIO()) as out,
+        redirect_stderr(io.StringIO()) as problems,
+    ):
+        patch.setenv("HOLDFAST_HOME", str(folder / "home"))
+        code = main(arguments)
+    return WholeRun(code, out.getvalue(), problems.getvalue(), sessions, html, table)
 
-    rows = json.loads(out)
-    assert f"holdfast: {sessions}, line 3: " in problems
-    assert code == 1, "something could not be read"
+
+def test_a_run_tells_people_programs_and_a_browser(whole_run: WholeRun) -> None:
+    rows = json.loads(whole_run.out)
+    assert f"holdfast: {whole_run.sessions}, line 3: " in whole_run.problems
+    assert whole_run.code == 1, "something could not be read"
     assert {(row["session"], row["policy"]) for row in rows if row["policy"] in {"default", "threshold"}} == {
         ("one", "default"), ("two", "default"), ("one", "threshold"), ("two", "threshold"),
     }  # fmt: skip
@@ -97,20 +124,16 @@ def test_a_run_tells_people_programs_and_a_browser(sessions: Path, tmp_path: Pat
     assert (ours["M4.lost"], ours["M8.invalid"], ours["M9.over"], ours["M14.differences"]) == (0, 0, 0, 0)
     assert (ours["M2"]["questions_recall"], ours["M2.questions_recall"]) == (1.0, 1.0)
     assert ours["M6"]["anthropic"]["vs_threshold"] == ours["M6.anthropic.vs_threshold"]
-    assert len(list(csv.DictReader(io.StringIO(table.read_text())))) == len(rows)
+    assert len(list(csv.DictReader(io.StringIO(whole_run.table.read_text())))) == len(rows)
     looking = Looking()
-    looking.feed(html.read_text())
+    looking.feed(whole_run.html.read_text())
     assert looking.found.count("svg") == len(looking.titles) >= 2 * 4
     assert {"table", "polyline", "circle", "rect"} <= {*looking.found}
     assert "script" not in looking.found
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
-def test_a_real_browser_draws_the_report_and_complains_of_nothing(
-    sessions: Path, tmp_path: Path, capsys: Captured
-) -> None:
-    html = tmp_path / "report.html"
-    ran(capsys, str(sessions), "--budget", "7000", "--baselines", "threshold", "--html", str(html))
+def test_a_real_browser_draws_the_report_and_complains_of_nothing(whole_run: WholeRun, tmp_path: Path) -> None:
     quiet = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
     looking = [
         str(CHROMIUM),
@@ -120,9 +143,10 @@ def test_a_real_browser_draws_the_report_and_complains_of_nothing(
         "--dump-dom",
     ]
 
-    shown = subprocess.run([*looking, html.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    command = [*looking, whole_run.html.as_uri()]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
 
-    assert shown.stdout.count("<svg") == html.read_text().count("<svg") > 0
+    assert shown.stdout.count("<svg") == whole_run.html.read_text().count("<svg") > 0
     assert "</html>" in shown.stdout
     assert "CONSOLE" not in shown.stderr
 

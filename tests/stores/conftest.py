@@ -8,8 +8,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,20 @@ from benchmarks.scale.servers import new_database as made_database
 WRITER = Path(__file__).parent / "numbered_writer.py"
 
 
+@contextmanager
+def hasty_server() -> Generator[Server]:
+    """Start a server that does not wait for the disk: a test may kill its processes, but not the machine."""
+    with started_server() as server:
+        with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET fsync = off")
+            connection.execute("SELECT pg_reload_conf()")
+        yield server
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Server]:
     """Start the server that tests share."""
-    with started_server() as server:
+    with hasty_server() as server:
         yield server
 
 
@@ -77,7 +87,7 @@ class OwnServer:
 @pytest.fixture(scope="module")
 def stoppable_server() -> Iterator[Server]:
     """Start a second server, so that stopping it affects no other test."""
-    with started_server() as server:
+    with hasty_server() as server:
         yield server
 
 
