@@ -64,11 +64,9 @@ PROGRESS_MARK_CHARS = 8
 MIN_CALLS = 3
 """With fewer calls since the last compaction, an agent does not count as looping."""
 UNDONE_REASON = "the last change was undone, so nothing is compacted as long as the messages fit"
-_UNIT = lazy_pattern(r"\d\s?(?:ms|s|secs?|seconds?)\b")
-"""What every duration ends with. Most texts have none; searching for it takes a tenth of the time."""
-# A changed duration is not progress. The second alternative consumes numbers that are not a duration all at once, so
-# that a long list of numbers is scanned once and not again from each number.
-_DURATION = lazy_pattern(r"(\B\d++[.,:])?+\b\d++(?:[.,:]\d++)*+\s?(?:ms|s|secs?|seconds?)\b|(\d++(?:[.,:]\d++)*+)")
+_DURATION_END = lazy_pattern(r"\d\s?(?:ms|s|secs?|seconds?)\b")
+_FIRST_NUMBER = lazy_pattern(r"\d++[.,:]")
+"""The first of several numbers that are joined, such as in `1:02.5`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,8 +366,24 @@ def _describe_fill(plan_input: PlanInput, threshold: float) -> str:
 
 def without_durations(text: str) -> str:
     """Return a text without its durations, so that two runs of one command compare as equal."""
-    # A function is faster than a template, which is expanded anew for each match.
-    return _DURATION.sub(lambda found: (found[1] or "") + (found[2] or ""), text) if _UNIT.search(text) else text
+    pieces: list[str] = []
+    end = 0
+    for found in _DURATION_END.finditer(text):
+        start = found.start()
+        # Each number is read backward from its unit, and no number without a unit is read at all.
+        while start > end and (
+            text[start - 1].isdecimal() or (text[start - 1] in ".,:" and text[start - 2 : start - 1].isdecimal())
+        ):
+            start -= 1
+        if start and (text[start - 1].isalnum() or text[start - 1] == "_"):
+            # The first number belongs to a word, as in `v1.5s`.
+            first = _FIRST_NUMBER.match(text, start, found.start() + 1)
+            if first is None:
+                continue
+            start = first.end()
+        pieces.append(text[end:start])
+        end = found.end()
+    return "".join([*pieces, text[end:]]) if pieces else text
 
 
 def _recorded_entries(plan_input: PlanInput) -> list[Entry]:
