@@ -105,7 +105,7 @@ class DefaultCompaction(CompactionRule):
     min_gain_share: float = field(default=0.2, metadata=share_bounds())
     """A compaction that frees less does not happen unless the request would not fit otherwise."""
     min_messages: int = field(default=4, metadata=integer_bounds(1, 10**6))
-    """Fewer messages are not compacted unless the request would not fit otherwise."""
+    """Fewer messages are not compacted, unless they are answered and the request would not fit otherwise."""
 
     def __post_init__(self) -> None:
         check_fields(self, "policy.compaction")
@@ -138,8 +138,7 @@ class DefaultCompaction(CompactionRule):
         is_full = fill >= self.soft_share and situation.has_summarizer
         if room <= 0 or (cause is None and not is_full):
             return NO_STEPS
-        # What does not fit has to go, however few messages there are; a compaction is on record, a cut request is not.
-        step = self._span(plan_input, room, self.min_messages if fill <= 1 else 1)
+        step = self._span(plan_input, room, self.min_messages)
         if step is None:
             return NO_STEPS
         is_mostly_fixed = plan_input.fixed_tokens - situation.extras_tokens > self.soft_share * room
@@ -326,7 +325,10 @@ class DefaultCompaction(CompactionRule):
         if plan_input.fill > plan_input.token_fill:
             tail = max(tail, len(projection) - len(projection) // TAIL_DIVISOR)
         cut = min(next_cut(projection, max(first, tail)), last)
-        if cut - first < min_messages:
+        # What the model has answered may go however few messages there are, if the rest does not fit: a compaction is
+        # on record, a cut request is not. What it has not read yet is better cut than replaced.
+        is_answered = any(entry.message.role == "assistant" for entry in projection.entries[max(0, cut - 1) :])
+        if cut - first < (1 if plan_input.fill > 1 and is_answered else min_messages):
             return None
         indices: list[int] = []
         prompt = projection.newest_prompt
