@@ -14,6 +14,7 @@ from benchmarks.torture import (
     cancelled,
     faults,
     fuzzing,
+    gateway,
     histories,
     hostile_text,
     interleavings,
@@ -116,5 +117,11 @@ ROUNDS: Mapping[str, Round] = {
         usage.STRATEGIES,
         usage.check,
         weight=20,
+    ),
+    "gateway": Round(
+        "clients that edit their lists and send odd bodies, providers that break off: no word lost, no byte changed",
+        gateway.STRATEGIES,
+        gateway.check,
+        weight=50,
     ),
 }

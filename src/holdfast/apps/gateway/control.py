@@ -13,13 +13,13 @@ from time import monotonic
 from typing import TypeAlias
 
 import msgspec
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 
 from holdfast.apps.gateway import control_schema as schema
 from holdfast.apps.gateway.access import Access, Caller
+from holdfast.apps.gateway.client_body import write_json
 from holdfast.apps.gateway.control_schema import Operation
 from holdfast.apps.gateway.governing import GoverningChoice
 from holdfast.apps.gateway.identity import session_id_for
@@ -267,7 +267,7 @@ def _endpoint(handler: _Handler, access: Access) -> Callable[[Request], Awaitabl
 
 
 def _json(value: object, status: int = 200) -> Response:
-    return Response(orjson.dumps(value, default=str), status, media_type="application/json")
+    return Response(write_json(value), status, media_type="application/json")
 
 
 def _described_compaction(done: log.CompactionCompleted) -> dict[str, object]:
@@ -408,7 +408,7 @@ class _ControlApi:
                     for one in await self._read_events(session_id, after, EVENTS_AT_ONCE):
                         after, quiet_since = one.position, monotonic()
                         kind = str(one.record.get("type", "")).replace("\n", " ")
-                        yield b"id: %d\nevent: %s\ndata: %s\n\n" % (after, kind.encode(), orjson.dumps(asdict(one)))
+                        yield b"id: %d\nevent: %s\ndata: %s\n\n" % (after, kind.encode(), write_json(asdict(one)))
                         news.set()
                     if not news.is_set() and await recorder.store.length(session_id) <= after:
                         return  # it was deleted
