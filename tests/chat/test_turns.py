@@ -69,7 +69,7 @@ async def test_the_meter_counts_the_answer_of_the_last_turn_too(tmp_path: Path, 
     await chat.take_turn("one " * 500)
 
     contents = await chat.session.context_breakdown()
-    assert (chat.status.tokens, chat.status.budget) == (contents.total, contents.budget)
+    assert (chat.status.tokens, chat.status.budget) == (contents.total, contents.capacity)
     assert contents.messages == 2
     await chat.close()
 

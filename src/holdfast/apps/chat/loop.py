@@ -43,6 +43,7 @@ async def _warm_up(chat: Chat, terminal: TerminalScreen) -> None:
     """Load the libraries for an answer once the input line is drawn."""
     await terminal.input_line.is_drawn.wait()
     await chat.warm_up()
+    terminal.input_line.refresh()  # the status says how large the first request is
 
 
 class _ChatLoop:

@@ -281,6 +281,7 @@ def _json(value: object, status: int = 200) -> Response:
 
 def _described_compaction(done: log.CompactionCompleted) -> dict[str, object]:
     """Return a compaction as JSON: what it replaces, by what, and what that costs."""
+    before, after = done.request_tokens
     return {
         "success": done.success,
         "trigger": done.trigger,
@@ -288,8 +289,8 @@ def _described_compaction(done: log.CompactionCompleted) -> dict[str, object]:
         "stop": done.span.stop,
         "kept": list(done.span.kept),
         "messages": done.span.message_count,
-        "tokens_before": done.pre_compaction_tokens,
-        "tokens_after": done.post_compaction_tokens,
+        "tokens_before": before,
+        "tokens_after": after,
         "summary": list(done.replacement),
         "by": done.summary.by_model or "rule",
         "reason": done.reason,
