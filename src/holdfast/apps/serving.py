@@ -16,6 +16,7 @@ from types import FrameType
 from urllib.parse import urlsplit
 
 import uvicorn
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.types import ASGIApp
 
 from holdfast.errors import SettingsError
@@ -27,6 +28,23 @@ UNFINISHED_ANSWER = "ASGI callable returned without completing response."
 COLLECTION_THRESHOLDS = 10_000, 10, 10
 """After how many new objects the collector looks for cycles; requests make thousands, and hardly any cycle."""
 SAFE_FETCH_SITES = frozenset({"same-origin", "none"})
+
+
+class ShortNumberConvertor(Convertor[int]):
+    """A number in a path, as `{number:short}`; longer ones than any log has are no path of ours."""
+
+    regex = "[0-9]{1,12}"
+
+    def convert(self, value: str) -> int:
+        """Return the number of a path."""
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        """Return a number as it is in a path."""
+        return str(value)
+
+
+register_url_convertor("short", ShortNumberConvertor())
 
 
 class AccessDeniedError(Exception):
