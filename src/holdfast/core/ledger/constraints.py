@@ -73,8 +73,7 @@ class Cue:
         """Return whether a sentence of a text may match."""
         if not text.isascii():
             return True
-        lower = text.lower()
-        return any(phrase in lower for phrase in self._phrases)
+        return any(map(text.lower().__contains__, self._phrases))
 
 
 def matches_cue(cue: Cue, sentence: str) -> bool:
