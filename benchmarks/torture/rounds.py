@@ -18,6 +18,8 @@ from benchmarks.torture import (
     histories,
     hostile_text,
     interleavings,
+    pages,
+    program_logs,
     providers,
     summarizers,
     thinking,
@@ -123,5 +125,17 @@ ROUNDS: Mapping[str, Round] = {
         gateway.STRATEGIES,
         gateway.check,
         weight=50,
+    ),
+    "pages": Round(
+        "addresses of every kind at the viewer, the control API and MCP: no failure of the server, nothing injected",
+        pages.STRATEGIES,
+        pages.check,
+        weight=100,
+    ),
+    "program_logs": Round(
+        "spoiled logs of other programs: what can be read is imported, once, and goes on",
+        program_logs.STRATEGIES,
+        program_logs.check,
+        weight=20,
     ),
 }

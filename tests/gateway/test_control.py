@@ -392,3 +392,20 @@ async def test_half_a_character_and_a_huge_number_are_told_as_they_were_said(url
     assert messages["messages"][0]["message"]["x_size"] == 10**30
     for path in ("/sessions", "/sessions/halves", "/sessions/halves/events", "/sessions/halves/requests"):
         assert (await control(url, path)).status == 200
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "HEAD", "TRACE", "PROPFIND"])
+@pytest.mark.parametrize("path", ["/holdfast", "/holdfast/v2/sessions", "/holdfast/v1/sessions"])
+async def test_no_method_takes_the_token_of_the_control_api_to_a_provider(
+    url: str, upstream: FaultyUpstream, method: str, path: str
+) -> None:
+    seen = await ask(url, method, path, authorization=f"Bearer {TOKEN}")
+
+    assert seen.status in {200, 404, 405}
+    assert upstream.requests == []
+
+
+async def test_a_number_that_no_log_has_is_no_path(url: str) -> None:
+    await talk(url, "talk", "hello")
+
+    assert (await control(url, f"/sessions/talk/requests/{'9' * 5_000}")).status == 404

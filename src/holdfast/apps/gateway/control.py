@@ -16,6 +16,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import Receive, Scope, Send
 
 from holdfast.apps.gateway import control_schema as schema
 from holdfast.apps.gateway.access import Access, Caller
@@ -87,14 +88,14 @@ def control_routes(recorder: Recorder, access: Access) -> list[BaseRoute]:
             api.request_receipt,
             Operation(
                 "GET",
-                f"{session}/requests/{{number:int}}/receipt",
+                f"{session}/requests/{{number:short}}/receipt",
                 "What was done for one request.",
                 schema.RequestReceiptAnswer,
             ),
         ),
         (
             api.request,
-            Operation("GET", f"{session}/requests/{{number:int}}", "The exact bytes of one request, as it was sent."),
+            Operation("GET", f"{session}/requests/{{number:short}}", "The exact bytes of one request, as it was sent."),
         ),
         (
             api.requests,
@@ -220,11 +221,19 @@ def control_routes(recorder: Recorder, access: Access) -> list[BaseRoute]:
     routes = [
         Route(operation.path, _endpoint(handler, access), methods=[operation.method]) for handler, operation in table
     ]
-    methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
-    unknown = [
-        Route(path, _endpoint(_unknown, access), methods=methods) for path in ("/holdfast", "/holdfast/{path:path}")
-    ]
+    unknown = [Route(path, _UnknownPaths(access)) for path in ("/holdfast", "/holdfast/{path:path}")]
     return [Mount("/holdfast/v1", routes=routes), *unknown]
+
+
+class _UnknownPaths:
+    """Refuses what the control API does not know, by any method: else it would be forwarded, and its token with it."""
+
+    def __init__(self, access: Access) -> None:
+        self._answer = _endpoint(_unknown, access)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = await self._answer(Request(scope, receive))
+        await answer(scope, receive, send)
 
 
 async def _unknown(request: Request, _caller: Caller) -> object:
