@@ -76,6 +76,10 @@ class UsageCalibrator:
             await self._read_learned(served)
         return self._calibrations[served]
 
+    def known_calibration(self, served: ServedModel) -> Calibration:
+        """Return that ratio as far as it has been read or learned since the session was opened."""
+        return self._calibrations.get(served) or Calibration()
+
     async def provider_limit(self, served: ServedModel) -> int | None:
         """Return the context window that a provider has reported for a model within the last day, or None."""
         limit = await self._current_limit(served)
