@@ -323,6 +323,10 @@ def _refuse_constant(name: str) -> float:
 
 def _is_readable(body: bytes, wire: Wire) -> bool:
     """Return whether a body is JSON with a list of messages that the wire allows."""
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return False  # not JSON, or nothing that Python reads: a number of thousands of digits
     listed = _list_in(body, wire)
     if not listed or not all(isinstance(one, dict) for one in listed):
         return False
