@@ -60,7 +60,7 @@ async def test_the_meter_shows_what_will_be_sent_next_and_context_says_the_same_
     shown: list[tuple[int, int]] = []
     for number in range(3):
         await chat.take_turn(f"question {number} " + "why " * 100)
-        shown.append((chat.status.tokens, chat.status.budget))
+        shown.append((chat.status.tokens or 0, chat.status.budget))
 
     context = await reply_to(chat, screen, "/context")
     report = await chat.session.context_breakdown(budget=chat.budget)

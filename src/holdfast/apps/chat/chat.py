@@ -100,6 +100,12 @@ async def offer_board(session: Session, settings: Settings, screen: Screen, budg
         screen.show(ChatNotice(f"board: {error}", "warning"))
 
 
+def session_title(text: str) -> str:
+    """Return the beginning of a text as one line, without the invisible characters that join letters and emoji."""
+    printable = "".join(char if char.isprintable() else " " for char in text)
+    return " ".join(printable.split())[:MAX_SESSION_NAME_CHARS]
+
+
 MAX_SESSION_NAME_CHARS = 100
 MAX_SEARCHED_SESSIONS, MAX_SEARCH_HITS = 1_000, 200
 """How many sessions are searched by title, and how many hits of a search are looked at."""
@@ -373,11 +379,15 @@ class Chat:
         return older | {name: await self.session.attachment(name) for name in self.session.attachments}
 
     async def last_exchange(self) -> tuple[str, str]:
-        """Return the last prompt and the last answer."""
-        newest = [entry.message for entry in reversed(await self.session.visible_messages())]
-        prompt = next((message.text for message in newest if message.is_prompt), "")
-        answer = next((message.text for message in newest if message.role == "assistant" and message.text), "")
-        return prompt, strip_artifact_references(answer)
+        """Return the last prompt, and the last text of its answer; the answer is empty if there is none."""
+        answer = ""
+        for entry in reversed(await self.session.visible_messages()):
+            message = entry.message
+            if message.is_prompt:
+                return message.text, strip_artifact_references(answer)
+            if message.role == "assistant":
+                answer = answer or message.text
+        return "", strip_artifact_references(answer)
 
     # Status.
 
@@ -507,7 +517,7 @@ class Chat:
         self.unrecorded_prompt = None if is_recorded else prompt
         if prompt and is_recorded and is_first:
             with suppress(StoreError):
-                await session.rename(" ".join(prompt.text.split())[:MAX_SESSION_NAME_CHARS])
+                await session.rename(session_title(prompt.text))
         with suppress(HoldfastError):
             self._unanswered_prompt = await self._find_unanswered_prompt() if outcome == "failed" else None
             if outcome == "interrupted" and is_recorded and not session.history.was_interrupted(MAIN):

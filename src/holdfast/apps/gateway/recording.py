@@ -129,7 +129,7 @@ class ClientRequest:
     namespace: str
     """Whose conversations these are: the name of the gateway's own key, or empty."""
     upstream: str
-    """The name of the upstream that answers."""
+    """The upstream that answers, as NAME=URL: what is learned about a model there applies nowhere else."""
     governing: RequestedGoverning = NOTHING_REQUESTED
     """What it says about governing."""
     access: ClientAccess | None = None
@@ -794,6 +794,7 @@ class Recorder:
             return await lane.conversation.prepare(
                 budget,
                 model=model_of(reading.request.path, body),
+                endpoint=reading.request.upstream,
                 system=extras.system,
                 tools=tools,
                 has_recall=None if recall_tools is None else True,
