@@ -86,7 +86,6 @@ def _kimi_config(url: str, window: int) -> str:
 
 CLAUDE_ENVIRONMENT = {
     "ANTHROPIC_AUTH_TOKEN": "x",
-    "ANTHROPIC_MODEL": "claude-sonnet-4-5",
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_TELEMETRY": "1",
     "DISABLE_AUTOUPDATER": "1",
@@ -111,12 +110,14 @@ def _copilot(name: str, **environment: str) -> Program:
     )
 
 
-def _claude_code(name: str, **environment: str) -> Program:
+def _claude_code(name: str, model: str | None = "claude-sonnet-4-5", **environment: str) -> Program:
+    """Return Claude Code; without a model it takes its own default, to which it sends system messages in the list."""
+    named = {} if model is None else {"ANTHROPIC_MODEL": model}
     return Program(
         name=name,
         packages=["@anthropic-ai/claude-code@2.1.325"],
         command=["node_modules/.bin/claude"],
-        environment=lambda url: CLAUDE_ENVIRONMENT | {"ANTHROPIC_BASE_URL": url} | environment,
+        environment=lambda url: CLAUDE_ENVIRONMENT | {"ANTHROPIC_BASE_URL": url} | named | environment,
         first=lambda prompt: ["-p", prompt],
         resume=lambda prompt: ["-p", "-c", prompt],
         fork=lambda prompt: ["-p", "-c", "--fork-session", prompt],
@@ -127,6 +128,7 @@ def _claude_code(name: str, **environment: str) -> Program:
 
 PROGRAMS = (
     _claude_code("claude-code"),
+    _claude_code("claude-code-default-model", model=None),
     _claude_code("claude-code-hints", CLAUDE_CODE_GATEWAY_HINT_HEADERS="1"),
     Program(
         name="codex",

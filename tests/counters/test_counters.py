@@ -1,6 +1,7 @@
 """Vocabularies, the formula, and the table of models."""
 
 import builtins
+import re
 import subprocess
 import sys
 from typing import Any
@@ -160,6 +161,15 @@ def test_a_warning_about_a_model_name_with_half_a_character_can_be_written(caplo
 
     (warning,) = caplog.messages
     assert warning.encode().startswith("no-such-\ufffd-model".encode())
+
+
+@given(st.text(st.sampled_from("0123456789٣x é"), max_size=30))
+def test_a_group_of_up_to_three_digits_is_a_token_of_its_vocabulary_and_here_one_for_each_digit(text: str) -> None:
+    groups = re.findall("[0-9]{1,3}", text)
+
+    ordinary, by_digits = (counter_for(model).count(text) for model in ("gpt-5", "a-model-that-nobody-knows"))
+
+    assert by_digits - ordinary == sum(map(len, groups)) - len(groups)
 
 
 def test_every_digit_counts_for_a_model_whose_vocabulary_is_unknown() -> None:

@@ -130,7 +130,7 @@ class FrameworkConversation(Generic[MessageT]):
         self._codec = codec
         self._lock = asyncio.Lock()
         self.known: list[MessageT] = []
-        """The framework's list as it was recorded, with the responses since."""
+        """The framework's list as it was recorded, until the response to it is: some frameworks copy it each time."""
         self._known_contents: list[Any] = []
         """What these messages said then; nobody else can change it."""
         self._known_state: object = None
@@ -183,6 +183,7 @@ class FrameworkConversation(Generic[MessageT]):
         """Record the model's response to the last request."""
         async with self._lock:
             await self._record(messages, usage=usage)
+            self.known = []
             self.last_text = "\n".join(text for message in messages if (text := self._codec.text(message)))
 
     async def answer(self, text: str) -> None:
@@ -239,7 +240,7 @@ class FrameworkConversation(Generic[MessageT]):
         raise AssertionError  # pragma: no cover - the second attempt returns or raises
 
     async def _sync(self, messages: Sequence[MessageT]) -> None:
-        known = len(self.known)
+        known = len(self._natives)
         extends = known <= len(messages) and self._codec.contents(messages[:known]) == self._known_contents
         if extends and (self._known_state == self._session_state() or self.agent is not self.session):
             self.known = list(messages[:known])
@@ -299,7 +300,7 @@ class FrameworkConversation(Generic[MessageT]):
         positions: Sequence[int | None],
     ) -> None:
         """Remember messages that follow the known ones, with their JSON and where they were recorded."""
-        start = len(self.known)
+        start = len(self._natives)
         self.known += messages
         self._known_contents += copied_json(self._codec.contents(messages))
         self._natives += natives

@@ -15,6 +15,7 @@ from types import FrameType
 from urllib.parse import urlsplit
 
 import uvicorn
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.types import ASGIApp
 
 from holdfast.errors import SettingsError
@@ -24,6 +25,23 @@ KEEP_ALIVE_SECONDS = 120
 UNFINISHED_ANSWER = "ASGI callable returned without completing response."
 """An error for uvicorn. The gateway does it on purpose: an answer that its provider cut is passed on as cut."""
 SAFE_FETCH_SITES = frozenset({"same-origin", "none"})
+
+
+class ShortNumberConvertor(Convertor[int]):
+    """A number in a path, as `{number:short}`; longer ones than any log has are no path of ours."""
+
+    regex = "[0-9]{1,12}"
+
+    def convert(self, value: str) -> int:
+        """Return the number of a path."""
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        """Return a number as it is in a path."""
+        return str(value)
+
+
+register_url_convertor("short", ShortNumberConvertor())
 
 
 class AccessDeniedError(Exception):

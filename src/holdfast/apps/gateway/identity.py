@@ -258,7 +258,7 @@ def next_link(link: bytes, fingerprint: bytes) -> bytes:
 
 def response_link(namespace: str, response_id: str) -> bytes:
     """Return the link of a response that the provider stores."""
-    return _digest(f"{namespace}\0response\0{response_id}".encode())
+    return _digest(f"{namespace}\0response\0{response_id}".encode(errors="replace"))
 
 
 def essential_fingerprint(wire: Wire, native: JsonMapping) -> bytes | None:
@@ -291,7 +291,7 @@ def is_from_model(wire: Wire, native: JsonMapping) -> bool:
     role, kind = native.get("role"), native.get("type")
     if wire == "openai-responses" and role is None:
         return isinstance(kind, str) and not kind.endswith("_output") and kind != "item_reference"
-    return role in {"assistant", "model"}
+    return role in ("assistant", "model")
 
 
 def is_prompt(native: JsonMapping) -> bool:

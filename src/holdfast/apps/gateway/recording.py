@@ -24,7 +24,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.apps.gateway.client_body import ClientBody, read_body, texts_of
+from holdfast.apps.gateway.client_body import ClientBody, members_of, read_body, texts_of
 from holdfast.apps.gateway.governing import (
     BINDING_BETA,
     COMPACTION_HEADER,
@@ -129,7 +129,7 @@ class ClientRequest:
     namespace: str
     """Whose conversations these are: the name of the gateway's own key, or empty."""
     upstream: str
-    """The name of the upstream that answers."""
+    """The upstream that answers, as NAME=URL: what is learned about a model there applies nowhere else."""
     governing: RequestedGoverning = NOTHING_REQUESTED
     """What it says about governing."""
     access: ClientAccess | None = None
@@ -164,7 +164,7 @@ def _read_request(request: ClientRequest) -> _Reading | None:
         signals = read_signals(request.session_in_path, request.headers, body)
         if not body.slices or not body.message(len(body.slices) - 1):
             return None
-    except (ValueError, msgspec.MsgspecError):
+    except ValueError:
         return None
     return _Reading(request, body, signals, chain_start(request.namespace, request.wire))
 
@@ -557,7 +557,7 @@ class Recorder:
         lane = Lane(opened.session, chain, opened.agent, has_recall=opened.has_recall)
         # What is recorded next fails if another process has written since.
         numbered = await opened.session.numbered_messages(refreshes=False)
-        lane.add_recorded(wire, [*dropwhile(lambda one: one[1].get("role") in {"system", "developer"}, numbered)])
+        lane.add_recorded(wire, [*dropwhile(lambda one: one[1].get("role") in ("system", "developer"), numbered)])
         opened.lanes[MAIN_LANE] = lane
         return lane
 
@@ -794,6 +794,7 @@ class Recorder:
             return await lane.conversation.prepare(
                 budget,
                 model=model_of(reading.request.path, body),
+                endpoint=reading.request.upstream,
                 system=extras.system,
                 tools=tools,
                 has_recall=None if recall_tools is None else True,
@@ -1201,7 +1202,7 @@ def _continued_body(raw: bytes, reading: _Reading, natives: Sequence[JsonMapping
         return with_members(raw, {member: with_messages(reading.request.wire, b"[]", natives)})
     if reading.body.fields.get("store") is False:
         natives = [one for one in natives if not is_optional(one) or one.get("encrypted_content")]
-    listed = bytes(msgspec.json.decode(raw, type=dict[str, msgspec.Raw])[member])
+    listed = bytes(members_of(raw)[member])
     return with_members(raw, {member: with_messages(reading.request.wire, listed, natives)})
 
 

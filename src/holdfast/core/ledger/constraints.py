@@ -271,9 +271,9 @@ SAME_SUBJECT = 0.5
 """The share of common subject words from which two statements have the same subject."""
 REPLACEMENT_REACH_MESSAGES = 20
 """How many messages back "use that instead" reaches when it does not name what it replaces."""
-_CODE = r"(?s)```.*?(?:```|\Z)|<([\w-]{1,40})>.{0,2000}?</\1>"
-_SENTENCE_END = r"(?<=[.!?;])\s+|(?<=[。！？；])|[\n\u2028\u2029]"
-_ASCII_SENTENCE_END = r"\s(?<=[.!?;]\s)\s*|\n"
+_CODE = lazy_pattern(r"(?s)```.*?(?:```|\Z)|<([\w-]{1,40})>.{0,2000}?</\1>")
+_SENTENCE_END = lazy_pattern(r"(?<=[.!?;])\s+|(?<=[。！？；])|[\n\u2028\u2029]")
+_ASCII_SENTENCE_END = lazy_pattern(r"\s(?<=[.!?;]\s)\s*|\n")
 """The same for a text in ASCII. Each match begins with white space, so `re` skips everything else."""
 # A pasted mail has no sign of its end, so it reaches to the end of the message.
 _HEADER = (
@@ -295,8 +295,8 @@ _LOG_LINE = lazy_pattern(
 _DIFF_LINE = lazy_pattern(
     r"(?m)^(?:diff --git |index [0-9a-f]{4,40}\.\.|--- (?:a/|/dev/null)|\+\+\+ (?:b/|/dev/null)|@@ -\d).*$"
 )
-_CODE_MARK = r"[][{}<>\\=|;$`]"
-_LIST_MARK = r"^(?:[-*•]|\d{1,2}[.)])\s+"
+_CODE_MARK = lazy_pattern(r"[][{}<>\\=|;$`]")
+_LIST_MARK = lazy_pattern(r"^(?:[-*•]|\d{1,2}[.)])\s+")
 _WORD = r"[^\W\d_][\w.+#'’/-]*[\w+#]|[^\W\d_]|\d{2,}"
 _HAN = r"[\u4e00-\u9fff]+"
 
@@ -505,11 +505,11 @@ def _sentences(text: str) -> Iterator[str]:
     """Yield the sentences of a text that could be constraints: no code, no pastes, no quotations, no questions."""
     text = text[:SCANNED_CHARS]
     if "```" in text or "</" in text:
-        text = re.sub(_CODE, "\n", text)
+        text = _CODE.sub("\n", text)
     text = _without_pastes(text)
-    for piece in re.split(_ASCII_SENTENCE_END if text.isascii() else _SENTENCE_END, text):
+    for piece in (_ASCII_SENTENCE_END if text.isascii() else _SENTENCE_END).split(text):
         sentence = piece.strip()
-        if mark := re.match(_LIST_MARK, sentence):
+        if mark := _LIST_MARK.match(sentence):
             sentence = sentence[mark.end() :]
         if _looks_spoken(sentence):
             yield sentence
@@ -518,6 +518,8 @@ def _sentences(text: str) -> Iterator[str]:
 def _without_pastes(text: str) -> str:
     """Return a text without pasted mail, logs and diffs that no fence sets off: others wrote them, not the user."""
     text = text.replace("\r\n", "\n")
+    if "\n" not in text and not any(pattern.match(text) for pattern in (_MAIL, _LOG_LINE, _DIFF_LINE)):
+        return text  # all of them begin where a line does
     mail = _MAIL.search(text)
     text = text[: mail.start()] if mail else text
     for pattern, goes_on in ((_LOG_LINE, _before_blank_line), (_DIFF_LINE, _diff_end)):
@@ -542,4 +544,4 @@ def _looks_spoken(sentence: str) -> bool:
     """Return whether a line looks like a statement and not like a quotation, a question or pasted code."""
     if not MIN_SENTENCE_CHARS <= len(sentence) <= MAX_SENTENCE_CHARS or sentence[0] in ">|+" or sentence[-1] in "?？":
         return False
-    return len(re.findall(_CODE_MARK, sentence)) <= MAX_CODE_SHARE * len(sentence)
+    return len(_CODE_MARK.findall(sentence)) <= MAX_CODE_SHARE * len(sentence)

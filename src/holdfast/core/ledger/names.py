@@ -8,6 +8,7 @@ the current position. Packing chooses the likeliest names per token, verbatim, a
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import field
+from functools import cache
 from math import log2
 from typing import NamedTuple
 
@@ -81,7 +82,7 @@ class UsedNames:
         priced: list[tuple[float, str, int]] = []
         for item in self.ranked(max(0, allowance_tokens // MIN_NAME_TOKENS)):
             cost = max(1, counter.count(f" {item.text}"))
-            priced.append((item.rank + log2(_estimated_cost(item.text) / cost), item.text, cost))
+            priced.append((item.rank + log2(_estimated_cost(len(item.text)) / cost), item.text, cost))
         priced.sort(reverse=True)
         return _pack_priced(((text, cost) for _, text, cost in priced), allowance_tokens, counter, exclude_text)
 
@@ -151,9 +152,14 @@ def _is_word_boundary(text: str, at: int) -> bool:
 
 
 def _prior(text: str) -> float:
-    share = NUMBER_SHARE if text.isdigit() else 1.0
-    return log2(share / _estimated_cost(text))
+    return _prior_of(len(text), is_number=text.isdigit())
 
 
-def _estimated_cost(text: str) -> float:
-    return 1 + len(text) / 4
+@cache
+def _prior_of(chars: int, *, is_number: bool) -> float:
+    """Return the part of a rank that depends on the name alone; names are at most `IDENTIFIER_MAX_CHARS` long."""
+    return log2((NUMBER_SHARE if is_number else 1.0) / _estimated_cost(chars))
+
+
+def _estimated_cost(chars: int) -> float:
+    return 1 + chars / 4

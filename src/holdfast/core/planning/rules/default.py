@@ -55,6 +55,8 @@ MIN_QUOTED_SHARE = 0.75
 """The least share of the turns that a chat deserves to have quoted, if an early compaction is to happen."""
 TAIL_DIVISOR = 4
 """If there are too many messages, turns or bytes, one message in this many stays."""
+LEAST_REPLACEMENT_TOKENS = 32
+"""What a replacement takes beside the texts that its budget is for: its frame, and how to recall the messages."""
 ASSUMED_PRICES = PROVIDER_PRICES["anthropic"]
 """The prices to assume if none are known."""
 OFFLOAD_CHARS_PER_TOKEN = 4
@@ -64,11 +66,12 @@ PROGRESS_MARK_CHARS = 8
 MIN_CALLS = 3
 """With fewer calls since the last compaction, an agent does not count as looping."""
 UNDONE_REASON = "the last change was undone, so nothing is compacted as long as the messages fit"
-_UNIT = lazy_pattern(r"\d\s?(?:ms|s|secs?|seconds?)\b")
-"""What every duration ends with. Most texts have none; searching for it takes a tenth of the time."""
-# A changed duration is not progress. The second alternative consumes numbers that are not a duration all at once, so
-# that a long list of numbers is scanned once and not again from each number.
-_DURATION = lazy_pattern(r"(\B\d++[.,:])?+\b\d++(?:[.,:]\d++)*+\s?(?:ms|s|secs?|seconds?)\b|(\d++(?:[.,:]\d++)*+)")
+# A changed duration is not progress. The first digit is not one within a number, so that a long list of numbers is
+# scanned once and not again from each number. A pattern that begins with a digit skips what has none at once.
+_DURATION = lazy_pattern(
+    r"(\d)(?<!\d\d)(?<!\d[.,:]\d)"
+    r"(?:(?<!\w\d)\d*+|(?<=\w\d)(\d*+[.,:])\d++)(?:[.,:]\d++)*+\s?(?:ms|s|secs?|seconds?)\b"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +107,7 @@ class DefaultCompaction(CompactionRule):
     min_gain_share: float = field(default=0.2, metadata=share_bounds())
     """A compaction that frees less does not happen unless the request would not fit otherwise."""
     min_messages: int = field(default=4, metadata=integer_bounds(1, 10**6))
-    """Fewer messages are not compacted unless the request would not fit otherwise."""
+    """Fewer messages are not compacted, unless they are answered and the request would not fit otherwise."""
 
     def __post_init__(self) -> None:
         check_fields(self, "policy.compaction")
@@ -137,15 +140,15 @@ class DefaultCompaction(CompactionRule):
         is_full = fill >= self.soft_share and situation.has_summarizer
         if room <= 0 or (cause is None and not is_full):
             return NO_STEPS
-        # What does not fit has to go, however few messages there are; a compaction is on record, a cut request is not.
-        step = self._span(plan_input, room, self.min_messages if fill <= 1 else 1)
+        step = self._span(plan_input, room, self.min_messages)
         if step is None:
             return NO_STEPS
-        if cause is not None and plan_input.fixed_tokens - situation.extras_tokens > self.soft_share * room:
-            if plan_input.fill > 1:
-                return NO_STEPS
+        is_mostly_fixed = plan_input.fixed_tokens - situation.extras_tokens > self.soft_share * room
+        if cause is not None and is_mostly_fixed and fill <= 1:
             return cannot_help_plan(plan_input, "system text, pins", f"{self.soft_share:.0%} of the budget")
         after = plan_input.tokens_outside(step.span) + sum(self._replacement_budget(plan_input, step))
+        if is_mostly_fixed and tokens - after < LEAST_REPLACEMENT_TOKENS:
+            return NO_STEPS
         if tokens - after < self._min_gain(plan_input):
             reason = f"a compaction would free only {max(0, tokens - after):,} of {tokens:,} tokens, so there was none"
             return Plan(reasons=(reason,)) if cause else NO_STEPS
@@ -263,7 +266,10 @@ class DefaultCompaction(CompactionRule):
         projection, budget = plan_input.projection, plan_input.situation.message_budget
         room = min(budget, projection.tokens)
         compacted = projection.tokens - plan_input.tokens_outside(step.span)
-        summary = min(self._replacement_tokens(budget), compacted // 2)
+        # What the system text, the pins and the newest prompt leave: else the request would be cut again.
+        fixed = plan_input.fixed_tokens - plan_input.situation.extras_tokens
+        left = max(0, budget - fixed - LEAST_REPLACEMENT_TOKENS)
+        summary = min(self._replacement_tokens(budget), compacted // 2, left)
         # Each text is quoted once, so it counts once.
         sizes = {
             entry.message.text: size
@@ -276,7 +282,7 @@ class DefaultCompaction(CompactionRule):
         quoted = min(wanted, self._max_quoted_tokens(compacted, budget) - summary)
         if step.trigger == "manual" or quoted < MIN_QUOTED_SHARE * wanted:
             quoted = min(wanted, self._max_quoted_tokens(compacted, room) - summary)
-        return ReplacementBudget(summary, max(0, quoted))
+        return ReplacementBudget(summary, max(0, min(quoted, left - summary)))
 
     def _chat_tokens(self, entries: Sequence[Entry], room: int) -> float:
         """Return the room for quoted turns."""
@@ -321,7 +327,10 @@ class DefaultCompaction(CompactionRule):
         if plan_input.fill > plan_input.token_fill:
             tail = max(tail, len(projection) - len(projection) // TAIL_DIVISOR)
         cut = min(next_cut(projection, max(first, tail)), last)
-        if cut - first < min_messages:
+        # What the model has answered may go however few messages there are, if the rest does not fit: a compaction is
+        # on record, a cut request is not. What it has not read yet is better cut than replaced.
+        is_answered = any(entry.message.role == "assistant" for entry in projection.entries[max(0, cut - 1) :])
+        if cut - first < (1 if plan_input.fill > 1 and is_answered else min_messages):
             return None
         indices: list[int] = []
         prompt = projection.newest_prompt
@@ -369,8 +378,8 @@ def _describe_fill(plan_input: PlanInput, threshold: float) -> str:
 
 def without_durations(text: str) -> str:
     """Return a text without its durations, so that two runs of one command compare as equal."""
-    # A function is faster than a template, which is expanded anew for each match.
-    return _DURATION.sub(lambda found: (found[1] or "") + (found[2] or ""), text) if _UNIT.search(text) else text
+    # In `v5.3s` only `3s` is one: `v5.` is a name. A template would be expanded anew for each match, a function is not.
+    return _DURATION.sub(lambda found: found[1] + found[2] if found[2] else "", text)
 
 
 def _recorded_entries(plan_input: PlanInput) -> list[Entry]:
