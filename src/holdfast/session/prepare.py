@@ -89,6 +89,8 @@ class RequestOptions:
     """How often the provider has rejected it as too long."""
     without_summarizer: bool = False
     """Whether to plan as if no model could write summaries."""
+    is_requested: bool = False
+    """Whether the user or the agent asks for a compaction, for which another model may write the summary."""
     has_recall: bool | None = None
     """Whether the model has the recall tool; None keeps the last value."""
     encode_body: EncodeBody | None = None
@@ -306,7 +308,8 @@ class RequestBuilder:
             window=budget.window(model.max_input_tokens if model else None),
             prices=self._compactor.options.prices or prices_of_model(options.model),
             idle_seconds=0.0 if asked_ms is None else max(0, self._log.clock() - asked_ms) / 1000,
-            has_summarizer=self._compactor.has_summarizer and not options.without_summarizer,
+            has_summarizer=not options.without_summarizer
+            and self._compactor.has_summarizer_for(is_requested=options.is_requested),
             has_ready_summary=state.ready_summary is not None
             and run is not None
             and run.basis == history.change_count
