@@ -2,12 +2,13 @@
 
     python -m benchmarks.adapters [LENGTH …]
 
-Each framework has a conversation of so many messages (by default 10, 1,000 and 10,000) and runs three more turns, each
+Each framework has a conversation of so many messages (by default 10, 1,000 and 10,000) and runs seven more turns, each
 with twenty tool calls, one after the other, and an answer, with a model that is a script. The turn before them is not
-measured: it records the conversation. The time is that of all threads, divided by the number of model calls, in the
-fastest turn. Turns without any hooks, the framework's own share, and turns with hooks that do nothing, what the
-framework takes for calling them, alternate with those with Holdfast. Messages have about 15 tokens, and the budget
-holds all of them. The first row is a session in a loop of one's own: what is above it is the adapter's.
+measured: it records the conversation. The time is that of all threads, divided by the number of model calls. Turns
+without any hooks, the framework's own share, and turns with hooks that do nothing, what the framework takes for calling
+them, alternate with those with Holdfast; a turn is compared with the turn without hooks next to it, which is as long,
+and the median of the differences counts. Messages have about 15 tokens, and the budget holds all of them. The first row
+is a session in a loop of one's own: what is above it is the adapter's.
 """
 
 import asyncio
@@ -17,12 +18,13 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from itertools import count
+from statistics import median
 from typing import Any, Literal, get_args
 
 from benchmarks.tables import markdown_table
 
 LENGTHS = (10, 1_000, 10_000)
-STEPS, TURNS = 20, 3
+STEPS, TURNS = 20, 7
 BUDGET = 400_000
 CALL_NUMBERS = count()
 """Each call has an id of its own: a request in which one is repeated is repaired, which takes longer."""
@@ -270,8 +272,8 @@ FRAMEWORKS: dict[str, Callable[..., RunTurn]] = {
 }
 
 
-async def call_milliseconds(make: Callable[..., RunTurn], length: int) -> list[float]:
-    """Return the processor time of one model call, in milliseconds, with each kind of hooks."""
+async def call_milliseconds(make: Callable[..., RunTurn], length: int) -> tuple[float, float, float]:
+    """Return the processor time of one model call, in milliseconds: without hooks, and what idle ones and ours add."""
     turns = [make(length, hooks=hooks) for hooks in get_args(Hooks)]
     times: list[list[float]] = [[] for _ in turns]
     for turn in turns:
@@ -283,7 +285,12 @@ async def call_milliseconds(make: Callable[..., RunTurn], length: int) -> list[f
             began = time.process_time()
             await turn(f"And then, {number}?")
             measured.append(1_000 * (time.process_time() - began) / (STEPS + 1))
-    return [min(measured) for measured in times]
+    own, idle, governed = times
+    return (
+        median(own),
+        median(with_hooks - without for with_hooks, without in zip(idle, own, strict=True)),
+        median(with_hooks - without for with_hooks, without in zip(governed, own, strict=True)),
+    )
 
 
 def adapter_rows(lengths: Sequence[int]) -> list[list[str]]:
@@ -292,7 +299,7 @@ def adapter_rows(lengths: Sequence[int]) -> list[list[str]]:
         cells: list[str] = []
         for length in lengths:
             own, idle, governed = asyncio.run(call_milliseconds(make, length))
-            cells.append(f"{governed - own:.1f} (idle hooks {idle - own:.1f}, own {own:.1f})")
+            cells.append(f"{governed:.1f} (idle hooks {idle:.1f}, own {own:.1f})")
         rows.append([name, *cells])
         print(markdown_table(["", *map(str, lengths)], rows[-1:]).splitlines()[-1], file=sys.stderr)
     return rows

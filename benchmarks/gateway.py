@@ -24,7 +24,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.peers import Peer, PeerError, install
 from benchmarks.reporting import print_progress, save_figures, verdict
@@ -263,6 +263,11 @@ def memory_mb(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
+def open_files(pid: int) -> int:
+    """Return how many files and connections a process tree has open."""
+    return sum(len(list(Path(f"/proc/{one}/fd").iterdir())) for one in process_tree(pid))
+
+
 @asynccontextmanager
 async def running(command: Sequence[str], port: int, environ: Mapping[str, str]) -> AsyncGenerator[int]:
     """Run a program until it listens, and yield its process id."""
@@ -351,11 +356,19 @@ async def _grow(port: int, conversation: Conversation, requests: int) -> None:
     client.close()
 
 
-async def measure_memory(requests: int, upstream: str) -> list[tuple[int, float]]:
-    """Return the memory of the gateway over many requests, in conversations that end after fifty turns."""
+class Growth(NamedTuple):
+    """What the gateway holds after so many requests."""
+
+    requests: int
+    memory_mb: float
+    open_files: int
+
+
+async def measure_growth(requests: int, upstream: str) -> list[Growth]:
+    """Return what the gateway holds over many requests, in conversations that end after fifty turns."""
     folder, port = Path(tempfile.mkdtemp()), free_port()
     environ = {**os.environ, "HOME": str(folder), "HOLDFAST_CONTROL_TOKEN": "t"}
-    sizes: list[tuple[int, float]] = []
+    found: list[Growth] = []
     try:
         async with running(_holdfast(upstream, port, folder), port, environ) as pid:
             done, step = 0, max(1, requests // 10)
@@ -364,11 +377,11 @@ async def measure_memory(requests: int, upstream: str) -> list[tuple[int, float]
                 each = part // CONCURRENT
                 await asyncio.gather(*(_many(port, f"m{done}-{one}", each) for one in range(CONCURRENT)))
                 done += part
-                sizes.append((done, memory_mb(pid)))
-                print_progress(f"{done:,} requests: {sizes[-1][1]:.0f} MB")
+                found.append(Growth(done, memory_mb(pid), open_files(pid)))
+                print_progress(f"{done:,} requests: {found[-1].memory_mb:.0f} MB, {found[-1].open_files} open files")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return sizes
+    return found
 
 
 async def _many(port: int, name: str, requests: int) -> None:
@@ -436,12 +449,15 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
         print(report(rows))
         for line in aims(rows):
             print(line)
-        memory = await measure_memory(args.long, upstream) if args.long else []
-    if memory:
-        half = [size for done, size in memory if done >= args.long // 2]
-        print(f"memory from {half[0]:.0f} to {half[-1]:.0f} MB in the second half of {args.long:,} requests")
+        growth = await measure_growth(args.long, upstream) if args.long else []
+    if growth:
+        first, *_, last = (one for one in growth if one.requests >= args.long // 2)
+        print(
+            f"memory from {first.memory_mb:.0f} to {last.memory_mb:.0f} MB, open files from {first.open_files} to "
+            f"{last.open_files} in the second half of {args.long:,} requests"
+        )
     figures = [asdict(row) if isinstance(row, Figures) else {"name": row[0], "failed": row[2]} for row in rows]
-    return {"figures": figures, "memory_mb": memory}
+    return {"figures": figures, "growth": [one._asdict() for one in growth]}
 
 
 def main() -> None:

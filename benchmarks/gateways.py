@@ -329,7 +329,9 @@ def _compare_agent(traffic: Traffic, received: Sequence[Received], sent: Sequenc
 
 async def overflow(stand: Stand, session: Session) -> str:
     """Return what a client gets when the upstream refuses its request as too long."""
-    name, messages = session
+    # Words of its own, because a gateway may have cached the answers to what was sent before.
+    own = [{"role": "user", "content": "This one is refused."}, {"role": "assistant", "content": "Yes."}]
+    name, messages = session[0], [*session[1][:1], *own, *session[1][1:]]
     least = 2 * LIMIT_TOKENS * BYTES_PER_TOKEN
     place = next(place for place in _answers_in(messages) if len(json.dumps(messages[:place])) > least)
     before, stand.upstream.limit_tokens = len(stand.upstream.bodies), LIMIT_TOKENS
@@ -470,12 +472,13 @@ async def measure(candidate: Candidate, sessions: Sequence[Session], options: ar
         if candidate.peer is not None:
             await install(candidate.peer)
         async with AsyncExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-gateways-")))
             address = await serve_app(stack, upstream.app())
+            folder, fresh = (
+                Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-gateways-"))) for _ in range(2)
+            )
             async with standing(candidate, upstream, address, folder, port) as stand:
                 findings.start_seconds = stand.start_seconds
                 await pass_sessions(stand, sessions, options.turns, findings)
-                findings.overflow = await overflow(stand, longest)
                 findings.cut_stream = await cut_stream(stand)
                 if not options.no_agents:
                     await pass_agents(stand, options.clients, findings)
@@ -483,6 +486,9 @@ async def measure(candidate: Candidate, sessions: Sequence[Session], options: ar
             async with standing(candidate, upstream, address, folder, port) as stand:
                 keeps_log = candidate.name.startswith("holdfast")
                 findings.restart = await resume(stand, interrupted, folder if keeps_log else None)
+            # A gateway may learn the smaller window, and may have cached answers: this one knows nothing yet.
+            async with standing(candidate, upstream, address, fresh, port) as stand:
+                findings.overflow = await overflow(stand, longest)
     except PeerError as error:
         findings.failure = str(error)
     return findings

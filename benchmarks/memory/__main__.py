@@ -1,14 +1,15 @@
 """Measures what a model can still reach of a long conversation, on one half for tuning and another for judging.
 
     python -m benchmarks.memory --agents FILE.jsonl … --assistants FILE.jsonl … --chats FILE.jsonl … [--half judging]
-        [--generated 8 --seed 4711] [--costs] [--json [FILE]] [--cache FOLDER] [--only TEXT]
+        [--generated 8 --seed 4711] [--costs] [--summarizer URL#NAME] [--json [FILE]] [--cache FOLDER] [--only TEXT]
 
 `--agents` are recorded tool sessions, `--assistants` chats with an assistant and `--chats` other long chats, both with
 `probes`. Conversations are split into halves by a fixed hash, those about one repository together. Numbers are chosen
 on the tuning half, and the judging half tells whether they generalize. Every figure is pooled over the conversations of
 a half; the interval is from 1,000 samples of as many conversations. `--generated` adds so many generated conversations,
 drawn from `--seed`, a number that nobody tuned on. `--costs` adds the cost at 100,000 tokens under
-all price lists, and the requests that another tokenizer finds too large. `--cache` keeps the figures of each
+all price lists, and the requests that another tokenizer finds too large. `--summarizer` adds the same sessions with
+summaries that a model on any server of OpenAI chat completions writes. `--cache` keeps the figures of each
 conversation until the code changes.
 """
 
@@ -23,7 +24,7 @@ from multiprocessing import Pool
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.memory.agents import measure_agent, measure_baselines, measure_cost
+from benchmarks.memory.agents import measure_agent, measure_baselines, measure_cost, measure_summarized
 from benchmarks.memory.chats import measure_chat
 from benchmarks.memory.figures import Figures, PooledFigure, half_of, pool
 from benchmarks.memory.generated import measure_generated
@@ -78,6 +79,16 @@ ROWS = [
     Row("    fill of the view", "agents", "fill"),
     Row("    over budget", "agents", "over", (), "0"),
     *OWN,
+    Row("agents, 50k, a model's summaries: far identifiers in view", "summarized", "far", has_least=True),
+    Row("    with one recall by the last text", "summarized", "far_recall"),
+    Row("    first far use, in view", "summarized", "first"),
+    Row("    user's messages of ≤ 80 tokens, in view", "summarized", "short", has_least=True),
+    Row("    cost / threshold compaction, summaries apart", "summarized", "cost"),
+    Row("    over budget", "summarized", "over", (), "0"),
+    Row("    compactions that failed, of all", "summarized", "rejected"),
+    Row("    compactions by the model, of those that succeeded", "summarized", "by model"),
+    Row("    identifiers of the summaries that nobody had said", "summarized", "invented", (), "0"),
+    Row("    facts put back into a summary", "summarized", "put back"),
     Row("long chats, 8k: all evidence", "chats", "questions", (NEWEST + "questions", PINNED + "questions"), "≥ .88"),
     Row("    questions that need several turns", "chats", "several", (NEWEST + "several", PINNED + "several"), "≥ .57"),
     Row("    in view alone", "chats", "view questions"),
@@ -121,6 +132,7 @@ class Job(NamedTuple):
     record: Mapping[str, Any]
     group: str
     cache: Path | None = None
+    summarizer: str | None = None
 
 
 class Result(NamedTuple):
@@ -133,7 +145,12 @@ class Result(NamedTuple):
 
 
 def jobs_of(options: argparse.Namespace) -> list[Job]:
-    groups = ("agents", BASELINES_GROUP, "costs") if options.costs else ("agents", BASELINES_GROUP)
+    groups = (
+        "agents",
+        BASELINES_GROUP,
+        *(("costs",) if options.costs else ()),
+        *(("summarized",) if options.summarizer else ()),
+    )
     jobs = [Job(record, group) for record in read_records(options.agents) for group in groups]
     for record in read_records(options.assistants):
         tokens = sum(COUNTER.count(str(message["content"])) for message in record["messages"])
@@ -143,7 +160,7 @@ def jobs_of(options: argparse.Namespace) -> list[Job]:
     seeds = range(options.seed, options.seed + options.generated)
     jobs += [Job({"id": f"generated-{seed}", "seed": seed}, "generated") for seed in seeds]
     return [
-        job._replace(cache=options.cache and options.cache / code_version(job.group))
+        job._replace(cache=options.cache and options.cache / code_version(job.group), summarizer=options.summarizer)
         for job in jobs
         if options.half in {None, half_of(job.record)} and options.only in f"{job.group} {job.record['id']}"
     ]
@@ -177,6 +194,8 @@ async def _measure(job: Job) -> Figures:
         return await measure_baselines(job.record)
     if job.group == "costs":
         return await measure_cost(job.record)
+    if job.summarizer and job.group == "summarized":
+        return await measure_summarized(job.record, job.summarizer)
     if job.group == "generated":
         return await measure_generated(job.record["seed"])
     budget, answer = {"assistants 16k": (16_000, 1_000), "assistants 500k": (16_000, 4_000)}.get(
@@ -191,7 +210,7 @@ def with_baselines(results: Sequence[Result]) -> list[Result]:
     baselines = {one.name: one.figures for one in results if one.group == BASELINES_GROUP}
     merged: list[Result] = []
     for one in results:
-        if one.group == "agents" and (base := baselines.get(one.name)):
+        if one.group in {"agents", "summarized"} and (base := baselines.get(one.name)):
             cost = one.figures["own cost"][0], base["threshold cost"][0]
             merged.append(one._replace(figures={**one.figures, **base, "cost": cost}))
         elif one.group != BASELINES_GROUP:
@@ -249,6 +268,7 @@ def main() -> None:
     parser.add_argument("--half", choices=("tuning", "judging"), help="only one half")
     parser.add_argument("--only", default="", help="only measurements whose group and conversation contain this text")
     parser.add_argument("--costs", action="store_true", help="also the cost at 100,000 tokens, which takes longer")
+    parser.add_argument("--summarizer", metavar="URL#NAME", help="a model that writes summaries of the agents' work")
     parser.add_argument("--jobs", type=int, help="how many conversations to measure at once; one for each core")
     parser.add_argument("--cache", type=Path, help="a folder for the figures of each conversation")
     parser.add_argument("--json", nargs="?", type=Path, const=Path("/dev/stdout"), help="write the figures as JSON")

@@ -5,9 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.memory.bm25 import GrowingBm25
+from benchmarks.memory.chats import idle_summarizer
 from benchmarks.memory.figures import Figures
 from benchmarks.recall import fitting_positions
+from holdfast import PendingToolCallsError, Session
 from holdfast.apps.lab.baselines import ReplayPolicy, ReplayRequest, ReplayResult, ThresholdCompaction
+from holdfast.apps.lab.identifiers import extract_identifiers
 from holdfast.apps.lab.metrics.cost import cost_growth
 from holdfast.apps.lab.metrics.retention import (
     DemandRetention,
@@ -20,11 +23,20 @@ from holdfast.apps.lab.mistral import tekken_counter
 from holdfast.apps.lab.recordings import Recording, read_recording
 from holdfast.apps.lab.replay import Metric, Replayer
 from holdfast.apps.lab.runner import UNLISTED_MODEL
-from holdfast.apps.lab.simulation import SimulatedSession, full_message_text
+from holdfast.apps.lab.simulation import (
+    CLOCK_START_MS,
+    DEFAULT_TURN_SECONDS,
+    LAB_MODEL,
+    SimulatedSession,
+    full_message_text,
+)
+from holdfast.compaction import CompactionOptions
+from holdfast.core.history.events import CompactionCompleted
 from holdfast.core.planning.policy import PRESETS
 from holdfast.core.planning.situation import PROVIDER_PRICES, Prices
 from holdfast.errors import CannotFitError
 from holdfast.testing.chat import JsonMessage
+from holdfast.testing.clock import SimulatedClock
 
 AGENT_BUDGET, COST_BUDGET = 50_000, 100_000
 COMPACTION_BUDGETS = (8_000, 16_000, 32_000)
@@ -115,6 +127,54 @@ async def measure_agent(record: Mapping[str, Any]) -> Figures:
                 policy = UntilLastCompaction(ours, recording.compactions[-1].index)
                 await _play(recording, policy, budget - ANSWER_TOKENS, [own], static=0)
                 _add_own(figures, budget, own.shares)
+    return figures
+
+
+class SummarizedSession:
+    """The default policy with a model that writes its summaries; each request waits for the summary before it."""
+
+    def __init__(self, session: Session, clock: SimulatedClock) -> None:
+        self._session, self._clock = session, clock
+        self._no_summary_runs = idle_summarizer(session)
+
+    async def prepare(self, replay_request: ReplayRequest) -> ReplayResult:
+        """Return the request for the conversation so far."""
+        await self._session.record(replay_request.messages[len(self._session) :])
+        await self._clock.advance(replay_request.idle_seconds or DEFAULT_TURN_SECONDS)
+        budget = replay_request.budget - replay_request.sizes.static
+        try:
+            request = await self._session.prepare(budget, has_recall=True)
+        except PendingToolCallsError:
+            await self._session.interrupt()
+            request = await self._session.prepare(budget, has_recall=True)
+        await self._no_summary_runs.wait()
+        return ReplayResult(request.messages)
+
+    async def recall(self, query: str) -> str:
+        """Return the answer of one recall."""
+        return await self._session.recall_tool(max_tokens=ANSWER_TOKENS).call({"query": query})
+
+
+async def measure_summarized(record: Mapping[str, Any], summarizer: str) -> Figures:
+    """Return what stays in view of one recorded session at 50,000 tokens if a model writes the summaries."""
+    recording, figures, clock = read_recording(record), Figures(), SimulatedClock(CLOCK_START_MS)
+    options = CompactionOptions(automatic=summarizer, prices=PROVIDER_PRICES["anthropic"])
+    async with Session.open("lab", model=LAB_MODEL, compaction=options, clock=clock.time_ms) as session:
+        ours = SummarizedSession(session, clock)
+        demand, instruction, adherence = DemandRetention(ours.recall), InstructionRetention(), BudgetAdherence()
+        player = await _play(recording, ours, AGENT_BUDGET, [demand, instruction, adherence])
+        changes = [event for event in await session.events() if isinstance(event, CompactionCompleted)]
+    _add(figures, "", demand.shares, DEMANDS)
+    _add(figures, "", instruction.shares, INSTRUCTIONS)
+    figures["over"] = adherence.over, len(player.turns)
+    figures["own cost"] = _cost(player, PROVIDER_PRICES["anthropic"]), 1.0
+    written = [change.summary for change in changes if change.success and change.summary.by_model]
+    said = "\n".join(map(full_message_text, recording.messages))
+    names = [name for summary in written for name in extract_identifiers(summary.text)]
+    figures["rejected"] = sum(not change.success for change in changes), len(changes)
+    figures["by model"] = len(written), sum(change.success for change in changes)
+    figures["invented"] = sum(name not in said for name in names), len(names)
+    figures["put back"] = sum(len(summary.put_back) for summary in written), max(1, len(written))
     return figures
 
 

@@ -15,12 +15,13 @@ The arms and their contexts, all within 8,000 tokens except `full` and `oracle`:
 - `tail`: the newest messages in 8,000; `full`: the whole chat; `oracle`: the messages that the answer needs, alone;
 - `summary`: a model's summary of `dropped` before `tail6.5`, the newest messages in 6,500;
 - `preset NAME`: the request of another preset in 8,000 tokens, which trims where it has no summarizer;
-- `default_summary`: as `default`, with `--summarizer`.
+- with `--summarizer` also `default_summary`: `view_summary`, then `recall_summary`; and `preset NAME_summary`.
 
 `hit` says whether view and recall hold all that the answer needs. `--summarizer` is a model on any server of OpenAI
-chat completions. It writes the summaries of `default_summary` and of the other presets, and each request waits for
-them. A row for each of these (`"kind": "summaries"`) says how many summaries were written, rejected and corrected, how
-many numbers and names in them nobody had said, and of how many answers all words are in view without a recall.
+chat completions. It writes the summaries of the arms that end with `_summary`, and each request waits for them. A row
+for each arm (`"kind": "summaries"`) says how many summaries were written, rejected and corrected, how many of the names
+and numbers that were said are in view, how many in the summaries nobody had said, and of how many answers all words are
+in view without a recall. The sums are printed at the end.
 """
 
 import argparse
@@ -28,6 +29,7 @@ import asyncio
 import json
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -83,6 +85,7 @@ async def write_chat(record: Mapping[str, Any], folder: Path, *, summarizer: str
                 {
                     "kind": "q",
                     "chat": record["id"],
+                    "half": half_of(record),
                     "q": question.text,
                     "a": question.answer,
                     "cat": question.category,
@@ -104,10 +107,10 @@ async def write_chat(record: Mapping[str, Any], folder: Path, *, summarizer: str
         "pinned": joined(pinned),
         "view": view,
     }
-    policies = [name for name in PRESETS if summarizer or name != "default"]
-    replays = [PolicyReplay(record, natives, name, summarizer) for name in policies]
+    writers = (None, summarizer) if summarizer else (None,)
+    replays = [PolicyReplay(record, natives, name, writer) for writer in writers for name in PRESETS]
     await asyncio.gather(*(replay.run(rows) for replay in replays))
-    contexts |= {replay.arm: replay.view for replay in replays}
+    contexts |= {replay.context: replay.view for replay in replays}
     counts = [replay.counts(rows) for replay in replays] if summarizer else []
     return [{"kind": "ctx", "chat": record["id"], "ctx": contexts}, *rows, *counts]
 
@@ -118,13 +121,16 @@ class PolicyReplay:
     def __init__(
         self, record: Mapping[str, Any], natives: Sequence[JsonMessage], policy: str, summarizer: str | None
     ) -> None:
-        self.arm = "default_summary" if policy == "default" else f"preset {policy}"
+        suffix = "_summary" if summarizer else ""
+        self.arm = f"default{suffix}" if policy == "default" else f"preset {policy}{suffix}"
+        self.context = f"view{suffix}" if policy == "default" else self.arm
+        """The name of what the arm shows without a recall."""
         self.view = ""
         self._record, self._natives, self._policy, self._summarizer = record, natives, policy, summarizer
         self._changes: list[CompactionCompleted] = []
 
     async def run(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Set `view` to the request at the end of the chat; with the default, also add to each question its recall."""
+        """Set `view` to the request at the end of the chat; with a summarizer and the default, also add each recall."""
         clock, room = RecordedClock(START_MS), BUDGET - ANSWER_TOKENS if self._policy == "default" else BUDGET
         opened = Session.open(
             str(self._record["id"]), model="gpt-5", policy=self._policy, clock=clock, summarizer=self._summarizer
@@ -132,17 +138,19 @@ class PolicyReplay:
         async with opened as session:
             self.view = await replay_chat(session, self._natives, clock, room)
             self._changes = [event for event in await session.events() if isinstance(event, CompactionCompleted)]
-            if self._policy == "default":
+            if self._policy == "default" and self._summarizer:
                 tool = session.recall_tool(max_tokens=ANSWER_TOKENS)
                 for row in rows:
                     row["recall_summary"] = await tool.call({"query": row["q"]})
 
     def counts(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return what the summarizer did to the chat."""
-        said = set(WORD.findall("\n".join(str(native["content"]) for native in self._natives)))
+        """Return what the policy and its summarizer did to the chat."""
+        texts = [str(native["content"]) for native in self._natives]
+        said = set(WORD.findall("\n".join(texts)))
+        names = {name for text in texts for name in FACT.findall(text)}
         written = [event.summary for event in self._changes if event.success and event.summary.by_model is not None]
         facts = [fact for summary in written for fact in FACT.findall(summary.text)]
-        seen = set(words_of(self.view))
+        seen, seen_words = set(words_of(self.view)), set(WORD.findall(self.view))
         return {
             "kind": "summaries",
             "chat": self._record["id"],
@@ -151,11 +159,27 @@ class PolicyReplay:
             "by_rule": sum(event.success for event in self._changes) - len(written),
             "rejected": [event.error for event in self._changes if not event.success],
             "put_back": sum(len(summary.put_back) for summary in written),
+            "names": len(names),
+            "names_in_view": len(names & seen_words),
             "facts": len(facts),
             "invented": sorted({fact for fact in facts if fact not in said}),
             "answers_in_view": sum(seen.issuperset(words_of(str(row["a"]))) for row in rows),
             "questions": len(rows),
         }
+
+
+def print_counts(counts: Sequence[Mapping[str, Any]]) -> None:
+    """Print what each policy and its summarizer did, over all chats, and why summaries were rejected."""
+    columns = ("written", "by_rule", "rejected", "put_back", "facts", "invented")
+    print(f"{'arm':28}{''.join(f'{name:>10}' for name in columns)}{'names':>8}{'answers':>9}   in view")
+    for arm in dict.fromkeys(count["arm"] for count in counts):
+        rows = [count for count in counts if count["arm"] == arm]
+        sums = [sum(v if isinstance(v := row[name], int) else len(v) for row in rows) for name in columns]
+        names = sum(row["names_in_view"] for row in rows) / max(1, sum(row["names"] for row in rows))
+        answers = sum(row["answers_in_view"] for row in rows) / max(1, sum(row["questions"] for row in rows))
+        print(f"{arm:28}{''.join(f'{found:>10,}' for found in sums)}{names:>8.3f}{answers:>9.3f}")
+        for reason, times in Counter(reason for row in rows for reason in row["rejected"]).most_common():
+            print(f"    {times:,} × {reason}")
 
 
 def in_order_of_time(excerpts: Sequence[Excerpt]) -> str:
@@ -180,12 +204,16 @@ async def main() -> None:
     parser.add_argument("--half", choices=("tuning", "judging"), help="only one half")
     parser.add_argument("--summarizer", metavar="URL#NAME", help="a model that writes summaries")
     options = parser.parse_args()
+    counts: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder, options.output.open("w", encoding="utf-8") as output:
         for record in read_records(options.chats):
             if options.half in {None, half_of(record)}:
-                for row in await write_chat(record, Path(folder), summarizer=options.summarizer):
-                    output.write(json.dumps(row) + "\n")
+                rows = await write_chat(record, Path(folder), summarizer=options.summarizer)
+                output.writelines(json.dumps(row) + "\n" for row in rows)
+                counts += [row for row in rows if row["kind"] == "summaries"]
                 print_progress(str(record["id"]))
+    if counts:
+        print_counts(counts)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 
     python -m benchmarks.memory.answers CHATS.jsonl … -o PROMPTS.jsonl --half judging
     python -m benchmarks.memory.ask_model PROMPTS.jsonl --model http://127.0.0.1:8000/v1#NAME [--json]
+        [--arms default,default_summary,bm25] [--baseline default] [--answers ANSWERS.jsonl]
 
 Any server that speaks OpenAI chat completions will do. Answers are compared with the expected ones by token F1; each
-arm is also compared with `bm25` question by question, with the interval that holds 95 of 100 samples of the questions.
+arm is also compared with the baseline (`bm25`) question by question, with the interval that holds 95 of 100 samples of
+the questions. `--answers` keeps every answer with its score.
 """
 
 import argparse
@@ -33,6 +35,7 @@ QUESTION = (
 )
 MAX_ANSWER_TOKENS, SAMPLES, SEED = 40, 4_000, 1
 AT_ONCE = 8
+"""How many questions wait for an answer at the same time."""
 MONTHS = (
     "January", "February", "March", "April", "May", "June",
     "July", "August", "September", "October", "November", "December",
@@ -50,7 +53,7 @@ def context_of(arm: str, contexts: Mapping[str, str], row: Mapping[str, Any]) ->
         case "closed":
             return ""
         case "default_summary":
-            return f"{contexts[arm]}\n\n{row['recall_summary']}"
+            return f"{contexts['view_summary']}\n\n{row['recall_summary']}"
         case "default" | "default_grown" | "view_chrono":
             recalled = {"default": "recall", "default_grown": "recall_grown", "view_chrono": "chrono"}[arm]
             return f"{contexts['view']}\n\n{row[recalled]}"
@@ -98,24 +101,25 @@ async def ask(client: httpx.AsyncClient, model: str, prompt: str) -> str:
 
 async def run_arm(
     client: httpx.AsyncClient, model: str, arm: str, rows: Sequence[Mapping[str, Any]], chats: Mapping[str, Any]
-) -> list[float]:
-    """Return the score of each question."""
+) -> list[dict[str, Any]]:
+    """Return the answer to each question with its score."""
     free, done = asyncio.Semaphore(AT_ONCE), 0
 
-    async def score(row: Mapping[str, Any]) -> float:
+    async def answered(row: Mapping[str, Any]) -> dict[str, Any]:
         nonlocal done
         prompt = QUESTION.format(context=context_of(arm, chats[row["chat"]], row), question=row["q"])
         async with free:
             answer = await ask(client, model, prompt)
         done += 1
         print_progress(f"{arm} {done:,} of {len(rows):,}")
-        return token_f1(answer, str(row["a"]))
+        known = {name: row.get(name) for name in ("chat", "half", "q", "a", "cat")}
+        return {"arm": arm, **known, "answer": answer, "f1": token_f1(answer, str(row["a"]))}
 
-    return await asyncio.gather(*map(score, rows))
+    return await asyncio.gather(*map(answered, rows))
 
 
-async def measure(prompts: str, model: str, arms: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return the figures of each arm; `prompts` is the text of the file."""
+async def ask_all(prompts: str, model: str, arms: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the answers of all arms, in the order of the questions; `prompts` is the text of the file."""
     endpoint = parse_endpoint(model)
     if endpoint is None:
         sys.exit(
@@ -126,13 +130,20 @@ async def measure(prompts: str, model: str, arms: Sequence[str]) -> dict[str, di
     rows = [line for line in lines if line["kind"] == "q"]
     headers = {"authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
     async with httpx.AsyncClient(base_url=f"{endpoint.url.rstrip('/')}/", headers=headers, timeout=600) as client:
-        scores = {arm: await run_arm(client, endpoint.name, arm, rows, chats) for arm in arms}
+        return [answer for arm in arms for answer in await run_arm(client, endpoint.name, arm, rows, chats)]
+
+
+def figures_of(answers: Sequence[Mapping[str, Any]], baseline: str = BASELINE) -> dict[str, dict[str, float]]:
+    """Return the figures of each arm, compared with the baseline question by question."""
+    scores: dict[str, list[float]] = {}
+    for answer in answers:
+        scores.setdefault(answer["arm"], []).append(answer["f1"])
     figures: dict[str, dict[str, float]] = {}
     for arm, values in scores.items():
         figures[arm] = {"f1": sum(values) / len(values), "questions": len(values)}
-        if BASELINE in scores and arm != BASELINE:
-            names = ("over_bm25", "from", "to")
-            figures[arm] |= dict(zip(names, paired_interval(values, scores[BASELINE]), strict=True))
+        if baseline in scores and arm != baseline:
+            names = ("over_baseline", "from", "to")
+            figures[arm] |= dict(zip(names, paired_interval(values, scores[baseline]), strict=True))
     return figures
 
 
@@ -141,18 +152,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("prompts", type=Path)
     parser.add_argument("--model", required=True, metavar="URL#NAME", help="a server of OpenAI chat completions")
     parser.add_argument("--arms", default=",".join(ARMS), help="what to compare (default: %(default)s)")
+    parser.add_argument("--baseline", default=BASELINE, help="the arm to compare with (default: %(default)s)")
+    parser.add_argument("--answers", type=Path, help="write every answer with its score to this file")
     parser.add_argument("--json", action="store_true", help="print machine-readable output")
     options = parser.parse_args(arguments)
-    figures = asyncio.run(measure(options.prompts.read_text(encoding="utf-8"), options.model, options.arms.split(",")))
+    arms = options.arms.split(",")
+    if options.baseline not in arms:
+        parser.error(f"--baseline {options.baseline} is not one of the arms {options.arms}; add it with --arms")
+    answers = asyncio.run(ask_all(options.prompts.read_text(encoding="utf-8"), options.model, arms))
+    if options.answers:
+        options.answers.write_text("".join(json.dumps(answer) + "\n" for answer in answers), encoding="utf-8")
+    figures = figures_of(answers, options.baseline)
     if options.json:
         print(json.dumps(figures))
         return
-    print(f"{'arm':16}{'F1':>7}{'over bm25':>11}   95 of 100 samples")
+    print(f"{'arm':26}{'F1':>7}{'over ' + options.baseline:>22}   95 of 100 samples")
     for arm, found in figures.items():
-        over = (
-            f"{found['over_bm25']:>+11.3f}   {found['from']:+.3f} … {found['to']:+.3f}" if "over_bm25" in found else ""
-        )
-        print(f"{arm:16}{found['f1']:>7.3f}{over}")
+        interval = f"   {found['from']:+.3f} … {found['to']:+.3f}" if "from" in found else ""
+        over = f"{found['over_baseline']:>+22.3f}{interval}" if interval else ""
+        print(f"{arm:26}{found['f1']:>7.3f}{over}")
 
 
 if __name__ == "__main__":

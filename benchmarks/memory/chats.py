@@ -124,6 +124,20 @@ async def replay_chat(session: Session, natives: Sequence[JsonMessage], clock: R
 
     A summary that a request has started ends before the next message.
     """
+    no_summary_runs = idle_summarizer(session)
+    for native in natives:
+        if native["role"] == "assistant" and len(session):
+            await session.prepare(room, has_recall=True)
+            await no_summary_runs.wait()
+        clock.advance_to(str(native["content"]))
+        await session.record([native])
+    await session.record([{"role": "user", "content": "?"}])
+    request = await session.prepare(room, has_recall=True)
+    return "\n".join(str(native["content"]) for native in request.messages[:-1])
+
+
+def idle_summarizer(session: Session) -> asyncio.Event:
+    """Return an event that is set as long as no summary of the session is being written."""
     no_summary_runs = asyncio.Event()
     no_summary_runs.set()
 
@@ -134,15 +148,7 @@ async def replay_chat(session: Session, natives: Sequence[JsonMessage], clock: R
             no_summary_runs.set()
 
     session.on(note, CompactionStarted.KIND, SummaryWritten.KIND, CompactionCompleted.KIND)
-    for native in natives:
-        if native["role"] == "assistant" and len(session):
-            await session.prepare(room, has_recall=True)
-            await no_summary_runs.wait()
-        clock.advance_to(str(native["content"]))
-        await session.record([native])
-    await session.record([{"role": "user", "content": "?"}])
-    request = await session.prepare(room, has_recall=True)
-    return "\n".join(str(native["content"]) for native in request.messages[:-1])
+    return no_summary_runs
 
 
 def _add_question(figures: Figures, way: str, question: Question, shown: Shown, rare: "_RareWords") -> None:

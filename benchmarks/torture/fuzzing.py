@@ -46,13 +46,13 @@ TABLES = [
 POLICIES = ["[compaction]\nfraction = 0.5\n", "max_steps = 3\nunknown_window = 5\n", "[fit]\nkeep_last = 2\n[[x]]\n"]
 
 
-def _container_slots(value: Any) -> list[tuple[Any, Any]]:
+def container_slots(value: Any) -> list[tuple[Any, Any]]:
     """Return everything inside a value, as containers and keys."""
     if isinstance(value, dict):
         own: list[tuple[Any, Any]] = [(value, key) for key in value]
     else:
         own = [(value, index) for index in range(len(value))] if isinstance(value, list) else []
-    return own + [place for container, key in own for place in _container_slots(container[key])]
+    return own + [place for container, key in own for place in container_slots(container[key])]
 
 
 @st.composite
@@ -60,7 +60,7 @@ def mutate_json(draw: st.DrawFn, valid: st.SearchStrategy[Any]) -> Any:
     """Draw a valid value with a few parts replaced, removed or duplicated."""
     value = copy.deepcopy(draw(valid))
     for _ in range(draw(st.integers(1, 3))):
-        places = _container_slots(value)
+        places = container_slots(value)
         if not places:
             break
         container, key = places[draw(st.integers(0, len(places) - 1))]

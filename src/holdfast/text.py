@@ -1,10 +1,12 @@
-"""Small texts for people, and patterns that are compiled late.
+"""Small texts for people, and patterns that are compiled late or matched where lines begin.
 
 The texts are counts in the singular or the plural, the first line of a longer text, plain letters.
 """
 
 import unicodedata
-from re import Pattern
+from collections.abc import Iterator
+from itertools import accumulate
+from re import Match, Pattern
 from re import compile as compile_pattern
 from typing import cast
 
@@ -30,6 +32,18 @@ class LazyPattern:
 def lazy_pattern(source: str, flags: int = 0) -> Pattern[str]:
     """Return a pattern for a module that is imported at every start: compiling all of them takes 80 ms."""
     return cast("Pattern[str]", LazyPattern(source, flags))
+
+
+def matches_at_lines(pattern: Pattern[str], text: str) -> Iterator[Match[str]]:
+    """Yield the matches of a pattern that only matches where a line begins, as `finditer` does.
+
+    `finditer` would try the pattern at each character.
+    """
+    end = 0
+    for start in accumulate(map(len, text.splitlines(keepends=True)), initial=0):
+        if start >= end and (match := pattern.match(text, start)):
+            end = match.end()
+            yield match
 
 
 def pluralize(count: int, what: str) -> str:

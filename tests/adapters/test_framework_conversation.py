@@ -1,6 +1,7 @@
 """A framework's list in a session: each message is converted once, and copies and edits of messages are recognized."""
 
 import copy
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -242,3 +243,54 @@ def test_a_chunk_and_the_message_that_langchain_makes_of_it_say_the_same() -> No
     chunk = AIMessageChunk(content="ah", tool_call_chunks=[{"name": "look", "args": "{}", "id": "c", "index": 0}])
 
     assert MESSAGES.contents([chunk]) == MESSAGES.contents([AIMessage("ah", tool_calls=chunk.tool_calls)])
+
+
+async def test_the_contents_that_adk_copies_for_a_request_are_not_kept_after_its_response() -> None:
+    adk = FRAMEWORKS["google-adk"]
+    copied = copy.deepcopy(exchanges(adk, 5))
+    kept = weakref.ref(copied[0])
+    async with Session.open("c") as session:
+        conversation = FrameworkConversation(session, adk.codec)
+        await conversation.prepare(copied, ROOMY)
+        del copied
+        assert kept() is not None
+
+        await conversation.record_response([adk.assistant("fine")], None)
+
+        assert kept() is None
+
+
+@pytest.mark.parametrize("part", ["response", "nested", "call"])
+async def test_what_a_content_of_adk_holds_below_its_parts_is_compared_too(part: str) -> None:
+    adk, content = FRAMEWORKS["google-adk"], _nested_content(part)
+    messages = [adk.user("look"), *adk.call("a"), content, adk.user("and now?")]
+    before = adk.codec.contents(copy.deepcopy(messages))
+    assert adk.codec.contents(messages) == before
+
+    assert content.parts is not None
+    (only,) = content.parts
+    if part == "call":
+        assert only.function_call is not None
+        assert only.function_call.partial_args is not None
+        only.function_call.partial_args[0].string_value = "corrected"
+    elif part == "nested":
+        assert only.function_response is not None
+        assert only.function_response.parts is not None
+        only.function_response.parts[0].inline_data = types.FunctionResponseBlob(mime_type="image/png", data=b"other")
+    else:
+        assert only.function_response is not None
+        assert only.function_response.response is not None
+        only.function_response.response["result"] = "corrected"
+
+    assert adk.codec.contents(messages) != before
+
+
+def _nested_content(part: str) -> types.Content:
+    if part == "call":
+        partial = types.PartialArg(json_path="$.query", string_value="word")
+        return _content("model", function_call=types.FunctionCall(name="look", partial_args=[partial]))
+    blob = types.FunctionResponseBlob(mime_type="image/png", data=b"picture")
+    parts = [types.FunctionResponsePart(inline_data=blob)] if part == "nested" else None
+    return _content(
+        "user", function_response=types.FunctionResponse(name="look", response={"result": "found"}, parts=parts)
+    )

@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from benchmarks.memory.answers import write_chat
+import pytest
+
+from benchmarks.memory.answers import print_counts, write_chat
 from holdfast.testing.endpoint import ReceivedRequest, ResponsePiece, ScriptedEndpoint, text_stream
 
 SUMMARY = "Intent: they talk about birds [#0]. Gina saw a robin in Zanzibar, and Jon counted 4711 of them."
@@ -29,11 +31,14 @@ async def test_a_summarizer_writes_for_every_policy_and_what_it_invents_is_count
         context, question, *counts = await write_chat(recorded_chat(), tmp_path, summarizer=f"{server.url}#m")
 
     by_arm = {count["arm"]: count for count in counts}
-    assert set(by_arm) == {"default_summary", "preset co-cli", "preset inkeep", "preset copilot", "preset cowagent"}
+    arms = {"default", "preset co-cli", "preset inkeep", "preset copilot", "preset cowagent"}
+    assert set(by_arm) == arms | {f"{arm}_summary" for arm in arms}
+    assert {by_arm[arm]["written"] for arm in arms} == {0}
     default = by_arm["default_summary"]
     assert (default["invented"], default["rejected"], default["answers_in_view"]) == (["4711", "Zanzibar"], [], 1)
     assert default["facts"] == 3 * default["written"] > 0
-    assert SUMMARY.partition(". ")[0] in context["ctx"]["default_summary"]
+    assert SUMMARY.partition(". ")[0] in context["ctx"]["view_summary"]
+    assert SUMMARY.partition(". ")[0] not in context["ctx"]["view"]
     assert "robin" in question["recall_summary"]
 
 
@@ -41,4 +46,19 @@ async def test_without_a_summarizer_nothing_is_asked_and_nothing_is_counted(tmp_
     context, *rows = await write_chat(recorded_chat(), tmp_path)
 
     assert [row["kind"] for row in rows] == ["q"]
-    assert "default_summary" not in context["ctx"]
+    assert "view_summary" not in context["ctx"]
+
+
+def test_the_sums_of_all_chats_are_printed_with_the_reasons_of_rejections(capsys: pytest.CaptureFixture[str]) -> None:
+    count = {
+        "arm": "default_summary", "written": 2, "by_rule": 1, "rejected": ["cut off"], "put_back": 3, "names": 10,
+        "names_in_view": 9, "facts": 1_200, "invented": ["4711"], "answers_in_view": 1, "questions": 4,
+    }  # fmt: skip
+
+    print_counts([count, count | {"rejected": ["cut off", "empty"]}])
+
+    assert [line.split() for line in capsys.readouterr().out.splitlines()[1:]] == [
+        ["default_summary", "4", "2", "3", "6", "2,400", "2", "0.900", "0.250"],
+        ["2", "×", "cut", "off"],
+        ["1", "×", "empty"],
+    ]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.memory.ask_model import measure, paired_interval, token_f1
+from benchmarks.memory.ask_model import ask_all, figures_of, main, paired_interval, token_f1
 from holdfast.testing.endpoint import ReceivedRequest, ResponsePiece, ScriptedEndpoint, http_response
 
 QUESTIONS = [
@@ -38,8 +38,18 @@ async def test_each_arm_is_asked_with_its_own_context_and_compared_with_the_base
     prompts = "".join(json.dumps(line) + "\n" for line in lines)
 
     async with ScriptedEndpoint(reply) as server:
-        figures = await measure(prompts, f"{server.url}#m", ["default", "bm25", "tail"])
+        answers = await ask_all(prompts, f"{server.url}#m", ["default", "bm25", "tail"])
 
+    figures = figures_of(answers)
     assert {arm: found["f1"] for arm, found in figures.items()} == {"default": 1.0, "bm25": 0.5, "tail": 0.0}
-    assert figures["default"]["over_bm25"] == 0.5
+    assert figures["default"]["over_baseline"] == 0.5
+    assert figures_of(answers, "tail")["default"]["over_baseline"] == 1.0
+    assert [answer["answer"] for answer in answers if answer["arm"] == "bm25"] == ["no idea", "Gina"]
     assert {request.body["model"] for request in server.requests} == {"m"}
+
+
+def test_a_baseline_that_is_not_asked_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["prompts.jsonl", "--model", "http://127.0.0.1:9/v1#m", "--arms", "default,tail"])
+
+    assert "--baseline bm25 is not one of the arms default,tail; add it with --arms" in capsys.readouterr().err

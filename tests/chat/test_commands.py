@@ -161,7 +161,7 @@ async def test_the_meter_counts_anew_when_a_command_changes_the_context(tmp_path
     shown: list[int] = []
     for command in ("/compact", "/undo", "/clear"):
         await reply_to(chat, screen, command)
-        shown.append(chat.status.tokens)
+        shown.append(chat.status.tokens or 0)
 
     compacted, whole, cleared = shown
     assert 0 < compacted < whole

@@ -29,8 +29,10 @@ def test_the_line_below_the_input_and_the_line_above_it_say_what_is_going_on(sit
     person = sit()
     person.sees("/help lists the commands", "a new conversation")
     person.waits(lambda: cursor_line(person) == "› ", "the cursor behind the mark")
-    row = person.screen.cursor.y
-    assert person.screen.display[row + 1].startswith("0/") or "tokens (0%)" in person.screen.display[row + 1]
+    person.waits(
+        lambda: "/96,000 tokens (1%)" in person.screen.display[person.screen.cursor.y + 1],
+        "the size of the first request below the input",
+    )
 
     person.says("a story")
     person.sees("Once", "writing · ", "Esc stops")

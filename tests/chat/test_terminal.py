@@ -17,7 +17,7 @@ def test_a_conversation_from_the_first_line_to_the_last(sit: Sit, served: Served
     served.script.append(text_stream("Tabs are **not** spaces.\n\n", "Split on both."))
     person = sit(is_fresh=True)
 
-    person.sees("/help lists the commands", "tokens (0%)")
+    person.sees("/help lists the commands", "tokens (1%)")
     person.says("Why does the parser fail?")
     person.sees("› Why does the parser fail?", "Tabs are not spaces.", "Split on both.", "tokens")
     person.types(CTRL_D)
@@ -92,6 +92,48 @@ def test_a_command_is_run_only_when_the_person_agrees(sit: Sit, served: Served) 
     person.sees("Then not.")
 
     assert "the user did not allow this command" in str(served.asked[-1])
+
+
+@pytest.mark.parametrize("key", [CTRL_C, "\x1b"], ids=["ctrl-c", "esc"])
+def test_a_key_that_stops_stops_the_turn_that_asks_a_question_too(sit: Sit, served: Served, key: str) -> None:
+    served.script += [tool_call_stream(("run_command", {"command": "touch forbidden"})), text_stream("Not asked for.")]
+    person = sit("--tools", "run")
+
+    person.says("Touch.")
+    person.sees("Run: touch forbidden", "[y] yes")
+    person.types(key)
+    person.sees("Interrupted by user.")
+    asked = len(served.asked)
+    served.script.clear()
+    person.says("Never mind.")
+    person.sees("you said: Never mind.")
+
+    assert asked == 1
+    assert validate(served.asked[-1], "openai") == []
+
+
+def test_ctrl_c_without_anything_to_stop_says_how_to_leave(sit: Sit) -> None:
+    person = sit()
+
+    person.sees("/help lists the commands")
+    person.types(CTRL_C)
+
+    person.sees("nothing runs; Ctrl-D leaves")
+
+
+def test_a_conversation_resumed_at_a_prompt_without_an_answer_shows_no_older_answer(sit: Sit, served: Served) -> None:
+    served.script += [text_stream("An old answer."), text_stream("half", None)]
+    person = sit()
+    person.says("An old question.")
+    person.sees("An old answer.")
+    person.says("A new question.")
+    person.sees("half")
+    person.kills()
+
+    again = sit("--resume")
+    again.sees("› A new question.", "this prompt has no answer; /retry sends it again")
+
+    assert "An old answer." not in again.text
 
 
 def test_whoever_is_typing_when_a_question_comes_up_agrees_to_nothing(sit: Sit, served: Served, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ async def test_the_meter_counts_the_answer_of_the_last_turn_too(tmp_path: Path, 
     await chat.take_turn("one " * 500)
 
     contents = await chat.session.context_breakdown()
-    assert (chat.status.tokens, chat.status.budget) == (contents.total, contents.budget)
+    assert (chat.status.tokens, chat.status.budget) == (contents.total, contents.capacity)
     assert contents.messages == 2
     await chat.close()
 
@@ -171,3 +171,14 @@ async def test_a_compaction_without_a_summary_leaves_a_conversation_as_it_was(tm
         "one", "you said: one", "two", "you said: two",
     ]  # fmt: skip
     await chat.close()
+
+
+async def test_a_prompt_with_invisible_joiners_gives_the_conversation_its_title(tmp_path: Path, served: Served) -> None:
+    screen = RecordingScreen()
+    chat = await chat_with(tmp_path, served.model, screen)
+
+    outcome = await chat.take_turn("می\u200cخواهم 👩\u200d👧\n  tea")
+    [info] = await chat.store.sessions()
+
+    assert (outcome, info.name) == ("done", "می خواهم 👩 👧 tea")
+    assert chat.status.tokens == (await chat.context_report()).total

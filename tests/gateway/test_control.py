@@ -381,3 +381,31 @@ async def test_what_cannot_be_compacted_is_a_conflict(url: str) -> None:
     seen = await control(url, "/sessions/s/compact", "POST")
 
     assert (seen.status, bool(json.loads(seen.body)["error"])) == (409, True)
+
+
+async def test_half_a_character_and_a_huge_number_are_told_as_they_were_said(url: str) -> None:
+    said = {"role": "user", "content": "cut \ud83d", "x_size": 10**30}
+    body = json.dumps({"model": "gpt-5", "messages": [said]}).encode()
+    assert (await ask(url, body=body, x_holdfast_session="halves")).status == 200
+
+    messages = await value(url, "/sessions/halves/messages")
+    assert messages["messages"][0]["message"]["x_size"] == 10**30
+    for path in ("/sessions", "/sessions/halves", "/sessions/halves/events", "/sessions/halves/requests"):
+        assert (await control(url, path)).status == 200
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "HEAD", "TRACE", "PROPFIND"])
+@pytest.mark.parametrize("path", ["/holdfast", "/holdfast/v2/sessions", "/holdfast/v1/sessions"])
+async def test_no_method_takes_the_token_of_the_control_api_to_a_provider(
+    url: str, upstream: FaultyUpstream, method: str, path: str
+) -> None:
+    seen = await ask(url, method, path, authorization=f"Bearer {TOKEN}")
+
+    assert seen.status in {200, 404, 405}
+    assert upstream.requests == []
+
+
+async def test_a_number_that_no_log_has_is_no_path(url: str) -> None:
+    await talk(url, "talk", "hello")
+
+    assert (await control(url, f"/sessions/talk/requests/{'9' * 5_000}")).status == 404

@@ -9,6 +9,7 @@ from holdfast import validate
 from holdfast.apps.gateway.client_body import read_body
 from holdfast.apps.gateway.governing import requested_governing
 from holdfast.apps.gateway.recording import ClientRequest, Exchange, Recorder
+from holdfast.errors import HoldfastError
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream_events, whole_answer
 from holdfast.wire.answers import Wire, read_answer
@@ -187,6 +188,29 @@ async def test_a_refusal_as_too_long_makes_the_same_request_smaller() -> None:
     await recorder.close()
 
 
+async def test_a_window_that_one_upstream_reports_applies_to_its_own_requests_alone() -> None:
+    recorder = Recorder(MemoryStore())
+    body = json.dumps({**members_of("openai-chat"), "messages": [{"role": "user", "content": WORDS}]}).encode()
+
+    async def asked(session: str, upstream: str, refusal: str = "") -> str:
+        exchange = await recorder.receive(
+            ClientRequest("openai-chat", PATHS["openai-chat"], session, {}, body, "", upstream)
+        )
+        if refusal and exchange.shrink is not None:
+            with pytest.raises(HoldfastError):
+                await exchange.shrink(refusal, 400)
+        await exchange.finish("refused", 400)
+        return exchange.headers["x-holdfast-budget"]
+
+    here, there = "openai=http://127.0.0.1:9001/v1", "local=http://127.0.0.1:9002/v1"
+    whole = await asked("one", here, "This model's maximum context length is 2048 tokens, you requested 5000 tokens")
+    budgets = [await asked("two", here), await asked("three", there)]
+
+    await recorder.close()
+    assert int(budgets[0]) < 2048
+    assert budgets[1] == whole
+
+
 async def test_from_the_first_compaction_on_the_provider_is_told_to_drop_thinking_that_no_longer_fits() -> None:
     recorder = Recorder(MemoryStore(), budget=BUDGET)
     asked: dict[str, Any] = {"type": "enabled", "budget_tokens": 9}
@@ -234,13 +258,16 @@ async def test_thinking_stays_as_the_client_has_it_where_nothing_has_to_be_said(
     assert {(str(json.loads(one.body)["thinking"]), one.beta) for one in exchanges} == {(str(thinking), "")}
 
 
-async def test_messages_that_leave_no_room_for_a_digest_are_left_out_of_what_is_sent() -> None:
-    recorder = Recorder(MemoryStore(), budget=BUDGET)
+@pytest.mark.parametrize(("policy", "sent"), [("copilot", [2, 2, 2]), ("inkeep", [2, 2, 2]), ("default", [2, 3, 3])])
+async def test_messages_that_leave_no_room_for_a_digest_are_left_out_or_replaced_by_a_line(
+    policy: str, sent: list[int]
+) -> None:
+    recorder = Recorder(MemoryStore(), budget=BUDGET, policy=policy)
     talk = Talk(recorder, "openai-chat", **members_of("openai-chat"))
     talk.messages.append({"role": "system", "content": "be good " * 700})
 
     exchanges = [await talk.ask(f"prompt {number} " + "word " * 930) for number in range(3)]
 
     await recorder.close()
-    assert [len(slices_of(one.body, "openai-chat")) for one in exchanges] == [2, 2, 2]
+    assert [len(slices_of(one.body, "openai-chat")) for one in exchanges] == sent
     assert [one.headers.get("x-holdfast-compacted") for one in exchanges] == [None, "1", "1"]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.conversation.messages import Entry
-from holdfast.errors import SettingsError
+from holdfast.errors import SettingsError, StoreError
 from holdfast.importers.importing import import_found
 from holdfast.importers.programs import find_sessions, program_named
 from holdfast.importers.source import ReadReport, read_json_lines
@@ -379,3 +379,50 @@ def test_whatever_happens_to_the_bytes_an_import_works_and_a_second_one_adds_not
             content = content[:at] + added + content[at + removed :]
         path.write_bytes(content)
         asyncio.run(import_twice(root))
+
+
+@pytest.mark.parametrize("kind", [[], {}, 7, None])
+@pytest.mark.parametrize("program", LINE_FILES)
+async def test_a_line_whose_kind_is_no_text_is_counted_and_the_rest_imported(
+    program: str, kind: object, tmp_path: Path
+) -> None:
+    sound, spoiled = MemoryStore(), MemoryStore()
+    await import_all(sound, copy_of(program, tmp_path / "sound"), program)
+    root = copy_of(program, tmp_path / "spoiled")
+    for path in root.rglob("*.jsonl"):
+        path.write_text(path.read_text() + json.dumps({"type": kind, "payload": {"type": kind}}) + "\n")
+
+    done = await import_all(spoiled, root, program)
+
+    assert [await lines_of(spoiled, one.session) for one in done] == [
+        await lines_of(sound, one.session) for one in done
+    ]
+
+
+async def test_a_message_that_cannot_be_read_is_left_out_by_every_import_alike(tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of("codex", tmp_path)
+    [path] = root.glob(LINE_FILES["codex"])
+    lines = path.read_text().splitlines()
+    at = next(number for number, line in enumerate(lines) if '"role": "user"' in line or '"role":"user"' in line)
+    broken = json.loads(lines[at])
+    broken["payload"]["content"] = 7
+    lines.insert(at, json.dumps(broken))
+    path.write_text("\n".join(lines) + "\n")
+    first = await import_all(store, root, "codex")
+    touch(root)
+
+    again = await import_all(store, root, "codex")
+
+    assert [one.new_messages > 0 for one in first] == [True] * len(first)
+    assert [(one.new_messages, one.rewound_to) for one in again] == [(0, None)] * len(first)
+
+
+async def test_a_database_that_is_damaged_further_in_is_reported_as_such(tmp_path: Path) -> None:
+    root = copy_of("opencode", tmp_path)
+    path = root / "opencode.db"
+    content = bytearray(path.read_bytes())
+    content[5_000:] = b"\xff" * (len(content) - 5_000)
+    path.write_bytes(content)
+
+    with pytest.raises(StoreError, match="cannot be read as a database of opencode"):
+        await import_all(MemoryStore(), root, "opencode")

@@ -307,6 +307,32 @@ async def test_a_learned_limit_is_forgotten_when_a_larger_request_is_accepted() 
     assert await next_budget(store) == before
 
 
+async def test_a_larger_request_of_another_open_session_refutes_a_limit_for_all() -> None:
+    store, minutes = MemoryStore(), [0]
+
+    def clock() -> int:
+        return 1_700_000_000_000 + minutes[0] * 60_000
+
+    before = await next_budget(store, clock=clock)
+    large = await Session.open("large", store=store, model="gpt-5", clock=clock)
+    small = await talked(store, clock=clock)
+    await large.record([user_message("word " * 6_000)])
+    request = await large.prepare(40_000)
+    await large.record([assistant_message("so")], usage={"prompt_tokens": request.tokens.counted})
+    await limited(small, 4_096)
+    assert await next_budget(store, clock=clock) == Budget(3_072, source="provider")
+
+    minutes[0] += 2
+    await large.record([user_message("and?")])
+    request = await large.prepare()
+    await large.record([assistant_message("so")], usage={"prompt_tokens": request.tokens.counted})
+
+    assert request.receipt.budget == before
+    assert await next_budget(store, clock=clock) == before
+    minutes[0] += 2
+    assert (await small.prepare()).receipt.budget == before
+
+
 async def test_a_limit_below_what_was_accepted_is_not_learned() -> None:
     store = MemoryStore()
     before = await next_budget(store)

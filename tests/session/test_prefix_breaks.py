@@ -3,17 +3,18 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast import Session
 from holdfast.core.history import events as log
 from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import assistant_message, user_message
+from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from tests.support import WORDS, record_turns
 
 TOOLS = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]
+TIGHT_BUDGET = 420
 
 
 async def breaks(session: Session) -> list[log.PrefixBreak | None]:
@@ -107,3 +108,35 @@ async def test_every_request_extends_the_one_before_it_or_its_event_says_why_not
         assert is_extended is (found is None)
         assert found is None or (found.reason and after[: found.at] == before[: found.at])
     assert all(one.is_same and one.is_chained for one in rebuilt_requests(await session.events()))
+
+
+TIGHT_TURNS = st.lists(
+    st.tuples(st.sampled_from([40, 60, 150]), st.lists(st.sampled_from([4, 60, 150, 500]), max_size=3))
+    | st.just((330, list[int]())),
+    min_size=4,
+    max_size=8,
+)
+"""The words of prompts and of the outputs that follow them; some prompts fill most of a small budget."""
+LARGE_PROMPT_AFTER_A_COMPACTION = [(60, [4]), (150, []), (330, []), (330, []), (40, [])]
+
+
+@example(LARGE_PROMPT_AFTER_A_COMPACTION)
+@given(TIGHT_TURNS)
+@settings(max_examples=20, deadline=None)
+async def test_under_a_tight_budget_a_prefix_breaks_only_where_a_compaction_is_on_record(
+    turns: list[tuple[int, list[int]]],
+) -> None:
+    session = await Session.open("s", store=MemoryStore(), model="gpt-5")
+
+    for number, (prompt, outputs) in enumerate(turns):
+        await session.record([user_message(f"{number}: " + "word " * prompt)])
+        await session.prepare(TIGHT_BUDGET)
+        for step, size in enumerate(outputs):
+            call_id = f"c{number}-{step}"
+            output = f"{call_id}: " + "line " * size  # the same again would count as a loop
+            await session.record([tool_call_message(call_id), tool_result_message(call_id, output)])
+            await session.prepare(TIGHT_BUDGET)
+        await session.record([assistant_message(f"answer {number}: " + "word " * 40)])
+
+    found = [one.reason.partition(";")[0] for one in await breaks(session) if one]
+    assert {*found} <= {"a compaction since the last request"}

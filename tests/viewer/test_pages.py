@@ -455,3 +455,8 @@ async def test_a_log_that_is_being_read_shows_its_messages_at_once(tmp_path: Pat
     assert (index.message_count, index.is_complete) == (2_400, True)
     await index.close()
     await kept.close()
+
+
+@pytest.mark.parametrize("kind", ["messages", "requests", "changes"])
+async def test_a_number_that_no_log_has_is_no_page(browser: Browser, kind: str) -> None:
+    assert (await browser.get(f"/s/report/{kind}/{'9' * 5_000}")).status_code == 404

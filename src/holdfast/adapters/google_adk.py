@@ -56,10 +56,14 @@ class GeminiContents:
             found += fields["role"], len(parts)
             for part in parts:
                 fields = part.__dict__
-                if fields["text"] is None:
-                    found.append(_fields(fields))
-                else:
+                if fields["text"] is not None:
                     found += fields["text"], fields["thought"], fields["thought_signature"]
+                elif (call := fields["function_call"]) is not None and not call.__dict__["partial_args"]:
+                    found += call.__dict__, fields["thought"], fields["thought_signature"]
+                elif (result := fields["function_response"]) is not None and not result.__dict__["parts"]:
+                    found += result.__dict__, fields["thought"], fields["thought_signature"]
+                else:
+                    found.append(_fields(fields))
         return found
 
     def encode(self, message: types.Content) -> Mapping[str, Any]:

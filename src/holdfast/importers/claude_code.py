@@ -134,7 +134,7 @@ class _Step:
     time_ms: int
     blocks: list[object]
     usage: log.Usage | None
-    stop_reason: object
+    stop_reason: str
     results: list[LoggedItem] = field(default_factory=list[LoggedItem])
 
 
@@ -176,7 +176,7 @@ class _Reader:
 
     def entry(self, line: JsonFields) -> Iterator[LoggedItem]:
         """Yield what one entry says."""
-        kind, uuid, parent = line.get("type"), text_at(line, "uuid"), text_at(line, "parentUuid")
+        kind, uuid, parent = text_at(line, "type"), text_at(line, "uuid"), text_at(line, "parentUuid")
         if uuid:
             self.message_of[uuid] = self.message_of.get(parent)
         match kind:
@@ -205,12 +205,12 @@ class _Reader:
         message_id = text_at(message, "id") or uuid
         if self.step is None or self.step.id != message_id:
             yield from self.flush()
-            self.step = _Step(message_id, uuid, self.time_ms, [], None, None)
+            self.step = _Step(message_id, uuid, self.time_ms, [], None, "")
             self._speak(uuid)
         self.message_of[uuid] = self.answer_of[uuid] = self.step.key
         self.step.blocks += blocks
         self.step.usage = _usage(message.get("usage")) or self.step.usage
-        self.step.stop_reason = message.get("stop_reason")
+        self.step.stop_reason = text_at(message, "stop_reason")
 
     def _user(self, line: JsonFields, uuid: str, parent: str) -> Iterator[LoggedItem]:
         content = object_at(line, "message").get("content")
@@ -247,7 +247,7 @@ class _Reader:
 
     def _attachment(self, line: JsonFields, uuid: str) -> Iterator[LoggedItem]:
         about = object_at(line, "attachment")
-        kind = about.get("type")
+        kind = text_at(about, "type")
         if kind in _STATUS_ATTACHMENTS:
             return
         if kind == "queued_command" and (prompt := about.get("prompt")):

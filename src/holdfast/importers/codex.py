@@ -136,7 +136,7 @@ def _peek(path: Path, report: ReadReport) -> tuple[str, str]:
     """Return the title and the model of a session for the list of sessions."""
     title, model = "", ""
     for line in first_lines(path, report):
-        is_bare = line.get("type") in _BARE_KINDS
+        is_bare = text_at(line, "type") in _BARE_KINDS
         payload = line if is_bare else object_at(line, "payload")
         model = model or (text_at(payload, "model") if line.get("type") == "turn_context" else "")
         is_item = is_bare or line.get("type") == "response_item"
@@ -221,14 +221,14 @@ class _Reader:
             if stop is not None and isinstance(ordinal, int) and ordinal >= stop:
                 return
             self.time_ms = time_in(line.get("timestamp"), self.time_ms)
-            kind = line.get("type")
-            if kind in _BARE_KINDS or (kind is None and not self.has_begun):
-                yield from self._item(line) if kind in _BARE_KINDS else self._instructions(line)
+            is_bare = text_at(line, "type") in _BARE_KINDS
+            if is_bare or (line.get("type") is None and not self.has_begun):
+                yield from self._item(line) if is_bare else self._instructions(line)
             else:
-                yield from self._line(kind, object_at(line, "payload"))
+                yield from self._line(text_at(line, "type"), object_at(line, "payload"))
             self.has_begun = True
 
-    def _line(self, kind: object, payload: JsonFields) -> Iterator[LoggedItem]:
+    def _line(self, kind: str, payload: JsonFields) -> Iterator[LoggedItem]:
         match kind:
             case "session_meta":
                 self.report.note_version(payload.get("cli_version"))
@@ -263,7 +263,7 @@ class _Reader:
             yield LoggedItem(time_ms=self.time_ms, event=log.SystemChanged(text=text, scope=self.scope))
 
     def _item(self, payload: JsonFields) -> Iterator[LoggedItem]:
-        kind = payload.get("type")
+        kind = text_at(payload, "type")
         is_answer = kind in _ANSWER_ITEMS or (kind == "message" and payload.get("role") == "assistant")
         if not (is_answer or kind in _OUTPUT_ITEMS or kind in _CLIENT_ITEMS):
             self.report.note_unknown(kind)
@@ -336,7 +336,7 @@ class _Reader:
 
 
 def _is_output(item: LoggedItem) -> bool:
-    return isinstance(item.event, log.MessageAppended) and item.event.native.get("type") in _OUTPUT_ITEMS
+    return isinstance(item.event, log.MessageAppended) and text_at(item.event.native, "type") in _OUTPUT_ITEMS
 
 
 def _is_by_program(payload: JsonFields) -> bool:

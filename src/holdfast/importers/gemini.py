@@ -209,7 +209,7 @@ class _Reader:
 
     def _message(self, line: JsonFields) -> Iterator[LoggedItem]:
         """Yield a message, and the results of its calls."""
-        kind, time_ms = line.get("type"), time_in(line.get("timestamp"), self.time_ms)
+        kind, time_ms = text_at(line, "type"), time_in(line.get("timestamp"), self.time_ms)
         if kind == "gemini":
             yield from self._model_message(line, time_ms)
         elif kind == "user":
@@ -283,7 +283,7 @@ class _Reader:
             key = self._known_key(message)
             if key is not None:
                 kept.append(key)
-            elif message.get("type") not in _SHOWN_KINDS:
+            elif text_at(message, "type") not in _SHOWN_KINDS:
                 new.append(message)
         dropped = [key for key in self.listed if key not in set(kept)]
         if dropped and new:

@@ -216,9 +216,11 @@ class _Writer:
 
     def _take_message(self, lanes: _Lanes, event: log.MessageAppended, position: int) -> bool:
         """Take the next message of an agent from the source if it is this one."""
-        while (item := lanes.peek(event.scope)) is not None and not isinstance(item.event, log.MessageAppended):
+        while (item := lanes.peek(event.scope)) is not None:
             if isinstance(item.event, log.CompactionCompleted) and not self._positions.get(event.scope):
                 break  # It was imported as a message, because there was nothing before it.
+            if isinstance(item.event, log.MessageAppended) and _can_be_read(item.event):
+                break
             lanes.take(event.scope)
         if item is None or not _is_same(self._as_message(item), event):
             return False
@@ -341,16 +343,22 @@ def _decoded(event: log.MessageAppended, position: int) -> Message:
     return format_named(event.format).decode(event.native, position)
 
 
+def _can_be_read(event: log.MessageAppended) -> bool:
+    """Return whether an import records a message: one that its format does not allow is left out."""
+    try:
+        _decoded(event, 0)
+    except MalformedInputError:
+        return False
+    return True
+
+
 def _is_same(new: log.MessageAppended | None, stored: log.MessageAppended) -> bool:
     """Return whether a message of the source is the stored one, which decoding may have repaired."""
     if new is None or new.format != stored.format:
         return False
     if new.native == stored.native:
         return True
-    try:
-        return _decoded(new, 0).native == stored.native
-    except MalformedInputError:
-        return False
+    return _can_be_read(new) and _decoded(new, 0).native == stored.native
 
 
 def _summary_message(event: log.CompactionCompleted, format_name: str) -> log.MessageAppended:

@@ -102,13 +102,13 @@ class _Database:
         mode = "immutable=1" if is_at_rest else "mode=ro"
         try:
             database = sqlite3.connect(f"file:{quote(str(whole))}?{mode}", uri=True, timeout=_BUSY_SECONDS)
-            database.execute("SELECT 1 FROM session LIMIT 1")
+            with closing(database):
+                # One transaction sees one state, even while the program writes.
+                database.execute("BEGIN")
+                database.execute("SELECT 1 FROM session LIMIT 1")
+                yield cls(path, database)
         except sqlite3.Error as error:
             raise StoreUnavailableError(str(whole), f"it cannot be read as a database of {_TITLE}: {error}") from error
-        with closing(database):
-            # One transaction sees one state, even while the program writes.
-            database.execute("BEGIN")
-            yield cls(path, database)
 
     def sessions(self) -> dict[str, _Session]:
         """Return what each session says about itself."""
@@ -396,12 +396,13 @@ class _Reader:
             yield LoggedItem(time_ms=time_ms, event=log.ModelSwitched(model=model))
         steps: list[list[JsonFields]] = [[]]
         for part in parts:
-            if part.get("type") == "step-start" and steps[-1]:
+            kind = text_at(part, "type")
+            if kind == "step-start" and steps[-1]:
                 steps.append([])
-            elif part.get("type") in {"text", "reasoning", "tool"}:
+            elif kind in {"text", "reasoning", "tool"}:
                 steps[-1].append(part)
-            elif part.get("type") not in _IGNORED_PARTS | {"step-start", "file"}:
-                self.report.note_unknown(part.get("type"))
+            elif kind not in _IGNORED_PARTS | {"step-start", "file"}:
+                self.report.note_unknown(kind)
         usage = _usage(message.get("tokens"))
         for number, step in enumerate(steps):
             is_last = number == len(steps) - 1
@@ -421,7 +422,7 @@ class _Reader:
         yield self._said(key, native, time_ms, usage=usage)
         for part in tools:
             state = object_at(part, "state")
-            if state.get("status") in {"completed", "error"}:
+            if text_at(state, "status") in {"completed", "error"}:
                 content = text_at(state, "output") or text_at(state, "error")
                 call = text_at(part, "callID")
                 result = {"role": "tool", "tool_call_id": call, "content": content}

@@ -138,7 +138,7 @@ class _Reader:
                 yield from self._entry(line, key)
 
     def _entry(self, line: JsonFields, key: str) -> Iterator[LoggedItem]:
-        match line.get("type"):
+        match text_at(line, "type"):
             case "message":
                 yield from self._message(object_at(line, "message"), key)
             case "custom_message":

@@ -20,6 +20,8 @@ MIN_PLAUSIBLE_WINDOW, MAX_PLAUSIBLE_WINDOW = 1_024, 1_000_000_000
 """A number outside this range is no context window: an error message happened to mention it."""
 LIMIT_LIFETIME_MS = 24 * 60 * 60 * 1_000
 """How long a limit applies: providers change theirs, and accounts are moved to larger ones."""
+LIMIT_REFRESH_MS = 60 * 1_000
+"""How often a session looks for what others have learned about a limit meanwhile, also that it is refuted."""
 
 MIN_TRUNCATED_TOKENS = 1_024
 """No server truncates a prompt to less than this; a lower bill that never grows is not real."""
@@ -59,7 +61,8 @@ class UsageCalibrator:
         self._store = store
         self._clock = clock
         self._calibrations: dict[ServedModel, Calibration] = {}
-        self._limits: dict[ServedModel, _Limit | None] = {}
+        self._limits: dict[ServedModel, tuple[_Limit | None, int]] = {}
+        """Each with when it was read or learned."""
         self._last_counted: dict[str, tuple[ServedModel, int]] = {}
         """By scope, the model and our own count of the last request, until its bill arrives."""
         self._largest_accepted: dict[ServedModel, int] = {}
@@ -73,14 +76,30 @@ class UsageCalibrator:
             await self._read_learned(served)
         return self._calibrations[served]
 
+    def known_calibration(self, served: ServedModel) -> Calibration:
+        """Return that ratio as far as it has been read or learned since the session was opened."""
+        return self._calibrations.get(served) or Calibration()
+
     async def provider_limit(self, served: ServedModel) -> int | None:
         """Return the context window that a provider has reported for a model within the last day, or None."""
+        limit = await self._current_limit(served)
+        return None if limit is None or self._is_refuted(served, limit) else limit
+
+    async def _current_limit(self, served: ServedModel) -> int | None:
+        """Return the limit that was learned last, here or in another session, unless it has expired."""
+        now = self._clock()
+        # A clock may jump, so a time that lies ahead expires too.
         if served not in self._limits:
             await self._read_learned(served)
-        limit = self._limits[served]
-        # A clock may jump, so a time that lies ahead expires too.
-        is_current = limit is not None and abs(self._clock() - limit.learned_ms) < LIMIT_LIFETIME_MS
+        elif abs(now - self._limits[served][1]) >= LIMIT_REFRESH_MS:
+            self._limits[served] = _read_limit(await self._store.get_value(f"limit:{served.key}") or {}), now
+        limit, _ = self._limits[served]
+        is_current = limit is not None and abs(now - limit.learned_ms) < LIMIT_LIFETIME_MS
         return limit.tokens if limit and is_current else None
+
+    def _is_refuted(self, served: ServedModel, limit: int) -> bool:
+        """Return whether a larger request was accepted since the session was opened."""
+        return limit * SAME_BILL_FACTOR < self._largest_accepted.get(served, 0)
 
     async def _read_learned(self, served: ServedModel) -> None:
         """Read at once what earlier sessions have learned about a model, except what this one knows already."""
@@ -88,7 +107,7 @@ class UsageCalibrator:
             self._store.get_value(f"calibration:{served.key}"), self._store.get_value(f"limit:{served.key}")
         )
         self._calibrations.setdefault(served, _read_calibration(calibration or {}, _factor_bounds(served)))
-        self._limits.setdefault(served, _read_limit(limit or {}))
+        self._limits.setdefault(served, (_read_limit(limit or {}), self._clock()))
 
     async def learn_refusal(self, served: ServedModel, *, counted: int, size: int | None, limit: int | None) -> None:
         """Learn from a request that was refused as too long: its size and the limit, as far as the provider says."""
@@ -113,17 +132,17 @@ class UsageCalibrator:
     async def _learn_accepted(self, served: ServedModel, tokens: int) -> None:
         """Learn that a request was accepted, which refutes a lower limit."""
         self._largest_accepted[served] = max(tokens, self._largest_accepted.get(served, 0))
-        limit = await self.provider_limit(served)
+        limit = await self._current_limit(served)
         if limit is not None and tokens > limit * SAME_BILL_FACTOR:
-            self._limits[served] = None
+            self._limits[served] = None, self._clock()
             await self._store.put_value(f"limit:{served.key}", {})
 
     async def _learn_limit(self, served: ServedModel, tokens: int) -> None:
         """Store a context window, unless it cannot be one or a larger request was accepted."""
-        is_refuted = tokens * SAME_BILL_FACTOR < self._largest_accepted.get(served, 0)
-        if is_refuted or not is_plausible_window(tokens):
+        if self._is_refuted(served, tokens) or not is_plausible_window(tokens):
             return
-        limit = self._limits[served] = _Limit(tokens, self._clock())
+        limit = _Limit(tokens, self._clock())
+        self._limits[served] = limit, limit.learned_ms
         await self._store.put_value(f"limit:{served.key}", {"tokens": tokens, "learnedMs": limit.learned_ms})
 
     async def _learn_factor(self, served: ServedModel, counted: int, reported: int) -> None:

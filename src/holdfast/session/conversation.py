@@ -303,7 +303,9 @@ class Conversation:
     async def _compact(
         self, focus: str, trigger: log.CompactionTrigger, budget: int | Budget | None, scope: str | OwnScope
     ) -> log.CompactionCompleted:
-        options = RequestOptions(budget=budget, model=self.model, scope=await self._find_scope(scope))
+        options = RequestOptions(
+            budget=budget, model=self.model, endpoint=self.endpoint, scope=await self._find_scope(scope)
+        )
         return await self._engine.requested.compact(options, trigger, check_text("focus", focus))
 
     def compact_tool(self, *, scope: str | OwnScope = OWN_SCOPE) -> ModelTool:
@@ -321,7 +323,7 @@ class Conversation:
                 done = await self._compact(focus if isinstance(focus, str) else "", "agent_request", None, named)
             except (CompactionError, ModelError) as error:
                 return f"[{COMPACT_CONTEXT}: nothing was changed: {error}]"
-            before, after = done.pre_compaction_tokens, done.post_compaction_tokens
+            before, after = done.request_tokens
             return f"Done: {before:,} tokens are {after:,} now. Go on with the task."
 
         return ModelTool(COMPACT_CONTEXT, COMPACT_DESCRIPTION, COMPACT_PARAMETERS, call)
@@ -335,7 +337,7 @@ class Conversation:
         By default a rule writes the summary, at no cost. With `draft=True` a model writes the summary that would be
         used.
         """
-        options = RequestOptions(budget=budget, model=self.model, scope=self.scope)
+        options = RequestOptions(budget=budget, model=self.model, endpoint=self.endpoint, scope=self.scope)
         focus = check_text("focus", focus)
         requested = self._engine.requested
         return await (requested.draft(options, focus) if draft else requested.preview(options))
@@ -345,7 +347,7 @@ class Conversation:
         self, preview: log.CompactionCompleted, *, budget: int | Budget | None = None
     ) -> log.CompactionCompleted:
         """Compact exactly as `preview` said; raises `CompactionFailedError` if that is not possible any more."""
-        options = RequestOptions(budget=budget, model=self.model, scope=self.scope)
+        options = RequestOptions(budget=budget, model=self.model, endpoint=self.endpoint, scope=self.scope)
         return await self._engine.requested.apply_preview(options, preview)
 
     @retried
@@ -360,7 +362,7 @@ class Conversation:
         edited = tuple(check_text("texts", text) for text in texts)
         if not edited or not all(text.strip() for text in edited):
             raise SettingsError("texts", "must be one or more texts that are not empty")
-        options = RequestOptions(budget=budget, model=self.model, scope=self.scope)
+        options = RequestOptions(budget=budget, model=self.model, endpoint=self.endpoint, scope=self.scope)
         return await self._engine.requested.compact_with(options, edited, span)
 
     # Reading.
@@ -556,4 +558,4 @@ class Conversation:
         if not isinstance(event, log.Rewound | log.ContextCleared):
             return event
         encode_event(event)
-        return add_effect(event, self._builder.plan_input(RequestOptions(model=self.model)))
+        return add_effect(event, self._builder.plan_input(RequestOptions(model=self.model, endpoint=self.endpoint)))

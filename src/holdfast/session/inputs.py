@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import cast
 
 from holdfast.core.conversation.json_values import dump_json, is_sendable_json, replace_surrogates
@@ -90,6 +91,12 @@ def check_endpoint(value: object) -> str | None:
         return None
     if not isinstance(value, str) or not value.strip() or len(value) > MAX_ENDPOINT_CHARS:
         raise SettingsError("endpoint", f"must be the address that serves the model, not {short_repr(value)}")
+    return _address_of(value)
+
+
+@lru_cache(maxsize=256)
+def _address_of(value: str) -> str:
+    """Return an address without what is secret or temporary in it; there is one for every request."""
     address = "".join(redact_text(value).split()).partition("?")[0].partition("#")[0]
     scheme, separator, rest = address.rpartition("://")
     host, slash, path = rest.rpartition("@")[2].partition("/")

@@ -50,6 +50,7 @@ from holdfast.session.compaction.compactor import Compactor
 from holdfast.session.compaction.summarizer import SentRequest
 from holdfast.session.heavy_work import (
     MAX_INLINE_CHARS,
+    MAX_INLINE_COMPACTED_TOKENS,
     MAX_INLINE_MESSAGES,
     MAX_INLINE_TOKENS,
     count_messages,
@@ -88,12 +89,16 @@ class RequestOptions:
     """How often the provider has rejected it as too long."""
     without_summarizer: bool = False
     """Whether to plan as if no model could write summaries."""
+    is_requested: bool = False
+    """Whether the user or the agent asks for a compaction, for which another model may write the summary."""
     has_recall: bool | None = None
     """Whether the model has the recall tool; None keeps the last value."""
     encode_body: EncodeBody | None = None
     """Returns the bytes that will be sent for a request, which are recorded with it."""
     compacts: bool = True
     """Whether the context may be shortened for it."""
+    extras: RequestExtras | None = None
+    """The system text and the tools to count, if they are not those of the last request."""
     served_model: ServedModel = field(init=False)
     """The model at its endpoint."""
 
@@ -117,7 +122,7 @@ class ExtrasCounter:
     def tokens(self, scope: str, extras: RequestExtras, counter: Counter) -> tuple[int, int]:
         """Return the token counts of an agent's system text and of its tools."""
         known = self._counted.get((scope, counter.name))
-        if known is None or known[0].system is not extras.system or known[0].tools is not extras.tools:
+        if known is None or known[0] != extras:
             system = counter.count(extras.system) if extras.system else 0
             tools = counter.count(dump_json([dict(tool) for tool in extras.tools])) if extras.tools else 0
             known = self._counted[scope, counter.name] = extras, system, tools
@@ -281,18 +286,17 @@ class RequestBuilder:
         return replace(options, budget=budget) if options.budget is None and budget else options
 
     def situation(self, options: RequestOptions, calibration: Calibration | None = None) -> Situation:
-        """Return the situation of a request, from the history and from the model table."""
+        """Return the situation of a request, from the history, from the model table and from what bills have taught."""
         history, state, model = self._log.history, self._log.history.session_state, find_model(options.model)
         counter = counter_for(options.model)
-        system_tokens, tools_tokens = self._extras_counter.tokens(
-            options.scope, state.extras_for(options.scope), counter
-        )
+        extras = options.extras or state.extras_for(options.scope)
+        system_tokens, tools_tokens = self._extras_counter.tokens(options.scope, extras, counter)
         budget = self._budget(options)
         asked_ms, run = self._log.last_request_ms, state.running_compaction
         return Situation(
             budget=budget,
             counter=counter,
-            calibration=calibration or Calibration(),
+            calibration=calibration or self._calibrator.known_calibration(options.served_model),
             system_tokens=system_tokens,
             tools_tokens=tools_tokens,
             pins=state.pins,
@@ -304,7 +308,8 @@ class RequestBuilder:
             window=budget.window(model.max_input_tokens if model else None),
             prices=self._compactor.options.prices or prices_of_model(options.model),
             idle_seconds=0.0 if asked_ms is None else max(0, self._log.clock() - asked_ms) / 1000,
-            has_summarizer=self._compactor.has_summarizer and not options.without_summarizer,
+            has_summarizer=not options.without_summarizer
+            and self._compactor.has_summarizer_for(is_requested=options.is_requested),
             has_ready_summary=state.ready_summary is not None
             and run is not None
             and run.basis == history.change_count
@@ -312,6 +317,10 @@ class RequestBuilder:
             has_recall=options.scope in state.recall_scopes,
             refusals=options.refusals,
         )
+
+    async def read_calibration(self, options: RequestOptions) -> None:
+        """Read what earlier sessions have learned about a model, so that `situation` knows it."""
+        await self._calibrator.calibration(options.served_model)
 
     def set_prompt_limit(self, model: str | None, max_prompt_tokens: int | None) -> None:
         """Keep the requests to a model within the largest prompt that its provider accepts; None changes nothing."""
@@ -425,7 +434,7 @@ class RequestBuilder:
             return may_wait
         elif rule is not None:
             made = partial(compaction_completed_event, step, rule, plan_input)
-            event = made() if plan_input.tokens <= MAX_INLINE_TOKENS else await plan_in_thread(made)
+            event = made() if plan_input.tokens <= MAX_INLINE_COMPACTED_TOKENS else await plan_in_thread(made)
             await self._compactor.observers.record_completed(replace(event, reason=reason))
         return False
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, cast
 
 from holdfast import __version__
 from holdfast.core.conversation.json_values import encode_canonical_json
-from holdfast.core.conversation.messages import Entry
+from holdfast.core.conversation.messages import Entry, Message
+from holdfast.core.conversation.pairing import INTERRUPTED_RESULT
 from holdfast.core.conversation.spans import ranges_without
 from holdfast.core.conversation.transcript import MessageFormat
 from holdfast.core.history import events as log
@@ -127,9 +128,26 @@ def encode_view(
         encoded.digests.append(bytes.fromhex(digest))
         encoded.positions.append(position)
         encoded.is_kept.append(is_kept)
-        encoded.is_clipped.append(not is_kept and recorded is not None and bool(recorded.results))
-        encoded.is_elided.append(not is_kept and recorded is not None and message.media_count < recorded.media_count)
+        encoded.is_clipped.append(not is_kept and recorded is not None and _is_clipped(message, recorded))
+        encoded.is_elided.append(not is_kept and recorded is not None and _is_elided(message, recorded))
     return encoded
+
+
+def _is_clipped(message: Message, recorded: Message) -> bool:
+    """Return whether an output or the arguments of a call are shorter than recorded; a repair shortens neither."""
+    if not message.calls and not message.results:
+        return False
+    known = {INTERRUPTED_RESULT, *_tool_texts(recorded)}
+    return any(text not in known for text in _tool_texts(message))
+
+
+def _is_elided(message: Message, recorded: Message) -> bool:
+    """Return whether media were replaced by a notice; a repair may remove a result with its media instead."""
+    return message.media_count < recorded.media_count and len(message.results) >= len(recorded.results)
+
+
+def _tool_texts(message: Message) -> list[str]:
+    return [*(call.arguments for call in message.calls), *(result.text for result in message.results)]
 
 
 def common_length(one: Sequence[object], other: Sequence[object]) -> int:

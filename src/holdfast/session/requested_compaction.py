@@ -16,6 +16,7 @@ from holdfast.core.history.events import Summary
 from holdfast.core.planning.changes import compaction_completed_event, lost_facts, with_measured_effect
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.replacement import digest_text
+from holdfast.core.planning.situation import MIN_BUDGET_TOKENS, Situation
 from holdfast.core.planning.steps import CompactSpan, PlanInput
 from holdfast.errors import (
     CompactionCancelledError,
@@ -30,7 +31,7 @@ from holdfast.errors import (
     NothingToCompactError,
     SettingsError,
 )
-from holdfast.session.compaction.compactor import Compactor
+from holdfast.session.compaction.compactor import REQUESTED_TRIGGERS, Compactor
 from holdfast.session.log.event_log import SessionLog, locked
 from holdfast.session.prepare import RequestBuilder, RequestOptions
 
@@ -57,7 +58,7 @@ class RequestedCompaction:
         self, options: RequestOptions, trigger: log.CompactionTrigger, focus: str = ""
     ) -> log.CompactionCompleted:
         """Compact, and return the result; if it raises a `CompactionError` or a `ModelError`, nothing has changed."""
-        options = self._builder.with_last_budget(options)
+        options = replace(self._builder.with_last_budget(options), is_requested=trigger in REQUESTED_TRIGGERS)
         async with self._log.locked():
             await self._compactor.end_stale_run()
             await self._compactor.shelve_ready_summary()
@@ -162,7 +163,7 @@ class RequestedCompaction:
 
     async def draft(self, options: RequestOptions, focus: str = "") -> log.CompactionCompleted:
         """Return what a compaction with a model's summary would do; raises as `compact` does, and records nothing."""
-        options = self._builder.with_last_budget(options)
+        options = replace(self._builder.with_last_budget(options), is_requested=True)
         async with self._log.locked():
             step, plan_input = self._plan(options, "manual")
             if step.by != "summary" or not plan_input.situation.has_summarizer:
@@ -181,7 +182,7 @@ class RequestedCompaction:
     @locked
     async def apply_preview(self, options: RequestOptions, preview: log.CompactionCompleted) -> log.CompactionCompleted:
         """Record a compaction that was previewed; raises if the messages that it replaces have changed since."""
-        options = self._builder.with_last_budget(options)
+        options = replace(self._builder.with_last_budget(options), is_requested=True)
         await self._compactor.shelve_ready_summary()
         by_model = preview.summary.by_model is not None
         step = CompactSpan(span=preview.span, by="summary" if by_model else "digest", trigger="manual")
@@ -285,6 +286,7 @@ async def switch_model_and_fit(
     """Switch to another model; compacts first if the context is too long for it."""
     if not options.model or not isinstance(options.model, str):
         raise SettingsError("model", f"needs a name, not {options.model!r}")
+    await builder.read_calibration(options)
     async with session_log.locked():
         # The tokens that the switched session would send, against the limit that the new model has.
         plan_input = builder.plan_input(options) if session_log.history.format else None
@@ -292,12 +294,36 @@ async def switch_model_and_fit(
         tokens = plan_input.message_tokens if plan_input else 0
     done = None
     if tokens > situation.message_budget:
-        smaller = replace(options, budget=replace(situation.budget, source="user"))
         with suppress(CompactionError, ModelError):
-            done = await requested.compact(smaller, "model_switch")
+            done = await requested.compact(await _fitting_options(requested, options, situation), "model_switch")
     async with session_log.locked():
         await session_log.append(log.ModelSwitched(model=options.model, window=situation.window))
+        if done is not None:
+            with suppress(HoldfastError):
+                await session_log.append(await session_log.load_and_retry(lambda: builder.measure_usage(options)))
     return done
+
+
+async def _fitting_options(
+    requested: RequestedCompaction, options: RequestOptions, situation: Situation
+) -> RequestOptions:
+    """Return options whose budget is so low that what a compaction leaves fits the budget of a new model.
+
+    A compaction keeps the last exchange whole, and quotes some of the rest: with a long last exchange, too much of it.
+    """
+    budget = replace(situation.budget, source="user")
+    for _ in range(MAX_SWITCH_PREVIEWS):
+        draft = await requested.preview(replace(options, budget=budget))
+        over = draft.post_compaction_tokens - situation.message_budget
+        lower = budget.tokens - 2 * over
+        if over <= 0 or lower < situation.extras_tokens + MIN_BUDGET_TOKENS:
+            break
+        budget = replace(budget, tokens=lower)
+    return replace(options, budget=budget)
+
+
+MAX_SWITCH_PREVIEWS = 4
+"""How often a lower budget is tried, so that a compaction leaves what a new model can hold."""
 
 
 async def compact_above_memory_limit(

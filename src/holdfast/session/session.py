@@ -15,6 +15,7 @@ from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.messages import Thinking, user
 from holdfast.core.history import events as log
 from holdfast.core.history.scopes import DelegationRecord, delegation_records
+from holdfast.core.history.session_state import RequestExtras
 from holdfast.core.planning.change_receipt import ChangeReceipt, change_receipts, with_messages_restored
 from holdfast.core.planning.changes import with_measured_effect
 from holdfast.core.planning.context_report import ContextReport, context_report
@@ -39,11 +40,13 @@ from holdfast.session.inputs import (
     check_clock,
     check_count,
     check_endpoint,
+    check_extras,
     check_line,
     check_model,
     check_position,
     check_text,
     decode_messages,
+    extras_json,
 )
 from holdfast.session.log.event_log import Clock, locked, now_ms, retried
 from holdfast.session.log.records import StoredLog
@@ -269,7 +272,7 @@ class Session(DelegatingConversation):
         first_new = diff.first_new
         if found := find_client_compaction(self.history, diff, decoded, known, compacted):
             first_new = found.first_new
-            plan_input = self._builder.plan_input(RequestOptions(model=self.model))
+            plan_input = self._builder.plan_input(RequestOptions(model=self.model, endpoint=self.endpoint))
             await self._log.append(with_measured_effect(found.event, plan_input))
         elif diff.rewind_to is not None:
             await self._log.append(self._with_effect(log.Rewound(to=diff.rewind_to)))
@@ -394,13 +397,19 @@ class Session(DelegatingConversation):
     async def restore_messages(self, positions: Sequence[int]) -> None:
         """Restore chosen messages of the last compaction, whole, after its summary."""
         event = with_messages_restored(self.history.context(), positions)
-        await self._log.append(with_measured_effect(event, self._builder.plan_input(RequestOptions(model=self.model))))
+        await self._log.append(
+            with_measured_effect(
+                event, self._builder.plan_input(RequestOptions(model=self.model, endpoint=self.endpoint))
+            )
+        )
 
     @retried
     async def compact_if_memory_above(self, limit_bytes: int) -> log.CompactionCompleted | None:
         """Compact if the process still uses more memory than a limit after garbage collection."""
         limit = check_count("limit_bytes", limit_bytes)
-        return await compact_above_memory_limit(self._engine.requested, RequestOptions(model=self.model), limit)
+        return await compact_above_memory_limit(
+            self._engine.requested, RequestOptions(model=self.model, endpoint=self.endpoint), limit
+        )
 
     async def run_compaction(self, owner: str) -> JobOutcome:
         """Write the summary of a compaction that was left to a queue, and return what came of it.
@@ -408,7 +417,7 @@ class Session(DelegatingConversation):
         `owner` is what the `CompactionQueue` was given. The next request of the session applies the summary, whoever
         prepares it. Without a model, or without a key for it, the messages are replaced by a digest.
         """
-        return await self._engine.requested.run_started(RequestOptions(model=self.model), owner)
+        return await self._engine.requested.run_started(RequestOptions(model=self.model, endpoint=self.endpoint), owner)
 
     async def cancel_compaction(self) -> bool:
         """Cancel the summary that this process writes or has left to a worker, and return whether there was one."""
@@ -425,13 +434,26 @@ class Session(DelegatingConversation):
 
     @retried
     async def switch_model(
-        self, model: str, *, budget: int | Budget | None = None, max_prompt_tokens: int | None = None
+        self,
+        model: str,
+        *,
+        budget: int | Budget | None = None,
+        max_prompt_tokens: int | None = None,
+        endpoint: str | None = None,
+        system: object = None,
+        tools: Sequence[Mapping[str, object]] | None = None,
     ) -> log.CompactionCompleted | None:
-        """Use another model from now on; if the context is too long for it, compact first and return the compaction."""
+        """Use another model from now on; if the context is too long for it, compact first and return the compaction.
+
+        `endpoint` is the address that serves it; None means the same address as before. `system` and `tools` are those
+        of its requests, if they differ from those of the last request.
+        """
         self._builder.set_prompt_limit(model, max_prompt_tokens)
-        options = RequestOptions(model=model, budget=budget)
+        endpoint = check_endpoint(endpoint) or self.endpoint
+        extras = self._extras_with(system, tools)
+        options = RequestOptions(model=model, budget=budget, endpoint=endpoint, extras=extras)
         done = await switch_model_and_fit(self._log, self._engine.requested, self._builder, options)
-        self.model = model
+        self.model, self.endpoint = model, endpoint
         return done
 
     async def rename(self, name: str) -> None:
@@ -516,16 +538,39 @@ class Session(DelegatingConversation):
         return self.history.message_format.decode(native, position).text
 
     @locked
-    async def context_breakdown(self, *, budget: int | Budget | None = None, model: str | None = None) -> ContextReport:
+    async def context_breakdown(
+        self,
+        *,
+        budget: int | Budget | None = None,
+        model: str | None = None,
+        endpoint: str | None = None,
+        system: object = None,
+        tools: Sequence[Mapping[str, object]] | None = None,
+    ) -> ContextReport:
         """Return what fills the context, what could be freed, and when the next compaction is due at what cost.
 
-        By default the budget is that of the last request, and the model is that of the session.
+        By default the budget, the system text and the tools are those of the last request, and the model and its
+        endpoint are those of the session.
         """
-        options = RequestOptions(budget=budget, model=check_model(model) or self.model, endpoint=self.endpoint)
+        options = RequestOptions(
+            budget=budget,
+            model=check_model(model) or self.model,
+            endpoint=check_endpoint(endpoint) or self.endpoint,
+            extras=self._extras_with(system, tools),
+        )
         calibration = await self._engine.calibrator.calibration(options.served_model)
         plan_input = self._builder.plan_input(self._builder.with_last_budget(options), calibration)
         author = self._compactor.next_summarizer(options.model, self.history.format)
         return context_report(plan_input, self.policy, author)
+
+    def _extras_with(self, system: object, tools: Sequence[Mapping[str, object]] | None) -> RequestExtras:
+        """Return the system text and the tools of the last request, or others in their place."""
+        system, tools = check_extras(system, tools)
+        known = self.history.session_state.extras_for(self.scope)
+        return RequestExtras(
+            known.system if system is None else system if isinstance(system, str) else extras_json("system", system),
+            known.tools if tools is None else tuple(map(dict, tools)),
+        )
 
     # Other sessions.
 

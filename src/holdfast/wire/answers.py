@@ -15,9 +15,9 @@ Wire: TypeAlias = Literal["openai-chat", "openai-responses", "anthropic", "gemin
 JsonObject: TypeAlias = dict[str, Any]
 JsonMapping: TypeAlias = Mapping[str, Any]
 _APPENDED_TEXTS = ("content", "refusal", "reasoning_content", "reasoning")
-_NEEDS_ITS_END = frozenset({"tool_use", "server_tool_use", "thinking", "redacted_thinking"})
+_NEEDS_ITS_END = ("tool_use", "server_tool_use", "thinking", "redacted_thinking")
 """Blocks that cannot be sent again in part: a call without its arguments, thinking without its signature."""
-_RESPONSE_ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+_RESPONSE_ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 
 @dataclass(slots=True)
@@ -250,7 +250,7 @@ class _ResponsesReader:
             _read_names(self._answer, response)
             self._answer.usage = _object(response.get("usage")) or self._answer.usage
             if kind in _RESPONSE_ENDS or kind is None:
-                self._answer.is_complete = response.get("status") in {"completed", "incomplete"}
+                self._answer.is_complete = response.get("status") in ("completed", "incomplete")
                 self._items = dict(enumerate(_objects(response.get("output")))) or self._items
 
     def answer(self) -> Answer:

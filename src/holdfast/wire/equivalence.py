@@ -14,11 +14,11 @@ from holdfast.wire.json_reader import is_list, is_mapping
 
 _BESIDE_CONTENT = frozenset({"refusal", "audio", "reasoning", "reasoning_content", "reasoning_details"})
 """Members that clients leave out later, if there is other content."""
-_THINKING_TYPES = frozenset({"thinking", "redacted_thinking"})
+_THINKING_TYPES = ("thinking", "redacted_thinking")
 """Blocks that clients leave out of earlier turns, if there is other content."""
-_WITH_ITEM_ID = frozenset({"item_reference"})
+_WITH_ITEM_ID = ("item_reference",)
 """Items that their id alone identifies."""
-_TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
+_TEXT_TYPES = ("text", "input_text", "output_text")
 
 
 def essential_message(native: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from pydantic_ai import RetryModelRequest, UserPromptNode
 from pydantic_ai.capabilities import AbstractCapability, durable_operation
 from pydantic_ai.messages import InstructionPart, ModelMessage, ModelRequest, ModelResponse
 from pydantic_ai.models import ModelRequestContext
-from pydantic_ai.tools import RunContext, ToolDefinition
+from pydantic_ai.tools import RunContext
 from pydantic_ai.toolsets import AbstractToolset, AgentToolset, CombinedToolset
 
 from holdfast.adapters.framework_conversation import MIN_RECALL_BUDGET, has_omissions
@@ -25,7 +25,7 @@ from holdfast.adapters.pydantic_ai.conversation import (
 )
 from holdfast.adapters.pydantic_ai.messages import SESSION_FORMAT
 from holdfast.adapters.pydantic_ai.processors import dangling_calls, patch_dangling_tool_calls
-from holdfast.adapters.pydantic_ai.tools import RecallToolset, compaction_toolset, without_recall
+from holdfast.adapters.pydantic_ai.tools import RecallToolset, compaction_toolset, tool_json, without_recall
 from holdfast.adapters.session_pool import SessionOptions, SessionPool
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.events import Usage
@@ -330,9 +330,7 @@ class GovernedRun(AbstractCapability[Any]):
             if not tool.defer_loading or tool.name in ctx.discovered_tool_names
         ]
         # Another capability may have removed it from this step.
-        recall = next(
-            (_tool_json(tool) for tool in visible if tool.name == RECALL_TOOL and self._holdfast.recall), None
-        )
+        recall = next((tool_json(tool) for tool in visible if tool.name == RECALL_TOOL and self._holdfast.recall), None)
         others = without_recall(visible) if self._holdfast.recall else visible
         # A sub-agent has a model of its own.
         session = self._conversation.session if self._conversation and not self._delegation else None
@@ -344,11 +342,7 @@ class GovernedRun(AbstractCapability[Any]):
             model=self._holdfast.model or (session.model if session else None) or model.model_id,
             endpoint=model.base_url,
             system=InstructionPart.join(parameters.instruction_parts or ()),
-            tools=[_tool_json(tool) for tool in (*others, *parameters.output_tools)],
+            tools=[tool_json(tool) for tool in (*others, *parameters.output_tools)],
             recall_tool=recall,
             has_recall=recall is not None and self._conversation is not None and self._conversation.has_recall,
         )
-
-
-def _tool_json(tool: ToolDefinition) -> Mapping[str, object]:
-    return {"name": tool.name, "description": tool.description, "parameters": tool.parameters_json_schema}

@@ -1,6 +1,6 @@
 """The tools of a session, recall and compaction, as pydantic-ai toolsets."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic_ai.tools import RunContext, Tool, ToolDefinition
@@ -20,6 +20,16 @@ def without_recall(tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
     return [tool for tool in tools if tool.name != RECALL_TOOL]
 
 
+def tool_json(tool: ToolDefinition) -> Mapping[str, object]:
+    """Return a tool as requests of a session record it."""
+    return {"name": tool.name, "description": tool.description, "parameters": tool.parameters_json_schema}
+
+
+RECALL_DEFINITION = ToolDefinition(
+    name=RECALL_TOOL, description=RECALL_DESCRIPTION, parameters_json_schema=dict(RECALL_PARAMETERS)
+)
+
+
 class RecallToolset(AbstractToolset[Any]):
     """The recall tool, for the session of one run."""
 
@@ -35,10 +45,8 @@ class RecallToolset(AbstractToolset[Any]):
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         """Return the tool for every step. Preparing a request decides whether that request offers it."""
         del ctx
-        definition = ToolDefinition(
-            name=RECALL_TOOL, description=RECALL_DESCRIPTION, parameters_json_schema=dict(RECALL_PARAMETERS)
-        )
-        return {RECALL_TOOL: ToolsetTool(toolset=self, tool_def=definition, max_retries=1, args_validator=ANY_OBJECT)}
+        tool = ToolsetTool(toolset=self, tool_def=RECALL_DEFINITION, max_retries=1, args_validator=ANY_OBJECT)
+        return {RECALL_TOOL: tool}
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]

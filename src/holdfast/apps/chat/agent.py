@@ -15,13 +15,16 @@ from pydantic_ai import Agent, RunContext
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.models import Model, infer_model
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIChatModelSettings
+from pydantic_ai.models.test import TestModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import Tool
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, WrapperToolset
 from pydantic_ai.toolsets.abstract import ToolsetTool
+from pydantic_ai.usage import RunUsage
 
 from holdfast.adapters.pydantic_ai import Holdfast, SubAgent, delegation_toolset
+from holdfast.adapters.pydantic_ai.tools import RECALL_DEFINITION, tool_json
 from holdfast.apps.chat.tools.editing import EditTools
 from holdfast.apps.chat.tools.files import FileTools
 from holdfast.apps.chat.tools.plan import PlanTools
@@ -187,6 +190,17 @@ def build_toolsets(
     if "run" in tools:
         found.append(FunctionToolset([shell.run_command]))
     return [*found, *servers]
+
+
+async def list_tools(toolsets: Sequence[AbstractToolset[object]]) -> list[Mapping[str, object]]:
+    """Return the tools of an agent as its requests record them."""
+    ctx = RunContext[object](deps=None, model=TestModel(), usage=RunUsage())
+    return [tool_json(tool.tool_def) for one in toolsets for tool in (await one.get_tools(ctx)).values()]
+
+
+def recall_tool() -> Mapping[str, object]:
+    """Return the recall tool as requests record it."""
+    return tool_json(RECALL_DEFINITION)
 
 
 def memory_toolset(tool: MemorySearchTool) -> AbstractToolset[object]:

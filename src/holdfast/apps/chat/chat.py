@@ -40,12 +40,11 @@ from holdfast.apps.chat.events import (
     describe_losses,
 )
 from holdfast.apps.chat.prompts import attachment_text, clean_prompt, is_too_large, new_attachment_name
-from holdfast.apps.chat.runtime import RuntimeCache
+from holdfast.apps.chat.runtime import RequestParts, RuntimeCache
 from holdfast.apps.chat.tools.files import FileTools
 from holdfast.apps.settings.build import (
     SessionCallbacks,
     board_from,
-    budget_from,
     delete_session_files,
     open_session,
     rem_agent_from,
@@ -101,6 +100,12 @@ async def offer_board(session: Session, settings: Settings, screen: Screen, budg
         screen.show(ChatNotice(f"board: {error}", "warning"))
 
 
+def session_title(text: str) -> str:
+    """Return the beginning of a text as one line, without the invisible characters that join letters and emoji."""
+    printable = "".join(char if char.isprintable() else " " for char in text)
+    return " ".join(printable.split())[:MAX_SESSION_NAME_CHARS]
+
+
 MAX_SESSION_NAME_CHARS = 100
 MAX_SEARCHED_SESSIONS, MAX_SEARCH_HITS = 1_000, 200
 """How many sessions are searched by title, and how many hits of a search are looked at."""
@@ -112,7 +117,11 @@ class ChatStatus:
 
     model: str
     budget: int
-    tokens: int = 0
+    """The largest request in tokens."""
+    tokens: int | None = None
+    """What the next request holds; None until it is counted."""
+    is_shortened_next: bool = False
+    """Whether the next request holds less, because this is more than it may hold."""
     provenance: str = ""
     cost: float | None = None
     """Dollars since the program started; None if the prices are unknown."""
@@ -218,6 +227,8 @@ class Chat:
         """What the next request would hold, counted when the context, the budget or the policy last changed."""
         self._counted_state: object = None
         """What that depended on."""
+        self._is_warm = False
+        """Whether the libraries of the model are loaded, without which the tools of the first request are unknown."""
         self._announced: tuple[CompactionCompleted, ...] = ()
         """The compactions in effect that the user knows about."""
         self._unanswered_prompt: int | None = None
@@ -346,6 +357,9 @@ class Chat:
 
     async def apply_settings(self, settings: Settings) -> None:
         """Continue with other settings."""
+        if settings.model != self.model:
+            # Another model may be at another address, where nothing is learned yet.
+            self.session.endpoint = None
         self.settings = settings
         self.session.model = bare_model_name(settings.model)
         await update_session_settings(self.session, settings, self._callbacks())
@@ -365,11 +379,15 @@ class Chat:
         return older | {name: await self.session.attachment(name) for name in self.session.attachments}
 
     async def last_exchange(self) -> tuple[str, str]:
-        """Return the last prompt and the last answer."""
-        newest = [entry.message for entry in reversed(await self.session.visible_messages())]
-        prompt = next((message.text for message in newest if message.is_prompt), "")
-        answer = next((message.text for message in newest if message.role == "assistant" and message.text), "")
-        return prompt, strip_artifact_references(answer)
+        """Return the last prompt, and the last text of its answer; the answer is empty if there is none."""
+        answer = ""
+        for entry in reversed(await self.session.visible_messages()):
+            message = entry.message
+            if message.is_prompt:
+                return message.text, strip_artifact_references(answer)
+            if message.role == "assistant":
+                answer = answer or message.text
+        return "", strip_artifact_references(answer)
 
     # Status.
 
@@ -391,8 +409,9 @@ class Chat:
         shown = (sent.tokens if sent else self._sent) or context
         return ChatStatus(
             model=bare_model_name(self.model),
-            budget=context.budget if context else self.budget.tokens,
-            tokens=shown.total if shown else 0,
+            budget=context.capacity if context else self.budget.tokens,
+            tokens=shown.total if shown and (self._is_warm or len(self.session)) else None,
+            is_shortened_next=context is not None and context is shown and context.total > context.budget,
             provenance=shown.provenance if shown else "",
             cost=self._spent_dollars if known and known.input_price else None,
             compactions=len(self._compactions),
@@ -422,10 +441,43 @@ class Chat:
     async def refresh_token_count(self) -> None:
         """Count what the next request would hold, if that may have changed since the last count."""
         session, self._sent = self.session, None
-        state = session.id, session.model, session.history.change_count, len(session), self.budget, session.policy
-        if state != self._counted_state:
-            self._context = await session.context_breakdown(budget=budget_from(self.settings))
-            self._counted_state = state
+        state = session.id, session.history.change_count, len(session), self.settings, session.policy, self._is_warm
+        if state == self._counted_state:
+            return
+        # Before the first request, the system text and the tools are known once the libraries are loaded.
+        counted = self.context_report() if self._is_warm else session.context_breakdown(budget=self.budget)
+        self._context = await counted
+        self._counted_state = state
+
+    async def context_report(self, settings: Settings | None = None) -> ContextReport:
+        """Return what the next request would hold, also with other settings: those of another model."""
+        settings = settings or self.settings
+        parts = await self.request_parts(settings)
+        return await self.session.context_breakdown(
+            budget=request_budget(settings),
+            model=bare_model_name(settings.model),
+            endpoint=parts.endpoint if parts else None,
+            system=parts.system if parts else None,
+            tools=parts.tools if parts else None,
+        )
+
+    async def compact_for(self, settings: Settings) -> None:
+        """Compact the conversation so that a request with these settings can hold it, as far as that is possible."""
+        parts = await self.request_parts(settings)
+        await self.session.switch_model(
+            bare_model_name(settings.model),
+            budget=request_budget(settings),
+            endpoint=parts.endpoint if parts else None,
+            system=parts.system if parts else None,
+            tools=parts.tools if parts else None,
+        )
+
+    async def request_parts(self, settings: Settings) -> RequestParts | None:
+        """Return what the next request carries besides the messages; None if the next turn will show an error."""
+        try:
+            return await self._runtimes.request_parts(settings, self.session, self.file_tools)
+        except Exception:  # noqa: BLE001 - a library of a provider may raise anything
+            return None
 
     # Turns.
 
@@ -435,6 +487,9 @@ class Chat:
             # The first word that is not in the vocabulary takes a quarter of a second.
             await asyncio.to_thread(lambda: counter_for(bare_model_name(self.model)).count("zqxjkvbn"))
             await self._runtimes.get(self.settings, self.session, self.file_tools)
+        self._is_warm = True
+        with suppress(HoldfastError):
+            await self.refresh_token_count()
         gc.freeze()  # else each full collection walks all that the libraries have loaded: a tenth of a second
 
     async def take_turn(self, typed: str | PreparedPrompt | None) -> TurnOutcome:
@@ -462,7 +517,7 @@ class Chat:
         self.unrecorded_prompt = None if is_recorded else prompt
         if prompt and is_recorded and is_first:
             with suppress(StoreError):
-                await session.rename(" ".join(prompt.text.split())[:MAX_SESSION_NAME_CHARS])
+                await session.rename(session_title(prompt.text))
         with suppress(HoldfastError):
             self._unanswered_prompt = await self._find_unanswered_prompt() if outcome == "failed" else None
             if outcome == "interrupted" and is_recorded and not session.history.was_interrupted(MAIN):
@@ -489,6 +544,7 @@ class Chat:
 
     async def _answer(self, prompt: PreparedPrompt | None) -> TurnOutcome:
         runtime = await self._runtimes.get(self.settings, self.session, self.file_tools)
+        self._is_warm = True
         from holdfast.apps.chat.turn import takes_images, turn_events  # noqa: PLC0415 - loaded by now
 
         if prompt and prompt.images and (is_embedded(self.model) or not takes_images(runtime.agent)):

@@ -93,6 +93,7 @@ class ConversationCompacted:
 
     tokens_before: int
     tokens_after: int
+    """Tokens of the whole request, as the meter counts them."""
     messages: int
     """How many messages were replaced."""
     by_model: str | None = None
@@ -101,7 +102,7 @@ class ConversationCompacted:
     @classmethod
     def from_event(cls, event: CompactionCompleted) -> "ConversationCompacted":
         """Return the chat event for an event of the log."""
-        before, after = event.pre_compaction_tokens, event.post_compaction_tokens
+        before, after = event.request_tokens
         return cls(before, after, event.span.message_count, event.summary.by_model)
 
     def __str__(self) -> str:

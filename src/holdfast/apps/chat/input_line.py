@@ -181,6 +181,8 @@ class InputLine:
         self._activity, self._below = activity, below
         self.interrupt: Callable[[], bool] = lambda: False
         """Stops the running turn or compaction; returns whether there was one."""
+        self.idle_interrupt: Callable[[], None] = lambda: None
+        """Called on Ctrl-C if nothing runs and the line is empty."""
         self.attach_clipboard: Callable[[], None] = lambda: None
         """Attaches the image of the clipboard to the next prompt."""
         self.image_word: Callable[[str], str | None] = lambda _: None
@@ -394,17 +396,27 @@ class InputLine:
         self._buffer.cancel_completion()
 
     def _stop(self, _: KeyPressEvent) -> None:
-        if self._question is not None:
-            self._resolve_question(None)
-        else:
+        if not self._dismiss_question():
             self.interrupt()
 
     def _interrupt_or_clear(self, _: KeyPressEvent) -> None:
-        if self._question is not None:
-            self._resolve_question(None)
-        elif not self.interrupt() and self._buffer.text:
+        if self._dismiss_question() or self.interrupt():
+            return
+        if self._buffer.text:
             self._buffer.append_to_history()
             self._buffer.reset()
+        else:
+            self.idle_interrupt()
+
+    def _dismiss_question(self) -> bool:
+        """Leave a question without an answer, and return whether there was one; the turn that asks it stops too."""
+        question = self._question
+        if question is None:
+            return False
+        self._resolve_question(None)
+        if question.answers:
+            self.interrupt()
+        return True
 
     def _leave(self, event: KeyPressEvent) -> None:
         if self._question is not None:

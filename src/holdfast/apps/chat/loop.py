@@ -43,6 +43,7 @@ async def _warm_up(chat: Chat, terminal: TerminalScreen) -> None:
     """Load the libraries for an answer once the input line is drawn."""
     await terminal.input_line.is_drawn.wait()
     await chat.warm_up()
+    terminal.input_line.refresh()  # the status says how large the first request is
 
 
 class _ChatLoop:
@@ -59,6 +60,7 @@ class _ChatLoop:
         self._is_busy = False
         terminal.chat = chat
         terminal.input_line.interrupt = self._interrupt
+        terminal.input_line.idle_interrupt = lambda: chat.notify("nothing runs; Ctrl-D leaves")
         terminal.input_line.attach_clipboard = lambda: self._run_beside(self._attach_clipboard())
         terminal.input_line.image_word = self._image_word
 

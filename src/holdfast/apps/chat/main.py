@@ -185,7 +185,10 @@ async def _show_greeting(chat: Chat, terminal: "TerminalScreen") -> None:
     if len(chat.session):
         asked, answer = await chat.last_exchange()
         terminal.show_prompt(asked)
-        terminal.show(CommandReply(answer))
+        if answer:
+            terminal.show(CommandReply(answer))
+        else:
+            chat.notify("this prompt has no answer; /retry sends it again")
 
 
 @contextmanager

@@ -5,8 +5,8 @@ in other threads and processes, so that the user can type meanwhile.
 """
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +14,11 @@ from holdfast.apps.chat.events import ChangeProposed, ChatNotice, Consent, Scree
 from holdfast.apps.chat.tools.editing import EditTools, FileChange
 from holdfast.apps.chat.tools.files import FileTools
 from holdfast.apps.chat.tools.skills import SKILL_FOLDERS, find_skills
-from holdfast.apps.settings.build import budget_from, memory_from, read_system_text
+from holdfast.apps.settings.build import budget_from, memory_from, read_system_text, request_budget
 from holdfast.apps.settings.models import bare_model_name
 from holdfast.apps.settings.settings import Settings
 from holdfast.apps.settings.trust import is_trusted
+from holdfast.core.history.events import MAIN
 from holdfast.models.base import Summarizer, is_embedded
 from holdfast.models.embedded.weights import weights_file
 from holdfast.models.errors import as_model_error
@@ -30,6 +31,26 @@ if TYPE_CHECKING:
 
     from holdfast.adapters.pydantic_ai import Holdfast
     from holdfast.models.embedded.server import EmbeddedServer
+
+
+@dataclass(frozen=True, slots=True)
+class RequestParts:
+    """What a request to the model carries besides the messages, and the address it goes to."""
+
+    system: str
+    tools: list[Mapping[str, object]]
+    endpoint: str | None
+    """None if it is not known before the first request."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPlan:
+    """The tools and the system text of an agent."""
+
+    toolsets: "list[AbstractToolset[object]]"
+    system: str
+    recall_tools: list[Mapping[str, object]]
+    """The recall tool, which requests offer once something is left out; empty if the agent may not have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +91,8 @@ class RuntimeCache:
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
         self._runtime: Runtime | None = None
+        self._parts: tuple[Settings, str, AgentPlan, RequestParts] | None = None
+        """What requests carry with some settings in a session, before they offer the recall tool."""
         self._server: EmbeddedServer | None = None
         self._stale_servers: list[EmbeddedServer] = []
         """Servers of earlier settings that must still be stopped."""
@@ -77,7 +100,7 @@ class RuntimeCache:
 
     def invalidate(self) -> None:
         """Discard the agent, so that the next `get` builds it again."""
-        self._runtime = None
+        self._runtime = self._parts = None
 
     async def get(self, settings: Settings, session: Session, folder: FileTools) -> Runtime:
         """Return the agent for the settings."""
@@ -87,6 +110,28 @@ class RuntimeCache:
                 server = await self._running_server(settings) if is_embedded(settings.model) else None
                 self._runtime = await asyncio.to_thread(self._build, settings, session, folder, server)
             return self._runtime
+
+    async def request_parts(self, settings: Settings, session: Session, folder: FileTools) -> RequestParts:
+        """Return what the next request carries besides the messages; starts no server.
+
+        The tools of an MCP server are those of the last request, because the server runs only during a turn.
+        """
+        if self._parts is None or self._parts[:2] != (settings, session.id):
+            plan, endpoint = await asyncio.to_thread(self._plan_with_endpoint, settings, session, folder)
+            from holdfast.apps.chat.agent import list_tools  # noqa: PLC0415 - loaded by now
+
+            self._parts = (
+                settings,
+                session.id,
+                plan,
+                RequestParts(plan.system, await list_tools(plan.toolsets), endpoint),
+            )
+        plan, parts = self._parts[2:]
+        last = session.history.session_state
+        prefixes = () if is_embedded(settings.model) else tuple(f"{name}_" for name in settings.mcp)
+        served = [tool for tool in last.extras_for(MAIN).tools if str(tool.get("name")).startswith(prefixes)]
+        offered = plan.recall_tools if MAIN in last.recall_scopes else []
+        return replace(parts, tools=[*parts.tools, *(served if prefixes else []), *offered])
 
     def summarizer(self, settings: Settings) -> Summarizer | None:
         """Return a summarizer on the running server if the embedded model both answers and summarizes; else None."""
@@ -145,9 +190,35 @@ class RuntimeCache:
         from holdfast.adapters.pydantic_ai import Holdfast  # noqa: PLC0415 - a second to load
         from holdfast.apps.chat import agent  # noqa: PLC0415 - loads the model libraries
 
+        plan = self._plan(settings, session, folder)
+        name, budget = bare_model_name(settings.model), request_budget(settings)
+        capability = Holdfast(session=session, budget=budget, model=name, recall=bool(plan.recall_tools))
+        answering = agent.build_agent(
+            agent.build_model(settings.model, server),
+            capability,
+            plan.toolsets,
+            plan.system,
+            max_steps=settings.max_steps,
+            idle_seconds=settings.idle_seconds,
+        )
+        return Runtime(answering, capability)
+
+    def _plan_with_endpoint(
+        self, settings: Settings, session: Session, folder: FileTools
+    ) -> tuple[AgentPlan, str | None]:
+        """Return the plan of an agent, and the address of its model if that runs already."""
+        from holdfast.apps.chat import agent  # noqa: PLC0415 - loads the model libraries
+
+        is_served = not is_embedded(settings.model)
+        return self._plan(settings, session, folder), agent.build_model(settings.model).base_url if is_served else None
+
+    def _plan(self, settings: Settings, session: Session, folder: FileTools) -> AgentPlan:
+        from holdfast.apps.chat import agent  # noqa: PLC0415 - loads the model libraries
+
         # The embedded model cannot use tools: they would only fill its window.
-        tools = () if server is not None else settings.tools
-        named = () if server is not None else settings.mcp.values()
+        takes_tools = not is_embedded(settings.model)
+        tools = settings.tools if takes_tools else ()
+        named = settings.mcp.values() if takes_tools else ()
         servers = [agent.mcp_toolset(one, self._show_warning) for one in named]
         edits = EditTools(folder, self._ask_change, is_accepted=settings.accept_edits)
 
@@ -163,21 +234,16 @@ class RuntimeCache:
             toolsets.append(agent.plan_toolset(session))
         if tools and (skills := find_skills(skill_folders(settings))):
             toolsets.append(agent.skill_toolset(skills, session))
-        if settings.agents and server is None:
+        if settings.agents and takes_tools:
             toolsets.append(
                 agent.build_delegation_toolset(settings.agents, settings.model, budget_from(settings), build_toolsets)
             )
         system = agent.build_system_text(read_system_text(settings), folder.root, has_tools=bool(toolsets))
         if tools and (daily := memory_from(settings)) is not None:
             toolsets.append(agent.memory_toolset(MemorySearchTool(daily)))
-        budget, rule = budget_from(settings), settings.effective_policy.compaction
+        rule = settings.effective_policy.compaction
         has_recall = bool(tools or servers) and (rule is None or rule.allows_recall_tool)
-        capability = Holdfast(session=session, budget=budget, model=bare_model_name(settings.model), recall=has_recall)
-        model = agent.build_model(settings.model, server)
-        answering = agent.build_agent(
-            model, capability, toolsets, system, max_steps=settings.max_steps, idle_seconds=settings.idle_seconds
-        )
-        return Runtime(answering, capability)
+        return AgentPlan(toolsets, system, [agent.recall_tool()] if has_recall else [])
 
     def _show_warning(self, problem: str) -> None:
         self._screen.show(ChatNotice(problem, "warning"))

@@ -39,21 +39,28 @@ PROVENANCE_MARKS = {"reported": "", "counted": "", "calibrated": "≈", "estimat
 """The mark for how exact a token count is: reported or counted with the vocabulary, calibrated, or estimated."""
 
 
+SHORTENED_NEXT_TEXT = "the next request is shortened"
+
+
 def render_status_line(status: ChatStatus, *, queued: int = 0, width: int = 80) -> str:
     """Return the status on one line, the most important part first, cut to the width."""
-    share = status.tokens / max(1, status.budget)
-    mark = PROVENANCE_MARKS.get(status.provenance, "~") if status.tokens else ""
-    counts, percent = f"{mark}{status.tokens:,}/{status.budget:,}", f"{share:.0%}"
-    forms = (f"{counts} tokens ({percent})", f"{counts} ({percent})", f"{percent} full", percent)
-    parts = [next((form for form in forms if len(form) <= width), percent)]
+    if status.tokens is None:
+        forms = (f"…/{status.budget:,} tokens", "…")
+    else:
+        mark = PROVENANCE_MARKS.get(status.provenance, "~") if status.tokens else ""
+        counts, percent = f"{mark}{status.tokens:,}/{status.budget:,}", f"{status.tokens / max(1, status.budget):.0%}"
+        forms = (f"{counts} tokens ({percent})", f"{counts} ({percent})", f"{percent} full", percent)
+    parts = [next((form for form in forms if len(form) <= width), forms[-1])]
     if status.is_compacting:
         parts.insert(0, COMPACTING_TEXT)
+    elif status.is_shortened_next:
+        parts.append(SHORTENED_NEXT_TEXT)
     if queued:
         parts.append(f"{queued} queued")
     parts.append(status.model)
     if status.compactions:
         parts.append(pluralize(status.compactions, "compaction"))
-    if status.provenance:
+    if status.provenance and status.tokens is not None:
         parts.append(status.provenance)
     if status.cost is not None:
         parts.append(f"${status.cost:.4f}")

@@ -5,26 +5,27 @@ be compared and sent as bytes. Only messages that are new are parsed.
 """
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import cast
+from typing import TypeVar, cast
 
 import msgspec
 import orjson
 
+from holdfast.core.conversation.json_values import sendable_json
 from holdfast.wire.answers import JsonObject, Wire
 from holdfast.wire.json_reader import is_list, is_mapping
 
 _NULL = msgspec.Raw(b"null")
-_SYSTEM_ROLES = frozenset({"system", "developer"})
+_SYSTEM_ROLES = ("system", "developer")
+"""A tuple, because what a client wrote may be anything: a list can be looked for in a tuple, but not in a set."""
 
 
 class _Members(msgspec.Struct):
     """The members of a body that the gateway reads; all others are passed on and never read."""
 
-    messages: list[msgspec.Raw] = []
-    contents: list[msgspec.Raw] = []
     input: msgspec.Raw = _NULL
     model: msgspec.Raw = _NULL
     system: msgspec.Raw = _NULL
@@ -39,8 +40,23 @@ class _Members(msgspec.Struct):
     store: msgspec.Raw = _NULL
 
 
-_MEMBERS = msgspec.json.Decoder(_Members)
+class _ChatMembers(_Members):
+    messages: list[msgspec.Raw] = []
+
+
+class _GeminiMembers(_Members):
+    contents: list[msgspec.Raw] = []
+
+
+_MEMBERS: Mapping[Wire, msgspec.json.Decoder[_Members]] = {
+    "openai-chat": msgspec.json.Decoder(_ChatMembers),
+    "anthropic": msgspec.json.Decoder(_ChatMembers),
+    "gemini": msgspec.json.Decoder(_GeminiMembers),
+    "openai-responses": msgspec.json.Decoder(_Members),
+}
+_ALL_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
+T = TypeVar("T")
 
 
 def read_json(raw: bytes | msgspec.Raw) -> object:
@@ -48,7 +64,93 @@ def read_json(raw: bytes | msgspec.Raw) -> object:
     try:
         return orjson.loads(memoryview(raw))
     except orjson.JSONDecodeError:
-        return json.loads(bytes(raw))  # accepts half a surrogate pair
+        try:
+            return json.loads(bytes(raw))  # accepts half a surrogate pair
+        except RecursionError:
+            raise ValueError("nested too deep") from None
+
+
+def write_json(value: object) -> bytes:
+    """Return a value as JSON: half a surrogate pair is escaped, and a number that JSON does not have becomes null."""
+    try:
+        return orjson.dumps(value, default=str)
+    except TypeError:
+        pass
+    try:
+        return json.dumps(value, default=str, allow_nan=False, separators=(",", ":")).encode()
+    except ValueError:
+        return json.dumps(sendable_json(value), default=str, separators=(",", ":")).encode()
+
+
+# Half a surrogate pair: clients cut texts in the middle of a character, and providers accept them. msgspec does not, so
+# it reads a body in which private characters stand for the halves, digit by digit, and the slices get them back.
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|u(?P<half>[dD][89a-fA-F])[0-9a-fA-F]{2}|u(?P<private>[eE])|.)",
+    re.DOTALL,
+)
+_PRIVATE_ESCAPE = re.compile(rb"\\(?:u(?P<private>[eE][0-7a-f])|.)", re.DOTALL)
+_HALVES, _PRIVATES = b"dD89abcdefABCDEF", b"eE01234567abcdef"
+_TO_PRIVATES = {bytes([half]): bytes([own]) for half, own in zip(_HALVES[2:], _PRIVATES[2:], strict=True)}
+_TO_HALVES = {own: half for half, own in _TO_PRIVATES.items()}
+_HALF_CHARS = {
+    0xE000 + int(own, 16) * 0x100 + low: 0xD000 + int(half, 16) * 0x100 + low
+    for own, half in _TO_HALVES.items()
+    for low in range(0x100)
+}
+
+
+def _without_halves(raw: bytes) -> bytes:
+    """Return a body in which no half of a surrogate pair is left; raises `ValueError` if it has private characters."""
+
+    def replaced(found: re.Match[bytes]) -> bytes:
+        if found["private"]:
+            raise ValueError("private characters and half characters")
+        half, text = found["half"], found[0]
+        return text if half is None else text[:2] + bytes([half[0] + 1]) + _TO_PRIVATES[half[1:]] + text[4:]
+
+    return _ESCAPE.sub(replaced, raw)
+
+
+def _with_halves(slice_: msgspec.Raw) -> msgspec.Raw:
+    """Return a slice as it was in the body."""
+
+    def restored(found: re.Match[bytes]) -> bytes:
+        own, text = found["private"], found[0]
+        return text if own is None else text[:2] + bytes([own[0] - 1]) + _TO_HALVES[own[1:]] + text[4:]
+
+    return msgspec.Raw(_PRIVATE_ESCAPE.sub(restored, bytes(slice_)))
+
+
+def _restored(value: T) -> T:
+    """Return slices, or a collection of them, as they were in the body."""
+    if isinstance(value, msgspec.Raw):
+        return cast("T", _with_halves(value))
+    if isinstance(value, list):
+        return cast("T", [_restored(one) for one in cast("list[object]", value)])
+    if isinstance(value, dict):
+        named = cast("dict[str, object]", value).items()
+        return cast("T", {name.translate(_HALF_CHARS): _restored(one) for name, one in named})
+    assert isinstance(value, msgspec.Struct)  # noqa: S101 - a decoder of a body returns nothing else
+    return type(value)(**{name: _restored(getattr(value, name)) for name in value.__struct_fields__})
+
+
+def _slices(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
+    """Return a body, or a part of it, as slices; raises `ValueError` if it is not JSON."""
+    try:
+        try:
+            return decoder.decode(raw)
+        except msgspec.DecodeError:
+            if b"\\u" not in raw:
+                raise
+            return _restored(decoder.decode(_without_halves(raw)))
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def members_of(raw: bytes) -> dict[str, msgspec.Raw]:
+    """Return all members of a body, in their order; raises `ValueError`."""
+    return _slices(_ALL_MEMBERS, raw)
 
 
 @dataclass(frozen=True)
@@ -106,12 +208,12 @@ class ClientBody:
 
 def read_body(wire: Wire, raw: bytes) -> ClientBody:
     """Return what a request body says; raises `ValueError` if it has no messages of its wire."""
-    members = _MEMBERS.decode(raw)
-    slices = {"gemini": members.contents, "openai-responses": []}.get(wire, members.messages)
+    members = _slices(_MEMBERS[wire], raw)
+    slices: list[msgspec.Raw] = getattr(members, "contents" if wire == "gemini" else "messages", [])
     if wire == "openai-responses" and members.input != _NULL:
         given = bytes(members.input)
         is_text = given.startswith(b'"')
-        slices = [_user_item(given)] if is_text else _LIST.decode(given)
+        slices = [_user_item(given)] if is_text else _slices(_LIST, given)
     leading = 0
     if wire in {"openai-chat", "openai-responses"}:
         while leading < len(slices) and _is_system(slices[leading]):

@@ -13,13 +13,14 @@ from time import monotonic
 from typing import TypeAlias
 
 import msgspec
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import Receive, Scope, Send
 
 from holdfast.apps.gateway import control_schema as schema
 from holdfast.apps.gateway.access import Access, Caller
+from holdfast.apps.gateway.client_body import write_json
 from holdfast.apps.gateway.control_schema import Operation
 from holdfast.apps.gateway.governing import GoverningChoice
 from holdfast.apps.gateway.identity import session_id_for
@@ -87,14 +88,14 @@ def control_routes(recorder: Recorder, access: Access) -> list[BaseRoute]:
             api.request_receipt,
             Operation(
                 "GET",
-                f"{session}/requests/{{number:int}}/receipt",
+                f"{session}/requests/{{number:short}}/receipt",
                 "What was done for one request.",
                 schema.RequestReceiptAnswer,
             ),
         ),
         (
             api.request,
-            Operation("GET", f"{session}/requests/{{number:int}}", "The exact bytes of one request, as it was sent."),
+            Operation("GET", f"{session}/requests/{{number:short}}", "The exact bytes of one request, as it was sent."),
         ),
         (
             api.requests,
@@ -220,11 +221,19 @@ def control_routes(recorder: Recorder, access: Access) -> list[BaseRoute]:
     routes = [
         Route(operation.path, _endpoint(handler, access), methods=[operation.method]) for handler, operation in table
     ]
-    methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
-    unknown = [
-        Route(path, _endpoint(_unknown, access), methods=methods) for path in ("/holdfast", "/holdfast/{path:path}")
-    ]
+    unknown = [Route(path, _UnknownPaths(access)) for path in ("/holdfast", "/holdfast/{path:path}")]
     return [Mount("/holdfast/v1", routes=routes), *unknown]
+
+
+class _UnknownPaths:
+    """Refuses what the control API does not know, by any method: else it would be forwarded, and its token with it."""
+
+    def __init__(self, access: Access) -> None:
+        self._answer = _endpoint(_unknown, access)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = await self._answer(Request(scope, receive))
+        await answer(scope, receive, send)
 
 
 async def _unknown(request: Request, _caller: Caller) -> object:
@@ -267,11 +276,12 @@ def _endpoint(handler: _Handler, access: Access) -> Callable[[Request], Awaitabl
 
 
 def _json(value: object, status: int = 200) -> Response:
-    return Response(orjson.dumps(value, default=str), status, media_type="application/json")
+    return Response(write_json(value), status, media_type="application/json")
 
 
 def _described_compaction(done: log.CompactionCompleted) -> dict[str, object]:
     """Return a compaction as JSON: what it replaces, by what, and what that costs."""
+    before, after = done.request_tokens
     return {
         "success": done.success,
         "trigger": done.trigger,
@@ -279,8 +289,8 @@ def _described_compaction(done: log.CompactionCompleted) -> dict[str, object]:
         "stop": done.span.stop,
         "kept": list(done.span.kept),
         "messages": done.span.message_count,
-        "tokens_before": done.pre_compaction_tokens,
-        "tokens_after": done.post_compaction_tokens,
+        "tokens_before": before,
+        "tokens_after": after,
         "summary": list(done.replacement),
         "by": done.summary.by_model or "rule",
         "reason": done.reason,
@@ -407,7 +417,7 @@ class _ControlApi:
                     for one in await self._read_events(session_id, after, EVENTS_AT_ONCE):
                         after, quiet_since = one.position, monotonic()
                         kind = str(one.record.get("type", "")).replace("\n", " ")
-                        yield b"id: %d\nevent: %s\ndata: %s\n\n" % (after, kind.encode(), orjson.dumps(asdict(one)))
+                        yield b"id: %d\nevent: %s\ndata: %s\n\n" % (after, kind.encode(), write_json(asdict(one)))
                         news.set()
                     if not news.is_set() and await recorder.store.length(session_id) <= after:
                         return  # it was deleted

@@ -290,7 +290,7 @@ _PARAMETERS = (("id", "string"), ("number", "integer"))
 
 def plain_path(path: str) -> str:
     """Return a route's path as OpenAPI writes it."""
-    return path.replace("{id:path}", "{id}").replace("{number:int}", "{number}")
+    return path.replace("{id:path}", "{id}").replace("{number:short}", "{number}")
 
 
 def openapi(operations: Sequence[Operation]) -> JsonObject:

@@ -327,7 +327,7 @@ class Relay:
                         headers=call.headers,
                         body=body,
                         namespace=call.caller.namespace,
-                        upstream=destination.upstream,
+                        upstream=self._upstreams.described(destination.upstream),
                         governing=call.governing,
                         access=self._client_access(call),
                     )

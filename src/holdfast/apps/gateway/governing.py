@@ -11,9 +11,8 @@ from types import MappingProxyType
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
-import orjson
 
-from holdfast.apps.gateway.client_body import ClientBody, read_json
+from holdfast.apps.gateway.client_body import ClientBody, members_of, read_json, write_json
 from holdfast.counters.models import binds_thinking
 from holdfast.errors import SettingsError
 from holdfast.wire.answers import JsonMapping, Wire
@@ -27,8 +26,7 @@ LIST_MEMBERS: Mapping[Wire, str] = {
     "anthropic": "messages",
     "gemini": "contents",
 }
-_SYSTEM_ROLES = frozenset({"system", "developer"})
-_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_SYSTEM_ROLES = ("system", "developer")
 
 
 CompactionMode: TypeAlias = Literal["auto", "ask", "off"]
@@ -129,8 +127,8 @@ def is_whole(request: Request, slices: Mapping[int, msgspec.Raw]) -> bool:
         return True
     receipt = request.receipt
     shortened = {*receipt.clipped, *receipt.elided}
-    present = {*request.positions, *(repair.position for repair in receipt.repairs)}
-    return shortened.isdisjoint(slices) and present.issuperset(slices)
+    whole = {*receipt.kept, *receipt.without_thinking, *(repair.position for repair in receipt.repairs)}
+    return shortened.isdisjoint(slices) and whole.issuperset(slices)
 
 
 def governed_body(
@@ -155,11 +153,11 @@ def governed_body(
             sent.append(bytes(unsent.pop(position)))
         elif position is None:
             replacement = len(sent)
-            sent.append(orjson.dumps(native))
+            sent.append(write_json(native))
         elif position in slices or position in hidden or not _is_left_to_client(native):
             instead = hidden.get(position)
             mark = None if instead is None or body.wire != "anthropic" else _cache_mark(bytes(instead))
-            own = orjson.dumps(native)
+            own = write_json(native)
             sent.append(own if mark is None else _with_cache_mark(own, mark))
     if body.wire == "anthropic" and replacement is not None:
         beside = _mark_count(raw) - sum(_mark_count(bytes(one)) for one in slices.values())
@@ -171,8 +169,8 @@ def governed_body(
 
 def with_members(raw: bytes, changed: Mapping[str, bytes]) -> bytes:
     """Return a body with other values of some of its members, or new ones; the rest stays as it came, in its order."""
-    members = {name: bytes(value) for name, value in _MEMBERS.decode(raw).items()} | dict(changed)
-    return b"{%s}" % b",".join(b"%s:%s" % (orjson.dumps(name), value) for name, value in members.items())
+    members = {name: bytes(value) for name, value in members_of(raw).items()} | dict(changed)
+    return b"{%s}" % b",".join(b"%s:%s" % (write_json(name), value) for name, value in members.items())
 
 
 def _is_left_to_client(native: JsonMapping) -> bool:
@@ -197,13 +195,13 @@ def thinking_that_drops_blocks(wire: Wire, raw: bytes) -> bytes | None:
     """
     if wire != "anthropic":
         return None
-    members = _MEMBERS.decode(raw)
+    members = members_of(raw)
     thinking, model = (read_json(members.get(name, b"null")) for name in ("thinking", "model"))
     if not binds_thinking(model if isinstance(model, str) else None, "anthropic-messages"):
         return None
     if not is_mapping(thinking) or "block_binding" in thinking or thinking.get("type") == "disabled":
         return None
-    return orjson.dumps({**thinking, "block_binding": _DROP_BLOCK})
+    return write_json({**thinking, "block_binding": _DROP_BLOCK})
 
 
 # Cache marks.
@@ -218,7 +216,7 @@ def _with_cache_mark(raw: bytes, mark: object) -> bytes:
     blocks: object = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not is_list(blocks) or not blocks or not is_mapping(blocks[-1]) or _mark_of(blocks[-1]):
         return raw
-    return orjson.dumps({**message, "content": [*blocks[:-1], {**blocks[-1], "cache_control": mark}]})
+    return write_json({**message, "content": [*blocks[:-1], {**blocks[-1], "cache_control": mark}]})
 
 
 def _cache_mark(raw: bytes) -> object:

@@ -13,10 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, cast
 
-import msgspec
-import orjson
-
-from holdfast.apps.gateway.client_body import ClientBody, read_json
+from holdfast.apps.gateway.client_body import ClientBody, members_of, read_json, write_json
 from holdfast.apps.gateway.wires import event_data, split_events
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
@@ -42,7 +39,7 @@ _RUN_BY_PROVIDER = frozenset(
     {"web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call"}
 )
 """Items whose results the provider adds by itself."""
-_LAST_EVENTS = frozenset({"message_stop", "response.completed", "response.incomplete", "response.failed", "error"})
+_LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete", "response.failed", "error")
 """The last events of streams that end with an event of their own; a chat ends with `[DONE]`."""
 _JOINED_TEXTS = ("content", "refusal", "reasoning_content", "reasoning")
 _CUT_SHORT = frozenset({"length", "content_filter"})
@@ -66,7 +63,7 @@ def tools_with_recall(body: ClientBody) -> bytes | None:
     wire, raw = body.wire, bytes(body.tools_slice).strip()
     if RECALL_TOOL in body.tool_names:
         return None
-    own = orjson.dumps(_DEFINITIONS[wire])
+    own = write_json(_DEFINITIONS[wire])
     tools = read_json(raw)
     if not is_list(tools) or not tools:
         return b'[{"functionDeclarations":[%s]}]' % own if wire == "gemini" else b"[%s]" % own
@@ -76,23 +73,19 @@ def tools_with_recall(body: ClientBody) -> bytes | None:
         name = next((name for name in _DECLARED if is_mapping(tool) and is_list(tool.get(name))), None)
         if is_mapping(tool) and name is not None:
             declared = {**tool, name: [*tool[name], _DEFINITIONS[wire]]}
-            return orjson.dumps([*tools[:at], declared, *tools[at + 1 :]])
+            return write_json([*tools[:at], declared, *tools[at + 1 :]])
     return None
 
 
 def has_one_choice(wire: Wire, raw: bytes) -> bool:
     """Return whether a request asks for one answer; only then can it be continued."""
+    count: object = None
     if wire == "openai-chat" and b'"n"' in raw:
-        return msgspec.json.decode(raw, type=_Choices).n in {None, 1}
-    if wire == "gemini" and b"andidate" in raw:
-        config = msgspec.json.decode(raw, type=_Choices).generationConfig or {}
-        return config.get("candidateCount", config.get("candidate_count", 1)) in {None, 1}
-    return True
-
-
-class _Choices(msgspec.Struct):
-    n: object = None
-    generationConfig: dict[str, object] | None = None  # noqa: N815 - Google's name
+        count = read_json(members_of(raw).get("n", b"null"))
+    elif wire == "gemini" and b"andidate" in raw:
+        config = read_json(members_of(raw).get("generationConfig", b"null"))
+        count = config.get("candidateCount", config.get("candidate_count")) if is_mapping(config) else None
+    return count is None or count == 1
 
 
 # Calls and results.
@@ -141,7 +134,7 @@ def recall_calls(wire: Wire, natives: Sequence[JsonMapping]) -> list[RecallCall]
 def has_other_calls(wire: Wire, natives: Sequence[JsonMapping]) -> bool:
     """Return whether an answer has calls that the client has to answer."""
     names = [_name_of(wire, item) for native in natives for item in _items(wire, native)]
-    return any(name not in {None, RECALL_TOOL} for name in names)
+    return any(name not in (None, RECALL_TOOL) for name in names)
 
 
 def _read_call(wire: Wire, item: JsonMapping) -> RecallCall:
@@ -238,7 +231,7 @@ def joined_message(wire: Wire, natives: Sequence[JsonMapping]) -> JsonObject:
 
 def with_messages(wire: Wire, raw: bytes, natives: Sequence[JsonMapping]) -> bytes:
     """Return the value of a list of messages with more messages after them; a text is a prompt of Responses."""
-    added = b",".join(map(orjson.dumps, natives))
+    added = b",".join(map(write_json, natives))
     listed = raw.strip()
     if wire == "openai-responses" and listed.startswith(b'"'):
         listed = b'[{"role":"user","content":%s}]' % listed
@@ -721,15 +714,19 @@ class AnswerRounds:
             return self._unread  # it is not what this API answers
         if self._is_list:
             joined: object = [*self._answers, *self._joiner.end()]
-            return orjson.dumps(joined) if self._is_changed else self._unread
+            return write_json(joined) if self._is_changed else self._unread
         joined = joined_answer(self._wire, self._answers)
-        return self._unread if joined == self._answers[0] else orjson.dumps(joined)
+        return self._unread if joined == self._answers[0] else write_json(joined)
 
 
 def encoded_event(wire: Wire, event: JsonMapping) -> bytes:
     """Return an event as a stream of the wire has it."""
-    name = b"event: %s\n" % str(event.get("type")).encode() if wire in {"anthropic", "openai-responses"} else b""
-    return b"%sdata: %s\n\n" % (name, orjson.dumps(event))
+    name = (
+        b"event: %s\n" % str(event.get("type")).encode(errors="replace")
+        if wire in {"anthropic", "openai-responses"}
+        else b""
+    )
+    return b"%sdata: %s\n\n" % (name, write_json(event))
 
 
 def error_event(wire: Wire, body: bytes) -> bytes:

@@ -24,7 +24,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.apps.gateway.client_body import ClientBody, read_body, texts_of
+from holdfast.apps.gateway.client_body import ClientBody, members_of, read_body, texts_of
 from holdfast.apps.gateway.governing import (
     BINDING_BETA,
     COMPACTION_HEADER,
@@ -129,7 +129,7 @@ class ClientRequest:
     namespace: str
     """Whose conversations these are: the name of the gateway's own key, or empty."""
     upstream: str
-    """The name of the upstream that answers."""
+    """The upstream that answers, as NAME=URL: what is learned about a model there applies nowhere else."""
     governing: RequestedGoverning = NOTHING_REQUESTED
     """What it says about governing."""
     access: ClientAccess | None = None
@@ -164,7 +164,7 @@ def _read_request(request: ClientRequest) -> _Reading | None:
         signals = read_signals(request.session_in_path, request.headers, body)
         if not body.slices or not body.message(len(body.slices) - 1):
             return None
-    except (ValueError, msgspec.MsgspecError):
+    except ValueError:
         return None
     return _Reading(request, body, signals, chain_start(request.namespace, request.wire))
 
@@ -217,6 +217,8 @@ class Recorder:
         self._by_first: OrderedDict[tuple[str, Wire, bytes], OrderedDict[str, None]] = OrderedDict()
         """By the first message as it came, the open sessions that begin with it."""
         self._by_cache_key: OrderedDict[str, str] = OrderedDict()
+        self._begun_by_side_call: OrderedDict[tuple[str, bytes], str] = OrderedDict()
+        """By namespace and words, the session of a side call about a conversation whose first turn is yet to come."""
         self._tasks: set[asyncio.Task[object]] = set()
         self._has_other_writers = False
         """Whether another process has written to a session that is open here: then others may be outdated too."""
@@ -477,11 +479,23 @@ class Recorder:
         elif (purpose := _purpose_without_history(reading)) and (session_id := self._session_quoted(reading)):
             async with self.session(session_id) as opened:
                 return Exchange(request, _SideSink(self, opened, reading, purpose, chain))
-        session_id = await self._id_for_cache_key(reading, listed) if key else self._new_id(request)
+        session_id = await self._id_for_cache_key(reading, listed) if key else self._id_of_first_turn(reading)
         async with self.session(session_id) as opened, opened.lock:
             if found:
                 await self._copy_fork(reading, opened)
             return await self._record(reading, opened)
+
+    def _id_of_first_turn(self, reading: _Reading) -> str:
+        """Return a new session, or that of a side call about the same words that came before the first turn."""
+        new_id, purpose = self._new_id(reading.request), reading.signals.purpose
+        if not purpose and not self._begun_by_side_call:
+            return new_id
+        key = reading.request.namespace, hashlib.sha256(_text_of(reading.body).encode(errors="replace")).digest()
+        session_id = self._begun_by_side_call.pop(key, new_id)
+        if purpose:
+            self._begun_by_side_call[key] = session_id
+            _keep_newest(self._begun_by_side_call, key)
+        return session_id
 
     async def _id_for_cache_key(self, reading: _Reading, listed: ClientList) -> str:
         """Return the session for a key that several conversations may share: that of the key, or a new one."""
@@ -557,7 +571,7 @@ class Recorder:
         lane = Lane(opened.session, chain, opened.agent, has_recall=opened.has_recall)
         # What is recorded next fails if another process has written since.
         numbered = await opened.session.numbered_messages(refreshes=False)
-        lane.add_recorded(wire, [*dropwhile(lambda one: one[1].get("role") in {"system", "developer"}, numbered)])
+        lane.add_recorded(wire, [*dropwhile(lambda one: one[1].get("role") in ("system", "developer"), numbered)])
         opened.lanes[MAIN_LANE] = lane
         return lane
 
@@ -794,6 +808,7 @@ class Recorder:
             return await lane.conversation.prepare(
                 budget,
                 model=model_of(reading.request.path, body),
+                endpoint=reading.request.upstream,
                 system=extras.system,
                 tools=tools,
                 has_recall=None if recall_tools is None else True,
@@ -1201,7 +1216,7 @@ def _continued_body(raw: bytes, reading: _Reading, natives: Sequence[JsonMapping
         return with_members(raw, {member: with_messages(reading.request.wire, b"[]", natives)})
     if reading.body.fields.get("store") is False:
         natives = [one for one in natives if not is_optional(one) or one.get("encrypted_content")]
-    listed = bytes(msgspec.json.decode(raw, type=dict[str, msgspec.Raw])[member])
+    listed = bytes(members_of(raw)[member])
     return with_members(raw, {member: with_messages(reading.request.wire, listed, natives)})
 
 

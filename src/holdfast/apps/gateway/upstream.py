@@ -91,6 +91,10 @@ class Upstreams:
         """The names of all upstreams."""
         return list(self._bases)
 
+    def described(self, name: str) -> str:
+        """Return an upstream as `--upstream` names it."""
+        return f"{name}={self._bases[name]}"
+
     def url(self, destination: Destination, query: str) -> URL:
         """Return the address of a request, with path and query percent-encoded as the client sent them."""
         base = self._bases[destination.upstream]

@@ -11,9 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-import msgspec
-
-from holdfast.apps.gateway.client_body import read_json
+from holdfast.apps.gateway.client_body import members_of, read_json
 from holdfast.errors import ModelAccessError
 from holdfast.models.anthropic_messages import MESSAGES_FORMAT, MessagesSummarizer
 from holdfast.models.base import ModelReply, Summarizer, SummaryPrompt
@@ -79,7 +77,7 @@ class _LastRequest:
 
     def summarizer(self, model: str) -> Summarizer:
         """Return a summarizer that asks as this request was asked."""
-        members = msgspec.json.decode(self.body, type=dict[str, msgspec.Raw])
+        members = members_of(self.body)
         options = {name: read_json(members[name]) for name in _PASSED_MEMBERS[self.wire] if name in members}
         base, headers = self.base_url, self.credentials
         if self.wire == "anthropic":

@@ -67,13 +67,14 @@ class CompactionPreview:
 async def preview_compaction(session: Session, budget: int | None) -> CompactionPreview:
     """Return what a compaction by rule would do; nothing is recorded."""
     draft = await session.preview(budget=budget)
+    before, after = draft.request_tokens
     return CompactionPreview(
         start=draft.span.start,
         stop=draft.span.stop,
         kept=format_positions(position_ranges(draft.span.kept)),
         texts=draft.replacement or (draft.summary.text,),
-        tokens_before=draft.pre_compaction_tokens,
-        tokens_after=draft.post_compaction_tokens,
+        tokens_before=before,
+        tokens_after=after,
         left_out=draft.summary.left_out,
     )
 

@@ -19,7 +19,7 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from typing import Literal, TypeAlias
 
-from holdfast.text import lazy_pattern, pluralize
+from holdfast.text import lazy_pattern, matches_at_lines, pluralize
 
 FramePlace: TypeAlias = Literal["lines", "item", "name"]
 """Where a text of others stands: as lines of its own, in one line of a list, or as a name in a line of ours."""
@@ -118,10 +118,13 @@ _FRAME = lazy_pattern(
     rf"[{_CLOSING}]?"
 )
 # A list item begins with a dash and reads as part of its list, so it may contain "User: …".
-_BEFORE = rf"(?:_|[^\w|{_BRACKETS}{LINE_BREAKS}-])*"
-_SPEAKING = lazy_pattern(rf"(?i){_LINE}(?={_BEFORE}(?:{'|'.join(_OPENINGS)}))")
+_SIGNS = rf"[^\w|{_BRACKETS}{LINE_BREAKS}-]*"
+_BEFORE = rf"{_SIGNS}(?:_{_SIGNS})*"
+# Most lines begin with none of the characters with which an opening begins, so these are compared first.
+_SPEAKING = lazy_pattern(rf"(?i){_LINE}(?={_BEFORE}(?=[{_BRACKETS}(\dadhimostuw])(?:{'|'.join(_OPENINGS)}))")
 _SECTION = lazy_pattern(
-    rf"(?i){_LINE}(?={_BEFORE}(?:{'|'.join(map(re.escape, _SECTIONS))})[ \t*_`]{{0,8}}[:：][ \t*_`]{{0,8}}{_LINE_END})"
+    rf"(?i){_LINE}(?={_BEFORE}(?=[{''.join(name[0] for name in _SECTIONS)}])(?:{'|'.join(map(re.escape, _SECTIONS))})"
+    rf"[ \t*_`]{{0,8}}[:：][ \t*_`]{{0,8}}{_LINE_END})"
 )
 _CONTAINERS = "|".join([
     *FRAME_NAMES, "summary", "user_messages?", "current_state", "invoked_skills", "skill", "agent_summary",
@@ -172,16 +175,17 @@ def neutralize(text: str, place: FramePlace = "lines", *, beside_sections: bool 
     if place == "name":
         name = _NO_NAME.sub("?", INVISIBLE_CHARS.sub("", text))
         return name if len(name) <= MAX_NAME else name[: MAX_NAME - 1] + "…"
-    if not text.isascii() or not text.isprintable():
+    if not text.isascii() or not text.replace("\n", "").replace("\t", "").isprintable():
         bare = _DISGUISE.sub("", text)
         if bare != text and (plain := neutralize(bare, place, beside_sections=beside_sections)) != bare:
             return plain
     text = _replace_lookalikes(_TAG, text, lambda group: f"‹{group(1) or group(2)}›")
     if place == "item":
         return text
-    text = _replace_lookalikes(_TURN, text, lambda group: f"{group(1)}‹{group(2)}›")
-    text = _replace_lookalikes(_SPEAKING, text, lambda _: QUOTE_PREFIX)
-    return _replace_lookalikes(_SECTION, text, lambda _: QUOTE_PREFIX) if beside_sections else text
+    if "<" in text or not text.isascii():
+        text = _replace_lookalikes(_TURN, text, lambda group: f"{group(1)}‹{group(2)}›", at_lines=True)
+    text = _replace_lookalikes(_SPEAKING, text, lambda _: QUOTE_PREFIX, at_lines=True)
+    return _replace_lookalikes(_SECTION, text, lambda _: QUOTE_PREFIX, at_lines=True) if beside_sections else text
 
 
 def as_read(text: str) -> str:
@@ -216,15 +220,21 @@ def quote_message_starts(text: str) -> str:
     return _HEADING_LIKE.sub(QUOTE_PREFIX, text) if quoted == bare else quoted
 
 
-def _replace_lookalikes(pattern: re.Pattern[str], text: str, made: Callable[[Callable[[int], str]], str]) -> str:
-    """Return a text with each match replaced by the result of `made`; lookalike letters match too."""
+def _replace_lookalikes(
+    pattern: re.Pattern[str], text: str, made: Callable[[Callable[[int], str]], str], *, at_lines: bool = False
+) -> str:
+    """Return a text with each match replaced by the result of `made`; lookalike letters match too.
+
+    `at_lines` says that the pattern matches only where a line begins, so that it is tried nowhere else.
+    """
     pieces: list[str] = []
     end = 0
-    for match in pattern.finditer(text if text.isascii() else text.translate(_LOOKALIKES)):
+    plain = text if text.isascii() else text.translate(_LOOKALIKES)
+    for match in matches_at_lines(pattern, plain) if at_lines else pattern.finditer(plain):
         spans = {number: match.span(number) for number in range(pattern.groups + 1)}
         pieces += [text[end : match.start()], made(lambda group, spans=spans: text[slice(*spans[group])])]
         end = match.end()
-    return "".join([*pieces, text[end:]])
+    return "".join([*pieces, text[end:]]) if pieces else text
 
 
 def inbox_frame(lines: Iterable[str], where: str) -> str:

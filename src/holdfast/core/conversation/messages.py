@@ -137,6 +137,8 @@ class ToolResult:
     @property
     def text(self) -> str:
         """The texts of the result, joined by line breaks."""
+        if len(self.content) == 1 and isinstance(only := self.content[0], Text):
+            return only.text
         return "\n".join(part.text for part in self.content if isinstance(part, Text))
 
     def with_call_id(self, call_id: str) -> "ToolResult":
@@ -238,6 +240,8 @@ class Message:
     @property
     def text(self) -> str:
         """The texts of the message, joined by line breaks, without tool output and reasoning."""
+        if len(self.parts) == 1 and isinstance(only := self.parts[0], Text):
+            return only.text
         return "\n".join(part.text for part in self.parts if isinstance(part, Text))
 
     @property

@@ -73,6 +73,9 @@ class Effect:
     tokens_before: int = 0
     tokens_after: int = 0
     """Tokens of the messages, before and after, as our counter counts them."""
+    request_tokens_before: int = 0
+    request_tokens_after: int = 0
+    """Tokens of the whole request, before and after, as `Request.tokens` counts them; 0 if they were not counted."""
     provenance: str = ""
     """The provenance of the counts, such as `counted` or `estimated`."""
     prefix_lost: int = 0
@@ -222,6 +225,14 @@ class CompactionCompleted:
     marks: tuple[str, ...] = ()
     """Hashes of the actions so far, from which a later compaction detects whether there are new ones."""
     scope: str = MAIN
+
+    @property
+    def request_tokens(self) -> tuple[int, int]:
+        """Tokens of the whole request before and after; those of the messages if only these were counted."""
+        effect = self.effect
+        if effect is None or not effect.request_tokens_before:
+            return self.pre_compaction_tokens, self.post_compaction_tokens
+        return effect.request_tokens_before, effect.request_tokens_after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

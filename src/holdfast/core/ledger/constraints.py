@@ -13,7 +13,7 @@ they follow a verb of obligation such as "must". They are no cue after "I", "it"
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple, TypeAlias
@@ -51,12 +51,14 @@ class Cue:
     """Patterns of a hint in a sentence, compiled at its first use: all of them would take longer than an import.
 
     `words` are such that each sentence in ASCII that matches has one of them. Most sentences have none, and looking for
-    words takes a tenth of the time.
+    words takes a tenth of the time. Each such sentence contains one of the `phrases`, too; looking for them in a whole
+    text takes less than dividing it into sentences.
     """
 
-    def __init__(self, *patterns: str, words: str = "") -> None:
+    def __init__(self, *patterns: str, words: str = "", phrases: Sequence[str] = ()) -> None:
         self._patterns = patterns
         self._words = frozenset(words.split())
+        self._phrases = phrases
 
     @cached_property
     def search(self) -> Callable[[str], re.Match[str] | None]:
@@ -66,6 +68,12 @@ class Cue:
     def may_match(self, words: Iterable[str] | None) -> bool:
         """Return whether a sentence of these words may match; None stands for a sentence that is not in ASCII."""
         return words is None or not self._words or not self._words.isdisjoint(words)
+
+    def may_occur(self, text: str) -> bool:
+        """Return whether a sentence of a text may match."""
+        if not text.isascii():
+            return True
+        return any(map(text.lower().__contains__, self._phrases))
 
 
 def matches_cue(cue: Cue, sentence: str) -> bool:
@@ -186,6 +194,13 @@ DECISION_CUE = Cue(
         let lets decision decided agreed settled chose chosen opted with entschieden beschlossen wir usemos usar vamos
         decidimos decidido optamos elegimos elegido utilisons utiliser sur optons choisi
     """,
+    phrases=(
+        *(f"{let} {verb}" for let in ("let's", "lets") for verb in ("use", "go", "st", "keep", "switch", "drop", "ad")),
+        *("decision:", "decided", "agreed", "settled", "chose", "opted", "going with", "ll go with"),
+        *("entschieden", "beschlossen", "en wir", "wir nehmen", "wir verwenden", "wir bleiben"),
+        *("usemos", "vamos a usar", "vamos con", "decidi", "optamos", "elegimos", "hemos elegido"),
+        *("utilisons", "on va utiliser", "partons sur", "on part sur", "optons", "avons choisi"),
+    ),
 )
 """The user or the model makes a decision."""
 
@@ -271,9 +286,9 @@ SAME_SUBJECT = 0.5
 """The share of common subject words from which two statements have the same subject."""
 REPLACEMENT_REACH_MESSAGES = 20
 """How many messages back "use that instead" reaches when it does not name what it replaces."""
-_CODE = r"(?s)```.*?(?:```|\Z)|<([\w-]{1,40})>.{0,2000}?</\1>"
-_SENTENCE_END = r"(?<=[.!?;])\s+|(?<=[。！？；])|[\n\u2028\u2029]"
-_ASCII_SENTENCE_END = r"\s(?<=[.!?;]\s)\s*|\n"
+_CODE = lazy_pattern(r"(?s)```.*?(?:```|\Z)|<([\w-]{1,40})>.{0,2000}?</\1>")
+_SENTENCE_END = lazy_pattern(r"(?<=[.!?;])\s+|(?<=[。！？；])|[\n\u2028\u2029]")
+_ASCII_SENTENCE_END = lazy_pattern(r"\s(?<=[.!?;]\s)\s*|\n")
 """The same for a text in ASCII. Each match begins with white space, so `re` skips everything else."""
 # A pasted mail has no sign of its end, so it reaches to the end of the message.
 _HEADER = (
@@ -295,8 +310,8 @@ _LOG_LINE = lazy_pattern(
 _DIFF_LINE = lazy_pattern(
     r"(?m)^(?:diff --git |index [0-9a-f]{4,40}\.\.|--- (?:a/|/dev/null)|\+\+\+ (?:b/|/dev/null)|@@ -\d).*$"
 )
-_CODE_MARK = r"[][{}<>\\=|;$`]"
-_LIST_MARK = r"^(?:[-*•]|\d{1,2}[.)])\s+"
+_CODE_MARK = lazy_pattern(r"[][{}<>\\=|;$`]")
+_LIST_MARK = lazy_pattern(r"^(?:[-*•]|\d{1,2}[.)])\s+")
 _WORD = r"[^\W\d_][\w.+#'’/-]*[\w+#]|[^\W\d_]|\d{2,}"
 _HAN = r"[\u4e00-\u9fff]+"
 
@@ -337,6 +352,8 @@ class Constraints:
 
     def observe(self, text: str, speaker: ConstraintSpeaker, position: int) -> None:
         """Extract the constraints and decisions from a text by the user or the model."""
+        if speaker == "assistant" and not DECISION_CUE.may_occur(text):
+            return  # a model states decisions only
         count = 0
         for sentence in _sentences(text):
             lower = sentence.lower()
@@ -399,6 +416,8 @@ class Constraints:
 
 def decisions_in(text: str) -> list[str]:
     """Return the decisions that the model states in a text, each once, the last one last."""
+    if not DECISION_CUE.may_occur(text):
+        return []
     found: dict[str, str] = {}
     count = 0
     for sentence in _sentences(text):
@@ -505,11 +524,11 @@ def _sentences(text: str) -> Iterator[str]:
     """Yield the sentences of a text that could be constraints: no code, no pastes, no quotations, no questions."""
     text = text[:SCANNED_CHARS]
     if "```" in text or "</" in text:
-        text = re.sub(_CODE, "\n", text)
+        text = _CODE.sub("\n", text)
     text = _without_pastes(text)
-    for piece in re.split(_ASCII_SENTENCE_END if text.isascii() else _SENTENCE_END, text):
+    for piece in (_ASCII_SENTENCE_END if text.isascii() else _SENTENCE_END).split(text):
         sentence = piece.strip()
-        if mark := re.match(_LIST_MARK, sentence):
+        if mark := _LIST_MARK.match(sentence):
             sentence = sentence[mark.end() :]
         if _looks_spoken(sentence):
             yield sentence
@@ -518,6 +537,8 @@ def _sentences(text: str) -> Iterator[str]:
 def _without_pastes(text: str) -> str:
     """Return a text without pasted mail, logs and diffs that no fence sets off: others wrote them, not the user."""
     text = text.replace("\r\n", "\n")
+    if "\n" not in text and not any(pattern.match(text) for pattern in (_MAIL, _LOG_LINE, _DIFF_LINE)):
+        return text  # all of them begin where a line does
     mail = _MAIL.search(text)
     text = text[: mail.start()] if mail else text
     for pattern, goes_on in ((_LOG_LINE, _before_blank_line), (_DIFF_LINE, _diff_end)):
@@ -542,4 +563,4 @@ def _looks_spoken(sentence: str) -> bool:
     """Return whether a line looks like a statement and not like a quotation, a question or pasted code."""
     if not MIN_SENTENCE_CHARS <= len(sentence) <= MAX_SENTENCE_CHARS or sentence[0] in ">|+" or sentence[-1] in "?？":
         return False
-    return len(re.findall(_CODE_MARK, sentence)) <= MAX_CODE_SHARE * len(sentence)
+    return len(_CODE_MARK.findall(sentence)) <= MAX_CODE_SHARE * len(sentence)

@@ -12,9 +12,10 @@ from functools import lru_cache
 
 from holdfast.core.conversation.json_values import Json, parse_json
 from holdfast.redaction import redact_keys
+from holdfast.text import lazy_pattern
 
 # Characters of scripts without spaces end a run: 请看src/a.py contains src/a.py.
-_RUN = r"[A-Za-z0-9_@.+~/\-\u00aa-\u2e7f]{4,}"
+_RUN = lazy_pattern(r"[A-Za-z0-9_@.+~/\-\u00aa-\u2e7f]{4,}")
 # Dotted names are common in code, so a host must have a known ending; none of these is a file extension.
 _TLD = (
     r"com|org|net|io|dev|ai|app|cloud|co|info|biz|gov|edu|mil|int|local|internal|lan|test|example|invalid|localhost"
@@ -33,7 +34,7 @@ _PATTERN = (
     r"|(?P<id>\b(?=[A-Za-z]*\d)[A-Z0-9]{5,}\b)"
     r"|(?P<number>\b\d{4,}\b)"
 )
-_HASH = r"(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7,64}"
+_HASH = lazy_pattern(r"(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7,64}")
 """Contains no key: the prefix of every key has another letter or a separator."""
 IDENTIFIER_MIN_CHARS, IDENTIFIER_MAX_CHARS = 4, 200
 MIN_KEY_CHARS = 11
@@ -45,7 +46,7 @@ KNOWN_RUNS = 1 << 13
 
 def identifiers(text: str) -> Iterator[str]:
     """Yield the identifiers of a text in order, with repetitions."""
-    for run in re.findall(_RUN, text):
+    for run in _RUN.findall(text):
         if len(run) <= MAX_RUN_CHARS:
             yield from _identifiers_in_run(run)
 
@@ -53,7 +54,7 @@ def identifiers(text: str) -> Iterator[str]:
 def distinct_identifiers(text: str) -> set[str]:
     """Return the identifiers of a text, each once."""
     found: set[str] = set()
-    for run in set(re.findall(_RUN, text)):
+    for run in set(_RUN.findall(text)):
         if len(run) <= MAX_RUN_CHARS:
             found.update(_identifiers_in_run(run))
     return found
@@ -63,7 +64,7 @@ def distinct_identifiers(text: str) -> set[str]:
 def _identifiers_in_run(run: str) -> tuple[str, ...]:
     if run.isascii() and run.isalpha() and (run[1:].islower() or run.isupper()):
         return ()  # a word in prose
-    if re.fullmatch(_HASH, run):
+    if _HASH.fullmatch(run):
         return (run,)
     # Later requests carry the identifiers, so they must not contain secret keys.
     shown = redact_keys(run) if len(run) >= MIN_KEY_CHARS else run

@@ -62,13 +62,24 @@ class ChangeReceipt:
 
     @property
     def tokens_before(self) -> int:
-        """Tokens of the messages before the change; 0 if they were not counted."""
-        return self.compaction.pre_compaction_tokens if self.compaction else self.effect.tokens_before
+        """Tokens of the whole request before the change, as `Request.tokens` counts them; 0 if they were not counted.
+
+        A log of an earlier version has only those of the messages.
+        """
+        effect = self.effect
+        return (
+            self.compaction.request_tokens[0]
+            if self.compaction
+            else effect.request_tokens_before or effect.tokens_before
+        )
 
     @property
     def tokens_after(self) -> int:
-        """Tokens of the messages after the change."""
-        return self.compaction.post_compaction_tokens if self.compaction else self.effect.tokens_after
+        """Tokens of the whole request after the change."""
+        effect = self.effect
+        return (
+            self.compaction.request_tokens[1] if self.compaction else effect.request_tokens_after or effect.tokens_after
+        )
 
     @property
     def effect(self) -> log.Effect:

@@ -53,7 +53,9 @@ def context_effect(before: Projection, after: Projection, situation: Situation) 
     return log.Effect(
         tokens_before=before.tokens,
         tokens_after=after.tokens,
-        provenance=situation.counter.provenance,
+        request_tokens_before=situation.request_tokens(before.tokens),
+        request_tokens_after=situation.request_tokens(after.tokens),
+        provenance=situation.provenance,
         prefix_lost=lost,
         rewritten=rewritten,
         rewrite_dollars=situation.prices.dollars_to_write(rewritten) if situation.prices else None,

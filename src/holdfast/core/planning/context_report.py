@@ -9,6 +9,7 @@ Dollars are present if prices are known. The receipt of a compaction has the rea
 from collections import Counter as Tally
 from collections.abc import Mapping
 from dataclasses import field, replace
+from itertools import accumulate, pairwise
 
 from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.tokens import ERROR_ESTIMATED, REPLY_OVERHEAD, Provenance
@@ -115,6 +116,8 @@ class ContextReport:
 
     budget: int
     """The size of a full request: thresholds are shares of it, and longer requests are shortened."""
+    reserved: int = 0
+    """Kept free for errors of the token count; less, once the provider has reported how it counts."""
     system: int = 0
     tools: int = 0
     pins: int = 0
@@ -154,6 +157,11 @@ class ContextReport:
         """The part of the budget that is not used."""
         return max(0, self.budget - self.total)
 
+    @property
+    def capacity(self) -> int:
+        """The budget with what is reserved: as the user or the model's window sets it, or the policy's own limit."""
+        return self.budget + self.reserved
+
 
 def context_report(plan_input: PlanInput, policy: Policy, summary_author: SummaryAuthor | None = None) -> ContextReport:
     """Return the report on the next request; `summary_author` is the model that would write the next summary."""
@@ -169,14 +177,18 @@ def context_report(plan_input: PlanInput, policy: Policy, summary_author: Summar
     is_estimate = projection.media_count > 0 and not situation.calibration.samples
     prompts = sum(entry.message.is_prompt and entry.position is not None for entry in projection.entries)
     billed = situation.billed_tokens
+    # Round the sum of these parts, not each of them, so that the total is that of `Request.tokens`.
+    ends = [0, *map(billed, accumulate(sizes[name] for name in ("pins", "ledger", "summary", "turns")))]
+    pins, ledger, summary, turns = (end - start for start, end in pairwise(ends))
     contents = ContextReport(
         budget=situation.billed_limit,
+        reserved=max(0, situation.capacity - situation.billed_limit),
         system=billed(situation.system_tokens + sizes["system"]),
         tools=billed(situation.tools_tokens),
-        pins=billed(sizes["pins"]),
-        ledger=billed(sizes["ledger"]),
-        summary=billed(sizes["summary"]),
-        turns=billed(sizes["turns"]),
+        pins=pins,
+        ledger=ledger,
+        summary=summary,
+        turns=turns,
         provenance="estimated" if is_estimate else situation.provenance,
         error=ERROR_ESTIMATED if is_estimate else situation.error,
         reclaimable=billed(sizes["free"]),

@@ -16,6 +16,7 @@ import re
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from holdfast.core.conversation.frames import (
@@ -85,18 +86,17 @@ def most_informative(
 
     `factors` are the weights of roles; other roles have the weight 1.
     """
-    words = [_turn_words(entry.message.text) for entry in entries]
-    held = Tally(word for one in words for word in one)
+    texts = [entry.message.text for entry in entries]
+    words = [_turn_words(text) for text in texts]
+    rarity = _word_rarity(words)
     sizes = [price(entry) for entry in entries]
     worth = [
-        factors.get(entry.message.role, 1.0)
-        * _information(said, held, len(entries), entry.message.text)
-        / (size + BASE_TOKENS)
-        for entry, said, size in zip(entries, words, sizes, strict=True)
+        factors.get(entry.message.role, 1.0) * _information(said, rarity, text) / (size + BASE_TOKENS)
+        for entry, text, said, size in zip(entries, texts, words, sizes, strict=True)
     ]
     chosen: dict[str, int] = {}
     for index in sorted(range(len(entries)), key=lambda index: (-worth[index], index)):
-        text = entries[index].message.text
+        text = texts[index]
         # A turn without information, or a repeated one, is not worth its tokens.
         if worth[index] > 0 and sizes[index] <= allowance and text not in chosen:
             allowance -= sizes[index]
@@ -104,26 +104,32 @@ def most_informative(
     return [entries[index] for index in sorted(chosen.values())]
 
 
-def _information(words: Mapping[str, bool], held: Mapping[str, int], total: int, text: str) -> float:
+def _word_rarity(turns: Sequence[Mapping[str, bool]]) -> dict[str, float]:
+    """Return how rare each word of some turns is among them."""
+    held, total = Tally(chain.from_iterable(turns)), len(turns)
+    by_count = {count: math.log(1 + (total - count + 0.5) / (count + 0.5)) for count in {*held.values()}}
+    return {word: by_count[count] for word, count in held.items()}
+
+
+def _information(words: Mapping[str, bool], rarity: Mapping[str, float], text: str) -> float:
     """Return the information in a turn: its words weighted by rarity, names and numbers above all."""
-    said = sum(
-        math.log(1 + (total - held[word] + 0.5) / (held[word] + 0.5)) * (NAME_FACTOR if is_name else 1.0)
-        for word, is_name in words.items()
-    )
+    said = sum([rarity[word] * (NAME_FACTOR if is_name else 1.0) for word, is_name in words.items()])
     return max(0.0, said - (QUESTION_COST if "?" in text or "？" in text else 0.0))
 
 
 def _turn_words(text: str) -> dict[str, bool]:
     """Return the words of a turn, each with whether it is a name or a number."""
     found: dict[str, bool] = {}
-    is_beginning = True
+    is_beginning, is_ascii = True, text.isascii()
     for token in _TOKEN.findall(text):
-        if not token[0].isalnum():
+        first = token[0]
+        if not first.isalnum():
             is_beginning = True
             continue
-        is_name = token[0].isdigit() or (token[0].isupper() and not is_beginning and len(token) >= MIN_NAME_CHARS)
-        for word in _word_stems(token):
-            found[word] = found.get(word, False) or is_name
+        is_name = first.isdigit() or (not is_beginning and first.isupper() and len(token) >= MIN_NAME_CHARS)
+        for word in (token[:TURN_STEM_CHARS].lower(),) if is_ascii else _word_stems(token):
+            if is_name or word not in found:
+                found[word] = is_name
         is_beginning = False
     return found
 

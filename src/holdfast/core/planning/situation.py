@@ -5,8 +5,9 @@ provider, else a table of models, else a conservative default. It records its so
 suspect when a request fails.
 
 `Situation.limit` is what "full" means: the budget less a margin for errors of our count, or the policy's own limit if
-that is lower. The thresholds of every rule are shares of it, truncation and fitting keep a request within it, and the
-meter, reports, receipts and events show it. Nothing else in the package computes a limit.
+that is lower. The thresholds of every rule are shares of it, truncation and fitting keep a request within it, and
+reports, receipts and events show it. Nothing else in the package computes a limit. It moves as counts become exact;
+`Situation.capacity` does not, so the meter of the chat shows a context beside that.
 
 `Prices` determine what a request costs with a prompt cache, and when a compaction pays. Providers bill the cached part
 of a prompt at a fraction. Some bill new text a little above its price, because they write it to the cache. So a shorter
@@ -238,6 +239,8 @@ class Situation:
     """The size of a full request, in tokens as our counter counts them."""
     billed_limit: int = field(init=False)
     """The same limit in tokens as the provider counts them, for displays and events."""
+    capacity: int = field(init=False)
+    """The budget, or the policy's own limit if that is lower; how exact the counts are does not change it."""
     message_budget: int = field(init=False)
     """Tokens that the messages may take."""
 
@@ -247,6 +250,7 @@ class Situation:
         self.usable_tokens = limit = min(usable, budget) if is_exact else usable
         if self.policy_limit is not None:
             limit = min(limit, int(self.policy_limit / factor))
+        self.capacity = budget if self.policy_limit is None else min(budget, self.policy_limit)
         self.limit, self.billed_limit = limit, -int(-limit * factor // 1)
         self.extras_tokens = self.system_tokens + self.tools_tokens
         self.message_budget = limit - self.extras_tokens - REPLY_OVERHEAD
@@ -282,6 +286,10 @@ class Situation:
             provenance = "estimated"
         error = self._error(provenance) if is_counted else None
         return TokenCount(sum(parts), provenance, *parts, counter=self.counter.name, counted=sum(counted), error=error)
+
+    def request_tokens(self, message_tokens: int) -> int:
+        """Return the size of a whole request with messages of this size, as `Request.tokens` counts it."""
+        return self.billed_count(system=self.system_tokens, conversation=message_tokens + REPLY_OVERHEAD).total
 
     @property
     def provenance(self) -> Provenance:

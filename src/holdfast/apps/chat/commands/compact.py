@@ -86,9 +86,9 @@ async def _show_compaction(chat: Chat, compaction: Awaitable[CompactionCompleted
 
 
 def _describe_compaction(event: CompactionCompleted, verb: str = "") -> str:
-    before, after = event.pre_compaction_tokens or 0, event.post_compaction_tokens or 0
+    before, after = event.request_tokens
     into = f"replaced by {len(event.replacement):,}" if event.replacement else "dropped"
     return (
-        f"{pluralize(event.span.message_count, 'message')} {verb}{into}: {before:,} → {after:,} tokens of messages"
+        f"{pluralize(event.span.message_count, 'message')} {verb}{into}: {before:,} → {after:,} tokens"
         f" ({before - after:,} freed), by {event.summary.by_model or 'rule'}"
     )

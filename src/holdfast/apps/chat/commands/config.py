@@ -7,7 +7,6 @@ from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry
 from holdfast.apps.chat.events import CommandTable
 from holdfast.apps.chat.runtime import check_answering_model
-from holdfast.apps.settings.build import request_budget
 from holdfast.apps.settings.models import available_providers, bare_model_name, configured_model
 from holdfast.apps.settings.save import save_setting
 from holdfast.apps.settings.schema import setting_name, setting_names
@@ -94,16 +93,18 @@ async def model(chat: Chat, name: str) -> None:
         name = next((one for one in await list_endpoint_models(chat) if bare_model_name(one) == name), name)
     settings = chat.settings.with_change("model", name)
     await check_answering_model(settings)
-    budget = request_budget(settings)
-    contents = await chat.session.context_breakdown(budget=budget, model=bare_model_name(name))
+    contents = await chat.context_report(settings)
     if contents.total > contents.budget:
-        sizes = f"{contents.total:,} tokens are too many for {name} ({contents.budget:,})"
+        sizes = f"{contents.total:,} tokens are too many for {name}, which takes {contents.budget:,} now"
         if await chat.screen.ask_consent(f"{sizes}. Compact first, and switch?") == "no":
             chat.notify(f"not switched; the model is still {chat.model}")
             return
-        await chat.session.switch_model(name, budget=budget)
+        await chat.compact_for(settings)
     await chat.apply_settings(settings)
     chat.notify(f"switched to {name}")
+    contents = await chat.context_report()
+    if contents.total > contents.budget:
+        chat.notify(f"that is still too long; the next request is shortened to {contents.budget:,} tokens", "warning")
     chat.warn_about_window()
 
 

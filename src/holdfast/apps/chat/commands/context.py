@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry, parse_whole_number
 from holdfast.apps.chat.events import CommandReply, CommandTable
-from holdfast.apps.settings.build import budget_from
 from holdfast.apps.settings.models import bare_model_name
 from holdfast.core.conversation.tokens import format_token_count
 from holdfast.core.history.events import (
@@ -25,7 +24,16 @@ from holdfast.text import pluralize
 CONTEXT_COMMANDS = SlashCommandRegistry()
 MAX_COMPLETED_PROMPTS = 20
 BAR_CHARS = 36
-PART_MARKS = {"system": "S", "tools": "T", "pins": "P", "ledger": "L", "summary": "▒", "turns": "█", "free": "·"}
+PART_MARKS = {
+    "system": "S",
+    "tools": "T",
+    "pins": "P",
+    "ledger": "L",
+    "summary": "▒",
+    "turns": "█",
+    "free": "·",
+    "reserved": "×",
+}
 """The parts of the context, and how a bar shows them."""
 
 
@@ -113,7 +121,7 @@ async def context(chat: Chat, what: str) -> None:
         return
     if what:
         raise SettingsError("/context", f"takes nothing or `clear`, not {what!r}")
-    contents = await chat.session.context_breakdown(budget=budget_from(chat.settings))
+    contents = await chat.context_report()
     chat.screen.show(CommandReply(f"`{_bar(contents)}`"))
     rows = list(_part_rows(contents))
     chat.screen.show(CommandTable(("", "PART", "TOKENS", "SHARE"), rows, title=bare_model_name(chat.model)))
@@ -146,7 +154,7 @@ async def unpin(chat: Chat, number: str) -> None:
 async def _describe_freeable(chat: Chat) -> str:
     """Describe what a compaction would free now."""
     try:
-        event = await chat.session.preview(budget=budget_from(chat.settings))
+        event = await chat.session.preview(budget=chat.budget)
         freed = event.tokens_removed if event.success else 0
     except NothingToCompactError:
         freed = 0
@@ -155,17 +163,24 @@ async def _describe_freeable(chat: Chat) -> str:
 
 def _part_rows(contents: ContextReport) -> Iterable[tuple[str, ...]]:
     for name, mark in PART_MARKS.items():
-        tokens: int = getattr(contents, name)
+        tokens: int = getattr(contents, name) if name != "reserved" else _unused_reserve(contents)
         if tokens or name == "free":
-            yield mark, name, f"{tokens:,}", f"{tokens / contents.budget:.0%}"
+            yield mark, name, f"{tokens:,}", f"{tokens / contents.capacity:.0%}"
+
+
+def _unused_reserve(contents: ContextReport) -> int:
+    """Return what is reserved, less what the context takes of it until the next request is shortened."""
+    return max(0, contents.capacity - max(contents.budget, contents.total))
 
 
 def _bar(contents: ContextReport) -> str:
     """Return the context as a bar of its parts; each part that is not empty has at least one mark."""
-    sizes: dict[str, int] = {name: getattr(contents, name) for name in PART_MARKS if name != "free"}
-    whole = max(contents.budget, contents.total, 1)
-    marks = "".join(PART_MARKS[name] * max(1, round(BAR_CHARS * size / whole)) for name, size in sizes.items() if size)
-    return marks[:BAR_CHARS].ljust(BAR_CHARS, PART_MARKS["free"])
+    used: dict[str, int] = {name: getattr(contents, name) for name in PART_MARKS if name not in {"free", "reserved"}}
+    whole = max(contents.capacity, contents.total, 1)
+    marks = "".join(PART_MARKS[name] * max(1, round(BAR_CHARS * size / whole)) for name, size in used.items() if size)
+    reserved = PART_MARKS["reserved"] * round(BAR_CHARS * _unused_reserve(contents) / whole)
+    free = PART_MARKS["free"] * (BAR_CHARS - len(marks) - len(reserved))
+    return (marks + free + reserved)[:BAR_CHARS]
 
 
 def _describe_turns_left(turns: int | None) -> str:
@@ -179,7 +194,9 @@ def _context_facts(chat: Chat, contents: ContextReport, could_free: str) -> Iter
     roles = ", ".join(f"{count:,} {role}" for role, count in sorted(contents.roles.items()))
     by_role = f" ({roles})" if roles else ""
     yield f"{pluralize(contents.messages, 'message')}{by_role}, {contents.characters:,} characters"
-    yield f"{format_token_count(contents.total, contents.error)} of {contents.budget:,} tokens; {could_free}"
+    yield f"{format_token_count(contents.total, contents.error)} of {contents.capacity:,} tokens; {could_free}"
+    if contents.reserved:
+        yield f"a request holds up to {contents.budget:,}: {contents.reserved:,} stay free, because counts may be wrong"
     if (threshold := contents.threshold) is not None:
         due = _describe_turns_left(contents.turns_left)
         yield f"next compaction at {threshold.limit:,} {threshold.unit}; there are {threshold.current:,}{due}"

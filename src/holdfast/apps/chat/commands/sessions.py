@@ -6,7 +6,7 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from holdfast.apps.chat.chat import Chat
+from holdfast.apps.chat.chat import Chat, session_title
 from holdfast.apps.chat.commands.context import prompts_in_context
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry, parse_whole_number
 from holdfast.apps.chat.events import CommandReply, CommandTable, ConversationCompacted
@@ -64,8 +64,8 @@ async def title(chat: Chat, text: str) -> None:
     """Give this conversation another title; by default it is the beginning of its first prompt."""
     if not text:
         raise SettingsError("/title", "takes the new title")
-    await chat.session.rename(text[:MAX_SNIPPET_CHARS])
-    chat.notify(f"this conversation is now called {text[:MAX_SNIPPET_CHARS]!r}")
+    await chat.session.rename(session_title(text))
+    chat.notify(f"this conversation is now called {session_title(text)!r}")
 
 
 @SESSION_COMMANDS.register("[N | ID | WORDS]", completes=lambda chat: chat.listed_sessions)

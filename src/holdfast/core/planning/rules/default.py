@@ -55,6 +55,8 @@ MIN_QUOTED_SHARE = 0.75
 """The least share of the turns that a chat deserves to have quoted, if an early compaction is to happen."""
 TAIL_DIVISOR = 4
 """If there are too many messages, turns or bytes, one message in this many stays."""
+LEAST_REPLACEMENT_TOKENS = 32
+"""What a replacement takes beside the texts that its budget is for: its frame, and how to recall the messages."""
 ASSUMED_PRICES = PROVIDER_PRICES["anthropic"]
 """The prices to assume if none are known."""
 OFFLOAD_CHARS_PER_TOKEN = 4
@@ -83,6 +85,7 @@ class DefaultCompaction(CompactionRule):
     offers_recall: ClassVar[bool] = True
     checks_summary: ClassVar[bool] = True
     is_summary_prompt: ClassVar[bool] = False
+    keeps_most_by_rule: ClassVar[bool] = True
     weighs_prices: ClassVar[bool] = True
 
     soft_share: float = field(default=0.8, metadata=share_bounds())
@@ -140,11 +143,12 @@ class DefaultCompaction(CompactionRule):
         step = self._span(plan_input, room, self.min_messages)
         if step is None:
             return NO_STEPS
-        if cause is not None and plan_input.fixed_tokens - situation.extras_tokens > self.soft_share * room:
-            if plan_input.fill > 1:
-                return NO_STEPS
+        is_mostly_fixed = plan_input.fixed_tokens - situation.extras_tokens > self.soft_share * room
+        if cause is not None and is_mostly_fixed and fill <= 1:
             return cannot_help_plan(plan_input, "system text, pins", f"{self.soft_share:.0%} of the budget")
         after = plan_input.tokens_outside(step.span) + sum(self._replacement_budget(plan_input, step))
+        if is_mostly_fixed and tokens - after < LEAST_REPLACEMENT_TOKENS:
+            return NO_STEPS
         if tokens - after < self._min_gain(plan_input):
             reason = f"a compaction would free only {max(0, tokens - after):,} of {tokens:,} tokens, so there was none"
             return Plan(reasons=(reason,)) if cause else NO_STEPS
@@ -262,7 +266,10 @@ class DefaultCompaction(CompactionRule):
         projection, budget = plan_input.projection, plan_input.situation.message_budget
         room = min(budget, projection.tokens)
         compacted = projection.tokens - plan_input.tokens_outside(step.span)
-        summary = min(self._replacement_tokens(budget), compacted // 2)
+        # What the system text, the pins and the newest prompt leave: else the request would be cut again.
+        fixed = plan_input.fixed_tokens - plan_input.situation.extras_tokens
+        left = max(0, budget - fixed - LEAST_REPLACEMENT_TOKENS)
+        summary = min(self._replacement_tokens(budget), compacted // 2, left)
         # Each text is quoted once, so it counts once.
         sizes = {
             entry.message.text: size
@@ -275,7 +282,7 @@ class DefaultCompaction(CompactionRule):
         quoted = min(wanted, self._max_quoted_tokens(compacted, budget) - summary)
         if step.trigger == "manual" or quoted < MIN_QUOTED_SHARE * wanted:
             quoted = min(wanted, self._max_quoted_tokens(compacted, room) - summary)
-        return ReplacementBudget(summary, max(0, quoted))
+        return ReplacementBudget(summary, max(0, min(quoted, left - summary)))
 
     def _chat_tokens(self, entries: Sequence[Entry], room: int) -> float:
         """Return the room for quoted turns."""
