@@ -59,7 +59,7 @@ async def test_the_receipt_of_a_compaction_tells_everything_and_reads_well() -> 
         fold.summary.score,
     )
     assert receipt.summary.dollars == pytest.approx((1_000 * 1.25 + 9_000 * 0.125 + 100 * 10) / 1e6)
-    assert (receipt.tokens_before, receipt.effect.provenance) == (fold.pre_compaction_tokens, "counted")
+    assert (receipt.tokens_before, receipt.effect.provenance) == (fold.request_tokens[0], "counted")
     assert receipt.effect.prefix_lost == receipt.tokens_before - 6, "all that was sent; the last answer was never in it"
     assert 0 < receipt.effect.rewritten < receipt.tokens_after
     assert receipt.effect.rewrite_dollars == pytest.approx(receipt.effect.rewritten * 1.25 / 1e6)
