@@ -19,7 +19,7 @@ async def test_a_transcript_tells_what_was_said_and_what_became_of_it() -> None:
 
         text = render_transcript(await session.events())
 
-    before, after = done.pre_compaction_tokens, done.post_compaction_tokens
+    before, after = done.request_tokens
     assert text.startswith("**user**\n\nquestion 0 why")
     assert text.split("because \n\n")[-1].split("\n\n") == [
         "---",

@@ -6,6 +6,7 @@ import pytest
 
 from holdfast import Session
 from holdfast.core.conversation.spans import Span
+from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import from_record, to_record
 from holdfast.core.planning.change_receipt import ChangeReceipt, change_receipts
@@ -59,8 +60,10 @@ async def test_the_receipt_of_a_compaction_tells_everything_and_reads_well() -> 
         fold.summary.score,
     )
     assert receipt.summary.dollars == pytest.approx((1_000 * 1.25 + 9_000 * 0.125 + 100 * 10) / 1e6)
-    assert (receipt.tokens_before, receipt.effect.provenance) == (fold.pre_compaction_tokens, "counted")
-    assert receipt.effect.prefix_lost == receipt.tokens_before - 6, "all that was sent; the last answer was never in it"
+    assert (receipt.tokens_before, receipt.effect.provenance) == (fold.request_tokens[0], "counted")
+    assert receipt.effect.prefix_lost == receipt.effect.tokens_before - 6, (
+        "all that was sent; the last answer was never in it"
+    )
     assert 0 < receipt.effect.rewritten < receipt.tokens_after
     assert receipt.effect.rewrite_dollars == pytest.approx(receipt.effect.rewritten * 1.25 / 1e6)
     assert str(receipt).splitlines() == [
@@ -136,7 +139,8 @@ async def test_every_other_change_leaves_one_too() -> None:
         True,
         rewound.tokens_before - rewound.tokens_after - (rewound.tokens_before - rewound.tokens_after) // 4,
     )
-    assert (cleared.dropped, cleared.tokens_before, cleared.tokens_after) == ((range(12),), rewound.tokens_after, 0)
+    assert (cleared.dropped, cleared.tokens_before) == ((range(12),), rewound.tokens_after)
+    assert (cleared.effect.tokens_after, cleared.tokens_after) == (0, REPLY_OVERHEAD)
     assert [(receipt.undo_steps, receipt.undo) for receipt in (rewound, cleared)] == [
         (2, "undo with session.undo(), 2 times"),
         (1, "undo with session.undo()"),
