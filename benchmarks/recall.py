@@ -389,7 +389,8 @@ def print_work(figures: Mapping[str, Mapping[str, float]]) -> None:
 def print_speed(figures: Mapping[str, float]) -> None:
     for name, value in figures.items():
         print(f"{name:24}{value:>12,.1f}")
-    print(f"aim {TARGETS['search ms']:.0f} ms: {verdict(is_met=figures['search median ms'] < TARGETS['search ms'])}")
+    is_met = figures["search p95 ms"] < TARGETS["search ms"]
+    print(f"aim {TARGETS['search ms']:.0f} ms at the 95th percentile: {verdict(is_met=is_met)}")
 
 
 if __name__ == "__main__":

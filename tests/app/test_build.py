@@ -90,12 +90,13 @@ def test_the_primary_writes_what_somebody_asks_for_and_a_cheaper_one_the_rest(se
         how = compaction_from(settings(user), "s1", SessionCallbacks(primary=given))
         return how.automatic, how.manual
 
-    assert writers("model = 'openai:gpt-5'") == ("openai:gpt-5", "openai:gpt-5")
+    assert writers("model = 'openai:gpt-5'") == (None, "openai:gpt-5")
+    assert writers("model = 'openai:gpt-5'\npreset = 'copilot'") == ("openai:gpt-5", "openai:gpt-5")
     assert writers("model = 'openai:gpt-5'\nsummarization_model = 'openai:x'") == ("openai:x", "openai:gpt-5")
     assert writers("model = 'openai:gpt-5'\nsummariser = 'none'") == (None, None)
     assert writers("# embedded") == (None, None)
     assert writers("summarization_model = 'embedded'") == ("embedded", None)
-    assert writers("# embedded", primary) == (primary, primary)
+    assert writers("# embedded", primary) == (None, primary)
 
 
 def test_hooks_checkpoints_and_approval_go_with_compactions(settings: Setup, home: Path) -> None:

@@ -50,6 +50,7 @@ from holdfast.session.compaction.compactor import Compactor
 from holdfast.session.compaction.summarizer import SentRequest
 from holdfast.session.heavy_work import (
     MAX_INLINE_CHARS,
+    MAX_INLINE_COMPACTED_TOKENS,
     MAX_INLINE_MESSAGES,
     MAX_INLINE_TOKENS,
     count_messages,
@@ -88,6 +89,8 @@ class RequestOptions:
     """How often the provider has rejected it as too long."""
     without_summarizer: bool = False
     """Whether to plan as if no model could write summaries."""
+    is_requested: bool = False
+    """Whether the user or the agent asks for a compaction, for which another model may write the summary."""
     has_recall: bool | None = None
     """Whether the model has the recall tool; None keeps the last value."""
     encode_body: EncodeBody | None = None
@@ -305,7 +308,8 @@ class RequestBuilder:
             window=budget.window(model.max_input_tokens if model else None),
             prices=self._compactor.options.prices or prices_of_model(options.model),
             idle_seconds=0.0 if asked_ms is None else max(0, self._log.clock() - asked_ms) / 1000,
-            has_summarizer=self._compactor.has_summarizer and not options.without_summarizer,
+            has_summarizer=not options.without_summarizer
+            and self._compactor.has_summarizer_for(is_requested=options.is_requested),
             has_ready_summary=state.ready_summary is not None
             and run is not None
             and run.basis == history.change_count
@@ -430,7 +434,7 @@ class RequestBuilder:
             return may_wait
         elif rule is not None:
             made = partial(compaction_completed_event, step, rule, plan_input)
-            event = made() if plan_input.tokens <= MAX_INLINE_TOKENS else await plan_in_thread(made)
+            event = made() if plan_input.tokens <= MAX_INLINE_COMPACTED_TOKENS else await plan_in_thread(made)
             await self._compactor.observers.record_completed(replace(event, reason=reason))
         return False
 

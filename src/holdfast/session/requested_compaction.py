@@ -31,7 +31,7 @@ from holdfast.errors import (
     NothingToCompactError,
     SettingsError,
 )
-from holdfast.session.compaction.compactor import Compactor
+from holdfast.session.compaction.compactor import REQUESTED_TRIGGERS, Compactor
 from holdfast.session.log.event_log import SessionLog, locked
 from holdfast.session.prepare import RequestBuilder, RequestOptions
 
@@ -58,7 +58,7 @@ class RequestedCompaction:
         self, options: RequestOptions, trigger: log.CompactionTrigger, focus: str = ""
     ) -> log.CompactionCompleted:
         """Compact, and return the result; if it raises a `CompactionError` or a `ModelError`, nothing has changed."""
-        options = self._builder.with_last_budget(options)
+        options = replace(self._builder.with_last_budget(options), is_requested=trigger in REQUESTED_TRIGGERS)
         async with self._log.locked():
             await self._compactor.end_stale_run()
             await self._compactor.shelve_ready_summary()
@@ -163,7 +163,7 @@ class RequestedCompaction:
 
     async def draft(self, options: RequestOptions, focus: str = "") -> log.CompactionCompleted:
         """Return what a compaction with a model's summary would do; raises as `compact` does, and records nothing."""
-        options = self._builder.with_last_budget(options)
+        options = replace(self._builder.with_last_budget(options), is_requested=True)
         async with self._log.locked():
             step, plan_input = self._plan(options, "manual")
             if step.by != "summary" or not plan_input.situation.has_summarizer:
@@ -182,7 +182,7 @@ class RequestedCompaction:
     @locked
     async def apply_preview(self, options: RequestOptions, preview: log.CompactionCompleted) -> log.CompactionCompleted:
         """Record a compaction that was previewed; raises if the messages that it replaces have changed since."""
-        options = self._builder.with_last_budget(options)
+        options = replace(self._builder.with_last_budget(options), is_requested=True)
         await self._compactor.shelve_ready_summary()
         by_model = preview.summary.by_model is not None
         step = CompactSpan(span=preview.span, by="summary" if by_model else "digest", trigger="manual")

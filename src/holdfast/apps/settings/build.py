@@ -166,15 +166,17 @@ def compaction_from(
 ) -> CompactionOptions:
     """Return the compaction options of a session: its summarizers, its approval and its observers.
 
-    The embedded model is no summarizer by default: its summaries are worse than a digest.
+    The embedded model is no summarizer by default: its summaries are worse than a digest. Where the digest of the
+    policy keeps as much as a summary, no model writes automatic ones by default.
     """
     main = callbacks.primary or (None if is_embedded(settings.model) else settings.model)
-    cheap = settings.summarization_model
+    rule, cheap = settings.effective_policy.compaction, settings.summarization_model
+    usual = None if rule and rule.keeps_most_by_rule else main
     folder = checkpoints_folder(settings, session_id)
     known = configured_model(settings)
     return CompactionOptions(
         prices=prices_of(known) if known else None,
-        automatic=None if cheap == NO_SUMMARIZER else cheap or main,
+        automatic=None if cheap == NO_SUMMARIZER else cheap or usual,
         manual=None if cheap == NO_SUMMARIZER else main,
         hooks=settings.hooks,
         checkpoints=None if folder is None else Checkpoints(folder),

@@ -113,7 +113,7 @@ class DeclaredSettings:
     summarization_model: str = _setting(
         MODEL_GROUP,
         OptionalText(),
-        'The model that writes automatic summaries; "" is the model that answers, none writes no summaries',
+        'The model for automatic summaries; "" is none under the preset default, else the model that answers',
         default="",
         also="summariser summarizer",
         variables="CO_CLI_SUMMARIZATION_MODEL",

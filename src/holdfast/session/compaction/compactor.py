@@ -58,7 +58,7 @@ POLL_SECONDS = 0.2
 """How often to check whether another process has finished."""
 JOB_OWNER = "job"
 """How the owner of a compaction begins that was left to a worker."""
-REQUESTED_TRIGGERS = frozenset({"manual", "agent_request"})
+REQUESTED_TRIGGERS = ("manual", "agent_request")
 CANCEL_GRACE_SECONDS = 5.0
 """How long to wait for a cancelled summarizer."""
 COMPACTING_TEXT = "Compacting conversation history"
@@ -293,8 +293,14 @@ class Compactor:
 
     def _configured_summarizer(self, trigger: log.CompactionTrigger) -> str | Summarizer | None:
         cheap, primary, choice = self.options.automatic, self.options.manual, self.policy.summarizer_choice
-        is_primary = choice == "session" or (choice == "cheap_then_primary" and trigger in REQUESTED_TRIGGERS)
-        return (primary or cheap) if is_primary else (cheap or primary)
+        if choice == "cheap_then_primary":
+            # Without a model for them, automatic compactions are made by rule.
+            return (primary or cheap) if trigger in REQUESTED_TRIGGERS else cheap
+        return (primary or cheap) if choice == "session" else (cheap or primary)
+
+    def has_summarizer_for(self, *, is_requested: bool) -> bool:
+        """Return whether a model writes the summary of a requested compaction, or of an automatic one."""
+        return self._configured_summarizer("manual" if is_requested else "threshold") is not None
 
     def next_summarizer(self, model: str | None, format: str | None) -> SummaryAuthor | None:  # noqa: A002 - as users say
         """Return who would write the next summary for a model's conversation in a format, or None."""

@@ -85,6 +85,7 @@ class DefaultCompaction(CompactionRule):
     offers_recall: ClassVar[bool] = True
     checks_summary: ClassVar[bool] = True
     is_summary_prompt: ClassVar[bool] = False
+    keeps_most_by_rule: ClassVar[bool] = True
     weighs_prices: ClassVar[bool] = True
 
     soft_share: float = field(default=0.8, metadata=share_bounds())

@@ -66,6 +66,8 @@ class CompactionRule:
     """Whether a request that carries only tool results counts as a turn of the user."""
     shows_tool_use: ClassVar[bool] = False
     """Whether a summarizer reads each tool result together with its input, instead of two separate texts."""
+    keeps_most_by_rule: ClassVar[bool] = False
+    """Whether its digest keeps as much as a model's summary, so that programs ask a model only if one is named."""
     weighs_prices: ClassVar[bool] = False
     """Whether token prices influence the rule."""
     artifact_tokens: int = DEFAULT_ARTIFACT_TOKENS
