@@ -185,7 +185,7 @@ def _edited(line: bytes, edit: Mapping[str, Any]) -> bytes:
     """Return a line of JSON with one of its values replaced."""
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return line
     if slots := container_slots(value):
         container, key = slots[edit["slot"] % len(slots)]
