@@ -33,7 +33,7 @@ LATER_MS = 4_000_000_000_000
 BUDGET = 3_000
 OPERATIONS = ["set", "set", "set", "remove", "cut", "swap", "double", "insert", "bytes", "empty", "replace", "delete"]
 REORDERING = frozenset({"swap", "double", "remove"})
-"""After these a program's log may say that somebody went back; whoever takes that back again sees less than before."""
+"""After these, and in a database after any, a log may say that somebody went back, which cannot be taken back."""
 LINES = [
     b"", b"{}", b"[]", b"null", b"\0" * 40, b"\xff\xfe", b'{"type":', b'{"type": [], "payload": {"type": {}}}',
     b"9" * 5_000, b"[" * 5_000, b'"' + b"x" * 100_000 + b'"', b"SQLite format 3\0", b"\x1f\x8b\x08 gzip",
@@ -86,7 +86,8 @@ async def _import_twice(folder: Path, case: Mapping[str, Any]) -> None:
     spoil(root, case["second"] or [])
     for one in await import_all(store, program, root, now_ms=LATER_MS):
         await check_session(store, one)
-        if case["second"] is None and not any(edit["operation"] in REORDERING for edit in case["first"]):
+        is_in_order = program != "opencode" and not any(edit["operation"] in REORDERING for edit in case["first"])
+        if case["second"] is None and is_in_order:
             alone = MemoryStore()
             [fresh] = [
                 new for new in await import_all(alone, program, root, now_ms=LATER_MS) if new.session == one.session
@@ -184,7 +185,7 @@ def _edited(line: bytes, edit: Mapping[str, Any]) -> bytes:
     """Return a line of JSON with one of its values replaced."""
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return line
     if slots := container_slots(value):
         container, key = slots[edit["slot"] % len(slots)]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from holdfast import __version__
 from holdfast.core.conversation.json_values import encode_canonical_json
-from holdfast.core.conversation.messages import Entry, Message
+from holdfast.core.conversation.messages import Entry, Media, Message
 from holdfast.core.conversation.pairing import INTERRUPTED_RESULT
 from holdfast.core.conversation.spans import ranges_without
 from holdfast.core.conversation.transcript import MessageFormat
@@ -143,7 +143,12 @@ def _is_clipped(message: Message, recorded: Message) -> bool:
 
 def _is_elided(message: Message, recorded: Message) -> bool:
     """Return whether media were replaced by a notice; a repair may remove a result with its media instead."""
-    return message.media_count < recorded.media_count and len(message.results) >= len(recorded.results)
+    expected = recorded.media_count
+    if len(message.results) < len(recorded.results):
+        sent = {result.call_id for result in message.results}
+        removed = [result for result in recorded.results if result.call_id not in sent]
+        expected -= sum(isinstance(part, Media) for result in removed for part in result.content)
+    return message.media_count < expected
 
 
 def _tool_texts(message: Message) -> list[str]:

@@ -223,7 +223,7 @@ def _repair_item(native: Mapping[str, Any], kind: str, place: InputPath) -> Mapp
 def _repair_block(block: Any, message: Mapping[str, Any], place: InputPath) -> Any:
     """Return a text under the type of its author: the model's is `output_text`, everybody else's `input_text`."""
     kind = "output_text" if message.get("role") == "assistant" else "input_text"
-    if not is_mapping(block) or block.get("type") not in {"output_text", "input_text"} - {kind}:
+    if not is_mapping(block) or block.get("type") == kind or block.get("type") not in ("output_text", "input_text"):
         return block
     place.repair_notes.append(f"wrote a text of the {message.get('role')} as {kind}")
     return {"type": kind, "text": block.get("text")}

@@ -124,7 +124,7 @@ def read_signals(path_name: str | None, headers: Mapping[str, str], body: Client
 
 def session_id_for(namespace: str, name: str) -> str:
     """Return the id of a session in the store; ids of two namespaces never meet, because names have no slash."""
-    own = quote(name, safe=" !#$&'()*+,:;=?@[]~")
+    own = quote(name, safe=" !#$&'()*+,:;=?@[]~", errors="replace")
     if len(own) > MAX_CLIENT_NAME_CHARS:
         own = f"{own[: MAX_CLIENT_NAME_CHARS // 2]}~{hashlib.sha256(own.encode()).hexdigest()[:32]}"
     return f"{quote(namespace, safe='')}/{own}" if namespace else own
