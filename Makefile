@@ -6,7 +6,7 @@ STAMP  := $(VENV)/installed
 PROGRAMS := $(VENV)/installed-programs
 DOCS   := $(VENV)/installed-docs
 
-.PHONY: help setup chat view docs release-check test suite coverage test-model lint ruff types check format bench bench-peers bench-gateways clients mcp-clients typescript imports examples browser scale lab-report checklist crash torture torture-long demo clean
+.PHONY: help setup chat view docs release-check test suite coverage test-model lint ruff types check format bench bench-peers bench-gateways clients mcp-clients typescript imports examples browser scale lab-report checklist crash torture torture-long torture-day demo clean
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -87,6 +87,10 @@ torture: $(STAMP)  ## Made-up cases on every core, then kills; SECONDS=240 SEED=
 
 torture-long: $(STAMP)  ## The same for hours: a million cases, fewer of rounds that take longer; 1,000 kills
 	@$(BIN)/python -m benchmarks.torture --cases $(or $(CASES),1000000) $(if $(SEED),--seed $(SEED))
+	@$(MAKE) --no-print-directory crash
+
+torture-day: $(STAMP)  ## The same for a day, an equal share for each round; HOURS=24 SEED=1
+	@$(BIN)/python -m benchmarks.torture --hours $(or $(HOURS),24) $(if $(SEED),--seed $(SEED))
 	@$(MAKE) --no-print-directory crash
 
 test-model: $(STAMP)  ## Converse for 200 turns with the embedded model in a window of 2,048 tokens

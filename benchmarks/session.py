@@ -205,6 +205,7 @@ async def recorded_requests(folder: Path, sample: int) -> list[Row]:
     every, with_compaction, all_blocks = list[float](), list[float](), list[float]()
     worst = [0.0, 0.0]
     for name, messages in islice(read_sessions(folder), None, None, sample):
+        gc.collect()  # what the session before has left must not be collected in a request of this one
         with tempfile.TemporaryDirectory() as home:
             plain, compacting, blocks = await replay(messages, f"sqlite:///{home}/sessions.db")
         print_progress(f"  {name}: {percentile(plain, 0.5):.2f} / {percentile(plain, 0.99):.2f} ms")

@@ -126,6 +126,20 @@ def _claude_code(name: str, model: str | None = "claude-sonnet-4-5", **environme
     )
 
 
+def _gemini_cli(name: str, model: Arguments) -> Program:
+    """Return the Gemini CLI; without a model it has one chosen before each turn, by a call of its own."""
+    return Program(
+        name=name,
+        packages=["@google/gemini-cli@0.61.0"],
+        command=["node_modules/.bin/gemini"],
+        environment=lambda url: {"GOOGLE_GEMINI_BASE_URL": url, "GEMINI_API_KEY": "x"},
+        files=lambda _: {".gemini/settings.json": _gemini_settings(0.9)},
+        compacting_files=lambda _: {".gemini/settings.json": _gemini_settings(0.0001)},
+        first=lambda prompt: [*model, "--skip-trust", "-y", "-p", prompt],
+        resume=lambda prompt: [*model, "--skip-trust", "-y", "-r", "latest", "-p", prompt],
+    )
+
+
 PROGRAMS = (
     _claude_code("claude-code"),
     _claude_code("claude-code-default-model", model=None),
@@ -142,16 +156,8 @@ PROGRAMS = (
     _copilot("copilot"),
     _copilot("copilot-responses", COPILOT_PROVIDER_WIRE_API="responses"),
     _copilot("copilot-anthropic", COPILOT_PROVIDER_TYPE="anthropic", COPILOT_MODEL="claude-sonnet-4.5"),
-    Program(
-        name="gemini-cli",
-        packages=["@google/gemini-cli@0.61.0"],
-        command=["node_modules/.bin/gemini"],
-        environment=lambda url: {"GOOGLE_GEMINI_BASE_URL": url, "GEMINI_API_KEY": "x"},
-        files=lambda _: {".gemini/settings.json": _gemini_settings(0.9)},
-        compacting_files=lambda _: {".gemini/settings.json": _gemini_settings(0.0001)},
-        first=lambda prompt: ["-m", "gemini-2.5-pro", "--skip-trust", "-y", "-p", prompt],
-        resume=lambda prompt: ["-m", "gemini-2.5-pro", "--skip-trust", "-y", "-r", "latest", "-p", prompt],
-    ),
+    _gemini_cli("gemini-cli", ["-m", "gemini-2.5-pro"]),
+    _gemini_cli("gemini-cli-default-model", []),
     Program(
         name="opencode",
         packages=["opencode-ai@1.18.18"],

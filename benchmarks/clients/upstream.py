@@ -100,6 +100,10 @@ class UpstreamDouble:
         if not tools and (TITLE_ORDER.search(system[:3000]) or TITLE_ORDER.search(last[:300])):
             received.kind = "side"
             return ProviderReply(f"Title {number}")
+        schema = (body.get("generationConfig") or {}).get("responseJsonSchema")
+        if schema and not tools:
+            received.kind = "side"
+            return ProviderReply(json.dumps(self._arguments(schema, number)))
         is_fresh = bool(messages) and _is_prompt(messages[-1])
         orders: tuple[tuple[str, tuple[str, ...], Kind], ...] = (
             (USE_A_TOOL, READING_TOOLS, "call"),
@@ -119,6 +123,7 @@ class UpstreamDouble:
         properties = schema.get("properties") or {}
         for name in schema.get("required") or properties:
             kind = properties.get(name, {})
+            kind = {**kind, "type": str(kind.get("type")).lower()}
             lower, choices = name.lower(), kind.get("enum")
             if choices:
                 found[name] = choices[0]

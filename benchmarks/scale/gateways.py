@@ -9,8 +9,9 @@ answer. The gateways are strict: a turn is acknowledged when its last event has 
 the answer before. At the end every acknowledged message is looked for in the logs, and every request is built again.
 
 The same load goes through as many bare pass-throughs first. `p99_added_ms` is the difference of the 99th percentiles of
-whole answers, without those that met a restart of PostgreSQL; `taken_over` are turns that another gateway has finished
-after the one that began them was killed. The last line is one JSON object.
+whole answers, without those that met a restart of PostgreSQL; the processor time of each answer and of the starts says
+what it consists of. `taken_over` are turns that another gateway has finished after the one that began them was killed.
+The last line is one JSON object.
 """
 
 import argparse
@@ -251,6 +252,9 @@ class Gateway:
     port: int
     environ: dict[str, str]
     process: asyncio.subprocess.Process | None = None
+    starting_seconds: float = 0.0
+    serving_seconds: float = 0.0
+    """The processor time of all its runs, until it listened and afterwards."""
 
     async def start(self) -> None:
         """Run it, and wait until it listens."""
@@ -260,12 +264,23 @@ class Gateway:
         )
         if not await wait_for_port(self.port, START_SECONDS):
             raise SystemExit(f"{self.command[0]} does not listen on {self.port}")
+        spent = processor_seconds(self.process.pid)
+        self.starting_seconds += spent
+        self.serving_seconds -= spent
 
     async def kill(self) -> None:
         """Kill it without a warning."""
         if self.process is not None:
+            self.serving_seconds += processor_seconds(self.process.pid)
             self.process.send_signal(signal.SIGKILL)
             await self.process.wait()
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time of a program so far."""
+    # The name of the program stands in parentheses and may hold anything.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @asynccontextmanager
@@ -382,6 +397,10 @@ async def run(args: argparse.Namespace, program: str, folder: Path) -> dict[str,
     for name, answers in rows:
         shown = ", ".join(f"p{share * 100:g} {percentile(answers, share):.1f} ms" for share in (0.5, 0.9, 0.99))
         print(f"{name}: {len(answers):,} answers, beyond their {STREAM_SECONDS:g} s: {shown}")
+    for name, programs, answered in ("bare pass-throughs", bare, through.answers), ("gateways", gateways, load.answers):
+        turn = sum(one.serving_seconds for one in programs) / max(1, len(answered)) * 1e3
+        starts = sum(one.starting_seconds for one in programs)
+        print(f"processor time of the {name}: {turn:.1f} ms for each answer, and {starts:.1f} s in all to start")
     print(f"attempts without a whole answer: {dict(load.failures)}; turns that the upstream got again: {repeated:,}")
     print(f"requests built again from the logs: {found['rebuilt']:,}; changes of context: {found['compactions']:,}")
     return {

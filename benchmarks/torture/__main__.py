@@ -1,6 +1,6 @@
 """Runs generated cases on every core until the time is over, and stores those that fail.
 
-    python -m benchmarks.torture [ROUND…] [--seconds 120 | --cases 1000000] [--seed N] [--cores N]
+    python -m benchmarks.torture [ROUND…] [--seconds 120 | --hours 24 | --cases 1000000] [--seed N] [--cores N]
 
 Each round prints its seed and its rate. Ctrl-C stops it after the running batches. A failure is shrunk and stored under
 tests/corpus/found, where the test suite checks it again. The exit code is 1 if there was a failure.
@@ -8,6 +8,7 @@ tests/corpus/found, where the test suite checks it again. The exit code is 1 if 
 
 import argparse
 import itertools
+import json
 import os
 import secrets
 import signal
@@ -22,6 +23,12 @@ from benchmarks.torture.rounds import ROUNDS
 
 EXAMPLES, MIN_EXAMPLES = 100, 8
 """Cases in a batch, which takes about a second; slow rounds have fewer, but enough to include large cases."""
+WEIGHT_OF_SINGLE_CASES = 2_000
+"""From this weight on a case takes seconds by itself, and is a batch."""
+
+
+MAX_CASE_CHARS = 600
+"""How much of a failing case is printed; its file has all of it."""
 
 
 @dataclass(slots=True)
@@ -58,7 +65,9 @@ class Tally:
         self.cases += batch.cases
         if batch.failure:
             self.failures.append(batch.failure)
-            print(f"  {batch.failure.reason.splitlines()[0]}\n  kept as {batch.failure.save()}", flush=True)
+            failure = batch.failure
+            print(f"  {failure.reason.splitlines()[0]} (batch seed {failure.seed})", flush=True)
+            print(f"  {json.dumps(failure.case)[:MAX_CASE_CHARS]}\n  kept as {failure.save()}", flush=True)
 
 
 def run_round(pool: ProcessPoolExecutor, cores: int, tally: Tally, limits: Limits) -> None:
@@ -66,7 +75,8 @@ def run_round(pool: ProcessPoolExecutor, cores: int, tally: Tally, limits: Limit
     waiting: set[Future[Batch]] = set()
     weight = ROUNDS[tally.name].weight
     cases = None if limits.cases is None else max(1, limits.cases // weight)
-    examples = min(max(MIN_EXAMPLES, EXAMPLES // weight), cases or EXAMPLES)
+    least = MIN_EXAMPLES if weight < WEIGHT_OF_SINGLE_CASES else 1
+    examples = min(max(least, EXAMPLES // weight), cases or EXAMPLES)
     shown = time.monotonic()
     for number in itertools.count():
         is_enough = tally.seconds > limits.seconds if cases is None else number * examples >= cases
@@ -93,6 +103,7 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.torture", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("rounds", nargs="*", help=f"of: {', '.join(ROUNDS)} (default: all)")
     parser.add_argument("--seconds", type=float, default=120, help="for all rounds together (default: 120)")
+    parser.add_argument("--hours", type=float, help="the same in hours, for a run of a day")
     parser.add_argument("--cases", type=int, help="cases for each round, fewer for slow ones; no time limit")
     parser.add_argument("--seed", type=int, help="seed of the first batch (default: random)")
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
@@ -106,7 +117,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = parse_options(argv)
     names = chosen.rounds or list(ROUNDS)
     seed = secrets.randbelow(10**9) if chosen.seed is None else chosen.seed
-    limits = Limits(chosen.seconds / len(names), chosen.cases)
+    seconds = chosen.seconds if chosen.hours is None else chosen.hours * 3_600
+    limits = Limits(seconds / len(names), chosen.cases)
 
     def stop(*_: object) -> None:
         limits.is_interrupted = True

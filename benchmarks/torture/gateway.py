@@ -189,7 +189,8 @@ class HostileClient:
         arrived = self.upstream.requests[before:]
         if not arrived:
             assert 400 <= seen.status < 500, f"not forwarded: {seen.status} {seen.body[:200]!r}"
-            json.loads(seen.body)
+            if step["leaves_after"] is None:
+                json.loads(seen.body)
             return
         assert seen.status in {answer.status, 502, 499, 0}, f"status {seen.status} {seen.body[:200]!r}"
         if seen.status == 0:
@@ -323,6 +324,10 @@ def _refuse_constant(name: str) -> float:
 
 def _is_readable(body: bytes, wire: Wire) -> bool:
     """Return whether a body is JSON with a list of messages that the wire allows."""
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return False  # not JSON, or nothing that Python reads: a number of thousands of digits
     listed = _list_in(body, wire)
     if not listed or not all(isinstance(one, dict) for one in listed):
         return False

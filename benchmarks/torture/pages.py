@@ -31,7 +31,7 @@ from holdfast.testing.chat import assistant_message, tool_call_message, tool_res
 TOKEN = "torture-token"  # noqa: S105 - of a gateway in this process
 SCRIPT = "<script>alert(1)</script>"
 HOSTILE = f'{SCRIPT}"><img src=x onerror=alert(1)> \x1b]0;x\x07 \ud800 \0 {{{{7*7}}}} </textarea>'
-SESSIONS = ["talk", "a/b c", 'evil"><script>/~%2F?x=1#y', "ünïcode☃", "0"]
+SESSIONS = ["talk", 'a/b "><script>~%2F?x=1#y ünïcode☃', "0"]
 NUMBERS = ["0", "1", "2", "3", "-1", "00", "1.5", "1e3", "9" * 30, "9" * 5_000, "٣", "", "x", "%00", "²"]
 WORDS = [
     "", "..", "%2e%2e", "~", "~7", "~zz", "~ff~fe", "%ff", "%00", "%0a", "null", "undefined", "undo", "rewind",
@@ -149,9 +149,10 @@ async def _check_answer(app: ASGIApp, asked: Mapping[str, Any], cookie: str, csr
     assert 100 <= seen.status < 500, f"{asked['method']} {full[:80]}: {seen.status} {seen.body[:200]!r}"
     text = seen.body.decode(errors="replace")
     assert "Traceback (most recent" not in text, f"{full[:80]}: a traceback"
-    if seen.headers.get("content-type", "").startswith("text/html"):
+    media = seen.headers.get("content-type", "").partition(";")[0]
+    if media == "text/html":
         assert SCRIPT not in text, f"{full[:80]}: an element of somebody else"
-    elif seen.headers.get("content-type", "").startswith("application/json") and text and leaves is None:
+    elif media == "application/json" and text and leaves is None:
         value = json.loads(text)
         if isinstance(value, dict) and "jsonrpc" in value:
             code = value.get("error", {}).get("code", -32600)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]

@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 from hypothesis import strategies as st
 
 from benchmarks.torture import (
+    adapters,
+    blocking_threads,
     cancelled,
     faults,
     fuzzing,
@@ -18,6 +20,7 @@ from benchmarks.torture import (
     histories,
     hostile_text,
     interleavings,
+    jobs,
     pages,
     program_logs,
     providers,
@@ -124,18 +127,36 @@ ROUNDS: Mapping[str, Round] = {
         "clients that edit their lists and send odd bodies, providers that break off: no word lost, no byte changed",
         gateway.STRATEGIES,
         gateway.check,
-        weight=50,
+        weight=100,
     ),
     "pages": Round(
         "addresses of every kind at the viewer, the control API and MCP: no failure of the server, nothing injected",
         pages.STRATEGIES,
         pages.check,
-        weight=100,
+        weight=200,
     ),
     "program_logs": Round(
         "spoiled logs of other programs: what can be read is imported, once, and goes on",
         program_logs.STRATEGIES,
         program_logs.check,
-        weight=20,
+        weight=200,
+    ),
+    "adapters": Round(
+        "histories of three frameworks, edited between turns: valid requests, and every prompt in the log",
+        adapters.STRATEGIES,
+        adapters.check,
+        weight=100,
+    ),
+    "blocking_threads": Round(
+        "threads that share sessions without an event loop: nothing lost, and no endless wait",
+        blocking_threads.STRATEGIES,
+        blocking_threads.check,
+        weight=100,
+    ),
+    "jobs": Round(
+        "workers on DBOS that are killed: another one ends their work, and no word is lost",
+        jobs.STRATEGIES,
+        jobs.check,
+        weight=5_000,
     ),
 }

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from agents import Agent, ModelProvider, ModelSettings, RunConfig, Runner, function_tool, set_tracing_disabled
 from agents.memory import Session as SdkSession
+from agents.memory import SessionSettings
 from agents.retry import ModelRetryBackoffSettings, ModelRetrySettings
 from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
 from pydantic import BaseModel
@@ -159,6 +160,55 @@ async def test_what_was_cleared_or_taken_back_does_not_come_back_with_the_next_i
 
     assert await kept.get_items() == [two]
     await kept.close()
+
+
+async def test_what_is_said_twice_is_recorded_twice() -> None:
+    kept = HoldfastSession("s")
+    yes: Any = {"role": "user", "content": "yes"}
+    sure: Any = {"role": "assistant", "content": "Sure?"}
+
+    for item in (yes, sure, yes):
+        await kept.add_items([item])
+
+    assert await kept.get_items() == [yes, sure, yes]
+    await kept.close()
+
+
+async def test_items_that_several_threads_add_at_once_are_all_kept(tmp_path: Path) -> None:
+    kept = HoldfastSession("s", store=f"sqlite:///{tmp_path / 'chats.db'}")
+    items: list[Any] = [{"role": "user", "content": f"prompt {number}"} for number in range(10)]
+
+    await asyncio.gather(*(asyncio.to_thread(asyncio.run, kept.add_items([item])) for item in items))
+
+    assert sorted(str(item) for item in await kept.get_items()) == sorted(map(str, items))
+    await kept.close()
+
+
+async def test_two_sessions_with_one_id_see_what_the_other_adds(tmp_path: Path) -> None:
+    one, other = (HoldfastSession("s", store=f"sqlite:///{tmp_path / 'chats.db'}") for _ in range(2))
+    items: list[Any] = [{"role": "user", "content": f"prompt {number}"} for number in range(12)]
+
+    await asyncio.gather(*((one, other)[at % 2].add_items([item]) for at, item in enumerate(items)))
+
+    assert sorted(str(item) for item in await one.get_items()) == sorted(map(str, items))
+    assert await other.get_items() == await one.get_items()
+    for kept in (one, other):
+        await kept.close()
+
+
+async def test_the_settings_of_the_sdks_sessions_may_be_given_as_an_object_or_a_dict() -> None:
+    one: Any = {"role": "user", "content": "one"}
+    two: Any = {"role": "assistant", "content": "two"}
+    for settings in (SessionSettings(limit=1), {"limit": 1}):
+        kept = HoldfastSession("s", session_settings=settings)
+        await kept.add_items([one, two])
+
+        assert await kept.get_items() == [two]
+        assert await kept.get_items(limit=2) == [one, two]
+        await kept.close()
+    assert HoldfastSession("s").session_settings == SessionSettings()
+    with pytest.raises(TypeError):
+        HoldfastSession("s", session_settings={"limitt": 1})
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ KEPT = sorted(FOUND_FOLDER.glob("*.json"))
 def batches_of(name: str) -> list[int]:
     """Return which batches the suite tries: of histories every format once, each under another preset.
 
-    Interleavings have a test of their own.
+    Interleavings and jobs have tests of their own.
     """
-    if name == "interleavings":
+    if name in {"interleavings", "jobs"}:
         return []
     kinds = len(ROUNDS[name].strategies)
     return [6 * number % kinds for number in range(7)] if name == "histories" else list(range(kinds))

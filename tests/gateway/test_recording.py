@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.apps.gateway.client_body import texts_of
 from holdfast.apps.gateway.recording import ClientRequest, Exchange, Recorder
 from holdfast.core.history import events as log
 from holdfast.errors import RecordingError, StoreUnavailableError
@@ -474,6 +475,40 @@ async def test_results_of_calls_that_gemini_sent_without_ids_are_governed_whatev
     async with recorder.session("s") as opened:
         natives = await opened.session.messages()
     assert natives == [prompt, call(), {"role": "user", "parts": [{"functionResponse": response}]}]
+
+
+async def test_the_choice_of_a_model_before_each_turn_of_the_gemini_cli_is_no_turn(recorder: Recorder) -> None:
+    def listed(*texts: str, **members: Any) -> ClientRequest:
+        # The context is a message of its own in a call before the first turn, and a part of the first prompt after it.
+        first = [[{"text": "the folder"}, {"text": texts[0]}]]
+        if len(texts) == 1 and "tools" not in members:
+            first = [[{"text": "the folder"}], [{"text": texts[0]}]]
+        contents = [{"role": "user", "parts": parts} for parts in first]
+        roles = ("model", "user")
+        contents += [{"role": roles[at % 2], "parts": [{"text": text}]} for at, text in enumerate(texts[1:])]
+        headers, path = {"user-agent": "GeminiCLI-tui/0.61.0"}, "/v1beta/models/gemini-2.5-pro:generateContent"
+        body = json.dumps({"contents": contents, **members}).encode()
+        return ClientRequest("gemini", path, None, headers, body, "", "gemini")
+
+    def turn(*texts: str) -> ClientRequest:
+        return listed(*texts, tools=[{"functionDeclarations": [{"name": "read_file"}]}])
+
+    def choice(*texts: str) -> ClientRequest:
+        return listed(*texts, generationConfig={"responseMimeType": "application/json"})
+
+    asked = [choice("hi"), choice("hi"), turn("hi"), choice("hi", "Hello.", "go on"), turn("hi", "Hello.", "go on")]
+    asked += [choice("hi"), turn("hi")]
+    answers = ["{}", "{}", "Hello.", "{}", "Gone on.", "{}", "Hello again."]
+
+    found = [await answered(recorder, one, text) for one, text in zip(asked, answers, strict=True)]
+
+    assert found[:5] == [found[0]] * 5
+    assert found[5:] == [found[5]] * 2 != found[:2]
+    async with recorder.session(found[0]) as opened:
+        said = [texts_of(native)[-1] for native in await opened.session.messages()]
+        side_calls = [one for one in await opened.session.events() if isinstance(one, log.SideCallRecorded)]
+    assert said == ["hi", "Hello.", "go on", "Gone on."]
+    assert [(one.purpose, one.answer) for one in side_calls] == [("other", "{}")] * 3
 
 
 async def test_a_system_message_within_an_anthropic_conversation_is_recorded_and_may_be_written_again_as_text(

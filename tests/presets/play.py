@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast import Budget, Request, Session, validate
 from holdfast.core.history import events as log
+from holdfast.session.log.records import StoredLog
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from tests.support import wait_until
 
@@ -80,6 +81,10 @@ class Play:
     """What the provider accepts."""
     requests: list[Request] = field(default_factory=list[Request])
     recorded: int = 0
+    _happened: list[list[log.Event]] = field(default_factory=lambda: [[]])
+
+    def __post_init__(self) -> None:
+        self._read = StoredLog(self.session.store, self.session.id)
 
     async def ask(self) -> Request:
         """Send the next request, and return it."""
@@ -119,13 +124,12 @@ class Play:
 
     async def timeline(self) -> list[list[log.Event]]:
         """Return what happened for each request: its compactions, its measures, and itself."""
-        happened: list[list[log.Event]] = [[]]
-        for event in await self.session.events():
+        for _, event in await self._read.read_new():
             if isinstance(event, COMPACTION_EVENTS):
-                happened[-1].append(event)
+                self._happened[-1].append(event)
             if isinstance(event, log.RequestPrepared):
-                happened.append([])
-        return happened[:-1]
+                self._happened.append([])
+        return self._happened[:-1]
 
 
 def kinds(events: Sequence[log.Event]) -> list[str]:

@@ -166,18 +166,12 @@ class FrameworkConversation(Generic[MessageT]):
     async def load(self) -> list[MessageT]:
         """Return the messages of the session, compacted ones included, as the framework's list of them."""
         async with self._lock:
-            await self.session.refresh()
-            if not self.known or self._known_state != self._session_state():
-                natives = await self.agent.messages()
-                positions = recorded_positions(self.session, self.agent.scope)
-                self._forget()
-                self._remember([self._codec.decode(native) for native in natives], natives, positions)
-            return list(self.known)
+            return await self._load()
 
-    async def sync(self, messages: Sequence[MessageT]) -> None:
-        """Record the new messages of a list."""
+    async def add(self, choose_new: Callable[[list[MessageT]], Awaitable[Sequence[MessageT]]]) -> None:
+        """Record messages at the end: `choose_new` gets those of the session; nobody adds others meanwhile."""
         async with self._lock:
-            await self._sync(messages)
+            await self._record(await choose_new(await self._load()))
 
     async def record_response(self, messages: Sequence[MessageT], usage: object) -> None:
         """Record the model's response to the last request."""
@@ -191,11 +185,15 @@ class FrameworkConversation(Generic[MessageT]):
         if isinstance(self.agent, Delegate):
             await self.agent.answer(text)
 
-    async def rewind_last(self) -> None:
-        """Take the newest message of the session back."""
+    async def take_last(self) -> MessageT | None:
+        """Take the newest message of the session back, and return it; None if there is none."""
         async with self._lock:
+            messages = await self._load()
+            if not messages:
+                return None
             await self.session.rewind(to=recorded_positions(self.session, self.agent.scope)[-1])
             self._forget()
+            return messages[-1]
 
     async def clear(self) -> None:
         """Start the conversation over."""
@@ -207,6 +205,15 @@ class FrameworkConversation(Generic[MessageT]):
         """Return a smaller version of the last request; raises as `Session.retry` does."""
         async with self._lock:
             return self._outgoing(await self.agent.retry(error))
+
+    async def _load(self) -> list[MessageT]:
+        await self.session.refresh()
+        if not self.known or self._known_state != self._session_state():
+            natives = await self.agent.messages()
+            positions = recorded_positions(self.session, self.agent.scope)
+            self._forget()
+            self._remember([self._codec.decode(native) for native in natives], natives, positions)
+        return list(self.known)
 
     async def _prepare_with_recall(self, options: FrameworkRequest) -> Request:
         """Return the next request. It offers the recall tool once a request has left something out."""
@@ -254,8 +261,12 @@ class FrameworkConversation(Generic[MessageT]):
         """Record messages that follow the known ones."""
         if messages:
             natives = [self._codec.encode(message) for message in messages]
+            scope = self.agent.scope
+            before = self.session.history.message_counts.get(scope, 0)
             positions = await self.agent.record(natives, format=self._codec.format, usage=usage)
             self._remember(messages, natives, positions)
+            if self.session.history.message_counts.get(scope, 0) - before != len(messages):
+                self._compare_next_time()  # another writer was faster
 
     async def _record_unknown(self, messages: Sequence[MessageT]) -> None:
         """Record the messages of a sub-agent that are not known yet: its list only grows."""

@@ -45,6 +45,7 @@ with imports_of_extra("openai-agents", "the adapter for the OpenAI Agents SDK"):
         TResponseInputItem,
     )
     from agents.items import TResponseStreamEvent
+    from agents.memory.session_settings import coerce_session_settings
     from agents.run_config import CallModelData, CallModelInputFilter, ModelInputData
     from agents.tool_context import ToolContext
 
@@ -85,7 +86,7 @@ ITEMS = ResponsesItems()
 class HoldfastSession:
     """A session of the Agents SDK over a Holdfast session, and the filter that keeps requests within the budget."""
 
-    session_settings: SessionSettings | None = None
+    session_settings: SessionSettings | None
 
     def __init__(
         self,
@@ -97,13 +98,15 @@ class HoldfastSession:
         model: str | None = None,
         summarizer: str | Summarizer | None = None,
         compaction: CompactionOptions | None = None,
+        session_settings: SessionSettings | dict[str, Any] | None = None,
     ) -> None:
         """`store`, `policy`, `summarizer` and `compaction` are those of `Session.open`; the store is in memory if None.
 
         `budget` is the largest input in tokens; by default it is that of the table of models for `model`, or for the
-        agent's model if that is a name.
+        agent's model if that is a name. `session_settings` are those of the SDK's own sessions.
         """
         self.session_id = session_id
+        self.session_settings = coerce_session_settings(session_settings or {})
         options = SessionOptions(store=store, policy=policy, summarizer=summarizer, compaction=compaction)
         self._pool = SessionPool(options, _conversation_of, format=ITEMS.format)
         self._budget = budget
@@ -111,6 +114,8 @@ class HoldfastSession:
         self._sub_agents: list[_SubAgentRun] = []
         self._run_start = 0
         """How many items the conversation had when the current run began."""
+        self._added: list[Mapping[str, Any]] = []
+        """What the items said that were added since; the filter has recorded the others."""
         self.recall_tool = FunctionTool(
             name=RECALL_TOOL,
             description=RECALL_DESCRIPTION,
@@ -178,34 +183,37 @@ class HoldfastSession:
 
     async def _items(self) -> list[Item]:
         items = await (await self._conversation()).load()
-        self._run_start = len(items)
+        self._run_start, self._added = len(items), []
         return items
 
     async def _add(self, items: list[Item]) -> None:
-        conversation = await self._conversation()
-        before = await conversation.load()
-        known = [_said(item) for item in before[self._run_start :]]
-        new = list[Item]()
-        for item in items:
-            said = _said(item)
-            if said in known:
-                known.remove(said)
-            else:
-                new.append(item)
-        if new:
+        async def choose_new(before: list[Item]) -> list[Item]:
+            filtered = [_said(item) for item in before[self._run_start :]]
+            for said in self._added:
+                if said in filtered:
+                    filtered.remove(said)
+            new = list[Item]()
+            for item in items:
+                said = _said(item)
+                self._added.append(said)
+                if said in filtered:
+                    filtered.remove(said)
+                else:
+                    new.append(item)
             await self._end_sub_agents(new)
-            await conversation.sync([*before, *new])
+            return new
+
+        await (await self._conversation()).add(choose_new)
 
     async def _pop(self) -> Item | None:
-        conversation = await self._conversation()
-        items = await conversation.session.messages()
-        if not items:
-            return None
-        await conversation.rewind_last()
-        return dict(items[-1])
+        item = await (await self._conversation()).take_last()
+        if item is not None and (said := _said(item)) in self._added:
+            self._added.remove(said)
+        return item
 
     async def _clear(self) -> None:
         await (await self._conversation()).clear()
+        self._run_start, self._added = 0, []
 
     async def _recall(self, context: ToolContext[Any], arguments: str) -> str:
         del context

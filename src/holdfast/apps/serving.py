@@ -4,6 +4,7 @@ Any web page can send requests to a port of this machine, and can make its own n
 this server in `Host`, and no other page in `Origin`.
 """
 
+import gc
 import ipaddress
 import logging
 import signal
@@ -24,6 +25,8 @@ KEEP_ALIVE_SECONDS = 120
 """Longer than clients keep idle connections, so that none is closed while a client begins to use it again."""
 UNFINISHED_ANSWER = "ASGI callable returned without completing response."
 """An error for uvicorn. The gateway does it on purpose: an answer that its provider cut is passed on as cut."""
+COLLECTION_THRESHOLDS = 10_000, 10, 10
+"""After how many new objects the collector looks for cycles; requests make thousands, and hardly any cycle."""
 SAFE_FETCH_SITES = frozenset({"same-origin", "none"})
 
 
@@ -103,6 +106,10 @@ class AppServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen."""
         await super().startup(sockets)
+        # What is loaded now stays for good, so the collector need not walk through it again and again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*COLLECTION_THRESHOLDS)
         if self.started and sockets:
             address = sockets[0].getsockname()
             host = f"[{address[0]}]" if ":" in address[0] else address[0]

@@ -40,6 +40,13 @@ def test_every_ascii_sentence_that_matches_a_cue_has_one_of_its_words(cue: Cue, 
     assert cue.may_match(cue_words(sentence))
 
 
+@given(matching_sentences(DECISION_CUE), st.text(ASCII, max_size=20))
+def test_every_ascii_text_with_a_decision_of_the_model_has_one_of_its_phrases(sentence: str, before: str) -> None:
+    assume(sentence.isascii() and DECISION_CUE.search(sentence.lower()))
+
+    assert DECISION_CUE.may_occur(f"{before}\n{sentence}")
+
+
 def test_a_sentence_without_such_words_is_searched_by_no_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[str] = []
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from holdfast import counter_for
 from holdfast.core.conversation.frames import IDENTIFIERS_HEADING
@@ -13,6 +15,15 @@ from holdfast.testing.chat import assistant_message, tool_call_message, tool_res
 
 COUNTER = counter_for("gpt-5")
 LedgerOf = Callable[..., Ledger]
+
+
+@given(st.text("abXY19_/.é", min_size=4, max_size=24), st.data())
+def test_a_name_within_another_is_found_by_its_ending(text: str, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(text) - 4))
+    short = text[start : data.draw(st.integers(start + 4, len(text)))]
+    assume(names.is_name_in(short, text))
+
+    assert names._ending(short) in names._endings_in(text)
 
 
 def test_what_was_said_outranks_what_only_stood_in_an_output(ledger: LedgerOf) -> None:

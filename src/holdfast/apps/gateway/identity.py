@@ -88,6 +88,11 @@ class Signals:
     """Which window of its conversation the client is in: another one after each compaction of its own."""
 
 
+TOOL_CLIENTS = ("GeminiCLI",)
+"""Clients whose conversation always has tools: what they send without is a call of their own, such as the choice of a
+model before each turn of the Gemini CLI."""
+
+
 def read_signals(path_name: str | None, headers: Mapping[str, str], body: ClientBody) -> Signals:
     """Return what a request says about itself."""
     metadata = body.fields.get("metadata")
@@ -101,6 +106,8 @@ def read_signals(path_name: str | None, headers: Mapping[str, str], body: Client
         str(turn.get("request_kind") or ""),
     )
     purpose: SideCallPurpose | None = next((_SIDE_CLASSES[kind] for kind in kinds if kind in _SIDE_CLASSES), None)
+    if not body.has_tools and headers.get("user-agent", "").startswith(TOOL_CLIENTS):
+        purpose = purpose or side_purpose_of_words(body) or "other"
     response_id = body.fields.get("previous_response_id")
     cache_key = body.fields.get("prompt_cache_key")
     return Signals(

@@ -217,6 +217,8 @@ class Recorder:
         self._by_first: OrderedDict[tuple[str, Wire, bytes], OrderedDict[str, None]] = OrderedDict()
         """By the first message as it came, the open sessions that begin with it."""
         self._by_cache_key: OrderedDict[str, str] = OrderedDict()
+        self._begun_by_side_call: OrderedDict[tuple[str, bytes], str] = OrderedDict()
+        """By namespace and words, the session of a side call about a conversation whose first turn is yet to come."""
         self._tasks: set[asyncio.Task[object]] = set()
         self._has_other_writers = False
         """Whether another process has written to a session that is open here: then others may be outdated too."""
@@ -477,11 +479,23 @@ class Recorder:
         elif (purpose := _purpose_without_history(reading)) and (session_id := self._session_quoted(reading)):
             async with self.session(session_id) as opened:
                 return Exchange(request, _SideSink(self, opened, reading, purpose, chain))
-        session_id = await self._id_for_cache_key(reading, listed) if key else self._new_id(request)
+        session_id = await self._id_for_cache_key(reading, listed) if key else self._id_of_first_turn(reading)
         async with self.session(session_id) as opened, opened.lock:
             if found:
                 await self._copy_fork(reading, opened)
             return await self._record(reading, opened)
+
+    def _id_of_first_turn(self, reading: _Reading) -> str:
+        """Return a new session, or that of a side call about the same words that came before the first turn."""
+        new_id, purpose = self._new_id(reading.request), reading.signals.purpose
+        if not purpose and not self._begun_by_side_call:
+            return new_id
+        key = reading.request.namespace, hashlib.sha256(_text_of(reading.body).encode(errors="replace")).digest()
+        session_id = self._begun_by_side_call.pop(key, new_id)
+        if purpose:
+            self._begun_by_side_call[key] = session_id
+            _keep_newest(self._begun_by_side_call, key)
+        return session_id
 
     async def _id_for_cache_key(self, reading: _Reading, listed: ClientList) -> str:
         """Return the session for a key that several conversations may share: that of the key, or a new one."""

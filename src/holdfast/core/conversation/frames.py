@@ -55,11 +55,9 @@ INVISIBLE_CHARS = lazy_pattern(
 """Characters that take no room on a screen and could disguise a line."""
 LINE_BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 
-# Escape sequences, joiners, variation selectors, fillers and soft hyphens are ordinary, but can disguise a line too.
-_DISGUISE = lazy_pattern(
-    rf"\x1b\[[0-9;]{{0,20}}[A-Za-z]|{INVISIBLE_CHARS.pattern[:-1]}\u00ad\u034f\u061c\u115f\u1160\u180b-\u180f\u200c\u200d\u3164\ufe00-\ufe0f"
-    r"\uffa0]"
-)
+JOINERS = r"\u00ad\u034f\u061c\u115f\u1160\u180b-\u180f\u200c\u200d\u3164\ufe00-\ufe0f\uffa0"
+"""Joiners, variation selectors, fillers and soft hyphens: ordinary in a text, but they can disguise a line too."""
+_DISGUISE = lazy_pattern(rf"\x1b\[[0-9;]{{0,20}}[A-Za-z]|{INVISIBLE_CHARS.pattern[:-1]}{JOINERS}]")
 _LINE = rf"(?:\A|(?<=[{LINE_BREAKS}]))"
 _LINE_END = rf"(?=[{LINE_BREAKS}]|\Z)"
 _BRACKETS, _CLOSING = r"\[［【〔⟦", r"\]］】〕⟧"

@@ -13,7 +13,7 @@ they follow a verb of obligation such as "must". They are no cue after "I", "it"
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple, TypeAlias
@@ -51,12 +51,14 @@ class Cue:
     """Patterns of a hint in a sentence, compiled at its first use: all of them would take longer than an import.
 
     `words` are such that each sentence in ASCII that matches has one of them. Most sentences have none, and looking for
-    words takes a tenth of the time.
+    words takes a tenth of the time. Each such sentence contains one of the `phrases`, too; looking for them in a whole
+    text takes less than dividing it into sentences.
     """
 
-    def __init__(self, *patterns: str, words: str = "") -> None:
+    def __init__(self, *patterns: str, words: str = "", phrases: Sequence[str] = ()) -> None:
         self._patterns = patterns
         self._words = frozenset(words.split())
+        self._phrases = phrases
 
     @cached_property
     def search(self) -> Callable[[str], re.Match[str] | None]:
@@ -66,6 +68,12 @@ class Cue:
     def may_match(self, words: Iterable[str] | None) -> bool:
         """Return whether a sentence of these words may match; None stands for a sentence that is not in ASCII."""
         return words is None or not self._words or not self._words.isdisjoint(words)
+
+    def may_occur(self, text: str) -> bool:
+        """Return whether a sentence of a text may match."""
+        if not text.isascii():
+            return True
+        return any(map(text.lower().__contains__, self._phrases))
 
 
 def matches_cue(cue: Cue, sentence: str) -> bool:
@@ -186,6 +194,13 @@ DECISION_CUE = Cue(
         let lets decision decided agreed settled chose chosen opted with entschieden beschlossen wir usemos usar vamos
         decidimos decidido optamos elegimos elegido utilisons utiliser sur optons choisi
     """,
+    phrases=(
+        *(f"{let} {verb}" for let in ("let's", "lets") for verb in ("use", "go", "st", "keep", "switch", "drop", "ad")),
+        *("decision:", "decided", "agreed", "settled", "chose", "opted", "going with", "ll go with"),
+        *("entschieden", "beschlossen", "en wir", "wir nehmen", "wir verwenden", "wir bleiben"),
+        *("usemos", "vamos a usar", "vamos con", "decidi", "optamos", "elegimos", "hemos elegido"),
+        *("utilisons", "on va utiliser", "partons sur", "on part sur", "optons", "avons choisi"),
+    ),
 )
 """The user or the model makes a decision."""
 
@@ -337,6 +352,8 @@ class Constraints:
 
     def observe(self, text: str, speaker: ConstraintSpeaker, position: int) -> None:
         """Extract the constraints and decisions from a text by the user or the model."""
+        if speaker == "assistant" and not DECISION_CUE.may_occur(text):
+            return  # a model states decisions only
         count = 0
         for sentence in _sentences(text):
             lower = sentence.lower()
@@ -399,6 +416,8 @@ class Constraints:
 
 def decisions_in(text: str) -> list[str]:
     """Return the decisions that the model states in a text, each once, the last one last."""
+    if not DECISION_CUE.may_occur(text):
+        return []
     found: dict[str, str] = {}
     count = 0
     for sentence in _sentences(text):

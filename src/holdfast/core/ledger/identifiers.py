@@ -6,6 +6,7 @@ text is split into runs first, and the results for recent runs are cached: nine 
 occurred before.
 """
 
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -33,7 +34,6 @@ _PATTERN = (
     r"|(?P<id>\b(?=[A-Za-z]*\d)[A-Z0-9]{5,}\b)"
     r"|(?P<number>\b\d{4,}\b)"
 )
-_IDENTIFIER = lazy_pattern(_PATTERN)
 _HASH = lazy_pattern(r"(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7,64}")
 """Contains no key: the prefix of every key has another letter or a separator."""
 IDENTIFIER_MIN_CHARS, IDENTIFIER_MAX_CHARS = 4, 200
@@ -68,7 +68,7 @@ def _identifiers_in_run(run: str) -> tuple[str, ...]:
         return (run,)
     # Later requests carry the identifiers, so they must not contain secret keys.
     shown = redact_keys(run) if len(run) >= MIN_KEY_CHARS else run
-    found = (match.group().rstrip(".-,") for match in _IDENTIFIER.finditer(shown))
+    found = (match.group().rstrip(".-,") for match in re.finditer(_PATTERN, shown))
     return tuple(name for name in found if IDENTIFIER_MIN_CHARS <= len(name) <= IDENTIFIER_MAX_CHARS)
 
 

@@ -6,9 +6,10 @@ order of two names changes only when one of them is used again. Each name theref
 the current position. Packing chooses the likeliest names per token, verbatim, and omits names that are part of another.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from functools import cache
+from itertools import accumulate
 from math import log2
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from holdfast.core.conversation.frames import IDENTIFIERS_HEADING
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.ledger.identifiers import IDENTIFIER_MIN_CHARS, distinct_identifiers
 from holdfast.dataclass import dataclass
+from holdfast.text import lazy_pattern
 
 FILE_USE_WEIGHT, MODEL_USE_WEIGHT, USER_USE_WEIGHT, OUTPUT_USE_WEIGHT = 6.0, 3.0, 1.0, 0.5
 """The weight of a use: as the file of a call; by the model, in text or in a call; by the user, who pastes much and
@@ -31,6 +33,8 @@ MAX_KEPT_NAMES, MAX_HELD_NAMES = 6_000, 9_000
 MIN_NAME_TOKENS = 2
 """Few names cost a single token, so packing considers one candidate for this many tokens of the allowance."""
 ENDING_CHARS = (IDENTIFIER_MIN_CHARS, 2 * IDENTIFIER_MIN_CHARS)
+_WORD = lazy_pattern(r"[A-Z]*[a-z0-9]+|[A-Z]+|[^A-Za-z0-9]")
+"""The words of a text in ASCII and what separates them; `_is_word_boundary` says where one ends."""
 
 
 class RankedName(NamedTuple):
@@ -100,18 +104,24 @@ def _pack_priced(priced: Iterable[tuple[str, int]], allowance_tokens: int, count
     seen = distinct_identifiers(exclude_text)
     chosen: dict[str, int] = {}
     endings: dict[str, list[str]] = {}
+    inner: set[str] = set()
+    """The endings of all names in the texts that were chosen."""
     line = ""
     for text, cost in priced:
         if left < MIN_NAME_TOKENS:
             break
-        if text in seen or is_name_in(text, line):
+        ending = _ending(text)
+        if text in seen or ((ending in inner or len(text) < IDENTIFIER_MIN_CHARS) and is_name_in(text, line)):
             continue
-        inside = _contained_names(text, endings, chosen)
+        own = _endings_in(text)
+        ends = (short for end in endings.keys() & own for short in endings[end])
+        inside = {short for short in ends if short in chosen and is_name_in(short, text)}
         if cost - sum(chosen[short] for short in inside) > left:
             continue
         left += sum(chosen.pop(short) for short in inside) - cost
         chosen[text] = cost
-        endings.setdefault(_ending(text), []).append(text)
+        inner |= own
+        endings.setdefault(ending, []).append(text)
         line = " ".join(chosen) if inside else f"{line} {text}"
     texts = list(chosen)
     while texts:
@@ -122,11 +132,10 @@ def _pack_priced(priced: Iterable[tuple[str, int]], allowance_tokens: int, count
     return ""
 
 
-def _contained_names(text: str, endings: Mapping[str, list[str]], chosen: Container[str]) -> set[str]:
-    """Return the chosen texts that are part of a text."""
-    ends = {text[at : at + chars] for chars in ENDING_CHARS for at in range(len(text) - chars + 1)}
-    found = (short for end in endings.keys() & ends for short in endings[end])
-    return {short for short in found if short in chosen and is_name_in(short, text)}
+def _endings_in(text: str) -> set[str]:
+    """Return the ending of every name that may be part of a text as a whole."""
+    stops = accumulate(map(len, _WORD.findall(text))) if text.isascii() else range(1, len(text) + 1)
+    return {text[stop - chars : stop] for stop in stops for chars in ENDING_CHARS if stop >= chars}
 
 
 def _ending(text: str) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from holdfast.core.conversation.frames import INVISIBLE_CHARS, LINE_BREAKS
+from holdfast.core.conversation.frames import INVISIBLE_CHARS, JOINERS, LINE_BREAKS
 from holdfast.core.memory.evictions import Eviction, EvictionCause
 from holdfast.dataclass import dataclass
 from holdfast.text import lazy_pattern
@@ -23,7 +23,7 @@ EVICTION_TITLES: Mapping[EvictionCause, str] = {
 }
 _MARK = lazy_pattern(r"<!-- holdfast (?P<facts>\{.*\}) -->")
 _SECTION = lazy_pattern(r"(?m)^## ")
-_HEADING = lazy_pattern(r"(?m)^[^\S\n]*(?=#{1,4}(?:[ \t]|$))")
+_HEADING = lazy_pattern(rf"(?m)^(?:[^\S\n]|[{JOINERS}])*+(?=(?:#[{JOINERS}]*+){{1,4}}+(?:[ \t]|$))")
 _BREAK = lazy_pattern(rf"\r\n|[{LINE_BREAKS}]")
 
 
