@@ -309,7 +309,7 @@ class RequestBuilder:
             prices=self._compactor.options.prices or prices_of_model(options.model),
             idle_seconds=0.0 if asked_ms is None else max(0, self._log.clock() - asked_ms) / 1000,
             has_summarizer=not options.without_summarizer
-            and self._compactor.has_summarizer_for(is_requested=options.is_requested),
+            and (self._compactor.has_summarizer if options.is_requested else self._compactor.has_automatic_summarizer),
             has_ready_summary=state.ready_summary is not None
             and run is not None
             and run.basis == history.change_count

@@ -157,12 +157,15 @@ class Compactor:
         if options is not None:
             self.options = options
             self.has_summarizer = options.manual is not None or options.automatic is not None
+            """Whether a model writes the summary of a requested compaction."""
             self.observers.set_observers(options)
+        self.has_automatic_summarizer = self._configured_summarizer("threshold") is not None
 
     def use_model(self, model: str | None) -> None:
         """Use the policy for a model from now on."""
         self.policy = self._policy.for_model(model)
         self.policy_hash = policy_hash(self.policy)
+        self.has_automatic_summarizer = self._configured_summarizer("threshold") is not None
 
     def _memory_writer(self, daily: "DailyMemory") -> "MemoryWriter":
         from holdfast.session.compaction.memory_writer import MemoryWriter  # noqa: PLC0415 - as above
@@ -297,10 +300,6 @@ class Compactor:
             # Without a model for them, automatic compactions are made by rule.
             return (primary or cheap) if trigger in REQUESTED_TRIGGERS else cheap
         return (primary or cheap) if choice == "session" else (cheap or primary)
-
-    def has_summarizer_for(self, *, is_requested: bool) -> bool:
-        """Return whether a model writes the summary of a requested compaction, or of an automatic one."""
-        return self._configured_summarizer("manual" if is_requested else "threshold") is not None
 
     def next_summarizer(self, model: str | None, format: str | None) -> SummaryAuthor | None:  # noqa: A002 - as users say
         """Return who would write the next summary for a model's conversation in a format, or None."""
