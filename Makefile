@@ -6,7 +6,7 @@ STAMP  := $(VENV)/installed
 PROGRAMS := $(VENV)/installed-programs
 DOCS   := $(VENV)/installed-docs
 
-.PHONY: help setup chat view docs release-check test suite coverage test-model lint ruff types check format bench bench-peers bench-gateways clients mcp-clients typescript imports examples browser scale lab-report checklist crash torture torture-long torture-day demo clean
+.PHONY: help setup chat view docs release-check test suite coverage test-model lint ruff types check format bench bench-peers bench-gateways peer-tests clients mcp-clients typescript imports examples browser scale lab-report checklist crash torture torture-long torture-day demo clean
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -129,6 +129,9 @@ bench-peers: $(STAMP)  ## Compare with all peers, each in its own environment, a
 
 bench-gateways: $(STAMP)  ## Recorded coding sessions through our gateway, LiteLLM and headroom; writes RESULTS.md; WORKLOADS='a.jsonl'
 	@$(BIN)/python -m benchmarks.gateways $(WORKLOADS)
+
+peer-tests: $(STAMP)  ## The public tests of openai-agents, LangChain and the SDKs, through Holdfast; writes benchmarks/PEER_TESTS.md; SUITES='langchain'
+	@$(BIN)/python -m benchmarks.peer_tests $(SUITES)
 
 view: $(PROGRAMS)  ## Open the stored sessions in a browser; ARGS='--from claude-code'
 	@$(BIN)/holdfast view $(ARGS)

@@ -155,7 +155,7 @@ def _response_items(reply: ProviderReply, number: int) -> list[JsonObject]:
 
 def _response(reply: ProviderReply, number: int, output: list[JsonObject], status: str = "completed") -> JsonObject:
     usage = _usage("openai-responses", reply.tokens) | {
-        "input_tokens_details": {"cached_tokens": 0},
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
         "output_tokens_details": {"reasoning_tokens": 0},
     }
     response = {"id": f"resp_{number}", "object": "response", "created_at": 1, "model": "m", "status": status}
