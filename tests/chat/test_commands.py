@@ -208,7 +208,7 @@ async def test_context_shows_counts_roles_characters_and_the_next_fold(tmp_path:
 
 
 async def test_context_says_that_a_fold_comes_with_the_next_turn(tmp_path: Path) -> None:
-    chat, screen = await open_chat(tmp_path, flags={"max_context_tokens": "700"})
+    chat, screen = await open_chat(tmp_path, flags={"summarization_model": "gpt-5", "max_context_tokens": "700"})
     await add_turns(chat, 5)
 
     shown = await reply_to(chat, screen, "/context")
@@ -329,7 +329,7 @@ async def test_one_number_of_messages_is_told_wherever_a_compaction_is_told_of(t
 
 
 async def test_the_next_fold_is_told_in_the_tokens_that_the_context_is_told_in(tmp_path: Path) -> None:
-    chat, screen = await open_chat(tmp_path, flags={"max_context_tokens": "6144"})
+    chat, screen = await open_chat(tmp_path, flags={"summarization_model": "gpt-5", "max_context_tokens": "6144"})
     await add_turns(chat, 1, words=4)
 
     context, preview = await reply_to(chat, screen, "/context"), await reply_to(chat, screen, "/preview")

@@ -28,8 +28,6 @@ MAX_INLINE_MESSAGES = 200
 """As many messages are decoded, or put into a view, at once."""
 MAX_INLINE_TOKENS = 16_000
 """A request from a history of this size is planned at once, in a few milliseconds."""
-MAX_INLINE_COMPACTED_TOKENS = 1_000
-"""Messages of this size are compacted by rule at once; that takes ten times as long as planning."""
 MAX_JOB_BYTES = 64_000
 """Messages of about this size are counted as one job, so that other sessions can count theirs in between."""
 

@@ -50,7 +50,6 @@ from holdfast.session.compaction.compactor import Compactor
 from holdfast.session.compaction.summarizer import SentRequest
 from holdfast.session.heavy_work import (
     MAX_INLINE_CHARS,
-    MAX_INLINE_COMPACTED_TOKENS,
     MAX_INLINE_MESSAGES,
     MAX_INLINE_TOKENS,
     count_messages,
@@ -434,7 +433,7 @@ class RequestBuilder:
             return may_wait
         elif rule is not None:
             made = partial(compaction_completed_event, step, rule, plan_input)
-            event = made() if plan_input.tokens <= MAX_INLINE_COMPACTED_TOKENS else await plan_in_thread(made)
+            event = made() if plan_input.tokens <= MAX_INLINE_TOKENS else await plan_in_thread(made)
             await self._compactor.observers.record_completed(replace(event, reason=reason))
         return False
 
