@@ -2,7 +2,7 @@
 
     python -m benchmarks.adapters [LENGTH …]
 
-Each framework has a conversation of so many messages (by default 10, 1,000 and 10,000) and runs seven more turns, each
+Each framework has a conversation of so many messages (by default 10, 1,000 and 10,000) and runs three more turns, each
 with twenty tool calls, one after the other, and an answer, with a model that is a script. The turn before them is not
 measured: it records the conversation. The time is that of all threads, divided by the number of model calls. Turns
 without any hooks, the framework's own share, and turns with hooks that do nothing, what the framework takes for calling
@@ -24,7 +24,7 @@ from typing import Any, Literal, get_args
 from benchmarks.tables import markdown_table
 
 LENGTHS = (10, 1_000, 10_000)
-STEPS, TURNS = 20, 7
+STEPS, TURNS = 20, 3
 BUDGET = 400_000
 CALL_NUMBERS = count()
 """Each call has an id of its own: a request in which one is repeated is repaired, which takes longer."""
