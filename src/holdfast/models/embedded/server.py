@@ -69,8 +69,10 @@ class EngineProcess:
         url = str(json.loads(line)["url"]) if line else ""
         while not (url and _is_healthy(url)):
             if not line or not self.is_alive:
-                problem = f"the engine exited with {self.popen.wait()}: {self._last_error_line()}"
-                raise ModelRefusedError(EMBEDDED_MODEL, problem, remedy="check the weights")
+                weights = settings.get("weights")
+                problem = f"the engine exited with {self.popen.wait()} at {weights}: {self._last_error_line()}"
+                remedy = "the file may be damaged, incomplete or newer than the engine; get it again, or another one"
+                raise ModelRefusedError(EMBEDDED_MODEL, problem, remedy=remedy)
             time.sleep(HEALTH_POLL_SECONDS)
         return url
 

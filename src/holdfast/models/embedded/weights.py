@@ -103,9 +103,13 @@ def weights_file(model: str) -> Path | None:
     """Return the GGUF file that `embedded:FILE.gguf` names; None for our own weights."""
     if not model.startswith(EMBEDDED_PREFIX):
         return None
-    path = Path(model.removeprefix(EMBEDDED_PREFIX)).expanduser()
-    if not path.is_file():
-        raise SettingsError("model", f"there is no file {path}; embedded:FILE.gguf takes the path of a GGUF file")
+    name = model.removeprefix(EMBEDDED_PREFIX)
+    path = Path(name).expanduser()
+    if not name or not path.is_file():
+        problem = (
+            "no file is named" if not name else f"{path} is a folder" if path.is_dir() else f"there is no file {path}"
+        )
+        raise SettingsError("model", f"{problem}; embedded:FILE.gguf takes the path of a GGUF file")
     with path.open("rb") as file:
         if file.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
             raise SettingsError("model", f"{path} is not a GGUF file")
