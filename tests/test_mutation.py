@@ -42,23 +42,23 @@ branch = true
 parallel = true
 """,
     "src/shop/prices.py": """\
-def price(amount):
-    return amount * 3
+def price(amount, each):
+    return amount * each
 
 
-def label(amount):
-    return "many" if amount > 5 else "few"
+def is_many(amount, limit):
+    return amount > limit
 """,
     "tests/conftest.py": """\
 from hypothesis import settings
 settings.register_profile("same-examples")
 """,
     "tests/test_prices.py": """\
-from shop.prices import label, price
+from shop.prices import is_many, price
 def test_a_price():
-    assert price(2) == 6
-def test_a_label():
-    assert label(1) == "few"
+    assert price(2, 3) == 6
+def test_few():
+    assert is_many(1, 5) is not None
 def test_nothing():
     assert True
 """,
@@ -163,10 +163,11 @@ def test_a_mutant_that_no_test_notices_is_named_until_a_test_is_added(
     survived = [line for line in said.splitlines() if "survived" in line]
     assert survived, said
     assert all("prices.py:6" in line for line in survived), said
+    assert "all              2  50.0 %   (seed 1)" in said
     assert "test_nothing" not in (root / "build/mutation/seed-1.jsonl").read_text()
     assert (root / "src/shop/prices.py").read_bytes() == source
 
-    more = "def test_a_label_of_many():\n    assert [label(5), label(6)] == ['few', 'many']\n"
+    more = "def test_many():\n    assert [is_many(5, 5), is_many(6, 5)] == [False, True]\n"
     project(root, test_prices=PROJECT["tests/test_prices.py"] + more)
     status = mutation.main(["--seed", "1", "--again", "src/shop"])
 
