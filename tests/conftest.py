@@ -17,6 +17,7 @@ from tests.shallow_model import write_shallow_model
 # A share of what `make torture` does by the million; --hypothesis-profile=long takes twenty times as many.
 settings.register_profile("suite", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("long", settings.get_profile("suite"), max_examples=1_000)
+settings.register_profile("same-examples", settings.get_profile("suite"), derandomize=True)  # for `make mutation`
 settings.load_profile("suite")
 
 # Whoever runs the suite may have settings of his own: no test sees them.
