@@ -73,6 +73,8 @@ def test_what_is_drawn_again_is_sent_in_one_update(sit: Sit, served: Served) -> 
         assert ERASE_BELOW not in outside
     shown = re.findall(r"^ • item (\d+)$", person.text, re.MULTILINE)
     assert shown == [str(number) for number in range(60)]
+    # From the upper left corner, tmux would keep what is erased in its history.
+    assert re.findall(rb"(?<!\x1b\[C)\x1b\[0?J", bytes(person.written)) == []
 
 
 def test_commands_files_and_models_are_completed_and_lines_are_edited(sit: Sit, served: Served, tmp_path: Path) -> None:

@@ -147,6 +147,14 @@ class TerminalOutput(Vt100_Output):
         if not self._is_held:
             super().flush()
 
+    def erase_down(self) -> None:
+        """Erase from the cursor, which is at the left edge, to the end of the screen.
+
+        If the cursor is in the upper left corner, tmux takes that for a clear, and keeps the erased lines in its
+        history. So the first line is erased by itself, and the rest from its second column.
+        """
+        self.write_raw("\x1b[2K\x1b[C\x1b[J\x1b[D")
+
     @contextmanager
     def one_update(self) -> Generator[None]:
         """Hold back what is written within, and send it as one update of the screen."""

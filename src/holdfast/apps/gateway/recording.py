@@ -133,7 +133,7 @@ class ClientRequest:
     governing: RequestedGoverning = NOTHING_REQUESTED
     """What it says about governing."""
     access: ClientAccess | None = None
-    """How the client reaches its provider, if it has a key."""
+    """How the client reaches its provider, if it has a key that may pay for summaries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -772,10 +772,15 @@ class Recorder:
         await opened.session.set_policy(policy, compaction=options)
         opened.policy, opened.has_key = policy, has_key
 
+    @property
+    def may_use_client_keys(self) -> bool:
+        """Whether the keys of clients may pay for summaries."""
+        return self.summarizer is None and self._payment != "digest"
+
     def _take_key(self, reading: _Reading, opened: OpenSession) -> bool:
         """Return whether summaries may be written with the key of a request, which then is the one to use."""
         access, model = reading.request.access, reading.body.model
-        if self.summarizer is not None or access is None or model is None or not access.pays(self._payment):
+        if not self.may_use_client_keys or access is None or model is None or not access.pays(self._payment):
             return False
         return opened.summarizer.use(reading.request.wire, model, access, reading.request.body)
 
