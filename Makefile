@@ -89,8 +89,8 @@ release-check: $(STAMP)  ## Build wheel and sdist; install and try both in fresh
 crash: $(STAMP)  ## Kill a process that writes, and one that compacts, a thousand times; look for every acknowledged message
 	@HOLDFAST_KILLS=$(or $(KILLS),1000) $(BIN)/python -m pytest -n auto tests/session/test_crash.py tests/session/test_killed_compaction.py
 
-torture: $(STAMP)  ## Made-up cases on every core, then kills; SECONDS=240 SEED=1
-	@$(BIN)/python -m benchmarks.torture --seconds $(or $(SECONDS),240) $(if $(SEED),--seed $(SEED))
+torture: $(STAMP)  ## Made-up cases on every core, then kills; SECONDS=200 SEED=1
+	@$(BIN)/python -m benchmarks.torture --seconds $(or $(SECONDS),200) $(if $(SEED),--seed $(SEED))
 	@$(MAKE) --no-print-directory crash KILLS=40
 
 torture-long: $(STAMP)  ## The same for hours: a million cases, fewer of rounds that take longer; 1,000 kills

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from holdfast.apps.settings.schema import SETTING_DECLARATIONS
 from holdfast.errors import ModelError
-from holdfast.models.embedded.weights import fetch_weights
+from holdfast.models.embedded.weights import fetch_file
 from tests.shallow_model import write_shallow_model
 
 # A share of what `make torture` does by the million; --hypothesis-profile=long takes twenty times as many.
@@ -63,7 +63,7 @@ def collected(pytestconfig: pytest.Config) -> list[pytest.Item]:
 def weights() -> Path:
     """Return the embedded model's weights; fetched once for all workers, which wait for each other."""
     try:
-        return asyncio.run(fetch_weights())
+        return asyncio.run(fetch_file())
     except ModelError as error:
         pytest.skip(f"the embedded model's weights cannot be had here: {error}")
 
