@@ -190,24 +190,28 @@ class Copy:
             py_compile.compile(str(path), doraise=True)
 
     def failing_test(self, tests: Sequence[str], seconds: float, *options: str) -> list[str]:
-        """Run tests; return those that failed, by default the first one only."""
+        """Run tests for at most this much processor time; return those that failed, by default the first one only."""
         known = sorted(tests, reverse=True)  # of two names, one may be the beginning of the other
-        command = [str(self.python), "-m", "pytest", *PYTEST, *options, *tests]
+        # Processor time, so that a busy machine kills no mutant.
+        limited = ["sh", "-c", f'ulimit -t {seconds:.0f}; exec "$@"', "sh"]
+        command = [*limited, str(self.python), "-m", "pytest", *PYTEST, *options, *tests]
         environment = {**self._environment, "PYTHONDONTWRITEBYTECODE": "1"}
         with tempfile.TemporaryFile() as output:
             running = subprocess.Popen(
                 command, cwd=self.tree, env=environment, stdout=output, stderr=output, start_new_session=True
             )
             try:
-                code = running.wait(seconds)
+                code = running.wait(60 + 10 * seconds)
             except subprocess.TimeoutExpired:
-                return [f"not ended after {seconds:.0f} s"]
+                return ["not ended: it waits without an end"]
             finally:
                 _kill_group(running)
             output.seek(0)
             said = output.read().decode(errors="replace")
         named = [line.partition(" ")[2] for line in said.splitlines() if line[:6] in {"FAILED", "ERROR "}]
         failed = [next((test for test in known if name.startswith(test)), name[:200]) for name in named]
+        if code in {-signal.SIGXCPU, -signal.SIGKILL}:
+            return [f"not ended after {seconds:.0f} s of processor time"]
         if code and not failed:  # a conftest, or pytest itself, could not start
             return [said.strip().splitlines()[-1][:200] if said.strip() else f"pytest ended with {code}"]
         return failed
@@ -298,7 +302,7 @@ def _run_first(mutant: Mutant, copy: Copy, tests: CoveringTests) -> Result:
         return Result(mutant, "uncovered", "no test runs anything in this file")
     first = tests.within(covering, FIRST_SECONDS)
     with copy.mutated(mutant):
-        failed = copy.failing_test(first, 20 + 3 * tests.seconds(first))
+        failed = copy.failing_test(first, 10 + 3 * tests.seconds(first))
     outcome: Outcome = "killed" if failed else "survived"
     seconds = round(time.monotonic() - started, 1)
     return Result(mutant, outcome, "".join(failed[:1]), len(first), seconds, is_complete=bool(failed))
