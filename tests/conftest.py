@@ -11,12 +11,13 @@ from hypothesis import HealthCheck, settings
 
 from holdfast.apps.settings.schema import SETTING_DECLARATIONS
 from holdfast.errors import ModelError
-from holdfast.models.embedded.weights import fetch_weights
+from holdfast.models.embedded.weights import fetch_file
 from tests.shallow_model import write_shallow_model
 
 # A share of what `make torture` does by the million; --hypothesis-profile=long takes twenty times as many.
 settings.register_profile("suite", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("long", settings.get_profile("suite"), max_examples=1_000)
+settings.register_profile("same-examples", settings.get_profile("suite"), derandomize=True)  # for `make mutation`
 settings.load_profile("suite")
 
 # Whoever runs the suite may have settings of his own: no test sees them.
@@ -62,7 +63,7 @@ def collected(pytestconfig: pytest.Config) -> list[pytest.Item]:
 def weights() -> Path:
     """Return the embedded model's weights; fetched once for all workers, which wait for each other."""
     try:
-        return asyncio.run(fetch_weights())
+        return asyncio.run(fetch_file())
     except ModelError as error:
         pytest.skip(f"the embedded model's weights cannot be had here: {error}")
 

@@ -2,11 +2,12 @@
 
     python -m benchmarks.memory.answers CHATS.jsonl … -o PROMPTS.jsonl --half judging
     python -m benchmarks.memory.ask_model PROMPTS.jsonl --model http://127.0.0.1:8000/v1#NAME [--json]
-        [--arms default,default_summary,bm25] [--baseline default] [--answers ANSWERS.jsonl]
+        [--arms default,default_summary,bm25] [--baseline default] [--at-once 48] [--answers ANSWERS.jsonl]
 
 Any server that speaks OpenAI chat completions will do. Answers are compared with the expected ones by token F1; each
 arm is also compared with the baseline (`bm25`) question by question, with the interval that holds 95 of 100 samples of
-the questions. `--answers` keeps every answer with its score.
+as many conversations. So is the share of the questions for which an arm shows everything that the answer needs.
+`--answers` keeps every answer with its score.
 """
 
 import argparse
@@ -34,12 +35,14 @@ QUESTION = (
     "or a short phrase.\nQuestion: {question}\nShort answer:"
 )
 MAX_ANSWER_TOKENS, SAMPLES, SEED = 40, 4_000, 1
-AT_ONCE = 8
-"""How many questions wait for an answer at the same time."""
+ALONE = " alone"
+"""Ends the name of an arm that shows the request of a policy without its recall."""
 MONTHS = (
     "January", "February", "March", "April", "May", "June",
     "July", "August", "September", "October", "November", "December",
 )  # fmt: skip
+UNJUDGED = frozenset({"closed", "default_grown", "view_chrono"})
+"""Arms of which the file does not say whether they show the evidence."""
 _ISO_DATE = re.compile(r"\b(\d{4})-(\d\d)-(\d\d)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _FILLERS = frozenset({"a", "an", "the", "and"})
@@ -52,17 +55,17 @@ def context_of(arm: str, contexts: Mapping[str, str], row: Mapping[str, Any]) ->
             return str(row["oracle"])
         case "closed":
             return ""
-        case "default_summary":
-            return f"{contexts['view_summary']}\n\n{row['recall_summary']}"
-        case "default" | "default_grown" | "view_chrono":
-            recalled = {"default": "recall", "default_grown": "recall_grown", "view_chrono": "chrono"}[arm]
-            return f"{contexts['view']}\n\n{row[recalled]}"
+        case "default_grown" | "view_chrono":
+            recalled = {"default_grown": "recall_grown", "view_chrono": "chrono"}[arm]
+            return f"{contexts['default']}\n\n{row[recalled]}"
         case "bm25":
             return f"{row['bm25']}\n\n{contexts['tail7']}"
         case "pinned":
             return f"{row['bm25_pinned']}\n\n{contexts['pinned']}"
+        case _ if arm in row["recalls"]:
+            return f"{contexts[arm]}\n\n{row['recalls'][arm]}"
         case _:
-            return contexts[arm]
+            return contexts[arm.removesuffix(ALONE)]
 
 
 def words_of(text: str) -> list[str]:
@@ -82,12 +85,15 @@ def token_f1(answer: str, expected: str) -> float:
     return 2 * common / (len(given) + len(wanted)) if common else 0.0
 
 
-def paired_interval(one: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
-    """Return the mean difference of two arms, and the interval that holds 95 of 100 samples of the questions."""
-    differences = [mine - theirs for mine, theirs in zip(one, other, strict=True)]
-    source = random.Random(SEED)
-    means = sorted(sum(source.choices(differences, k=len(differences))) / len(differences) for _ in range(SAMPLES))
-    return sum(differences) / len(differences), means[SAMPLES // 40], means[-SAMPLES // 40]
+def paired_interval(chats: Sequence[Sequence[float]]) -> tuple[float, float, float]:
+    """Return the mean of the differences of each conversation's questions, and where 95 of 100 samples of them are."""
+    sums, source = [(sum(chat), len(chat)) for chat in chats], random.Random(SEED)
+
+    def mean(sampled: Sequence[tuple[float, int]]) -> float:
+        return sum(total for total, _ in sampled) / sum(count for _, count in sampled)
+
+    means = sorted(mean(source.choices(sums, k=len(sums))) for _ in range(SAMPLES))
+    return mean(sums), means[SAMPLES // 40], means[-SAMPLES // 40]
 
 
 async def ask(client: httpx.AsyncClient, model: str, prompt: str) -> str:
@@ -99,26 +105,7 @@ async def ask(client: httpx.AsyncClient, model: str, prompt: str) -> str:
     return str(response.json()["choices"][0]["message"]["content"] or "")
 
 
-async def run_arm(
-    client: httpx.AsyncClient, model: str, arm: str, rows: Sequence[Mapping[str, Any]], chats: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """Return the answer to each question with its score."""
-    free, done = asyncio.Semaphore(AT_ONCE), 0
-
-    async def answered(row: Mapping[str, Any]) -> dict[str, Any]:
-        nonlocal done
-        prompt = QUESTION.format(context=context_of(arm, chats[row["chat"]], row), question=row["q"])
-        async with free:
-            answer = await ask(client, model, prompt)
-        done += 1
-        print_progress(f"{arm} {done:,} of {len(rows):,}")
-        known = {name: row.get(name) for name in ("chat", "half", "q", "a", "cat")}
-        return {"arm": arm, **known, "answer": answer, "f1": token_f1(answer, str(row["a"]))}
-
-    return await asyncio.gather(*map(answered, rows))
-
-
-async def ask_all(prompts: str, model: str, arms: Sequence[str]) -> list[dict[str, Any]]:
+async def ask_all(prompts: str, model: str, arms: Sequence[str], at_once: int = 8) -> list[dict[str, Any]]:
     """Return the answers of all arms, in the order of the questions; `prompts` is the text of the file."""
     endpoint = parse_endpoint(model)
     if endpoint is None:
@@ -128,23 +115,54 @@ async def ask_all(prompts: str, model: str, arms: Sequence[str]) -> list[dict[st
     lines = [json.loads(line) for line in prompts.splitlines()]
     chats = {line["chat"]: line["ctx"] for line in lines if line["kind"] == "ctx"}
     rows = [line for line in lines if line["kind"] == "q"]
+    free, done = asyncio.Semaphore(at_once), 0
+
+    async def answered(arm: str, row: Mapping[str, Any]) -> dict[str, Any]:
+        nonlocal done
+        async with free:
+            prompt = QUESTION.format(context=context_of(arm, chats[row["chat"]], row), question=row["q"])
+            answer = await ask(client, endpoint.name, prompt)
+        done += 1
+        if done % 100 == 0:
+            print_progress(f"{done:,} of {len(rows) * len(arms):,}")
+        known = {name: row.get(name) for name in ("chat", "half", "q", "a", "cat")}
+        evidence = {"evidence": arm in row["evidence"]} if arm not in UNJUDGED else {}
+        return {"arm": arm, **known, "answer": answer, "f1": token_f1(answer, str(row["a"])), **evidence}
+
     headers = {"authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
-    async with httpx.AsyncClient(base_url=f"{endpoint.url.rstrip('/')}/", headers=headers, timeout=600) as client:
-        return [answer for arm in arms for answer in await run_arm(client, endpoint.name, arm, rows, chats)]
+    limits = httpx.Limits(max_connections=at_once)
+    async with httpx.AsyncClient(
+        base_url=f"{endpoint.url.rstrip('/')}/", headers=headers, timeout=600, limits=limits
+    ) as client:
+        return await asyncio.gather(*(answered(arm, row) for arm in arms for row in rows))
 
 
 def figures_of(answers: Sequence[Mapping[str, Any]], baseline: str = BASELINE) -> dict[str, dict[str, float]]:
     """Return the figures of each arm, compared with the baseline question by question."""
+    figures: dict[str, dict[str, float]] = {}
+    for arm in dict.fromkeys(answer["arm"] for answer in answers):
+        figures[arm] = {"questions": sum(answer["arm"] == arm for answer in answers)}
+        for name in ("f1", "evidence"):
+            ours, theirs = _scores(answers, arm, name), _scores(answers, baseline, name)
+            if ours:
+                values = [value for chat in ours.values() for value in chat]
+                figures[arm][name] = sum(values) / len(values)
+            if ours and theirs and arm != baseline:
+                differences = [
+                    [mine - their for mine, their in zip(ours[chat], theirs[chat], strict=True)] for chat in ours
+                ]
+                names = (f"{name}_over_baseline", f"{name}_from", f"{name}_to")
+                figures[arm] |= dict(zip(names, paired_interval(differences), strict=True))
+    return figures
+
+
+def _scores(answers: Sequence[Mapping[str, Any]], arm: str, name: str) -> dict[str, list[float]]:
+    """Return one score of an arm for each question, by conversation."""
     scores: dict[str, list[float]] = {}
     for answer in answers:
-        scores.setdefault(answer["arm"], []).append(answer["f1"])
-    figures: dict[str, dict[str, float]] = {}
-    for arm, values in scores.items():
-        figures[arm] = {"f1": sum(values) / len(values), "questions": len(values)}
-        if baseline in scores and arm != baseline:
-            names = ("over_baseline", "from", "to")
-            figures[arm] |= dict(zip(names, paired_interval(values, scores[baseline]), strict=True))
-    return figures
+        if answer["arm"] == arm and name in answer:
+            scores.setdefault(answer["chat"], []).append(float(answer[name]))
+    return scores
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -153,24 +171,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", required=True, metavar="URL#NAME", help="a server of OpenAI chat completions")
     parser.add_argument("--arms", default=",".join(ARMS), help="what to compare (default: %(default)s)")
     parser.add_argument("--baseline", default=BASELINE, help="the arm to compare with (default: %(default)s)")
+    parser.add_argument("--at-once", type=int, default=8, help="how many questions wait for an answer at the same time")
     parser.add_argument("--answers", type=Path, help="write every answer with its score to this file")
     parser.add_argument("--json", action="store_true", help="print machine-readable output")
     options = parser.parse_args(arguments)
     arms = options.arms.split(",")
     if options.baseline not in arms:
         parser.error(f"--baseline {options.baseline} is not one of the arms {options.arms}; add it with --arms")
-    answers = asyncio.run(ask_all(options.prompts.read_text(encoding="utf-8"), options.model, arms))
+    answers = asyncio.run(ask_all(options.prompts.read_text(encoding="utf-8"), options.model, arms, options.at_once))
     if options.answers:
         options.answers.write_text("".join(json.dumps(answer) + "\n" for answer in answers), encoding="utf-8")
     figures = figures_of(answers, options.baseline)
     if options.json:
         print(json.dumps(figures))
         return
-    print(f"{'arm':26}{'F1':>7}{'over ' + options.baseline:>22}   95 of 100 samples")
+    over = f"over {options.baseline}"
+    print(f"{'arm':34}{'evidence':>9}{over:>26}{'F1':>9}{over:>26}")
     for arm, found in figures.items():
-        interval = f"   {found['from']:+.3f} … {found['to']:+.3f}" if "from" in found else ""
-        over = f"{found['over_baseline']:>+22.3f}{interval}" if interval else ""
-        print(f"{arm:26}{found['f1']:>7.3f}{over}")
+        print(f"{arm:34}{_columns(found, 'evidence')}{_columns(found, 'f1')}")
+
+
+def _columns(found: Mapping[str, float], name: str) -> str:
+    value = f"{found[name]:.3f}" if name in found else "–"
+    over = (
+        f"{found[f'{name}_over_baseline']:+.3f} ({found[f'{name}_from']:+.3f} … {found[f'{name}_to']:+.3f})"
+        if f"{name}_from" in found
+        else ""
+    )
+    return f"{value:>9}{over:>26}"
 
 
 if __name__ == "__main__":

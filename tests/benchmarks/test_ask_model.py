@@ -10,8 +10,9 @@ from holdfast.testing.endpoint import ReceivedRequest, ResponsePiece, ScriptedEn
 
 QUESTIONS = [
     {"kind": "q", "chat": "c", "q": "When?", "a": "7 May 2023", "cat": 2, "oracle": "On 2023-05-07.", "bm25": "",
-     "recall": "On 2023-05-07."},
-    {"kind": "q", "chat": "c", "q": "Who?", "a": "Gina", "cat": 4, "oracle": "Gina", "bm25": "Gina", "recall": "Gina"},
+     "recalls": {"default": "On 2023-05-07."}, "evidence": ["default", "oracle"]},
+    {"kind": "q", "chat": "c", "q": "Who?", "a": "Gina", "cat": 4, "oracle": "Gina", "bm25": "Gina",
+     "recalls": {"default": "Gina"}, "evidence": ["default", "oracle", "bm25"]},
 ]  # fmt: skip
 
 
@@ -22,7 +23,13 @@ def test_dates_and_fillers_do_not_hide_an_equal_answer() -> None:
 
 
 def test_an_arm_that_is_always_better_has_an_interval_above_zero() -> None:
-    assert paired_interval([1.0, 0.5] * 20, [0.5, 0.0] * 20) == (0.5, 0.5, 0.5)
+    assert paired_interval([[0.5, 0.5]] * 20) == (0.5, 0.5, 0.5)
+
+
+def test_conversations_are_drawn_whole_so_that_many_questions_about_two_of_them_prove_little() -> None:
+    mean, low, high = paired_interval([[1.0] * 300, [-1.0] * 100])
+
+    assert (mean, low, high) == (0.5, -1.0, 1.0)
 
 
 async def test_each_arm_is_asked_with_its_own_context_and_compared_with_the_baseline() -> None:
@@ -33,17 +40,22 @@ async def test_each_arm_is_asked_with_its_own_context_and_compared_with_the_base
         said = "7 May 2023" if "2023-05-07" in context else "Gina" if "Gina" in context else "no idea"
         return http_response(200, {"choices": [{"message": {"role": "assistant", "content": said}}]})
 
-    contexts = {"view": "", "tail7": "", "tail": "nothing"}
+    contexts = {"default": "", "tail7": "", "tail": "nothing"}
     lines = [{"kind": "ctx", "chat": "c", "ctx": contexts}, *QUESTIONS]
     prompts = "".join(json.dumps(line) + "\n" for line in lines)
 
     async with ScriptedEndpoint(reply) as server:
-        answers = await ask_all(prompts, f"{server.url}#m", ["default", "bm25", "tail"])
+        answers = await ask_all(prompts, f"{server.url}#m", ["default", "bm25", "tail", "default alone"], at_once=2)
 
     figures = figures_of(answers)
-    assert {arm: found["f1"] for arm, found in figures.items()} == {"default": 1.0, "bm25": 0.5, "tail": 0.0}
-    assert figures["default"]["over_baseline"] == 0.5
-    assert figures_of(answers, "tail")["default"]["over_baseline"] == 1.0
+    assert {arm: found["f1"] for arm, found in figures.items()} == {
+        "default": 1.0, "bm25": 0.5, "tail": 0.0, "default alone": 0.0,
+    }  # fmt: skip
+    assert {arm: found["evidence"] for arm, found in figures.items()} == {
+        "default": 1.0, "bm25": 0.5, "tail": 0.0, "default alone": 0.0,
+    }  # fmt: skip
+    assert (figures["default"]["f1_over_baseline"], figures["default"]["evidence_over_baseline"]) == (0.5, 0.5)
+    assert figures_of(answers, "tail")["default"]["f1_over_baseline"] == 1.0
     assert [answer["answer"] for answer in answers if answer["arm"] == "bm25"] == ["no idea", "Gina"]
     assert {request.body["model"] for request in server.requests} == {"m"}
 

@@ -102,11 +102,14 @@ async def offer_board(session: Session, settings: Settings, screen: Screen, budg
 
 def session_title(text: str) -> str:
     """Return the beginning of a text as one line, without the invisible characters that join letters and emoji."""
-    printable = "".join(char if char.isprintable() else " " for char in text)
+    beginning = text.strip()[:MAX_TITLE_SOURCE_CHARS]
+    printable = "".join(char if char.isprintable() else " " for char in beginning)
     return " ".join(printable.split())[:MAX_SESSION_NAME_CHARS]
 
 
 MAX_SESSION_NAME_CHARS = 100
+MAX_TITLE_SOURCE_CHARS = 1_000
+"""How much of a prompt is looked at for a title."""
 MAX_SEARCHED_SESSIONS, MAX_SEARCH_HITS = 1_000, 200
 """How many sessions are searched by title, and how many hits of a search are looked at."""
 
@@ -152,6 +155,8 @@ class TurnProgress:
         self._written: list[str] = []
         self._capability: Holdfast | None = None
         self._former_request: Request | None = None
+        self.is_stopping = False
+        """Whether the user has stopped the turn, which may wait for a command to end."""
 
     def watch(self, capability: "Holdfast") -> None:
         """Watch the requests that the turn prepares."""
@@ -187,7 +192,9 @@ class TurnProgress:
     def activity(self) -> Activity:
         """What the turn does now."""
         request, what = self.request, self._phase
-        if what == "writing":
+        if self.is_stopping:
+            what = "stopping"
+        elif what == "writing":
             what = f"writing · {self._written_chars // CHARS_PER_TOKEN:,} tokens"
         elif not what:
             what = "starting" if request is None else f"reading {request.tokens.total:,} tokens"
@@ -325,7 +332,9 @@ class Chat:
         last = next((entry.message.native for entry in answers if entry.message.role == "assistant"), None)
         before, now = str((last or {}).get("model_id") or ""), bare_model_name(self.model)
         if before and before.rpartition(":")[2] != now.rpartition(":")[2]:
-            self.notify(f"{before} answered in this conversation before; now {now} does. /model NAME switches")
+            # Models of every OpenAI-compatible endpoint, the embedded one too, are recorded with this prefix.
+            former = before.removeprefix("openai:")
+            self.notify(f"{former} answered in this conversation before; now {now} does. /model NAME switches")
         self.warn_about_window()
 
     def warn_about_window(self) -> None:
@@ -517,7 +526,7 @@ class Chat:
         self.unrecorded_prompt = None if is_recorded else prompt
         if prompt and is_recorded and is_first:
             with suppress(StoreError):
-                await session.rename(session_title(prompt.text))
+                await session.rename(session_title(typed if isinstance(typed, str) else prompt.text))
         with suppress(HoldfastError):
             self._unanswered_prompt = await self._find_unanswered_prompt() if outcome == "failed" else None
             if outcome == "interrupted" and is_recorded and not session.history.was_interrupted(MAIN):
@@ -540,7 +549,11 @@ class Chat:
 
     def interrupt(self) -> bool:
         """Stop the turn and return whether there was one; the conversation stays valid."""
-        return self._turn is not None and self._turn.cancel()
+        if self._turn is None or not self._turn.cancel():
+            return False
+        if self._progress is not None:
+            self._progress.is_stopping = True
+        return True
 
     async def _answer(self, prompt: PreparedPrompt | None) -> TurnOutcome:
         runtime = await self._runtimes.get(self.settings, self.session, self.file_tools)

@@ -34,17 +34,20 @@ async def help_(chat: Chat, name: str) -> None:
     """List the commands, or explain one."""
     if name:
         command = SLASH_COMMANDS.find(name.removeprefix("/"))
-        chat.screen.show(CommandReply(f"**/{command.name} {command.usage}**\n\n{command.help}"))
+        usage = f"/{command.name} {command.usage}".rstrip()
+        also = f" (also {', '.join(f'/{alias}' for alias in command.aliases)})" if command.aliases else ""
+        chat.screen.show(CommandReply(f"**{usage}**{also}\n\n{command.help}"))
         return
-    rows = [(f"/{command.name} {command.usage}".rstrip(), command.summary) for command in SLASH_COMMANDS]
+    rows = [(f"/{command.name}", command.summary) for command in SLASH_COMMANDS]
     chat.screen.show(CommandTable(("COMMAND", "WHAT IT DOES"), rows))
+    chat.notify("/help COMMAND explains one; a prompt may name files as @FILE; Tab completes")
 
 
 async def run_slash_command(chat: Chat, line: str) -> bool:
     """Run a line that begins with a slash, show any error, and return whether the command succeeded."""
     name, _, arguments = line.strip().removeprefix("/").partition(" ")
     try:
-        await SLASH_COMMANDS.find(name.lower()).run(chat, arguments.strip())
+        await SLASH_COMMANDS.find(name.lower())(chat, arguments.strip())
         chat.announce_compactions()
         await chat.refresh_token_count()
     except HoldfastError as error:

@@ -25,6 +25,7 @@ from holdfast.core.planning.summary.board_prompt import CONSOLIDATION_AGENT
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
 from holdfast.models.base import is_embedded
+from holdfast.models.embedded.weights import weights_file
 from holdfast.models.local_servers import find_ollama_models
 from holdfast.stores.memory import MemoryStore
 from holdfast.text import pluralize
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.apps.chat.terminal_screen import TerminalScreen
 
 TOOL_DESCRIPTIONS = {"read": "read files", "edit": "change files", "run": "run commands"}
+EMBEDDED_ABILITIES = "It has 135 million parameters: plain sentences, few true facts, no tools."
 MIN_CONSOLIDATED_MESSAGES = 4
 """A shorter conversation is not consolidated."""
 EXIT_SECONDS = 60
@@ -146,37 +148,40 @@ def describe_models(chat: Chat) -> str:
     """Return what the embedded model can do, and which other models there are; empty if the user chose a model."""
     if not is_embedded(chat.model):
         return ""
-    ours = ""
-    if chat.model == EMBEDDED:
-        ours = "This model of 135 million parameters only shows how the program works: it writes plainly, knows little,"
-        ours += " gets facts wrong and uses no tools. "
+    ours = f"{EMBEDDED_ABILITIES}\n" if chat.model == EMBEDDED else ""
     if providers := available_providers(os.environ):
         others = f"There are keys for {', '.join(providers)}: /model {providers[0]}: and Tab lists models"
     elif chat.local_models:
         others = f"Ollama runs on this machine: /model {chat.local_models[0]} switches"
     else:
-        others = "For others set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY before you start, or start Ollama"
+        others = "Others: set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY, or run Ollama"
     return f"{ours}{others}."
 
 
 def describe_tools(chat: Chat) -> str:
-    """Return what the model may do in the folder, as the beginning of a sentence; empty if it has no tools."""
+    """Return what the model may do in the folder; empty if it has no tools."""
     tools = () if is_embedded(chat.model) else chat.settings.tools
     may = [text for name, text in TOOL_DESCRIPTIONS.items() if name in tools]
-    return f"It may {', '.join(may)} here, and asks before it changes anything; " if may else ""
+    asks = ", and asks before it changes anything" if {"edit", "run"} & {*tools} else ""
+    return f"It may {', '.join(may)} here{asks}." if may else ""
 
 
 async def _notify_greeting(chat: Chat) -> None:
-    """Tell the model and the conversation, what else there is, and where to find help."""
+    """Tell the model and the conversation, what else there is, and where to find help: three lines of 80 columns."""
     count = len(chat.session)
-    where = f"{chat.session.id}, {count:,} messages so far" if count else "a new conversation"
+    where = [f"{chat.session.id}, {count:,} messages so far"] if count else []
     chat.local_models = await asyncio.to_thread(find_ollama_models)
     lines = [
-        f"holdfast {__version__} · {chat.status.model} · {where}",
+        " · ".join([f"holdfast {__version__}", chat.status.model, *where, "/help lists the commands, Ctrl-D leaves"]),
         *([] if count else [describe_models(chat)]),
-        f"{describe_tools(chat)}/help lists the commands, Ctrl-D leaves",
+        describe_tools(chat),
     ]
     chat.notify("\n".join(line for line in lines if line))
+    if is_embedded(chat.model):
+        try:
+            weights_file(chat.model)
+        except SettingsError as error:
+            chat.notify(str(error), "error")
 
 
 async def _show_greeting(chat: Chat, terminal: "TerminalScreen") -> None:

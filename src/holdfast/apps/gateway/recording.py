@@ -789,21 +789,25 @@ class Recorder:
         exchange, wanted = Exchange(reading.request), reading.request.governing
         choice = wanted.choice.otherwise(opened.choice)
         await self.use_policy(opened, choice, has_key=self._take_key(reading, opened))
-        body, raw = reading.body, reading.request.body
+        body, raw, model = reading.body, reading.request.body, model_of(reading.request.path, reading.body)
         extras, recall_tools = lane.extras_of(body), self._recall_tools(reading, lane, exchange)
         tools = extras.tools if recall_tools is None else [*(extras.tools or ()), recall_definition_of(body.wire)]
 
         def encode(prepared: Request) -> bytes:
             is_untouched = prepared.receipt.is_unchanged and not lane.hidden
             slices = {} if is_untouched else lane.recorded_slices(listed)
-            is_changed = not is_whole(prepared, slices)
+            # A repair leaves messages out of the request that the client's own bytes still have.
+            removed = slices.keys() - set(prepared.positions) if is_whole(prepared, slices) else None
+            left_out = lane.tokens_at(removed, model) if removed else 0
+            is_changed = removed is None or prepared.tokens.total + left_out > prepared.receipt.budget.tokens
             has_hidden = not lane.hidden.isdisjoint(prepared.positions)
             changes = is_changed or has_hidden
             exchange.body = governed_body(raw, body, slices, prepared, lane.hidden_slices(listed)) if changes else raw
             if recall_tools is not None:
                 exchange.body = with_members(exchange.body, {"tools": recall_tools})
             exchange.is_compacted = is_changed
-            exchange.describe(prepared, has_compacted=is_changed or opened.has_compacted)
+            tokens = prepared.tokens.total + (0 if changes else left_out)
+            exchange.describe(prepared, tokens, has_compacted=is_changed or opened.has_compacted)
             return exchange.body
 
         async def shrink(error: str, status: int) -> None:
@@ -812,7 +816,7 @@ class Recorder:
         async def prepare() -> Request:
             return await lane.conversation.prepare(
                 budget,
-                model=model_of(reading.request.path, body),
+                model=model,
                 endpoint=reading.request.upstream,
                 system=extras.system,
                 tools=tools,
@@ -1147,9 +1151,9 @@ class Exchange:
         self._sink, self.session_id = sink, sink.opened.id
         self.headers["x-holdfast-session"] = self.session_id
 
-    def describe(self, prepared: Request, *, has_compacted: bool) -> None:
-        """Complete the body of a prepared request, and tell in headers what was done for it."""
-        self.headers["x-holdfast-tokens"] = str(prepared.tokens.total)
+    def describe(self, prepared: Request, tokens: int, *, has_compacted: bool) -> None:
+        """Complete the body of a prepared request, and tell in headers what was done for it, and its tokens."""
+        self.headers["x-holdfast-tokens"] = str(tokens)
         self.headers["x-holdfast-budget"] = str(prepared.receipt.budget.tokens)
         if has_compacted and (thinking := thinking_that_drops_blocks(self._wire, self.body)):
             self.body, self.beta = with_members(self.body, {"thinking": thinking}), BINDING_BETA
