@@ -47,10 +47,15 @@ gc.disable()
 COLLECTED = pytest.StashKey[list[pytest.Item]]()
 
 
+LONG_FILES = ("test_linear_text.py", "test_embedded_model.py")
+"""Whose tests take longest: they start first, so that no core waits for the other at the end."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Remember what was collected before anything is deselected: the checklist wants to know of every test."""
     config.stash[COLLECTED] = list(items)
+    items.sort(key=lambda item: item.path.name not in LONG_FILES)
 
 
 def pytest_collection_finish() -> None:
