@@ -149,12 +149,13 @@ async def test_an_undone_compaction_brings_back_the_one_before_and_does_not_tell
     for number in range(12):
         await chat.take_turn(f"question {number}? " + "Why is that so? " * 8)
     start = len(screen.events)
-    undone = await submit_line(chat, "/undo")
+    undone, redone = await submit_line(chat, "/undo"), await submit_line(chat, "/redo")
     told = screen.events[start:]
     await chat.close()
 
-    assert undone == "done"
+    assert (undone, redone) == ("done", "done")
     assert screen.since(start).startswith("undone: the compaction of")
+    assert "applied again: the compaction of" in screen.since(start)
     assert [event for event in told if isinstance(event, ConversationCompacted)] == []
 
 
