@@ -86,6 +86,7 @@ async def test_a_stalled_answer_ends_after_the_idle_time_and_can_be_asked_for_ag
     await chat.close()
 
     assert "check the address and the network, then ask again" in notices(screen)[0]
+    assert "It sent nothing for 1 s; /config idle_seconds changes this limit\nNothing is lost" in notices(screen)[0]
     assert [users(messages) for messages in served.asked] == [["Go."], ["Go."]]
 
 

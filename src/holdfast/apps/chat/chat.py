@@ -597,6 +597,8 @@ class Chat:
 
     def _show_failed(self, error: Exception) -> TurnOutcome:
         failure = describe_failure(error, self.model)
+        if is_timeout(error) and (limit := self.settings.idle_seconds) is not None:
+            failure += f". It sent nothing for {limit} s; /config idle_seconds changes this limit"
         self.notify(f"{failure}\nNothing is lost{self.failure_hint(self)}.", "error")
         self.screen.show(self._complete(TurnEnded("failed")))
         return "failed"
@@ -691,6 +693,13 @@ def convert_to_chat(
     prompt = [source.encode(user("…"))] if ends_with_answer else []
     converted = convert([*messages, *prompt], source=format_name, target=CHAT_SESSION_FORMAT)
     return converted.messages[:-1] if ends_with_answer else converted.messages, converted.notes
+
+
+def is_timeout(error: BaseException | None) -> bool:
+    """Return whether an error of any library, or what caused it, is a timeout."""
+    if error is None:
+        return False
+    return any("timeout" in kind.__name__.lower() for kind in type(error).__mro__) or is_timeout(error.__cause__)
 
 
 def describe_failure(error: Exception, model: str) -> str:
