@@ -53,6 +53,8 @@ PYTEST = (
     "--hypothesis-profile=same-examples",
 )
 
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+
 Outcome = Literal["killed", "survived", "uncovered"]
 
 
@@ -85,9 +87,9 @@ class CoveringTests:
         """Return the tests that run the changed statement, or that use what it defines; fastest first."""
         found = statement_at((self._root / mutant.path).read_text(), mutant.line)
         tests = self._of_lines((mutant.path, line) for line in found.lines)
-        if not tests:  # it runs when the module is imported, or only in programs that tests start
+        if found.is_definition or not tests:  # else only programs that tests start run it
             users = [place for name in found.names for place in self._mentions.get(name, ())]
-            tests = self._of_lines([*((mutant.path, line) for line in found.body), *users])
+            tests |= self._of_lines([*((mutant.path, line) for line in found.body), *users])
         return self._fastest_first(tests or self._of_file(mutant.path))
 
     def rest_of_file(self, mutant: Mutant, tests: Sequence[str]) -> list[str]:
@@ -342,6 +344,8 @@ class Statement:
     lines: range
     body: range
     names: tuple[str, ...]
+    is_definition: bool = True
+    """Whether it runs when the module is imported: in no function, or the head of one."""
 
 
 def statement_at(source: str, line: int) -> Statement:
@@ -356,7 +360,12 @@ def statement_at(source: str, line: int) -> Statement:
             body = getattr(node, "body", None)
             end = max(body[0].lineno - 1, node.lineno) if body else last
             lines = range(first, end + 1) if line <= end else range(line, line + 1)
-            found = Statement(lines, range(end + 1, last + 1) if line <= end else range(0), _names(node) or found.names)
+            found = Statement(
+                lines,
+                body=range(end + 1, last + 1) if line <= end else range(0),
+                names=_names(node) or found.names,
+                is_definition=found.is_definition and not (line > end and isinstance(node, FUNCTIONS)),
+            )
     return found
 
 
