@@ -22,12 +22,14 @@ import time
 import tracemalloc
 from asyncio.events import Handle
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate, islice, takewhile
+from multiprocessing import get_context
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from benchmarks import turns
 from benchmarks.reporting import print_progress, save_figures, verdict
@@ -61,6 +63,7 @@ STARTS = {
     ),
 }
 Row = dict[str, Any]
+Measured = TypeVar("Measured")
 
 
 def row(name: str, value: float, unit: str, aim: float | None, **facts: Any) -> Row:
@@ -108,6 +111,20 @@ class LoopBlocks:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         Handle._run = self._run  # noqa: SLF001 - as above
+
+
+class CollectorPauses:
+    """Measures the longest pause of the garbage collector, as one of `gc.callbacks`."""
+
+    def __init__(self) -> None:
+        self.longest = self._began = 0.0
+
+    def __call__(self, phase: str, _facts: Mapping[str, int]) -> None:
+        """Note the begin or the end of one collection."""
+        if phase == "start":
+            self._began = time.perf_counter()
+        else:
+            self.longest = max(self.longest, time.perf_counter() - self._began)
 
 
 async def timed(work: Callable[[], Awaitable[Any]]) -> tuple[float, float]:
@@ -229,29 +246,52 @@ async def recorded_requests(folder: Path, sample: int) -> list[Row]:
     return rows
 
 
+LONG_INPUTS: dict[str, tuple[Callable[[int], list[Any]], bool]] = {
+    "first prepare of 110,000 tokens": (lambda seed: session_of_tokens(LONG_TOKENS, seed), True),
+    "record of a message of 5 MB": (lambda seed: [user_message("\n".join(log_lines(55_000, seed))[:5_000_000])], False),
+    "first prepare after 20,000 messages at once": (
+        lambda seed: [*lines_as_messages(20_000, seed), user_message("Go on.")],
+        True,
+    ),
+}
+
+
 async def long_inputs() -> list[Row]:
-    """Measure a first count, a very long message, and many messages at once, beside the tokenizer itself."""
+    """Measure a first count, a very long message, and many messages at once, beside the tokenizer itself.
+
+    Session and tokenizer run in new processes: what the tokenizer builds for its first words is part of both.
+    """
     rows: list[Row] = []
-    cases: dict[str, tuple[Callable[[int], list[Any]], bool]] = {
-        "first prepare of 110,000 tokens": (lambda seed: session_of_tokens(LONG_TOKENS, seed), True),
-        "record of a message of 5 MB": (
-            lambda seed: [user_message("\n".join(log_lines(55_000, seed))[:5_000_000])],
-            False,
-        ),
-        "first prepare after 20,000 messages at once": (
-            lambda seed: [*lines_as_messages(20_000, seed), user_message("Go on.")],
-            True,
-        ),
-    }
-    for name, (generate, is_prepared) in cases.items():
-        # The tokenizer remembers what it has seen, so both get texts of one kind that are new to it.
-        own, messages = tokenizer_seconds(texts_of(generate(101))), generate(102)
-        async with Session.open("long", model=MODEL) as session:
-            seconds, block = await timed(partial(_record, session, messages, is_prepared=is_prepared))
+    for name in LONG_INPUTS:
+        own = await asyncio.to_thread(_in_new_process, _tokenizer_on_input, name)
+        seconds, block = await asyncio.to_thread(_in_new_process, _session_on_input, name)
         facts = {"tokenizer_ms": own * 1000}
         rows.append(row(f"{name}: times the tokenizer", seconds / own, "×", 1.5, seconds=seconds, **facts))
         rows.append(row(f"{name}: longest block of the loop", block * 1000, "ms", 10.0))
     return rows
+
+
+def _in_new_process(work: Callable[[str], Measured], name: str) -> Measured:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(work, name).result()
+
+
+def _tokenizer_on_input(name: str) -> float:
+    return tokenizer_seconds(texts_of(LONG_INPUTS[name][0](101)))
+
+
+def _session_on_input(name: str) -> tuple[float, float]:
+    generate, is_prepared = LONG_INPUTS[name]
+    messages = generate(101)
+
+    async def measured() -> tuple[float, float]:
+        async with Session.open("loaded", model=MODEL) as session:  # modules and vocabulary are a matter of `starts`
+            await session.record([user_message("hello")])
+            await session.prepare(BUDGET)
+        async with Session.open("long", model=MODEL) as session:
+            return await timed(partial(_record, session, messages, is_prepared=is_prepared))
+
+    return asyncio.run(measured())
 
 
 async def _record(session: Session, messages: list[Any], *, is_prepared: bool) -> None:
@@ -273,14 +313,17 @@ async def neighbors() -> list[Row]:
         await session.record([assistant_message(f"Answer {number}: the next one in the list.")])
         return time.perf_counter() - began
 
+    pauses = CollectorPauses()
     async with Session.open("own", model=MODEL) as own:
         await turn(own, 0)
         alone = statistics.median([await turn(own, number) for number in range(1, 20)])
         work = [asyncio.ensure_future(other.prepare(BUDGET)) for other in others]
         beside: list[float] = []
+        gc.callbacks.append(pauses)
         while not all(task.done() for task in work):
             # A turn in memory never waits, so it is a task of its own, and the others get theirs.
             beside.append(await asyncio.ensure_future(turn(own, 20 + len(beside))))
+        gc.callbacks.remove(pauses)
         await asyncio.gather(*work)
     for other in others:
         await other.close()
@@ -288,6 +331,7 @@ async def neighbors() -> list[Row]:
         row("a turn alone (wall time)", alone * 1000, "ms", None),
         row("a turn while twenty compact: more than alone, at worst", (max(beside) - alone) * 1000, "ms", 50.0),
         row("the same, median", (statistics.median(beside) - alone) * 1000, "ms", 50.0, turns=len(beside)),
+        row("longest pause of Python's garbage collector meanwhile", pauses.longest * 1000, "ms", None),
     ]
 
 

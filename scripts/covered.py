@@ -16,7 +16,8 @@ from pathlib import PurePath
 PACKAGE = "holdfast"
 MIN_PERCENT = {"core": 98.0, "wire": 98.0}
 """The lowest coverage of a package, in percent."""
-MIN_TOTAL_PERCENT = 92.0
+MIN_OTHERS_PERCENT = 94.0
+"""The lowest coverage of all other packages together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ def render_table(packages: Mapping[str, Coverage]) -> list[str]:
 def find_problems(packages: Mapping[str, Coverage]) -> list[str]:
     """Return the packages with too low coverage, one line each."""
     asked = [(package, packages.get(package, Coverage()), least) for package, least in MIN_PERCENT.items()]
-    asked.append(("all", _total(packages), MIN_TOTAL_PERCENT))
+    others = {package: one for package, one in packages.items() if package not in MIN_PERCENT}
+    asked.append(("all others", _total(others), MIN_OTHERS_PERCENT))
     return [
         f"{name}: {one.percent:.1f} % was run, and {least:.0f} % is asked for"
         for name, one, least in asked

@@ -11,12 +11,13 @@ from hypothesis import HealthCheck, settings
 
 from holdfast.apps.settings.schema import SETTING_DECLARATIONS
 from holdfast.errors import ModelError
-from holdfast.models.embedded.weights import fetch_weights
+from holdfast.models.embedded.weights import fetch_file
 from tests.shallow_model import write_shallow_model
 
 # A share of what `make torture` does by the million; --hypothesis-profile=long takes twenty times as many.
 settings.register_profile("suite", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("long", settings.get_profile("suite"), max_examples=1_000)
+settings.register_profile("same-examples", settings.get_profile("suite"), derandomize=True)  # for `make mutation`
 settings.load_profile("suite")
 
 # Whoever runs the suite may have settings of his own: no test sees them.
@@ -24,6 +25,17 @@ os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
 for declaration in SETTING_DECLARATIONS.values():
     for variable in declaration.variables:
         os.environ.pop(variable, None)
+
+# No test talks to anybody outside of this machine. Where a file of certificates is named, each client would read it.
+CERTIFICATES = {name: os.environ.pop(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if name in os.environ}
+os.environ["SSL_CERT_DIR"] = "/nonexistent"
+
+# Hundreds of stores would wait for the disk. A run writes some 200 MB, and the last three are kept.
+MEMORY_DISK, MIN_FREE_BYTES = Path("/dev/shm"), 4 << 30  # noqa: S108
+if os.access(MEMORY_DISK, os.W_OK):
+    disk = os.statvfs(MEMORY_DISK)
+    if disk.f_bavail * disk.f_frsize >= MIN_FREE_BYTES and not disk.f_flag & os.ST_NOEXEC:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_DISK))
 
 
 # `make browser` runs these, with what only they need.
@@ -35,10 +47,15 @@ gc.disable()
 COLLECTED = pytest.StashKey[list[pytest.Item]]()
 
 
+LONG_FILES = ("test_linear_text.py", "test_embedded_model.py")
+"""Whose tests take longest: they start first, so that no core waits for the other at the end."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Remember what was collected before anything is deselected: the checklist wants to know of every test."""
     config.stash[COLLECTED] = list(items)
+    items.sort(key=lambda item: item.path.name not in LONG_FILES)
 
 
 def pytest_collection_finish() -> None:
@@ -61,10 +78,14 @@ def collected(pytestconfig: pytest.Config) -> list[pytest.Item]:
 @pytest.fixture(scope="session")
 def weights() -> Path:
     """Return the embedded model's weights; fetched once for all workers, which wait for each other."""
-    try:
-        return asyncio.run(fetch_weights())
-    except ModelError as error:
-        pytest.skip(f"the embedded model's weights cannot be had here: {error}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SSL_CERT_DIR")
+        for name, value in CERTIFICATES.items():
+            patch.setenv(name, value)
+        try:
+            return asyncio.run(fetch_file())
+        except ModelError as error:
+            pytest.skip(f"the embedded model's weights cannot be had here: {error}")
 
 
 @pytest.fixture(scope="session")

@@ -55,9 +55,20 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
 
-def imports_of(path: Path) -> Iterator[str]:
-    """Yield every module a file imports, inside functions and for type checking too."""
-    for node in ast.walk(tree_of(path)):
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """Return everything that a file consists of."""
+    return [*ast.walk(tree_of(path))]
+
+
+@cache
+def imports_of(path: Path) -> list[str]:
+    """Return every module a file imports, inside functions and for type checking too."""
+    return [*_imports(path)]
+
+
+def _imports(path: Path) -> Iterator[str]:
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -142,12 +153,8 @@ def test_a_package_has_few_enough_files_to_be_read_at_a_glance() -> None:
 @pytest.mark.parametrize("path", [path for path in MODULES if name_of(path).split(".")[1:2] in PURE], ids=name_of)
 def test_core_and_wire_are_pure(path: Path) -> None:
     modules = {module.split(".")[0] for module in imports_of(path)}
-    calls = {
-        node.func.id
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
-    waits = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
+    calls = {node.func.id for node in nodes_of(path) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    waits = [node for node in nodes_of(path) if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
 
     assert modules & IMPURE_MODULES == set()
     assert calls & IMPURE_CALLS == set()
@@ -161,7 +168,7 @@ def test_any_stays_at_the_edges() -> None:
         # A request holds provider JSON, which users index without casts.
         if package_of(name_of(path)) not in {"wire", "adapters", "bare_list"}
         and name_of(path) != "holdfast.session.request"
-        and any(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(tree_of(path)))
+        and any(isinstance(node, ast.Name) and node.id == "Any" for node in nodes_of(path))
     ]
 
     assert offenders == []
@@ -212,7 +219,7 @@ def test_every_module_says_what_idea_lives_in_it(path: Path) -> None:
 
 
 def test_every_setting_and_every_field_of_a_policy_is_read_somewhere() -> None:
-    nodes = [node for path in MODULES for node in ast.walk(tree_of(path))]
+    nodes = [node for path in MODULES for node in nodes_of(path)]
     read = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
     fields = {
         field.target.id

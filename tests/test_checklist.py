@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.apps.chat.dispatch import SLASH_COMMANDS
+from holdfast.apps.cli.parser import parse_arguments
 from scripts.checklist import ROOT, TARGET, Checklist, Proofs, find_problems, proofs_of, read_checklist, render_tables
 from tests.test_seed_names import is_there
 
@@ -67,14 +69,14 @@ def test_a_test_with_cases_counts_once(case: int, request: pytest.FixtureRequest
 
 UNIQUE = [
     [cell.strip() for cell in line.split("|")[1:-1]]
-    for line in (ROOT / "docs" / "maintainers" / "unique.md").read_text(encoding="utf-8").splitlines()
+    for line in (ROOT / "docs" / "unique.md").read_text(encoding="utf-8").splitlines()
     if re.match(r"\| \d", line)
 ]
 
 
 @pytest.mark.parametrize("row", UNIQUE, ids=[row[0] for row in UNIQUE])
 def test_what_no_other_agent_has_is_where_the_page_says_and_shown_by_a_test(row: list[str]) -> None:
-    _, what, where, shown, missing = row
+    _, what, met, where, shown, missing = row
     names = re.findall(r"`(holdfast\.[\w.]+)`", where)
     tests = [test.split("::") for test in re.findall(r"`(tests/[\w./]+::\w+)`", shown)]
 
@@ -84,6 +86,10 @@ def test_what_no_other_agent_has_is_where_the_page_says_and_shown_by_a_test(row:
     assert [name for path, name in tests if f"def {name}(" not in (ROOT / path).read_text(encoding="utf-8")] == []
     assert what
     assert missing
+    commands = re.findall(r"`/(\w+)", met)
+    assert [name for name in commands if name not in {one.name for one in SLASH_COMMANDS}] == []
+    for line in re.findall(r"`holdfast ([a-z][^`]*)`", met):
+        parse_arguments(line.split())
 
 
 def test_there_are_seventeen() -> None:

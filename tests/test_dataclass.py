@@ -4,8 +4,10 @@ import copy
 import dataclasses
 import inspect
 import pickle
+import pkgutil
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, asdict, field, fields, replace
+from dataclasses import FrozenInstanceError, asdict, field, fields, is_dataclass, replace
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, get_type_hints
 
@@ -13,6 +15,7 @@ import pytest
 
 from holdfast import Budget, Policy
 from holdfast.core.conversation.messages import Message, Text, user
+from holdfast.core.history import events as log
 from holdfast.dataclass import dataclass, filled_fields_reader
 
 Decorator = Callable[..., Callable[[type], Any]]
@@ -168,3 +171,46 @@ def test_a_compiled_reader_leaves_out_optional_fields_that_are_empty() -> None:
 
     assert read(empty) == {"name": None}
     assert [*read(filled).items()] == [("name", "a"), ("deep", 0), ("list", (1,))]
+
+
+STATE = {
+    "core": {
+        *("Actions", "AgentWork", "BoardDraft", "Constraints", "Context", "Evictions", "ExcerptPacker", "FileRecords"),
+        *("History", "Ledger", "PlanInput", "RecallMarks", "RequestExtras", "Scopes", "Situation", "UsedNames", "View"),
+        *("_DigestLines", "_OpenLedger"),
+    },
+    "wire": {"Answer"},
+    "session": {"ImportResult", "RequestOptions", "_RecordCopy", "_RetryState"},
+    "apps.gateway": {"Chain", "OpenAnswer", "OpenSession", "_Used"},
+}
+"""The dataclasses that grow or count, or keep what they have computed; every other one is a value."""
+
+
+@pytest.mark.parametrize("package", STATE)
+def test_values_cannot_change_and_hold_nothing_but_their_fields(package: str) -> None:
+    root = import_module(f"holdfast.{package}")
+    modules = [import_module(found.name) for found in pkgutil.walk_packages(root.__path__, f"{root.__name__}.")]
+    defined = [
+        kind
+        for module in modules
+        for kind in vars(module).values()
+        if isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == module.__name__
+    ]
+
+    assert {kind.__name__ for kind in defined if kind.__setattr__ is object.__setattr__} == STATE[package]
+    # Its cached properties need a place beside the fields.
+    assert {kind.__name__ for kind in defined if kind.__dictoffset__} <= {"ClientBody"}
+
+
+def test_an_event_is_made_with_the_names_of_its_fields() -> None:
+    kinds = [
+        kind for kind in vars(log).values() if isinstance(kind, type) and is_dataclass(kind) and "KIND" in vars(kind)
+    ]
+
+    assert len(kinds) > 20
+    assert {
+        kind.__name__: parameter.name
+        for kind in kinds
+        for parameter in inspect.signature(kind).parameters.values()
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY
+    } == {}

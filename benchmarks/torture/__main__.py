@@ -23,7 +23,7 @@ from benchmarks.torture.rounds import ROUNDS
 
 EXAMPLES, MIN_EXAMPLES = 100, 8
 """Cases in a batch, which takes about a second; slow rounds have fewer, but enough to include large cases."""
-WEIGHT_OF_SINGLE_CASES = 2_000
+WEIGHT_OF_SINGLE_CASES = 1_000
 """From this weight on a case takes seconds by itself, and is a batch."""
 
 
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = chosen.rounds or list(ROUNDS)
     seed = secrets.randbelow(10**9) if chosen.seed is None else chosen.seed
     seconds = chosen.seconds if chosen.hours is None else chosen.hours * 3_600
-    limits = Limits(seconds / len(names), chosen.cases)
+    limits, end = Limits(seconds, chosen.cases), time.monotonic() + seconds
 
     def stop(*_: object) -> None:
         limits.is_interrupted = True
@@ -128,7 +128,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     tallies: list[Tally] = []
     try:
         with ProcessPoolExecutor(chosen.cores, initializer=_ignore_interrupts) as pool:
-            for name in itertools.takewhile(lambda _: not limits.is_interrupted, names):
+            for number, name in enumerate(itertools.takewhile(lambda _: not limits.is_interrupted, names)):
+                # What one round took beyond its share, all that follow give up.
+                limits.seconds = (end - time.monotonic()) / (len(names) - number)
                 tallies.append(Tally(name, seed))
                 print(f"{name}, seed {seed}: {ROUNDS[name].title}", flush=True)
                 run_round(pool, chosen.cores, tallies[-1], limits)

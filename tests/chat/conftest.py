@@ -20,7 +20,7 @@ import pyte
 import pytest
 
 from holdfast.testing.chat import JsonMessage
-from holdfast.testing.endpoint import ReceivedRequest, ResponsePiece, ScriptedEndpoint, text_stream
+from holdfast.testing.endpoint import ReceivedRequest, ResponsePiece, ScriptedEndpoint, http_response, text_stream
 from tests.programs import TIMEOUT_SECONDS, ForkedTerminal, open_terminal
 
 
@@ -33,6 +33,8 @@ class Served:
 
     def __init__(self) -> None:
         self.script: deque[Sequence[ResponsePiece]] = deque()
+        self.listed_models: list[str] = []
+        """The models that its endpoint lists."""
         self.answer: Callable[[str], str] = lambda prompt: f"you said: {prompt}"
         self._endpoint = ScriptedEndpoint(self._reply)
         self._loop = asyncio.new_event_loop()
@@ -53,18 +55,18 @@ class Served:
 
     @property
     def requests(self) -> list[ReceivedRequest]:
-        """The requests with their headers."""
-        return self._endpoint.requests
+        """The requests for answers, with their headers."""
+        return [request for request in self._endpoint.requests if request.line.startswith("POST")]
 
     @property
     def asked(self) -> list[list[JsonMessage]]:
         """The messages of each request."""
-        return [messages_of(request) for request in self._endpoint.requests]
+        return [messages_of(request) for request in self.requests]
 
     @property
     def tools(self) -> list[list[str]]:
         """The names of the tools of each request."""
-        listed = [cast("list[JsonMessage]", request.body.get("tools", [])) for request in self._endpoint.requests]
+        listed = [cast("list[JsonMessage]", request.body.get("tools", [])) for request in self.requests]
         return [[str(cast("JsonMessage", tool["function"])["name"]) for tool in tools] for tools in listed]
 
     @property
@@ -73,6 +75,8 @@ class Served:
         return [str(messages[-1]["content"]) for messages in self.asked]
 
     def _reply(self, request: ReceivedRequest) -> Sequence[ResponsePiece]:
+        if request.line.startswith("GET"):
+            return http_response(200, {"data": [{"id": name} for name in self.listed_models]})
         if self.script:
             return self.script.popleft()
         messages = messages_of(request)

@@ -26,9 +26,11 @@ async def test_a_file_that_a_prompt_names_is_part_of_it_and_a_long_one_is_read_i
 
     await chat.take_turn("Compare @short.txt with @long.log, please, and mail me@example.com.")
     names = list(chat.session.attachments)
+    (stored,) = await chat.store.sessions(limit=2)
     await chat.close()
 
     prompt = served.prompts[0]
+    assert stored.name == "Compare @short.txt with @long.log, please, and mail me@example.com."
     assert "[attached: short.txt, 4 lines]\n````\nthe tide is at nine" in prompt
     assert "[attached: long.log, 5,000 lines" in prompt
     assert names == ["long.log"]

@@ -26,6 +26,8 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.retention import delete_expired_sessions
 from tests.chat.recording_screen import RecordingScreen, add_turns, open_chat, reply_to, user_part
 
+MAX_SUMMARY_CHARS = 62
+"""As many fit into a line of 80 columns beside the longest name."""
 NAMED = [
     "help",
     "compact",
@@ -133,12 +135,43 @@ async def test_help_is_the_docstring(tmp_path: Path) -> None:
     chat, screen = await open_chat(tmp_path)
 
     every = await reply_to(chat, screen, "/help")
-    assert "/compact [FOCUS] | Replace older messages by a summary now; FOCUS says what matters most in it." in every
+    assert "/compact | Replace older messages by a summary now." in every
+    assert [command.name for command in SLASH_COMMANDS if len(command.summary) > MAX_SUMMARY_CHARS] == []
     assert await reply_to(chat, screen, "/help undo") == (
-        "**/undo **\n\nUndo the last change of context: a compaction, a clear, a rewind.\n\n"
-        "If you have continued after a rewind or a /retry, the messages since then leave the context, so that it holds"
-        " one\ncourse of the conversation."
+        "**/undo**\n\nUndo the last change of context.\n\n"
+        "That is a compaction, a clear or a rewind. If you have continued after a rewind or a /retry, the messages"
+        " since then\nleave the context, so that it holds one course of the conversation."
     )
+    assert (await reply_to(chat, screen, "/help ctx")).splitlines()[0] == "**/context [clear]** (also /ctx)"
+
+
+@pytest.mark.parametrize("line", ["/new fix the parser", "/undo 3", "/retry in other words", "/clear all", "/quit now"])
+async def test_a_command_that_takes_no_arguments_is_not_run_with_some(tmp_path: Path, line: str) -> None:
+    chat, screen = await open_chat(tmp_path)
+    await add_turns(chat, 1)
+    session, (name, _, arguments) = chat.session.id, line.partition(" ")
+
+    reply = await reply_to(chat, screen, line)
+
+    assert reply == f"{name}: takes no arguments, and was not run with {arguments!r}"
+    assert (chat.session.id, len(await chat.session.visible_messages()), chat.is_over) == (session, 2, False)
+
+
+async def test_a_command_with_nothing_to_do_says_so_and_changes_nothing(tmp_path: Path) -> None:
+    chat, screen = await open_chat(tmp_path)
+    lines = ("/clear", "/preview", "/restore #1", "/skill", "/policy nope", "/resume nope")
+
+    replies = [await reply_to(chat, screen, line) for line in lines]
+
+    assert replies == [
+        "the context is empty already",
+        "nothing to compact: there are no messages",
+        "/restore: nothing is compacted now, so all messages are in the context",
+        "/skill: takes the name of a skill; /skills lists them",
+        "/policy: 'nope' is neither a file nor a preset: default, co-cli, inkeep, copilot, cowagent",
+        "/resume: no conversation is about 'nope'; /sessions lists them",
+    ]
+    assert await chat.session.events() == []
 
 
 @pytest.mark.seed("A-8", "A-37")
@@ -389,8 +422,10 @@ async def test_a_fork_goes_on_in_a_copy_and_resume_goes_back(tmp_path: Path) -> 
     assert (await reply_to(chat, screen, "/fork 2")).endswith(f"/resume {first} returns to the original")
     assert chat.session.id != first
     assert len(await chat.session.visible_messages()) == 2
-    assert await reply_to(chat, screen, f"/resume {first}") == f"{first}: 4 messages"
-    assert "is not known" in await reply_to(chat, screen, "/resume nothing")
+    resumed = (await reply_to(chat, screen, f"/resume {first}")).splitlines()
+    assert resumed[0].startswith(f"{first}: 4 messages; the last prompt was “question 1 why")
+    assert resumed[1].startswith("answer 1 so")
+    assert "/sessions lists them" in await reply_to(chat, screen, "/resume nothing")
 
 
 @pytest.mark.seed("A-44")
@@ -403,7 +438,7 @@ async def test_new_begins_another_conversation_and_sessions_lists_them(tmp_path:
     assert await reply_to(chat, screen, "/new") == f"a new conversation; /resume {first} returns to the old one"
     assert chat.session.id != first
     assert f" | {first} | now | " in await reply_to(chat, screen, "/sessions")
-    assert await reply_to(chat, screen, "/resume") == f"{first}: 2 messages"
+    assert (await reply_to(chat, screen, "/resume")).startswith(f"{first}: 2 messages; the last prompt was “question 0")
 
 
 @pytest.mark.seed("C-43")
@@ -552,7 +587,10 @@ async def test_a_session_of_another_format_is_continued_as_a_copy(tmp_path: Path
 
     shown = await reply_to(chat, screen, "/resume other")
 
-    assert shown == ("other holds openai-chat messages; the chat continues its copy other-chat\nother-chat: 1 messages")
+    assert shown == (
+        "other holds openai-chat messages; the chat continues its copy other-chat\n"
+        "other-chat: 1 message; the last prompt was “hello”"
+    )
     assert len(chat.session) == 1
 
 

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from holdfast import Session
 from holdfast.apps.chat.runtime import RuntimeCache
 from holdfast.apps.chat.tools.files import FileTools
@@ -14,19 +16,39 @@ from tests.chat.recording_screen import RecordingScreen
 
 CTRL_D = "\x04"
 CARGO = " Coal, timber, salt." * 24
-"""Three such prompts fill the window; the model answers them in a few words, which it is slow to write."""
+"""Three such prompts fill the window."""
 
 
-def test_a_conversation_in_a_small_window_folds_and_goes_on(weights: Path, sit: Sit, env: dict[str, str]) -> None:
-    assert weights.is_relative_to(cache_folder())
+@pytest.fixture
+def small_window(env: dict[str, str], tmp_path: Path) -> None:
     env["HOLDFAST_N_CTX"] = "512"
-    env["HOLDFAST_SYSTEM"] = str(Path(env["HOLDFAST_HOME"]).parent / "system.txt")
-    Path(env["HOLDFAST_SYSTEM"]).write_text("Answer with one word.")
+    env["HOLDFAST_SYSTEM"] = str(tmp_path / "system.txt")
+    (tmp_path / "system.txt").write_text("Answer with one word.")
+
+
+@pytest.mark.usefixtures("small_window")
+def test_the_model_that_is_there_without_a_key_answers(weights: Path, sit: Sit) -> None:
+    assert weights.is_relative_to(cache_folder())
     person = sit("--model", "embedded")
+
+    person.says("Say yes.")
+    # Unlike /history, this waits for the answer.
+    person.says("/title Answered")
+    person.sees("now called 'Answered'")
+    person.says("/history")
+    person.sees("2 are in the log")
+    person.types(CTRL_D)
+
+    assert person.leaves() == 0
+    assert "Nothing is lost" not in person.text
+
+
+@pytest.mark.usefixtures("small_window")
+def test_a_conversation_in_a_small_window_folds_and_goes_on(shallow_weights: Path, sit: Sit) -> None:
+    person = sit("--model", f"embedded:{shallow_weights}")
 
     for number, cargo in enumerate([CARGO, CARGO, CARGO, ""]):
         person.says(f"Entry {number}: the Aurora came in. Say yes.{cargo}")
-        # Unlike /history, this waits for the answer.
         person.says(f"/title Entry {number} is answered")
         person.sees(f"now called 'Entry {number} is answered'")
         person.says("/history")

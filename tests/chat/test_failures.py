@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.endpoint import text_stream
+from holdfast.testing.endpoint import text_stream, tool_call_stream
 from holdfast.wire.validate.provider import validate
 from tests.chat.conftest import Served, Sit
 
@@ -40,6 +40,39 @@ def test_an_answer_that_is_larger_than_the_window_is_shown_and_the_next_one_come
 
     assert len(str(served.asked[-1])) < 8_000 * 5
     assert "salt water" in str(served.asked[-1])
+
+
+def test_a_home_that_cannot_be_written_costs_the_input_history_only(sit: Sit, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    person = sit("--store", "memory://", HOLDFAST_HOME=str(tmp_path / "file" / "home"))
+
+    person.says("first")
+    person.sees("you said: first")
+    person.types("\x1b[A")
+    person.waits(lambda: "› first" in person.screen.display[person.screen.cursor.y], "the last prompt")
+
+
+def test_a_command_that_does_not_end_at_once_is_said_to_be_stopping(sit: Sit, served: Served, tmp_path: Path) -> None:
+    command = "trap '' TERM INT; touch begun; sleep 600; sleep 600"
+    served.script += [tool_call_stream(("run_command", {"command": command}))]
+    person = sit("--tools", "run")
+
+    person.says("Run it.")
+    person.sees("[y] yes")
+    person.says("y")
+    person.waits((tmp_path / "folder" / "begun").exists, "the command to run")
+    person.types("\x1b")
+    person.sees("stopping · ")
+    person.types("\x1b")
+    person.sees("Interrupted by user.")
+
+    assert validate(served.asked[-1], "openai") == []
+
+
+def test_a_weights_file_that_is_missing_is_told_before_the_first_prompt(sit: Sit) -> None:
+    person = sit("--model", "embedded:/nowhere/missing.gguf")
+
+    person.sees("there is no file /nowhere/missing.gguf; embedded:FILE.gguf takes")
 
 
 def test_a_provider_that_says_nothing_at_all_can_be_left(sit: Sit, served: Served) -> None:

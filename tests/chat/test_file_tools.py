@@ -50,7 +50,7 @@ def test_nothing_outside_the_folder_is_read_whatever_a_path_or_a_link_says(folde
     (folder.root / "link").symlink_to(folder.root.parent / "secret.txt")
     (folder.root / "linked").symlink_to(folder.root.parent)
 
-    outside = f"{path} is outside the working folder; only what is inside can be read"
+    outside = f"{path} is outside the working folder; only what is inside can be read or changed"
     assert folder.read_file(path) == outside
     assert folder.search_files("password", path) == outside
     assert folder.search_files("password") == "'password' is in no file of ."

@@ -53,7 +53,7 @@ def test_help_is_a_table(sit: Sit, columns: int) -> None:
     person = sit(rows=60, columns=columns)
 
     person.says("/help")
-    person.sees("/unpin N")
+    person.sees("/unpin", "Tab completes")
     person.says("/history")
     person.sees("0 turns")
 

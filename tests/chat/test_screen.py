@@ -27,7 +27,7 @@ def test_the_line_below_the_input_and_the_line_above_it_say_what_is_going_on(sit
         text_stream(*re.findall(r".{1,5}", ANSWER, re.DOTALL)),
     ]
     person = sit()
-    person.sees("/help lists the commands", "a new conversation")
+    person.sees("/help lists the commands")
     person.waits(lambda: cursor_line(person) == "› ", "the cursor behind the mark")
     person.waits(
         lambda: "/96,000 tokens (1%)" in person.screen.display[person.screen.cursor.y + 1],
@@ -73,6 +73,8 @@ def test_what_is_drawn_again_is_sent_in_one_update(sit: Sit, served: Served) -> 
         assert ERASE_BELOW not in outside
     shown = re.findall(r"^ • item (\d+)$", person.text, re.MULTILINE)
     assert shown == [str(number) for number in range(60)]
+    # From the upper left corner, tmux would keep what is erased in its history.
+    assert re.findall(rb"(?<!\x1b\[C)\x1b\[0?J", bytes(person.written)) == []
 
 
 def test_commands_files_and_models_are_completed_and_lines_are_edited(sit: Sit, served: Served, tmp_path: Path) -> None:
@@ -105,6 +107,38 @@ def test_commands_files_and_models_are_completed_and_lines_are_edited(sit: Sit, 
     assert served.prompts[0].startswith("look at @notes.txt\nsecond line\n\n[attached: notes.txt, 1 lines]")
     assert "the tide is at nine" in served.prompts[0]
     assert not COLORS.search(bytes(person.written))
+
+
+def test_names_with_spaces_are_completed_whole_and_the_menu_shrinks(sit: Sit, served: Served, tmp_path: Path) -> None:
+    served.listed_models = ["served", "smaller"]
+    for name in ("my notes.txt", "main.py", "mast.py"):
+        (tmp_path / "folder" / name).write_text(f"this is {name}")
+    person = sit()
+    person.sees("tokens (1%)")
+    person.types("compare @m")
+    person.sees("@main.py", "@mast.py", '@"my notes.txt"')
+    person.types("y")
+    person.waits(lambda: "tokens" in person.screen.display[person.screen.cursor.y + 2], "a menu of one row")
+    person.types(TAB + "\r and @mai" + TAB)
+    person.waits(
+        lambda: cursor_line(person).endswith("@main.py"), "a completion that was asked for before it was found"
+    )
+    person.types("\r\r")
+    person.sees('you said: compare @"my notes.txt" and @main.py')
+    person.waits(lambda: "Esc stops" not in "\n".join(person.screen.display), "the end of the answer")
+    person.types("/attach my no")
+    person.sees("/attach my no")
+    person.types(TAB)
+    person.waits(lambda: cursor_line(person) == "› /attach my notes.txt", "the whole path")
+    person.types(CTRL_C)
+    person.types("/model sma")
+    person.sees("#smaller")
+    person.types(CTRL_C)
+    person.says("quit")
+
+    assert person.leaves() == 0
+    assert "this is my notes.txt" in served.prompts[0]
+    assert "this is main.py" in served.prompts[0]
 
 
 def test_enter_runs_a_command_that_was_just_completed(sit: Sit) -> None:
@@ -159,10 +193,43 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(sit: Sit, serve
     served.script += [tool_call_stream(("read_file", {"path": "missing"})), text_stream("No *such* file.")]
     person = sit(TERM="dumb")
 
-    person.sees("a new conversation", "/help lists the commands, Ctrl-D leaves")
+    person.sees("/help lists the commands, Ctrl-D leaves")
     person.says("Look.")
     person.sees("· read_file", "failed: there is no missing", "No *such* file.")
     person.says("exit")
 
     assert person.leaves() == 0
     assert b"\x1b" not in bytes(person.written)
+
+
+def test_a_user_at_a_terminal_without_a_cursor_answers_questions_and_stops_answers(sit: Sit, served: Served) -> None:
+    served.script += [
+        tool_call_stream(("run_command", {"command": "echo allowed"})),
+        text_stream("It ran."),
+        tool_call_stream(("run_command", {"command": "echo forbidden"})),
+        text_stream("Once upon", None),
+    ]
+    person = sit(TERM="dumb")
+
+    person.sees("Ctrl-D leaves")
+    person.says("Run it.")
+    person.sees("Run: echo allowed", "[y] yes  [a] always  [n] no, and Enter")
+    person.says("maybe")
+    person.waits(lambda: person.text.count("and Enter") == 2, "the question again")
+    person.says("y")
+    person.sees("It ran.")
+    person.says("Run another.")
+    person.sees("Run: echo forbidden")
+    person.types(CTRL_C)
+    person.sees("Interrupted by user.")
+    person.says("A story.")
+    person.sees("Once upon")
+    person.types(CTRL_C)
+    person.waits(lambda: person.text.count("Interrupted by user.") == 2, "the end of the answer")
+    person.types(CTRL_C)
+    person.sees("nothing runs; Ctrl-D leaves")
+    person.types(CTRL_D)
+
+    assert person.leaves() == 0
+    assert re.search(r"saved; continue with: \S*holdfast chat --resume", person.text)
+    assert "forbidden" not in str([messages[-1] for messages in served.asked if messages[-1]["role"] == "tool"])

@@ -11,6 +11,7 @@ from hypothesis import given, strategies
 from holdfast.apps.chat.events import Consent
 from holdfast.apps.chat.tools.shell import (
     COMMAND_REFUSED,
+    COMMAND_TERMINATE_SECONDS,
     HARMLESS_VARIABLES,
     MAX_OUTPUT_BYTES,
     ShellTool,
@@ -102,6 +103,24 @@ async def test_a_command_ends_with_its_turn(tmp_path: Path) -> None:
         await turn
 
     assert not is_running(tmp_path / "pid")
+
+
+async def test_a_command_that_ignores_the_signal_to_end_does_not_survive_a_second_interrupt(tmp_path: Path) -> None:
+    shell = ShellTool(tmp_path, Person("yes"))
+    turn = asyncio.create_task(shell.run_command("trap '' TERM INT; echo $$ > pid; sleep 600; sleep 600"))
+    while not is_running(tmp_path / "pid"):  # noqa: ASYNC110 - another process tells it by a file
+        await asyncio.sleep(0.01)
+
+    turn.cancel()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    turn.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await turn
+
+    async with asyncio.timeout(COMMAND_TERMINATE_SECONDS / 2):
+        while is_running(tmp_path / "pid"):  # noqa: ASYNC110 - the system ends it
+            await asyncio.sleep(0.01)
 
 
 SECRETS = {

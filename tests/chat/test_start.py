@@ -160,7 +160,7 @@ async def test_resuming_says_that_another_model_answers_now(tmp_path: Path, serv
 
     assert notices(same) == []
     assert notices(other) == [
-        "openai:served answered in this conversation before; now openai:gpt-5 does. /model NAME switches"
+        "served answered in this conversation before; now openai:gpt-5 does. /model NAME switches"
     ]
 
 

@@ -94,6 +94,18 @@ def test_a_command_is_run_only_when_the_person_agrees(sit: Sit, served: Served) 
     assert "the user did not allow this command" in str(served.asked[-1])
 
 
+def test_a_result_that_comes_while_a_question_waits_names_its_tool(sit: Sit, served: Served, tmp_path: Path) -> None:
+    (tmp_path / "folder" / "notes.txt").write_text("the tide is at nine")
+    calls = ("read_file", {"path": "notes.txt"}), ("run_command", {"command": "echo alone"})
+    served.script += [tool_call_stream(*calls), text_stream("Both are done.")]
+    person = sit()
+
+    person.says("Read, and run.")
+    person.sees("Run: echo alone", "✓ read_file: the tide is at nine")
+    person.says("y")
+    person.sees("  ✓ alone", "Both are done.")
+
+
 @pytest.mark.parametrize("key", [CTRL_C, "\x1b"], ids=["ctrl-c", "esc"])
 def test_a_key_that_stops_stops_the_turn_that_asks_a_question_too(sit: Sit, served: Served, key: str) -> None:
     served.script += [tool_call_stream(("run_command", {"command": "touch forbidden"})), text_stream("Not asked for.")]

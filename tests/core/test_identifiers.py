@@ -53,6 +53,17 @@ def test_a_long_run_of_data_is_no_name_and_takes_no_time() -> None:
     assert time.process_time() - began < 1
 
 
+@pytest.mark.parametrize(("length", "count"), [(200, 1), (201, 0)])
+def test_a_run_of_up_to_200_characters_may_be_a_name(length: int, count: int) -> None:
+    path = f"src/{'a' * (length - 7)}.py"
+
+    assert (len(path), list(identifiers(path)), distinct_identifiers(path)) == (
+        length,
+        [path] * count,
+        {path} if count else set(),
+    )
+
+
 def test_arguments_are_read_as_values_and_not_as_json() -> None:
     text = argument_text('{"text": "one\\nTwo\\nThree", "deep": [{"path": "a/b.py"}], "line": 1234, "on": true}')
 

@@ -1,14 +1,18 @@
 """Policies written down."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from holdfast import Policy, SettingsError, read_policy
-from holdfast.core.planning.policy import PRESETS
-from holdfast.core.planning.rules.clip_tool_outputs import KeepEnds
+from holdfast.core.planning.policy import PRESETS, FitSettings
+from holdfast.core.planning.rules.clip_tool_outputs import KeepEnds, KeepHeads
+from holdfast.core.planning.rules.co_cli import CoCliCompaction
 from holdfast.core.planning.rules.copilot import CopilotCompaction, TwoThresholds
-from holdfast.core.planning.rules.default import DefaultCompaction
+from holdfast.core.planning.rules.cowagent import CowAgentCompaction, Emergency
+from holdfast.core.planning.rules.default import DefaultCompaction, Offload
+from holdfast.core.planning.rules.inkeep import FixedLimits, InkeepCompaction
 
 
 def test_an_empty_document_is_the_default_under_another_name() -> None:
@@ -118,3 +122,46 @@ def test_a_policy_made_in_code_is_checked_too() -> None:
 def test_what_is_no_text_is_no_policy() -> None:
     with pytest.raises(SettingsError, match="policy: must be TOML text, not bytes"):
         read_policy(b"")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting", "lowest", "highest"),
+    [
+        (FitSettings, "clip_min_tokens", 1, 10**6),
+        (FitSettings, "clip_zone_steps", 1, 1_000),
+        (FitSettings, "digest_max_tokens", 1, 10**6),
+        (FitSettings, "max_media", 1, 10_000),
+        (Policy, "manual_min_messages", 1, 10**6),
+        (Policy, "unknown_window", 1_000, 10**12),
+        (Policy, "max_steps", 1, 10**6),
+        (Policy, "retention_days", 1, 10**6),
+        (KeepHeads, "max_chars", 0, 10**9),
+        (KeepHeads, "protect_last", 1, 10**9),
+        (KeepEnds, "max_chars", 64, 10**9),
+        (CoCliCompaction, "max_messages", 0, 10**9),
+        (TwoThresholds, "min_messages", 1, 10**6),
+        (Emergency, "max_chars", 64, 10**9),
+        (Emergency, "max_turns", 1, 10**9),
+        (Emergency, "first", 1, 1_000),
+        (CowAgentCompaction, "max_turns", 1, 10**9),
+        (CowAgentCompaction, "max_tokens", 64, 10**12),
+        (DefaultCompaction, "summary_max_tokens", 1, 10**6),
+        (DefaultCompaction, "chat_max_tokens", 0, 10**6),
+        (DefaultCompaction, "min_reuse", 0, 10**6),
+        (DefaultCompaction, "min_messages", 1, 10**6),
+        (Offload, "max_chars", 64, 10**9),
+        (InkeepCompaction, "artifact_tokens", 1, 10**9),
+        (FixedLimits, "max_messages", 1, 10**9),
+        (FixedLimits, "max_tokens", 1, 10**9),
+        (FixedLimits, "max_retrieved", 1, 10**9),
+    ],
+)
+def test_a_number_of_a_policy_lies_between_its_bounds(
+    kind: Callable[..., object], setting: str, lowest: int, highest: int
+) -> None:
+    name = {"name": "mine"} if kind is Policy else {}
+    for value in (lowest, highest):
+        assert getattr(kind(**{setting: value}, **name), setting) == value
+    for value in (lowest - 1, highest + 1):
+        with pytest.raises(SettingsError, match=rf"policy\..*{setting}: must (be a whole number from|lie between) "):
+            kind(**{setting: value}, **name)

@@ -394,3 +394,13 @@ async def test_an_exchange_is_a_span_that_continues_the_clients_trace() -> None:
         },
     )
     assert upstream.requests[0].header("traceparent") == parent
+
+
+async def test_no_page_of_the_gateway_begins_like_a_path_of_a_provider() -> None:
+    app = gateway_app()
+    forwarding, *own, everything = app.routes
+    paths = [str(getattr(route, "path", "")) for route in own]
+    await close_gateway(app)
+
+    assert (getattr(forwarding, "path", ""), getattr(everything, "path", "")) == ("/{path:provider}", "/{path:path}")
+    assert [path for path in paths if path.startswith(("/v1", "/s/", "/u/", "/p/"))] == []

@@ -122,6 +122,21 @@ async def test_a_conversation_over_its_budget_is_compacted_and_everything_else_s
     await recorder.close()
 
 
+@pytest.mark.parametrize(("repeats", "is_sent_as_it_came", "tokens"), [(1, True, 85), (60, False, 8)])
+async def test_a_result_that_no_call_asked_for_counts_as_long_as_it_is_sent(
+    repeats: int, tokens: int, *, is_sent_as_it_came: bool
+) -> None:
+    orphan = {"role": "tool", "tool_call_id": "call_a", "content": "lorem ipsum dolor " * 20 * repeats}
+    talk = Talk(Recorder(MemoryStore(), budget=BUDGET), "openai-chat", **members_of("openai-chat"))
+    talk.messages = [orphan]
+
+    exchange = await talk.ask("hello")
+
+    assert (exchange.body == talk.raw) is is_sent_as_it_came
+    assert slices_of(exchange.body, "openai-chat") == [*([orphan] * is_sent_as_it_came), talk.prompt("hello")]
+    assert int(exchange.headers["x-holdfast-tokens"]) == tokens
+
+
 async def test_between_two_compactions_the_prefix_stays_the_same_bytes() -> None:
     recorder = Recorder(MemoryStore(), budget=BUDGET)
     talk = Talk(recorder, "anthropic", **members_of("anthropic"))

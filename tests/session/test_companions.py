@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import resource
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import repeat
@@ -20,6 +21,7 @@ from holdfast.models.base import SummaryPrompt
 from holdfast.session.compaction.checkpoints import Checkpoints
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.compaction.hooks import HookCall, Hooks
+from holdfast.session.requested_compaction import resident_bytes
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, system_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
@@ -219,6 +221,19 @@ def resident_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     yield pages
     gc.callbacks.remove(collected)
     gc.enable()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems report the peak in other units")
+def test_where_the_memory_in_use_is_not_known_the_peak_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.session.requested_compaction.STATM_PATH", "/nonexistent/statm")
+
+    before, found, after = peak_bytes(), resident_bytes(), peak_bytes()
+
+    assert before <= found <= after
+
+
+def peak_bytes() -> int:
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 @pytest.mark.seed("C-53")

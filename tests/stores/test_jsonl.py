@@ -1,7 +1,9 @@
 """JSON lines files are read to the last readable byte, and every loss is reported."""
 
 import json
+import os
 import stat
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -169,6 +171,18 @@ def test_only_the_owner_can_read_an_export_and_a_failure_leaves_no_partial_file(
         write_private_lines(tmp_path / "nowhere" / "x", ["one\n"])
     with pytest.raises(StoreUnavailableError):
         load_file(tmp_path / "nothing.jsonl")
+
+
+def test_a_device_without_end_is_refused_and_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=[(CORPUS / "export.jsonl").read_bytes()])
+    writer.start()
+
+    assert texts(load_file(pipe)) == ["Why does it fail?", "It splits on spaces.", "Fix it."]
+    writer.join()
+    with pytest.raises(StoreUnavailableError, match=r"^/dev/zero: it is a device, not a file; name a file or a pipe$"):
+        load_file(Path("/dev/zero"))
 
 
 def test_a_utf16_file_is_read_with_a_note() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.testing.provider_streams import ProviderReply, stream_events, whole_answer
-from holdfast.wire.answers import Wire, answer_text, read_answer
+from holdfast.wire.answers import Answer, Wire, answer_text, read_answer
 from holdfast.wire.formats import canonical_message
 
 WIRES: tuple[Wire, ...] = ("openai-chat", "openai-responses", "anthropic", "gemini")
@@ -51,6 +51,17 @@ VALUES = st.none() | st.integers() | st.just([{}]) | st.just({"content": 3}) | s
 @given(events=st.lists(st.dictionaries(MEMBERS, VALUES)), wire=st.sampled_from(WIRES))
 def test_events_of_any_shape_are_read_without_an_error(events: list[object], wire: Wire) -> None:
     assert read_answer(wire, events).is_complete in {True, False}
+
+
+def test_a_chat_stream_may_begin_with_text_and_break_off() -> None:
+    events = [
+        {"id": "c-1", "model": "m", "choices": [{"index": 0, "delta": {"content": piece}, "finish_reason": None}]}
+        for piece in ("Hel", "lo")
+    ]
+
+    assert read_answer("openai-chat", events) == Answer(
+        [{"role": "assistant", "content": "Hello"}], model="m", response_id="c-1"
+    )
 
 
 def test_thinking_is_kept_with_its_signature_and_dropped_without_it() -> None:

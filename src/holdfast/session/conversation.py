@@ -4,8 +4,8 @@ A conversation is bound to one scope of the log. The `Session` is the main agent
 own. All conversations of a session share one `SessionEngine`.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -205,16 +205,14 @@ class Conversation:
             await self._builder.extend_ledger(scope)
             return places
 
-    @asynccontextmanager
-    async def one_write(self) -> AsyncGenerator[None]:
+    def one_write(self) -> AbstractAsyncContextManager[None]:
         """Write the messages that are recorded inside together with the request that is prepared after them.
 
         They are durable at the end of the block, also if an error ends it. Raises if they could not be written:
         `ConcurrentWriteError` if another writer appended first, and then all of it is to be done again.
         """
         self._check_running()
-        async with self._log.deferring_messages():
-            yield
+        return self._log.deferring_messages()
 
     @retried
     async def prepare(

@@ -100,8 +100,10 @@ def export_lines(session: str, name: str, records: Iterable[StoredRecord]) -> It
 
 
 def load_file(path: Path) -> LoadedFile:
-    """Return what a file holds."""
+    """Return what a file holds; a pipe is read to its end, a device is refused, since it may have none."""
     try:
+        if path.is_char_device() or path.is_block_device():
+            raise StoreUnavailableError(str(path), "it is a device, not a file; name a file or a pipe")
         content = path.read_bytes()
     except OSError as error:
         raise StoreUnavailableError(str(path), f"{error.strerror or error}; check the path") from error

@@ -157,7 +157,7 @@ class PostgresPool:
         """Lend a connection; a new one if none is idle."""
         async with self._slots:
             closings = self._closings
-            connection = self._idle.pop() if self._idle else await self._connect()
+            connection = await self._idle_connection() or await self._connect()
             is_usable = True
             try:
                 yield connection
@@ -172,6 +172,15 @@ class PostgresPool:
                     self._idle.append(connection)
                 else:
                     await connection.close()
+
+    async def _idle_connection(self) -> "Connection | None":
+        """Take an idle connection; those that the server has ended meanwhile are closed."""
+        while self._idle:
+            connection = self._idle.pop()
+            if not _has_ended(connection):
+                return connection
+            await connection.close()
+        return None
 
     async def _connect(self) -> Connection:
         named = conninfo_to_dict(self._url)
@@ -206,6 +215,16 @@ class PostgresPool:
         while self._idle:
             connection = self._idle.pop()
             connection.pgconn.finish()
+
+
+def _has_ended(connection: Connection) -> bool:
+    """Whether the server has ended an idle connection. Nothing is sent: only what has arrived is read."""
+    try:
+        for _ in ("the reason", "the end"):
+            connection.pgconn.consume_input()
+    except psycopg.OperationalError:
+        return True
+    return connection.closed
 
 
 async def _attempt(connection: Connection, action: Callable[[Cursor], Awaitable[T]], *, is_transaction: bool) -> T:

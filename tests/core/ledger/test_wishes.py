@@ -149,6 +149,18 @@ def test_a_later_statement_on_the_same_subject_supersedes_an_earlier_one(
     assert (new.text, new.status) == (later, "active")
 
 
+@pytest.mark.parametrize(("answers", "status"), [(19, "superseded"), (20, "active")])
+def test_a_statement_that_names_nothing_old_reaches_back_to_where_the_old_was_last_said(
+    ledger: LedgerOf, answers: int, status: str
+) -> None:
+    said = [user_message("Let's use Postgres."), assistant_message("ok"), user_message("Let's use Postgres.")]
+    later = [assistant_message(f"Step {number} ran.") for number in range(answers)]
+
+    kept = list(ledger(*said, *later, user_message("Actually use SQLite instead.")).constraints)
+
+    assert (kept[0].text, kept[0].sources, kept[0].status) == ("Let's use Postgres.", (0, 2), status)
+
+
 @pytest.mark.parametrize(
     "later",
     [

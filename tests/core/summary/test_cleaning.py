@@ -44,6 +44,7 @@ def test_what_stands_around_a_summary_is_taken_off(wrapped: str) -> None:
     [
         "OK: 12 tests pass [#3]",
         "```\na\n```\nbetween [#3]\n```\nb\n```",
+        "```sh\na\n````\nbetween [#3]\n```sh\nb\n```",
         "Open questions\nDo you want Redis or Postgres? [#12]",
         "see [#4821](https://example.com/4821)",
         "ssh <user>@host, a < b, List<Tool> [#2]",

@@ -102,11 +102,14 @@ async def offer_board(session: Session, settings: Settings, screen: Screen, budg
 
 def session_title(text: str) -> str:
     """Return the beginning of a text as one line, without the invisible characters that join letters and emoji."""
-    printable = "".join(char if char.isprintable() else " " for char in text)
+    beginning = text.strip()[:MAX_TITLE_SOURCE_CHARS]
+    printable = "".join(char if char.isprintable() else " " for char in beginning)
     return " ".join(printable.split())[:MAX_SESSION_NAME_CHARS]
 
 
 MAX_SESSION_NAME_CHARS = 100
+MAX_TITLE_SOURCE_CHARS = 1_000
+"""How much of a prompt is looked at for a title."""
 MAX_SEARCHED_SESSIONS, MAX_SEARCH_HITS = 1_000, 200
 """How many sessions are searched by title, and how many hits of a search are looked at."""
 
@@ -152,6 +155,8 @@ class TurnProgress:
         self._written: list[str] = []
         self._capability: Holdfast | None = None
         self._former_request: Request | None = None
+        self.is_stopping = False
+        """Whether the user has stopped the turn, which may wait for a command to end."""
 
     def watch(self, capability: "Holdfast") -> None:
         """Watch the requests that the turn prepares."""
@@ -187,7 +192,9 @@ class TurnProgress:
     def activity(self) -> Activity:
         """What the turn does now."""
         request, what = self.request, self._phase
-        if what == "writing":
+        if self.is_stopping:
+            what = "stopping"
+        elif what == "writing":
             what = f"writing · {self._written_chars // CHARS_PER_TOKEN:,} tokens"
         elif not what:
             what = "starting" if request is None else f"reading {request.tokens.total:,} tokens"
@@ -230,7 +237,9 @@ class Chat:
         self._is_warm = False
         """Whether the libraries of the model are loaded, without which the tools of the first request are unknown."""
         self._announced: tuple[CompactionCompleted, ...] = ()
-        """The compactions in effect that the user knows about."""
+        """The compactions that were in effect when they were last announced."""
+        self._shown_compactions: list[CompactionCompleted] = []
+        """Those that were ever shown; one that /redo applies again is no news."""
         self._unanswered_prompt: int | None = None
         """The position of the newest prompt, if its turn failed without an answer."""
         self._spent_dollars = 0.0
@@ -325,7 +334,9 @@ class Chat:
         last = next((entry.message.native for entry in answers if entry.message.role == "assistant"), None)
         before, now = str((last or {}).get("model_id") or ""), bare_model_name(self.model)
         if before and before.rpartition(":")[2] != now.rpartition(":")[2]:
-            self.notify(f"{before} answered in this conversation before; now {now} does. /model NAME switches")
+            # Models of every OpenAI-compatible endpoint, the embedded one too, are recorded with this prefix.
+            former = before.removeprefix("openai:")
+            self.notify(f"{former} answered in this conversation before; now {now} does. /model NAME switches")
         self.warn_about_window()
 
     def warn_about_window(self) -> None:
@@ -428,15 +439,22 @@ class Chat:
     def _compactions(self) -> tuple[CompactionCompleted, ...]:
         return self.session.history.version.state_of(MAIN).compactions
 
-    def announce_compactions(self) -> None:
-        """Show each compaction that has taken effect since the last call."""
+    def announce_compactions(self, sent: TokenCount | None = None) -> None:
+        """Show each compaction that has taken effect since the last call.
+
+        `sent` is the size of the request that followed. It is larger than the compaction says if the request is the
+        first with the recall tool, and the meter beside the notice shows it.
+        """
         before, self._announced = self._announced, self._compactions
         for event in self._announced:
             # A compaction from which messages were restored is larger than before; the command says so itself. One that
             # a later compaction replaced is in force again when that one is undone; this is no news either.
             is_known = any(event is known or event.span.stop < known.span.stop for known in before)
-            if event.tokens_removed > 0 and not is_known:
-                self.screen.show(ConversationCompacted.from_event(event))
+            was_shown = any(event is shown for shown in self._shown_compactions)
+            if event.tokens_removed > 0 and not is_known and not was_shown:
+                self._shown_compactions.append(event)
+                shown = ConversationCompacted.from_event(event)
+                self.screen.show(shown if sent is None else replace(shown, tokens_after=sent.total))
 
     async def refresh_token_count(self) -> None:
         """Count what the next request would hold, if that may have changed since the last count."""
@@ -517,7 +535,7 @@ class Chat:
         self.unrecorded_prompt = None if is_recorded else prompt
         if prompt and is_recorded and is_first:
             with suppress(StoreError):
-                await session.rename(session_title(prompt.text))
+                await session.rename(session_title(typed if isinstance(typed, str) else prompt.text))
         with suppress(HoldfastError):
             self._unanswered_prompt = await self._find_unanswered_prompt() if outcome == "failed" else None
             if outcome == "interrupted" and is_recorded and not session.history.was_interrupted(MAIN):
@@ -540,7 +558,11 @@ class Chat:
 
     def interrupt(self) -> bool:
         """Stop the turn and return whether there was one; the conversation stays valid."""
-        return self._turn is not None and self._turn.cancel()
+        if self._turn is None or not self._turn.cancel():
+            return False
+        if self._progress is not None:
+            self._progress.is_stopping = True
+        return True
 
     async def _answer(self, prompt: PreparedPrompt | None) -> TurnOutcome:
         runtime = await self._runtimes.get(self.settings, self.session, self.file_tools)
@@ -558,7 +580,7 @@ class Chat:
                 progress.note(event)
                 if (request := progress.request) is not None:
                     self._sent = request.tokens
-                self.announce_compactions()
+                self.announce_compactions(self._sent)
                 if isinstance(event, TurnEnded):
                     outcome = event.outcome
                     event = self._complete(event)  # noqa: PLW2901 - what only the chat knows
@@ -575,6 +597,8 @@ class Chat:
 
     def _show_failed(self, error: Exception) -> TurnOutcome:
         failure = describe_failure(error, self.model)
+        if is_timeout(error) and (limit := self.settings.idle_seconds) is not None:
+            failure += f". It sent nothing for {limit} s; /config idle_seconds changes this limit"
         self.notify(f"{failure}\nNothing is lost{self.failure_hint(self)}.", "error")
         self.screen.show(self._complete(TurnEnded("failed")))
         return "failed"
@@ -669,6 +693,13 @@ def convert_to_chat(
     prompt = [source.encode(user("…"))] if ends_with_answer else []
     converted = convert([*messages, *prompt], source=format_name, target=CHAT_SESSION_FORMAT)
     return converted.messages[:-1] if ends_with_answer else converted.messages, converted.notes
+
+
+def is_timeout(error: BaseException | None) -> bool:
+    """Return whether an error of any library, or what caused it, is a timeout."""
+    if error is None:
+        return False
+    return any("timeout" in kind.__name__.lower() for kind in type(error).__mro__) or is_timeout(error.__cause__)
 
 
 def describe_failure(error: Exception, model: str) -> str:

@@ -9,6 +9,7 @@ Ctrl-C clears the line and saves its text in the history. Ctrl-D on an empty lin
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -20,7 +21,7 @@ from prompt_toolkit import Application
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
-from prompt_toolkit.filters import Condition, has_completions
+from prompt_toolkit.filters import Always, Condition, has_completions, is_searching
 from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -40,6 +41,7 @@ PROMPT_MARK = "› "
 MAX_KEPT_PROMPT_CHARS = 1_000
 """A longer text is a paste, which the file of the prompt history does not keep."""
 MAX_MENU_ROWS = 8
+MAX_FILE_WORD_CHARS = 1_000
 KEY_SEQUENCE_SECONDS = 0.05
 """How long a lone Esc waits for a second key."""
 ANIMATION_SECONDS, IDLE_REFRESH_SECONDS = 0.12, 0.5
@@ -61,7 +63,9 @@ PROMPT_STYLE = Style.from_dict(
     }
 )
 CompletionSource = Callable[[str], Iterable[tuple[str, str]]]
-"""Returns completions for the last word of a line, each with its meaning."""
+"""Returns completions, each with its meaning: of a line that is a command, or of a word that names a file."""
+ATTACH_COMMAND = "/attach "
+_MENTIONED_FILE = re.compile(r"(?:^|\s)(@(?:\"[^\"\n]*|[^\s\"]*))\Z")
 
 
 @dataclass(slots=True)
@@ -85,16 +89,21 @@ class _InputCompleter(Completer):
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         del complete_event
         text = document.text_before_cursor
-        last = text.rpartition("\n")[2].rpartition(" ")[2]
-        found = self._files(text) if _names_file(text) else self._commands(text) if "\n" not in text else ()
+        if (file := _file_word(text)) is not None:
+            replaced, found = file, self._files(file)
+        elif text.startswith("/") and "\n" not in text:
+            name, space, arguments = text.partition(" ")
+            replaced, found = arguments if space else name, self._commands(text)
+        else:
+            return
         for word, meaning in found:
-            yield Completion(word, start_position=-len(last), display_meta=meaning)
+            yield Completion(word, start_position=-len(replaced), display_meta=meaning)
 
     async def get_completions_async(
         self, document: Document, complete_event: CompleteEvent
     ) -> AsyncGenerator[Completion]:
         # A folder may hold very many files.
-        if _names_file(document.text_before_cursor):
+        if _file_word(document.text_before_cursor) is not None:
             found = await asyncio.to_thread(lambda: list(self.get_completions(document, complete_event)))
         else:
             found = list(self.get_completions(document, complete_event))
@@ -102,19 +111,30 @@ class _InputCompleter(Completer):
             yield one
 
 
-def _names_file(text: str) -> bool:
-    """Return whether the last word of a line names a file."""
-    last = text.rpartition("\n")[2].rpartition(" ")[2]
-    return last.startswith("@") or text.startswith("/attach ")
+def _file_word(text: str) -> str | None:
+    """Return the end of a text that names a file: `@name`, `@"a name` or what follows /attach; None if it is none."""
+    line = text.rpartition("\n")[2]
+    if mentioned := _MENTIONED_FILE.search(line[-MAX_FILE_WORD_CHARS:]):
+        return mentioned[1]
+    return text.removeprefix(ATTACH_COMMAND) if text.startswith(ATTACH_COMMAND) and line == text else None
 
 
 class PromptHistory(FileHistory):
-    """Keeps what the user typed, and no large pastes: those belong to a conversation and are deleted with it."""
+    """Keeps what the user typed, and no large pastes: those belong to a conversation and are deleted with it.
+
+    Where the file cannot be written, on a full disk or in a read-only home, the history lasts as long as the program.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with suppress(OSError):
+            create_private_file(path)
+        super().__init__(path)
 
     def store_string(self, string: str) -> None:
         """Write a text to the file, unless it is a paste."""
         if len(string) <= MAX_KEPT_PROMPT_CHARS:
-            super().store_string(string)
+            with suppress(OSError):
+                super().store_string(string)
 
 
 class TerminalOutput(Vt100_Output):
@@ -126,6 +146,14 @@ class TerminalOutput(Vt100_Output):
         """Send what was written, unless it is part of an update."""
         if not self._is_held:
             super().flush()
+
+    def erase_down(self) -> None:
+        """Erase from the cursor, which is at the left edge, to the end of the screen.
+
+        If the cursor is in the upper left corner, tmux takes that for a clear, and keeps the erased lines in its
+        history. So the first line is erased by itself, and the rest from its second column.
+        """
+        self.write_raw("\x1b[2K\x1b[C\x1b[J\x1b[D")
 
     @contextmanager
     def one_update(self) -> Generator[None]:
@@ -177,7 +205,6 @@ class InputLine:
         has_color: bool,
     ) -> None:
         """`above` and `below` return the text around the line, `activity` what the user waits for, if anything."""
-        create_private_file(history)
         self._activity, self._below = activity, below
         self.interrupt: Callable[[], bool] = lambda: False
         """Stops the running turn or compaction; returns whether there was one."""
@@ -199,7 +226,11 @@ class InputLine:
             completer=_InputCompleter(commands, files),
             complete_while_typing=True,
             multiline=True,
+            on_completions_changed=self._select_awaited_completion,
+            on_text_changed=self._forget_awaited_completion,
         )
+        self._awaits_completion = False
+        """Whether Tab was pressed before there were completions."""
         self._output = create_output() if sys.platform == "win32" else open_terminal_output()
         self._app = self._build_app(above, activity, below, has_color=has_color)
         self._app.after_render += self._mark_drawn
@@ -222,6 +253,9 @@ class InputLine:
         )
         answer = Window(FormattedTextControl(lambda: ANSI(above())), dont_extend_height=True)
         waiting = Window(FormattedTextControl(lambda: [("class:activity", activity())]), height=1)
+        menu = CompletionsMenu(max_height=MAX_MENU_ROWS)
+        # Else the menu keeps its rows when fewer completions are left.
+        cast("Window", menu.content).dont_extend_height = Always()
         asked = Window(FormattedTextControl(self._question_hint), dont_extend_height=True, wrap_lines=True)
         status = Window(FormattedTextControl(lambda: [("class:status", below())]), height=1)
         return _ChatApplication(
@@ -233,7 +267,7 @@ class InputLine:
                         ConditionalContainer(asked, Condition(lambda: self._question is not None)),
                         line,
                         search,
-                        ConditionalContainer(CompletionsMenu(max_height=MAX_MENU_ROWS), has_completions),
+                        ConditionalContainer(menu, has_completions),
                         status,
                         Window(),
                     ]
@@ -352,6 +386,7 @@ class InputLine:
         bindings.add("escape", "enter")(self._insert_newline)
         bindings.add("escape", filter=has_menu)(self._close_menu)
         bindings.add("escape", filter=~has_menu)(self._stop)
+        bindings.add("tab", filter=~is_searching)(self._complete)
         bindings.add("c-c")(self._interrupt_or_clear)
         bindings.add("c-d")(self._leave)
         bindings.add("c-v")(self._paste_image)
@@ -391,6 +426,24 @@ class InputLine:
 
     def _paste_image(self, _: KeyPressEvent) -> None:
         self.attach_clipboard()
+
+    def _complete(self, _: KeyPressEvent) -> None:
+        """Choose the next completion; if they are still looked for, the first one as soon as it is found."""
+        state = self._buffer.complete_state
+        if state is not None and state.completions:
+            self._buffer.complete_next()
+        else:
+            self._awaits_completion = True
+            self._buffer.start_completion()
+
+    def _select_awaited_completion(self, buffer: Buffer) -> None:
+        state = buffer.complete_state
+        if self._awaits_completion and state is not None and state.completions:
+            self._awaits_completion = False
+            buffer.go_to_completion(0)
+
+    def _forget_awaited_completion(self, _: Buffer) -> None:
+        self._awaits_completion = False
 
     def _close_menu(self, _: KeyPressEvent) -> None:
         self._buffer.cancel_completion()

@@ -13,8 +13,9 @@ from prompt_toolkit.patch_stdout import patch_stdout
 
 from holdfast.apps.chat.attachments import AttachedImage, clipboard_image, pasted_image_path
 from holdfast.apps.chat.chat import Chat
+from holdfast.apps.chat.commands.config import list_endpoint_models
 from holdfast.apps.chat.dispatch import is_immediate, submit_line
-from holdfast.apps.chat.events import unexpected_error_notice
+from holdfast.apps.chat.events import NOTHING_RUNS, unexpected_error_notice
 from holdfast.apps.chat.terminal_screen import TerminalScreen
 from holdfast.errors import HoldfastError
 
@@ -40,10 +41,11 @@ async def run_chat_loop(chat: Chat, terminal: TerminalScreen, prompt: str | None
 
 
 async def _warm_up(chat: Chat, terminal: TerminalScreen) -> None:
-    """Load the libraries for an answer once the input line is drawn."""
+    """Load the libraries for an answer once the input line is drawn, and find out which models there are."""
     await terminal.input_line.is_drawn.wait()
     await chat.warm_up()
     terminal.input_line.refresh()  # the status says how large the first request is
+    await list_endpoint_models(chat)  # for the completion of /model
 
 
 class _ChatLoop:
@@ -60,7 +62,7 @@ class _ChatLoop:
         self._is_busy = False
         terminal.chat = chat
         terminal.input_line.interrupt = self._interrupt
-        terminal.input_line.idle_interrupt = lambda: chat.notify("nothing runs; Ctrl-D leaves")
+        terminal.input_line.idle_interrupt = lambda: chat.notify(NOTHING_RUNS)
         terminal.input_line.attach_clipboard = lambda: self._run_beside(self._attach_clipboard())
         terminal.input_line.image_word = self._image_word
 

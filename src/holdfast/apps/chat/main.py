@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING
 from holdfast import __version__
 from holdfast.apps.chat.attachments import AttachedText, read_attachment
 from holdfast.apps.chat.chat import Chat
-from holdfast.apps.chat.dispatch import answer_stdin, submit_line
-from holdfast.apps.chat.events import CommandReply, ConversationOpened, Screen, TurnOutcome
-from holdfast.apps.chat.plain_screen import JsonScreen, PlainScreen
+from holdfast.apps.chat.dispatch import answer_lines, submit_line
+from holdfast.apps.chat.events import NOTHING_RUNS, CommandReply, ConversationOpened, Screen, TurnOutcome
+from holdfast.apps.chat.plain_screen import JsonScreen, PlainScreen, TypedLines
 from holdfast.apps.settings.models import available_providers
 from holdfast.apps.settings.settings import Settings
 from holdfast.core.planning.summary.board_prompt import CONSOLIDATION_AGENT
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
 from holdfast.models.base import is_embedded
+from holdfast.models.embedded.weights import weights_file
 from holdfast.models.local_servers import find_ollama_models
 from holdfast.stores.memory import MemoryStore
 from holdfast.text import pluralize
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.apps.chat.terminal_screen import TerminalScreen
 
 TOOL_DESCRIPTIONS = {"read": "read files", "edit": "change files", "run": "run commands"}
+EMBEDDED_ABILITIES = "It has 135 million parameters: plain sentences, few true facts, no tools."
 MIN_CONSOLIDATED_MESSAGES = 4
 """A shorter conversation is not consolidated."""
 EXIT_SECONDS = 60
@@ -86,15 +88,32 @@ async def run_chat(settings: Settings, options: ChatOptions) -> int:
     logging.getLogger("holdfast").addHandler(logging.NullHandler())
     if not options.is_once and not options.is_json and has_terminal():
         return await _run_in_terminal(settings, options)
-    screen = JsonScreen() if options.is_json else PlainScreen()
+    lines = TypedLines()
+    is_typed = sys.stdin.isatty() and not options.is_once and not options.is_json
+    screen = JsonScreen() if options.is_json else PlainScreen(lines if is_typed else None)
     async with _open_chat(settings, screen, options) as chat:
-        chat.failure_hint = _describe_resuming
         try:
             task = asyncio.current_task()
             with end_on_signals(task.cancel if task is not None else lambda: None):
-                return EXIT_CODES[await _answer_input(chat, options)]
+                if is_typed:
+                    return await _answer_typed_lines(chat, lines, options.prompt)
+                chat.failure_hint = _describe_resuming
+                return EXIT_CODES[await _answer_input(chat, lines, options)]
         finally:
             await consolidate_on_exit(chat)
+
+
+async def _answer_typed_lines(chat: Chat, lines: TypedLines, prompt: str | None) -> int:
+    """Talk to a user at a terminal that cannot move its cursor; Ctrl-C stops the answer, and not the program."""
+    await _notify_greeting(chat)
+    with suppress(NotImplementedError):  # not on every platform
+        asyncio.get_running_loop().add_signal_handler(
+            signal.SIGINT, lambda: chat.interrupt() or chat.notify(NOTHING_RUNS)
+        )
+    await answer_lines(chat, lines, prompt, ends_if_interrupted=False)
+    if hint := _describe_resuming(chat):
+        chat.notify(f"saved{hint}")
+    return 0
 
 
 def _describe_resuming(chat: Chat) -> str:
@@ -112,12 +131,9 @@ def program_name() -> str:
     return started.name if is_on_path else shlex.quote(str(started))
 
 
-async def _answer_input(chat: Chat, options: ChatOptions) -> TurnOutcome:
+async def _answer_input(chat: Chat, lines: TypedLines, options: ChatOptions) -> TurnOutcome:
     if not options.is_once:
-        # Someone who types in a terminal without a cursor would see nothing at all.
-        if sys.stdin.isatty() and not options.is_json:
-            await _notify_greeting(chat)
-        return await answer_stdin(chat, options.prompt)
+        return await answer_lines(chat, lines, options.prompt)
     piped = "" if sys.stdin.isatty() or STANDARD_INPUT in options.attached else sys.stdin.read().strip()
     prompt = "\n\n".join(text for text in (options.prompt or "", piped) if text)
     if not prompt:
@@ -146,37 +162,40 @@ def describe_models(chat: Chat) -> str:
     """Return what the embedded model can do, and which other models there are; empty if the user chose a model."""
     if not is_embedded(chat.model):
         return ""
-    ours = ""
-    if chat.model == EMBEDDED:
-        ours = "This model of 135 million parameters only shows how the program works: it writes plainly, knows little,"
-        ours += " gets facts wrong and uses no tools. "
+    ours = f"{EMBEDDED_ABILITIES}\n" if chat.model == EMBEDDED else ""
     if providers := available_providers(os.environ):
         others = f"There are keys for {', '.join(providers)}: /model {providers[0]}: and Tab lists models"
     elif chat.local_models:
         others = f"Ollama runs on this machine: /model {chat.local_models[0]} switches"
     else:
-        others = "For others set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY before you start, or start Ollama"
+        others = "Others: set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY, or run Ollama"
     return f"{ours}{others}."
 
 
 def describe_tools(chat: Chat) -> str:
-    """Return what the model may do in the folder, as the beginning of a sentence; empty if it has no tools."""
+    """Return what the model may do in the folder; empty if it has no tools."""
     tools = () if is_embedded(chat.model) else chat.settings.tools
     may = [text for name, text in TOOL_DESCRIPTIONS.items() if name in tools]
-    return f"It may {', '.join(may)} here, and asks before it changes anything; " if may else ""
+    asks = ", and asks before it changes anything" if {"edit", "run"} & {*tools} else ""
+    return f"It may {', '.join(may)} here{asks}." if may else ""
 
 
 async def _notify_greeting(chat: Chat) -> None:
-    """Tell the model and the conversation, what else there is, and where to find help."""
+    """Tell the model and the conversation, what else there is, and where to find help: three lines of 80 columns."""
     count = len(chat.session)
-    where = f"{chat.session.id}, {count:,} messages so far" if count else "a new conversation"
+    where = [f"{chat.session.id}, {count:,} messages so far"] if count else []
     chat.local_models = await asyncio.to_thread(find_ollama_models)
     lines = [
-        f"holdfast {__version__} · {chat.status.model} · {where}",
+        " · ".join([f"holdfast {__version__}", chat.status.model, *where, "/help lists the commands, Ctrl-D leaves"]),
         *([] if count else [describe_models(chat)]),
-        f"{describe_tools(chat)}/help lists the commands, Ctrl-D leaves",
+        describe_tools(chat),
     ]
     chat.notify("\n".join(line for line in lines if line))
+    if is_embedded(chat.model):
+        try:
+            weights_file(chat.model)
+        except SettingsError as error:
+            chat.notify(str(error), "error")
 
 
 async def _show_greeting(chat: Chat, terminal: "TerminalScreen") -> None:

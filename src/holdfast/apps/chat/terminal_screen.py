@@ -26,6 +26,7 @@ from holdfast.apps.chat.events import (
     ThinkingDelta,
     ToolCallFinished,
     ToolCallStarted,
+    TurnEnded,
 )
 from holdfast.apps.chat.input_line import PROMPT_MARK, InputLine
 from holdfast.apps.chat.plain_screen import clip_diff, preview_line
@@ -111,6 +112,8 @@ class TerminalScreen:
         self.chat: Chat | None = None
         """The chat whose status is displayed below the line."""
         self._busy: Activity | None = None
+        self._open_calls: list[str] = []
+        """The tool calls that run now, by id."""
         self._has_color = has_color
         self._background = background
         self._update: asyncio.TimerHandle | None = None
@@ -192,11 +195,12 @@ class TerminalScreen:
     def _show(self, event: ChatEvent) -> None:
         match event:
             case ToolCallStarted(tool=tool, arguments=arguments):
+                self._open_calls.append(event.id)
                 self._print(f"⚙ {tool} {preview_line(arguments)}", "cyan")
-            case ToolCallFinished(tool="update_todos", result=result, is_error=False):
-                self._print("\n".join(f"  {line}" for line in result.splitlines()), "dim")
-            case ToolCallFinished(result=result, is_error=is_error):
-                self._print(f"  {'✗' if is_error else '✓'} {preview_line(result)}", "red" if is_error else "dim")
+            case ToolCallFinished():
+                self._show_result(event)
+            case TurnEnded():
+                self._open_calls.clear()
             case ChangeProposed(diff=diff):
                 self.input_line.write_above(self._renderer.diff(clip_diff(diff), self._width))
             case ConversationCompacted():
@@ -209,6 +213,16 @@ class TerminalScreen:
                 self.input_line.write_above(self._renderer.table(event, self._width))
             case _:
                 return
+
+    def _show_result(self, event: ToolCallFinished) -> None:
+        # If other calls run beside this one, the line above its result may belong to one of them.
+        of_tool = f"{event.tool}: " if self._open_calls != [event.id] else ""
+        self._open_calls = [one for one in self._open_calls if one != event.id]
+        if event.tool == "update_todos" and not event.is_error:
+            self._print("\n".join(f"  {line}" for line in event.result.splitlines()), "dim")
+            return
+        line = f"  {'✗' if event.is_error else '✓'} {of_tool}{preview_line(event.result)}"
+        self._print(line, "red" if event.is_error else "dim")
 
     def _print(self, text: str, style: str) -> None:
         self.input_line.write_above(self._renderer.text(text, style, self._width))
@@ -257,12 +271,16 @@ class TerminalScreen:
             return
         command = next((command for command in SLASH_COMMANDS if command.name == name or name in command.aliases), None)
         if command is not None and command.completes is not None:
-            yield from ((word, "") for word in command.completes(self.chat) if word.startswith(argument))
+            words = command.completes(self.chat)
+            begun = [word for word in words if word.startswith(argument)]
+            inside = [word for word in words if argument and argument in word and word not in begun]
+            yield from ((word, "") for word in (*begun, *inside))
 
-    def _file_completions(self, text: str) -> Iterator[tuple[str, str]]:
-        """Yield the files of the folder whose names continue the last word of a line."""
+    def _file_completions(self, word: str) -> Iterator[tuple[str, str]]:
+        """Yield the files of the folder whose names continue a word, in quotation marks where a prompt needs them."""
         if self.chat is None:
             return
-        last = text.rpartition("\n")[2].rpartition(" ")[2]
-        mark = "@" if last.startswith("@") else ""
-        yield from ((f"{mark}{name}", "") for name in self.chat.file_tools.complete_path(last.removeprefix(mark)))
+        mark = "@" if word.startswith("@") else ""
+        for name in self.chat.file_tools.complete_path(word.removeprefix(mark).removeprefix('"')):
+            end = "" if name.endswith("/") else '"'
+            yield f'@"{name}{end}' if mark and " " in name else f"{mark}{name}", ""

@@ -59,7 +59,9 @@ def endpoint_model(base_url: str, model: str | None, key_variable: str | None) -
     try:
         names = list_served_models(endpoint.url, endpoint.api_key)
     except OSError as error:
-        problem = f"{endpoint.url} does not list its models ({error}); name one with --model"
+        reason = getattr(error, "reason", error)
+        why = getattr(reason, "strerror", None) or reason
+        problem = f"{endpoint.url} does not list its models ({why}); check the address, or name one with --model"
         raise SettingsError("--base-url", problem) from None
     if len(names) != 1:
         raise SettingsError("--model", f"which of its models? {', '.join(names[:20]) or 'it lists none'}")

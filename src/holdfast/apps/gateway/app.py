@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -40,6 +41,23 @@ from holdfast.stores.base import Store
 NO_WEBSOCKETS = "this gateway speaks HTTP only; send the request with POST"
 UPGRADE_REQUIRED = 426
 """The status at which clients of the Responses API go over to HTTP at once."""
+
+
+class ProviderPathConvertor(Convertor[str]):
+    """A path of a provider's API, as `{path:provider}`: nothing of the gateway's own begins like that."""
+
+    regex = "(?:v1|v1beta|s|u|p)/.*"
+
+    def convert(self, value: str) -> str:
+        """Return the path as it is."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """Return the path as it is."""
+        return value
+
+
+register_url_convertor("provider", ProviderPathConvertor())
 
 
 def gateway_app(
@@ -112,6 +130,8 @@ def gateway_app(
     )
     tools = McpEndpoint(recorder.store, rules, memory)
     routes = [
+        # First, because nearly every request is one to a provider: no other route begins like its paths.
+        Route("/{path:provider}", relay),
         Route("/", alive),
         Route("/health", alive),
         Route("/livez", alive),

@@ -329,7 +329,7 @@ class Relay:
                         namespace=call.caller.namespace,
                         upstream=self._upstreams.described(destination.upstream),
                         governing=call.governing,
-                        access=self._client_access(call),
+                        access=self._client_access(call) if self._recorder.may_use_client_keys else None,
                     )
                 )
         except BodyTooLargeError:

@@ -7,7 +7,7 @@ keeps the last list as the bytes that came, so that only messages that are new a
 import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
@@ -28,8 +28,10 @@ from holdfast.apps.gateway.identity import (
 )
 from holdfast.apps.gateway.recall_rounds import has_other_calls, is_recall_result, joined_message, recall_calls
 from holdfast.apps.gateway.upstream_summarizer import UpstreamSummarizer
+from holdfast.core.conversation.tokens import message_tokens
 from holdfast.core.history.events import CompactionCompleted
 from holdfast.core.planning.policy import Policy
+from holdfast.counters.vocabularies import counter_for
 from holdfast.session.conversation import Conversation
 from holdfast.session.session import Session
 from holdfast.stores.base import JsonRecord
@@ -137,6 +139,8 @@ class Lane:
         """The last of these requests."""
         self.last_text = ""
         """The text of the last answer."""
+        self.last_body: ClientBody | None = None
+        """The last body that was kept."""
         self._slices: list[msgspec.Raw] = []
         self._lengths: list[int] = []
         self._agent_slices: tuple[list[msgspec.Raw], msgspec.Raw] | None = None
@@ -146,6 +150,11 @@ class Lane:
         """Return the list of a request; messages that came as the same bytes before are not parsed again."""
         lengths = self._lengths[: self.count_same(body)]
         return ClientList.read(body, self.chain.first(lengths[-1] if lengths else 0), lengths)
+
+    def tokens_at(self, positions: Iterable[int], model: str | None) -> int:
+        """Return the tokens of recorded messages, as requests to a model count them."""
+        entries, counter = self.conversation.history.entries, counter_for(model or self.conversation.model)
+        return sum(sum(message_tokens(entries[position].message, counter)) for position in positions)
 
     def recorded_slices(self, listed: ClientList) -> dict[int, msgspec.Raw]:
         """Return the messages of a list as they came, by the position where each was recorded."""
@@ -237,7 +246,7 @@ class Lane:
         body = listed.body
         if not self._has_same_extras(body):
             self._extras = None
-        self._slices, self._lengths = body.slices, listed.lengths
+        self.last_body, self._slices, self._lengths = body, body.slices, listed.lengths
         self._agent_slices = body.system_slices, body.tools_slice
 
     def extras_of(self, body: ClientBody) -> BodyExtras:

@@ -24,11 +24,10 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.apps.gateway.client_body import ClientBody, members_of, read_body, texts_of
+from holdfast.apps.gateway.client_body import LIST_MEMBERS, ClientBody, members_of, read_body, texts_of
 from holdfast.apps.gateway.governing import (
     BINDING_BETA,
     COMPACTION_HEADER,
-    LIST_MEMBERS,
     NOTHING_REQUESTED,
     RECALL_HEADER,
     GoverningChoice,
@@ -49,6 +48,7 @@ from holdfast.apps.gateway.identity import (
     is_optional,
     is_prompt,
     is_unnamed_session,
+    name_outside_body,
     orders_a_summary,
     read_signals,
     response_link,
@@ -133,7 +133,7 @@ class ClientRequest:
     governing: RequestedGoverning = NOTHING_REQUESTED
     """What it says about governing."""
     access: ClientAccess | None = None
-    """How the client reaches its provider, if it has a key."""
+    """How the client reaches its provider, if it has a key that may pay for summaries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +157,10 @@ class _Reading:
     """The first link of its chain."""
 
 
-def _read_request(request: ClientRequest) -> _Reading | None:
-    """Return a request that was read; None if it has no messages of its wire."""
+def _read_request(request: ClientRequest, before: ClientBody | None) -> _Reading | None:
+    """Return a request that was read; None if it has no messages of its wire. It may continue the body `before`."""
     try:
-        body = read_body(request.wire, request.body)
+        body = read_body(request.wire, request.body, before)
         signals = read_signals(request.session_in_path, request.headers, body)
         if not body.slices or not body.message(len(body.slices) - 1):
             return None
@@ -230,7 +230,7 @@ class Recorder:
 
         A body that is no request of its wire is not recorded: its exchange has no session. The upstream will refuse it.
         """
-        reading = _read_request(request)
+        reading = _read_request(request, self._last_body(request))
         if reading is None:
             exchange = Exchange(request)
             if request.body:
@@ -240,6 +240,13 @@ class Recorder:
             return await self.run_to_completion(self._receive_until_current(reading))
         except (HoldfastError, ValueError) as error:
             raise RecordingError(str(error)) from error
+
+    def _last_body(self, request: ClientRequest) -> ClientBody | None:
+        """Return the last body of the conversation that a request names, if it does so outside of its own body."""
+        name = name_outside_body(request.session_in_path, request.headers)
+        opened = self._open.get(session_id_for(request.namespace, name)) if name else None
+        lane = opened.lanes.get(MAIN_LANE) if opened else None
+        return lane.last_body if lane else None
 
     async def _receive_until_current(self, reading: _Reading) -> "Exchange":
         """Record a request, and again if another process has written to its session meanwhile."""
@@ -772,10 +779,15 @@ class Recorder:
         await opened.session.set_policy(policy, compaction=options)
         opened.policy, opened.has_key = policy, has_key
 
+    @property
+    def may_use_client_keys(self) -> bool:
+        """Whether the keys of clients may pay for summaries."""
+        return self.summarizer is None and self._payment != "digest"
+
     def _take_key(self, reading: _Reading, opened: OpenSession) -> bool:
         """Return whether summaries may be written with the key of a request, which then is the one to use."""
         access, model = reading.request.access, reading.body.model
-        if self.summarizer is not None or access is None or model is None or not access.pays(self._payment):
+        if not self.may_use_client_keys or access is None or model is None or not access.pays(self._payment):
             return False
         return opened.summarizer.use(reading.request.wire, model, access, reading.request.body)
 
@@ -784,21 +796,25 @@ class Recorder:
         exchange, wanted = Exchange(reading.request), reading.request.governing
         choice = wanted.choice.otherwise(opened.choice)
         await self.use_policy(opened, choice, has_key=self._take_key(reading, opened))
-        body, raw = reading.body, reading.request.body
+        body, raw, model = reading.body, reading.request.body, model_of(reading.request.path, reading.body)
         extras, recall_tools = lane.extras_of(body), self._recall_tools(reading, lane, exchange)
         tools = extras.tools if recall_tools is None else [*(extras.tools or ()), recall_definition_of(body.wire)]
 
         def encode(prepared: Request) -> bytes:
             is_untouched = prepared.receipt.is_unchanged and not lane.hidden
             slices = {} if is_untouched else lane.recorded_slices(listed)
-            is_changed = not is_whole(prepared, slices)
+            # A repair leaves messages out of the request that the client's own bytes still have.
+            removed = slices.keys() - set(prepared.positions) if is_whole(prepared, slices) else None
+            left_out = lane.tokens_at(removed, model) if removed else 0
+            is_changed = removed is None or prepared.tokens.total + left_out > prepared.receipt.budget.tokens
             has_hidden = not lane.hidden.isdisjoint(prepared.positions)
             changes = is_changed or has_hidden
             exchange.body = governed_body(raw, body, slices, prepared, lane.hidden_slices(listed)) if changes else raw
             if recall_tools is not None:
                 exchange.body = with_members(exchange.body, {"tools": recall_tools})
             exchange.is_compacted = is_changed
-            exchange.describe(prepared, has_compacted=is_changed or opened.has_compacted)
+            tokens = prepared.tokens.total + (0 if changes else left_out)
+            exchange.describe(prepared, tokens, has_compacted=is_changed or opened.has_compacted)
             return exchange.body
 
         async def shrink(error: str, status: int) -> None:
@@ -807,7 +823,7 @@ class Recorder:
         async def prepare() -> Request:
             return await lane.conversation.prepare(
                 budget,
-                model=model_of(reading.request.path, body),
+                model=model,
                 endpoint=reading.request.upstream,
                 system=extras.system,
                 tools=tools,
@@ -1142,9 +1158,9 @@ class Exchange:
         self._sink, self.session_id = sink, sink.opened.id
         self.headers["x-holdfast-session"] = self.session_id
 
-    def describe(self, prepared: Request, *, has_compacted: bool) -> None:
-        """Complete the body of a prepared request, and tell in headers what was done for it."""
-        self.headers["x-holdfast-tokens"] = str(prepared.tokens.total)
+    def describe(self, prepared: Request, tokens: int, *, has_compacted: bool) -> None:
+        """Complete the body of a prepared request, and tell in headers what was done for it, and its tokens."""
+        self.headers["x-holdfast-tokens"] = str(tokens)
         self.headers["x-holdfast-budget"] = str(prepared.receipt.budget.tokens)
         if has_compacted and (thinking := thinking_that_drops_blocks(self._wire, self.body)):
             self.body, self.beta = with_members(self.body, {"thinking": thinking}), BINDING_BETA

@@ -7,13 +7,16 @@ turned out to be closed. Every other failure reaches the client, which knows bet
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
+from weakref import WeakSet
 
 import aiohttp
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -41,7 +44,7 @@ HOP_BY_HOP = frozenset(
      "transfer-encoding", "upgrade"}
 )  # fmt: skip
 """Headers about one connection, which no proxy passes on."""
-SLICE_BYTES = 1 << 18
+SLICE_BYTES = 1 << 20
 """A larger body is written in slices of this size, between which other requests run."""
 MAX_HEADER_BYTES = 1 << 16
 RETRY_SECONDS = 0.25
@@ -144,7 +147,7 @@ class UpstreamClient:
         """Return the answer to a request once its headers are there; raises `UpstreamError`."""
         failures = 0
         while True:
-            attempt = SimpleNamespace(is_reused=False)
+            _is_reused.set(False)
             try:
                 async with asyncio.timeout(self.timeouts.first_byte_seconds):
                     return await self._open_session().request(
@@ -154,11 +157,10 @@ class UpstreamClient:
                         data=_payload(body),
                         proxy=proxy,
                         allow_redirects=False,
-                        trace_request_ctx=attempt,
                     )
             except (aiohttp.ClientError, OSError) as error:
                 failure = _failure(error, url, self.timeouts)
-                is_safe = attempt.is_reused if failure.failure == "closed" else failure.failure == "unreachable"
+                is_safe = _is_reused.get() if failure.failure == "closed" else failure.failure == "unreachable"
                 if not is_safe or failures >= self.timeouts.retries or isinstance(body, AsyncIterator):
                     raise failure from error
                 failures += 1
@@ -172,10 +174,8 @@ class UpstreamClient:
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
-            traces = aiohttp.TraceConfig()
-            traces.on_connection_reuseconn.append(_note_reuse)
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
+                connector=_Connector(limit=0),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.timeouts.connect_seconds),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
@@ -183,13 +183,29 @@ class UpstreamClient:
                 max_line_size=MAX_HEADER_BYTES,
                 max_field_size=MAX_HEADER_BYTES,
                 max_headers=1_024,
-                trace_configs=[traces],
             )
         return self._session
 
 
-async def _note_reuse(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
-    context.trace_request_ctx.is_reused = True
+_is_reused: ContextVar[bool] = ContextVar("holdfast_is_reused", default=False)
+"""Whether the call that runs has got a connection that was used before."""
+_used_connections: WeakSet[object] = WeakSet()
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Notes which calls reuse a connection. aiohttp's own traces tell it too, but take longer than the pool itself."""
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - as aiohttp says
+    ) -> Connection:
+        """Return a connection, new or used."""
+        connection = await super().connect(req, traces, timeout)
+        _is_reused.set(connection.protocol in _used_connections)
+        _used_connections.add(connection.protocol)
+        return connection
 
 
 def _payload(body: bytes | AsyncIterator[bytes] | None) -> bytes | AsyncIterator[bytes] | None:

@@ -25,7 +25,7 @@ from holdfast.distribution import install_command
 from holdfast.errors import ModelRefusedError, ModelUnreachableError, SettingsError
 from holdfast.models.base import EMBEDDED_MODEL, ModelReply, SummaryPrompt
 from holdfast.models.embedded import engine
-from holdfast.models.embedded.weights import DownloadProgress, fetch_weights
+from holdfast.models.embedded.weights import DownloadProgress, fetch_file, openmp_folder
 from holdfast.models.openai_compatible import ChatSummarizer
 
 STOP_SECONDS = 5.0
@@ -36,10 +36,14 @@ MAX_STDERR_TAIL_BYTES = 2_000
 class EngineProcess:
     """Runs `engine.py`. Its methods block, so call them in a thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, libraries: Path | None = None) -> None:
+        """`libraries` is a folder with shared libraries that the system lacks."""
         self._errors = TemporaryFile()  # noqa: SIM115 - as long as the process
         # Threads that spin while they wait would take cores from those that work.
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+        if libraries is not None:
+            others = os.environ.get("LD_LIBRARY_PATH")
+            environment["LD_LIBRARY_PATH"] = f"{libraries}:{others}" if others else str(libraries)
         self.popen = subprocess.Popen(  # noqa: S603 - our own interpreter and script
             [sys.executable, "-P", str(engine.__file__)],
             stdin=subprocess.PIPE,
@@ -65,8 +69,10 @@ class EngineProcess:
         url = str(json.loads(line)["url"]) if line else ""
         while not (url and _is_healthy(url)):
             if not line or not self.is_alive:
-                problem = f"the engine exited with {self.popen.wait()}: {self._last_error_line()}"
-                raise ModelRefusedError(EMBEDDED_MODEL, problem, remedy="check the weights")
+                weights = settings.get("weights")
+                problem = f"the engine exited with {self.popen.wait()} at {weights}: {self._last_error_line()}"
+                remedy = "the file may be damaged, incomplete or newer than the engine; get it again, or another one"
+                raise ModelRefusedError(EMBEDDED_MODEL, problem, remedy=remedy)
             time.sleep(HEALTH_POLL_SECONDS)
         return url
 
@@ -172,7 +178,8 @@ class EmbeddedServer:
     async def start(self) -> None:
         """Download the weights if needed, start the process, and wait until it answers."""
         await self.stop()
-        weights = self.weights or await fetch_weights(progress=self._progress)
+        weights = self.weights or await fetch_file(progress=self._progress)
+        libraries = await openmp_folder(progress=self._progress)
         settings = {
             "weights": str(weights),
             "name": EMBEDDED_MODEL,
@@ -180,7 +187,7 @@ class EmbeddedServer:
             "n_ctx": self.n_ctx,
             "threads": self._threads,
         }
-        self._process = process = EngineProcess()
+        self._process = process = EngineProcess(libraries)
         try:
             async with asyncio.timeout(START_SECONDS):
                 self._url = await asyncio.to_thread(process.wait_until_ready, settings)

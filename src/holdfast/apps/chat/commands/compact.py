@@ -16,21 +16,32 @@ COMPACT_COMMANDS = SlashCommandRegistry()
 
 @COMPACT_COMMANDS.register("[FOCUS]")
 async def compact(chat: Chat, focus: str) -> None:
-    """Replace older messages by a summary now; FOCUS says what matters most in it."""
+    """Replace older messages by a summary now.
+
+    FOCUS says what matters most in it. /preview shows what it would do, /undo reverts it.
+    """
     await _show_compaction(chat, chat.session.compact(focus=focus, budget=chat.budget))
 
 
 @COMPACT_COMMANDS.register("[FOCUS]")
 async def recompact(chat: Chat, focus: str) -> None:
-    """Undo the last compaction and compact the original messages again, with another FOCUS."""
+    """Undo the last compaction, and make it again.
+
+    The original messages are compacted again, with another FOCUS.
+    """
     await _show_compaction(chat, chat.session.recompact(focus=focus, budget=chat.budget))
 
 
 @COMPACT_COMMANDS.register("REF")
 async def restore(chat: Chat, ref: str) -> None:
-    """Put messages of the last compaction back into the context, after its summary: #12, or #12-#20."""
+    """Put messages of the last compaction back, whole.
+
+    REF is #12, or #12-#20. They follow its summary; /undo reverts that.
+    """
     if not is_reference_text(ref):
         raise SettingsError("/restore", "takes references to messages, such as #12 or #12-#20")
+    if not chat.status.compactions:
+        raise SettingsError("/restore", "nothing is compacted now, so all messages are in the context")
     length = len(chat.session)
     places = [place for one in parse_references(ref) for place in range(one.first, min(one.last, length) + 1)]
     await chat.session.restore_messages(places)
@@ -39,14 +50,18 @@ async def restore(chat: Chat, ref: str) -> None:
 
 @COMPACT_COMMANDS.register("[draft]", completes=lambda _: ("draft",))
 async def preview(chat: Chat, what: str) -> None:
-    """Show what a compaction would do now, and which facts would leave the view; change nothing.
+    """Show what a compaction would do now; change nothing.
 
-    The preview is made by rule and is free. With `draft`, a model writes the summary that would be used, which costs
-    tokens.
+    Also which facts would leave the view. The preview is made by rule and is free. With `draft`, a model writes the
+    summary that would be used, which costs tokens.
     """
     if what not in {"", "draft"}:
         raise SettingsError("/preview", f"takes nothing or `draft`, not {what!r}")
-    event = await chat.session.preview(draft=bool(what), budget=chat.budget)
+    try:
+        event = await chat.session.preview(draft=bool(what), budget=chat.budget)
+    except NothingToCompactError as nothing:
+        chat.notify(str(nothing))
+        return
     if not event.success:
         chat.notify(f"nothing to compact: {event.error}")
         return
@@ -61,7 +76,10 @@ async def preview(chat: Chat, what: str) -> None:
 
 @COMPACT_COMMANDS.register()
 async def receipts(chat: Chat, _: str) -> None:
-    """Show what every compaction did: what it replaced, what it cost, why, and how to undo it."""
+    """Show what every compaction did, and why.
+
+    Also what it replaced, what it cost, and how to undo it.
+    """
     found = await chat.session.receipts()
     if not found:
         chat.notify("nothing has been compacted yet")

@@ -3,6 +3,7 @@
 import asyncio
 import os
 
+from holdfast.apps.chat.attachments import is_file
 from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry
 from holdfast.apps.chat.events import CommandTable
@@ -32,7 +33,10 @@ SAVE_FLAG = "--save"
 
 @CONFIG_COMMANDS.register("[KEY [VALUE [--save]]]", completes=lambda _: setting_names())
 async def config(chat: Chat, arguments: str) -> None:
-    """Show settings with their source, or change one at once; --save also writes it to your settings file."""
+    """Show the settings and their source, or change one.
+
+    A change takes effect at once; with --save it is also written to your settings file.
+    """
     key, _, value = arguments.partition(" ")
     if not value.strip():
         names = {setting_name(key)} if key else set(setting_names())
@@ -81,7 +85,11 @@ async def list_endpoint_models(chat: Chat) -> list[str]:
 
 @CONFIG_COMMANDS.register("[NAME]", completes=known_model_names)
 async def model(chat: Chat, name: str) -> None:
-    """Show the model, or switch to another; if its window is too small, the conversation is compacted first."""
+    """Show the model, or switch to another.
+
+    If its window is too small, the conversation is compacted first, and you are asked. Without NAME, also list the
+    models of the endpoint.
+    """
     if not name:
         known = configured_model(chat.settings)
         window = f"{known.max_input_tokens:,} tokens" if known else "unknown"
@@ -110,7 +118,10 @@ async def model(chat: Chat, name: str) -> None:
 
 @CONFIG_COMMANDS.register("[NAME | FILE]", completes=lambda _: list(PRESETS))
 async def policy(chat: Chat, name: str) -> None:
-    """Show the rules that keep the conversation short, or switch: to a preset, or to a file with your own rules."""
+    """Show or switch the rules that keep the conversation short.
+
+    NAME is a preset; FILE holds rules of your own.
+    """
     if not name:
         own = f", changed by {chat.settings.policy}" if chat.settings.policy is not None else ""
         chat.notify(f"{chat.session.policy.name}{own}; there are: {', '.join(PRESETS)}, or a file of your own")
@@ -118,13 +129,18 @@ async def policy(chat: Chat, name: str) -> None:
     if name in PRESETS:
         await chat.apply_settings(chat.settings.with_change("policy", "").with_change("preset", name))
     else:
+        if not is_file(chat.file_tools.root, name):
+            raise SettingsError("/policy", f"{name!r:.60} is neither a file nor a preset: {', '.join(PRESETS)}")
         await chat.apply_settings(chat.settings.with_change("policy", name))
     chat.notify(f"switched to the policy {name}")
 
 
 @CONFIG_COMMANDS.register("[NAME]", completes=lambda _: list(PRESETS))
 async def preset(chat: Chat, name: str) -> None:
-    """Show the presets, or switch to another: default, co-cli, inkeep, copilot, cowagent."""
+    """Show the presets of these rules, or switch to another.
+
+    There are default, co-cli, inkeep, copilot and cowagent.
+    """
     if not name:
         chat.notify(f"{chat.session.policy.name}; there are: {', '.join(PRESETS)}")
         return

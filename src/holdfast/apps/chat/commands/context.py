@@ -45,10 +45,10 @@ def prompts_in_context(chat: Chat) -> list[int]:
 
 @CONTEXT_COMMANDS.register()
 async def undo(chat: Chat, _: str) -> None:
-    """Undo the last change of context: a compaction, a clear, a rewind.
+    """Undo the last change of context.
 
-    If you have continued after a rewind or a /retry, the messages since then leave the context, so that it holds one
-    course of the conversation.
+    That is a compaction, a clear or a rewind. If you have continued after a rewind or a /retry, the messages since then
+    leave the context, so that it holds one course of the conversation.
     """
     session = chat.session
     change = next((one for one in reversed(await session.receipts()) if one.undo_steps == 1), None)
@@ -81,7 +81,7 @@ def _describe_change(change: ChangeReceipt | None) -> str:
 
 @CONTEXT_COMMANDS.register()
 async def redo(chat: Chat, _: str) -> None:
-    """Apply the change of context again that was undone last."""
+    """Apply the change again that /undo reverted."""
     if not await chat.session.redo():
         chat.notify("there is nothing to redo")
         return
@@ -91,7 +91,13 @@ async def redo(chat: Chat, _: str) -> None:
 
 @CONTEXT_COMMANDS.register()
 async def clear(chat: Chat, _: str) -> None:
-    """Empty the context; nothing is deleted, and /undo restores it."""
+    """Empty the context; /undo restores it.
+
+    Nothing is deleted.
+    """
+    if not await chat.session.visible_messages():
+        chat.notify("the context is empty already")
+        return
     await chat.session.clear()
     chat.notify("the context is empty; /undo restores it")
 
@@ -112,9 +118,10 @@ async def history(chat: Chat, _: str) -> None:
 
 @CONTEXT_COMMANDS.register("[clear]", aliases=["ctx"], completes=lambda _: ("clear",), is_immediate=True)
 async def context(chat: Chat, what: str) -> None:
-    """Show what fills the window, what could be freed, when the next compaction is due, and what it will cost.
+    """Show what fills the window, as a bar of its parts.
 
-    With `clear`, empty the context, as /clear does.
+    Also what could be freed, when the next compaction is due, and what it will cost. With `clear`, empty the context,
+    as /clear does.
     """
     if what == "clear":
         await clear(chat, "")
@@ -133,7 +140,10 @@ async def context(chat: Chat, what: str) -> None:
     "[N]", completes=lambda chat: [str(number) for number in prompts_in_context(chat)[-MAX_COMPLETED_PROMPTS:]]
 )
 async def pin(chat: Chat, number: str) -> None:
-    """Keep message N whole in every compaction; without N, the newest prompt. /unpin ends that."""
+    """Keep a message whole in every compaction.
+
+    N is its number, which /rewind lists; without N, it is the newest prompt. /unpin ends that.
+    """
     position = _parse_position(chat, number, "/pin")
     await chat.session.pin(position)
     chat.notify(f"message {position} stays whole")
@@ -143,7 +153,7 @@ async def pin(chat: Chat, number: str) -> None:
     "N", completes=lambda chat: [str(pinned) for pinned in sorted(chat.session.history.session_state.pins)]
 )
 async def unpin(chat: Chat, number: str) -> None:
-    """Let compactions replace pinned message N again."""
+    """Let compactions replace a pinned message again."""
     position = _parse_position(chat, number, "/unpin")
     if position not in chat.session.history.session_state.pins:
         raise SettingsError("/unpin", f"message {position} is not pinned")

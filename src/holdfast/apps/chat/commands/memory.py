@@ -27,9 +27,10 @@ BOARDS_ARE_OFF = "are off; choose a folder for them: /config boards FOLDER"
 
 @MEMORY_COMMANDS.register("[search WORDS | DAY]", completes=lambda _: (SEARCH_ARGUMENT,))
 async def memory(chat: Chat, what: str) -> None:
-    """List the days with notes of earlier conversations; search them, or show a DAY (YYYY-MM-DD).
+    """List or search the notes of earlier conversations.
 
-    /clear and /new keep the notes. Text in "quotation marks" must occur exactly as written.
+    `search WORDS` searches them, DAY (YYYY-MM-DD) shows one day. /clear and /new keep the notes. Text in "quotation
+    marks" must occur exactly as written.
     """
     daily = memory_from(chat.settings)
     if daily is None:
@@ -73,9 +74,10 @@ async def _show_sections(chat: Chat, daily: DailyMemory, sections: Iterable[Dail
 
 @MEMORY_COMMANDS.register("[add TEXT | prune ID]", completes=lambda _: ("add", "prune"))
 async def board(chat: Chat, what: str) -> None:
-    """Show the context board of this repository and branch, add TEXT to it, or remove entry ID.
+    """Show or change the notes for the next conversations here.
 
-    Every new conversation gets the board as reference. You may edit its file.
+    They are the context board of this repository and branch: `add TEXT` adds an entry, `prune ID` removes one. Every
+    new conversation gets the board as reference. You may edit its file.
     """
     where = board_from(chat.settings)
     if where is None:
@@ -109,10 +111,11 @@ async def _show_board(chat: Chat, where: ContextBoard) -> None:
 
 @MEMORY_COMMANDS.register("run [now]", completes=lambda _: ("run", "run now"))
 async def subconscious(chat: Chat, what: str) -> None:
-    """With `run`, let rem-agent read finished conversations and propose changes to the context board.
+    """Let rem-agent propose changes to the board.
 
-    You see the proposals before they take effect. No conversation changes. `run` skips conversations that changed
-    less than ten minutes ago, because they may continue; `run now` reads those too, and this one.
+    With `run` it reads finished conversations. You see the proposals before they take effect. No conversation changes.
+    `run` skips conversations that changed less than ten minutes ago, because they may continue; `run now` reads those
+    too, and this one.
     """
     if what not in {"run", "run now"}:
         raise SettingsError("/subconscious", "takes `run` or `run now`")

@@ -18,7 +18,10 @@ MIN_MATCH_SHARE = 0.35
 
 @RECALL_COMMANDS.register("QUERY", is_immediate=True)
 async def recall(chat: Chat, query: str) -> None:
-    """Search all messages of this conversation, compacted or not; QUERY is words, or references such as #12-#20."""
+    """Search all messages of this conversation.
+
+    They are found whether they are compacted or not. QUERY is words, or references such as #12-#20.
+    """
     if not query:
         raise SettingsError("/recall", "takes words to search for, or references such as #12-#20")
     if is_reference_text(query):
@@ -40,10 +43,11 @@ async def recall(chat: Chat, query: str) -> None:
 
 @RECALL_COMMANDS.register("[diff] REF", completes=lambda _: ("diff ",), is_immediate=True)
 async def show(chat: Chat, ref: str) -> None:
-    """Show the original text of a reference: #12, #12-#20, #12.2 (a part), #12:L40-L80 (lines).
+    """Show the original text of a reference.
 
-    With `diff`, show what changed between two readings of a file: `diff #12 #40`, `diff #40` for that reading and the
-    one before it, or `diff src/a.py` for its two newest readings.
+    REF is #12, #12-#20, #12.2 (a part) or #12:L40-L80 (lines). With `diff`, show what changed between two readings of a
+    file: `diff #12 #40`, `diff #40` for that reading and the one before it, or `diff src/a.py` for its two newest
+    readings.
     """
     first, _, rest = ref.partition(" ")
     if not ref:

@@ -34,6 +34,12 @@ class SlashCommand:
     is_immediate: bool = False
     """Whether it runs beside an answer, because it only looks, or waits for nothing that the answer changes."""
 
+    async def __call__(self, chat: Chat, arguments: str) -> None:
+        """Run the command; refuse arguments that it would ignore."""
+        if arguments and not self.usage:
+            raise SettingsError(f"/{self.name}", f"takes no arguments, and was not run with {arguments!r:.60}")
+        await self.run(chat, arguments)
+
     @property
     def help(self) -> str:
         """The whole help text."""

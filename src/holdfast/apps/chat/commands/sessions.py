@@ -10,16 +10,18 @@ from holdfast.apps.chat.chat import Chat, session_title
 from holdfast.apps.chat.commands.context import prompts_in_context
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry, parse_whole_number
 from holdfast.apps.chat.events import CommandReply, CommandTable, ConversationCompacted
+from holdfast.apps.chat.plain_screen import preview_line
 from holdfast.apps.settings.build import checkpoints_folder
 from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
 from holdfast.core.history.scopes import label_trust
-from holdfast.errors import SettingsError
+from holdfast.errors import SettingsError, UnknownSessionError
 from holdfast.session.compaction.checkpoints import NO_CHECKPOINTS, Checkpoints
 from holdfast.session.log.event_log import now_ms
 from holdfast.session.maintenance.transfer import export_records
 from holdfast.stores.files import write_private_lines
 from holdfast.stores.jsonl import export_lines
+from holdfast.text import pluralize
 from holdfast.wire.formats import format_named
 
 SESSION_COMMANDS = SlashCommandRegistry()
@@ -40,7 +42,10 @@ async def new(chat: Chat, _: str) -> None:
 
 @SESSION_COMMANDS.register("[WORDS]", is_immediate=True)
 async def sessions(chat: Chat, words: str) -> None:
-    """List saved conversations, most recently changed first; with WORDS, those of that id, title or text."""
+    """List the saved conversations, or search them.
+
+    The most recently changed come first; WORDS are of an id, a title or a text.
+    """
     found = await chat.find_sessions(words, MAX_LISTED_SESSIONS)
     chat.listed_sessions = [info.id for info in found]
     if not found:
@@ -61,7 +66,10 @@ async def sessions(chat: Chat, words: str) -> None:
 
 @SESSION_COMMANDS.register("TITLE")
 async def title(chat: Chat, text: str) -> None:
-    """Give this conversation another title; by default it is the beginning of its first prompt."""
+    """Give this conversation another title.
+
+    By default it is the beginning of its first prompt.
+    """
     if not text:
         raise SettingsError("/title", "takes the new title")
     await chat.session.rename(session_title(text))
@@ -70,9 +78,10 @@ async def title(chat: Chat, text: str) -> None:
 
 @SESSION_COMMANDS.register("[N | ID | WORDS]", completes=lambda chat: chat.listed_sessions)
 async def resume(chat: Chat, session: str) -> None:
-    """Continue another conversation: by its number in /sessions, its id, its title or its words.
+    """Continue another conversation.
 
-    Without an argument, continue the newest other one.
+    It is named by its number in /sessions, its id, its title or its words; without an argument, it is the newest other
+    one.
     """
     number = parse_whole_number(session)
     if number is not None and 1 <= number <= len(chat.listed_sessions):
@@ -83,8 +92,17 @@ async def resume(chat: Chat, session: str) -> None:
             chat.notify("there is no other conversation")
             return
         session = others[0]
-    await chat.open_conversation(session)
-    chat.notify(f"{chat.session.id}: {len(chat.session):,} messages")
+    try:
+        await chat.open_conversation(session)
+    except UnknownSessionError as error:
+        if error.candidates:
+            raise
+        raise SettingsError("/resume", f"no conversation is about {session!r:.60}; /sessions lists them") from None
+    asked, answer = await chat.last_exchange()
+    last = f"; the last prompt was “{preview_line(asked, MAX_SNIPPET_CHARS)}”" if asked else ""
+    chat.notify(f"{chat.session.id}: {pluralize(len(chat.session), 'message')}{last}")
+    if answer:
+        chat.screen.show(CommandReply(answer))
 
 
 @SESSION_COMMANDS.register(
@@ -92,9 +110,9 @@ async def resume(chat: Chat, session: str) -> None:
     completes=lambda chat: [str(number) for number in prompts_in_context(chat)[-MAX_LISTED_SESSIONS:]],
 )
 async def rewind(chat: Chat, number: str) -> None:
-    """Go back to before prompt N and drop what followed from the context; without N, list the prompts.
+    """Go back to before a prompt.
 
-    /undo reverts it.
+    N is its number. What followed leaves the context; /undo reverts that. Without N, list the prompts.
     """
     if not number:
         await _list_prompts(chat)
@@ -121,7 +139,10 @@ async def _list_prompts(chat: Chat) -> None:
 
 @SESSION_COMMANDS.register("[N]")
 async def fork(chat: Chat, number: str) -> None:
-    """Continue in a copy of this conversation; with N, the copy ends before message N. The original stays unchanged."""
+    """Continue in a copy of this conversation.
+
+    With N, the copy ends before message N. The original stays unchanged.
+    """
     position = parse_whole_number(number)
     if number and (position is None or position > len(chat.session)):
         raise SettingsError("/fork", f"{number!r:.60} is not the number of a message; /rewind lists them")
@@ -134,7 +155,10 @@ async def fork(chat: Chat, number: str) -> None:
 
 @SESSION_COMMANDS.register()
 async def retry(chat: Chat, _: str) -> None:
-    """Send the last prompt again, after a failure or an interrupt; the results of its tool calls are kept."""
+    """Send the last prompt again.
+
+    After a failure or an interrupt, the results of its tool calls are kept.
+    """
     if chat.unrecorded_prompt is not None:
         await chat.take_turn(chat.unrecorded_prompt)
         return
@@ -148,9 +172,12 @@ async def retry(chat: Chat, _: str) -> None:
     await chat.take_turn(None)
 
 
-@SESSION_COMMANDS.register("checkpoints", completes=lambda _: ("checkpoints",))
+@SESSION_COMMANDS.register("[checkpoints]", completes=lambda _: ("checkpoints",))
 async def session(chat: Chat, what: str) -> None:
-    """Show this conversation; with `checkpoints`, the summaries that were written to files."""
+    """Show this conversation, or its checkpoints.
+
+    `checkpoints` lists the summaries that were written to files.
+    """
     if what not in {"", "checkpoints"}:
         raise SettingsError("/session", f"takes nothing or `checkpoints`, not {what!r}")
     if not what:
@@ -162,7 +189,10 @@ async def session(chat: Chat, what: str) -> None:
 
 @SESSION_COMMANDS.register("[FILE]")
 async def export(chat: Chat, file: str) -> None:
-    """Write the conversation to FILE: .md for people, .jsonl for `holdfast import`. Without FILE, show it."""
+    """Write the conversation to a file, or show it.
+
+    FILE.md is for people, FILE.jsonl for `holdfast import`.
+    """
     text = render_transcript(await chat.session.events())
     if not file:
         chat.screen.show(CommandReply(text))

@@ -17,9 +17,10 @@ WORK_COMMANDS = SlashCommandRegistry()
 
 @WORK_COMMANDS.register("[FILE | clear]")
 async def attach(chat: Chat, file: str) -> None:
-    """Attach a file to the next prompt: text, or an image if the model takes images; `@FILE` in a prompt does the same.
+    """Attach a file to the next prompt, as @FILE in it does.
 
-    Without FILE, list what is attached; `clear` removes what the next prompt would hold.
+    A file is text, or an image if the model takes images. Without FILE, list what is attached; `clear` removes what the
+    next prompt would hold.
     """
     if file == "clear":
         chat.attached.clear()
@@ -45,7 +46,10 @@ def _describe_size(attached: AttachedText | AttachedImage) -> str:
 
 @WORK_COMMANDS.register("[TEXT | clear]", completes=lambda _: ("clear",), is_immediate=True)
 async def plan(chat: Chat, text: str) -> None:
-    """Show the plan, which every compaction keeps, or write it; the model gets it with the next prompt."""
+    """Show or write the plan, which every compaction keeps.
+
+    The model gets it with the next prompt; `clear` empties it.
+    """
     if not text:
         chat.screen.show(
             CommandReply(chat.session.history.session_state.plan or "there is no plan; /plan TEXT writes one")
@@ -66,7 +70,10 @@ async def plan(chat: Chat, text: str) -> None:
     is_immediate=True,
 )
 async def todo(chat: Chat, arguments: str) -> None:
-    """Show the list of tasks, which every compaction keeps, or change it; the model gets it with the next prompt."""
+    """Show or change the list of tasks, which compactions keep.
+
+    The model gets it with the next prompt.
+    """
     todos = parse_todos(chat.session.history.session_state.todos)
     action, _, rest = arguments.partition(" ")
     rest = rest.strip()
@@ -101,7 +108,10 @@ def _show_todos(chat: Chat, todos: list[tuple[str, str]]) -> None:
 
 @WORK_COMMANDS.register(is_immediate=True)
 async def skills(chat: Chat, _: str) -> None:
-    """List the skills: instructions for a kind of task, in folders of your own and of projects that you trust."""
+    """List the skills: instructions for a kind of task.
+
+    They are in folders of your own, and of projects that you trust.
+    """
     folders = skill_folders(chat.settings)
     rows = [(skill.name, skill.description) for skill in find_skills(folders).values()]
     if rows:
@@ -112,8 +122,13 @@ async def skills(chat: Chat, _: str) -> None:
 
 @WORK_COMMANDS.register("NAME [TASK]", completes=lambda chat: list(find_skills(skill_folders(chat.settings))))
 async def skill(chat: Chat, arguments: str) -> None:
-    """Let the model work by the instructions of a skill; TASK says on what."""
+    """Let the model work by the instructions of a skill.
+
+    TASK says on what; /skills lists the names.
+    """
     name, _, task = arguments.partition(" ")
+    if not name:
+        raise SettingsError("/skill", "takes the name of a skill; /skills lists them")
     found = await invoke_skill(chat.session, find_skills(skill_folders(chat.settings)), name)
     if isinstance(found, ToolRefusal):
         raise SettingsError("/skill", str(found))

@@ -140,7 +140,7 @@ class FileTools:
         except (OSError, ValueError, RuntimeError) as error:
             return ToolRefusal(f"{path!r:.200} cannot be read: {error}")
         if not found.is_relative_to(self.root):
-            return ToolRefusal(f"{path} is outside the working folder; only what is inside can be read")
+            return ToolRefusal(f"{path} is outside the working folder; only what is inside can be read or changed")
         return found
 
     def _resolve(self, path: str) -> Path | ToolRefusal:

@@ -143,18 +143,25 @@ async def _collect_output(process: asyncio.subprocess.Process, output: bytearray
 
 
 async def _terminate(process: asyncio.subprocess.Process) -> None:
-    """End a process and everything that it started."""
-    is_posix = sys.platform != "win32"
-    for number in (signal.SIGTERM, signal.SIGKILL) if is_posix else (signal.SIGTERM,):
-        with suppress(ProcessLookupError, PermissionError):
-            if is_posix:
-                os.killpg(process.pid, number)
-            else:
-                process.kill()
-        if process.returncode is not None:
-            return
+    """End a process and everything that it started, also if this is cancelled in turn, as by a second Esc."""
+    _signal_group(process, signal.SIGTERM)
+    if process.returncode is not None:
+        return
+    try:
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), COMMAND_TERMINATE_SECONDS)
+    finally:
+        _signal_group(process, signal.SIGKILL if sys.platform != "win32" else signal.SIGTERM)
+    await process.wait()
+
+
+def _signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Send a signal to a process and everything that it started; on Windows, end the process."""
+    with suppress(ProcessLookupError, PermissionError):
+        if sys.platform == "win32":
+            process.kill()
+        else:
+            os.killpg(process.pid, number)
 
 
 def _render_output(output: bytearray) -> str:

@@ -1,0 +1,24 @@
+"""Which differences between two messages of a client's list mean nothing."""
+
+import pytest
+
+from holdfast.testing.chat import JsonMessage
+from holdfast.wire.equivalence import essential_message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"type": "message", "role": "user", "content": "go on"},
+        {"role": "user", "content": "go on"},
+        {"type": "function_call", "call_id": "call-1", "name": "read", "arguments": "{}"},
+    ],
+    ids=["item", "message", "call"],
+)
+def test_an_id_that_a_client_or_a_server_gave_makes_no_difference(message: JsonMessage) -> None:
+    assert essential_message({**message, "id": "one"}) == essential_message({**message, "id": "two"})
+
+
+@pytest.mark.parametrize("reference", [{"type": "item_reference"}, {}], ids=["typed", "bare"])
+def test_a_reference_to_an_item_is_nothing_but_its_id(reference: JsonMessage) -> None:
+    assert essential_message({**reference, "id": "one"}) != essential_message({**reference, "id": "two"})
