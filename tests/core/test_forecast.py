@@ -7,9 +7,10 @@ import pytest
 
 from holdfast import Session
 from holdfast.core.history import events as log
-from holdfast.core.planning.context_report import CostForecast, SummaryAuthor, context_report, cost_forecast
+from holdfast.core.planning.context_report import CostForecast, SummaryAuthor, _tokens_at, context_report, cost_forecast
 from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import PRESETS, policy_named
+from holdfast.core.planning.rules.co_cli import CoCliCompaction
 from holdfast.core.planning.situation import MILLION, PROVIDER_PRICES, Prices, format_dollars, request_cost
 from holdfast.core.planning.steps import PlanInput, Threshold
 from holdfast.models.base import ModelReply
@@ -136,3 +137,16 @@ def test_a_request_costs_its_cached_and_its_new_tokens_and_the_answer() -> None:
     prices = Prices(name="mine", read=0.1, write=1.25, output=5)
 
     assert request_cost(prices, cached=1_000, fresh=200, output=30) == 0.1 * 1_000 + 1.25 * 200 + 5 * 30
+
+
+def test_other_units_are_converted_at_their_present_size() -> None:
+    assert _tokens_at(Threshold(10, 40, "messages"), 1_000) == 4_000
+    assert _tokens_at(Threshold(50, 40, "messages"), 1_000) == 1_000
+
+
+async def test_co_cli_expects_to_keep_half_of_its_messages() -> None:
+    rule = CoCliCompaction(max_messages=40)
+    found = rule.forecast(await outlook(await worked(3)), 4_000)
+
+    assert found is not None
+    assert (found.kept_tokens, found.by_model) == (2_000, False)

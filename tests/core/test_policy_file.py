@@ -165,3 +165,8 @@ def test_a_number_of_a_policy_lies_between_its_bounds(
     for value in (lowest - 1, highest + 1):
         with pytest.raises(SettingsError, match=rf"policy\..*{setting}: must (be a whole number from|lie between) "):
             kind(**{setting: value}, **name)
+
+
+def test_the_numbers_of_cowagent_are_its_own_and_two_presets_write_memory() -> None:
+    assert PRESETS["cowagent"].compaction == CowAgentCompaction(max_turns=20, max_tokens=50_000)
+    assert [name for name, policy in PRESETS.items() if policy.writes_memory] == ["default", "cowagent"]

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from holdfast import Request, govern
+from holdfast import Request, counter_for, govern
+from holdfast.core.conversation.transcript import Transcript
 from holdfast.testing.chat import (
     assistant_message,
     system_message,
@@ -10,6 +11,7 @@ from holdfast.testing.chat import (
     tool_result_message,
     user_message,
 )
+from holdfast.wire.formats import format_named
 
 BEGUN: list[Any] = [
     system_message("Be brief."),
@@ -50,3 +52,14 @@ def test_long_arguments_of_a_call_count_as_text_does() -> None:
 
     assert request.tokens.total <= 1_200
     assert request.receipt.tokens_before.total > 3_000
+
+
+def test_a_transcript_is_continued_by_the_same_list_or_a_longer_one() -> None:
+    first = Transcript(list(BEGUN), format_named("openai-chat"), counter_for("gpt-5"))
+
+    same, longer = (first.continue_with([*BEGUN, *more]) for more in ([], [assistant_message("yes")]))
+
+    assert same is not None
+    assert longer is not None
+    assert (len(same), len(longer)) == (len(BEGUN), len(BEGUN) + 1)
+    assert first.continue_with(BEGUN[:-1]) is None

@@ -245,3 +245,8 @@ async def test_a_token_is_never_forwarded_to_a_provider(path: str) -> None:
         seen = [await ask(url, method, path, b"", authorization=f"Bearer {TOKEN}") for method in ("GET", "POST")]
 
     assert ({one.status for one in seen} <= {404, 405}, upstream.requests) == (True, [])
+
+
+def test_what_is_allowed_is_said_with_names() -> None:
+    with pytest.raises(TypeError):
+        Access("127.0.0.1")  # pyright: ignore[reportCallIssue]

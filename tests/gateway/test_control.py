@@ -9,8 +9,12 @@ from typing import Any
 import jsonschema
 import pytest
 
+from holdfast import Session
 from holdfast.apps.gateway.access import Access
+from holdfast.apps.gateway.control import _title_of
 from holdfast.stores.jsonl import load_file
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.chat import system_message, user_message
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
 from tests.gateway.serving import RawClient, Seen, ask, running_gateway
 
@@ -425,3 +429,12 @@ async def test_a_number_that_no_log_has_is_no_path(url: str) -> None:
     await talk(url, "talk", "hello")
 
     assert (await control(url, f"/sessions/talk/requests/{'9' * 5_000}")).status == 404
+
+
+async def test_the_title_of_a_session_is_its_first_prompt_among_four_messages() -> None:
+    session: Session = await Session.open("s", store=MemoryStore(), model="gpt-5")
+    await session.record([system_message(f"Rule {number}.") for number in range(3)])
+    before = _title_of(session)
+    await session.record([user_message("Fix  the\nparser.")])
+
+    assert (before, _title_of(session)) == ("", "Fix the parser.")

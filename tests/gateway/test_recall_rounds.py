@@ -14,7 +14,8 @@ from google import genai
 from starlette.types import Receive, Scope, Send
 
 from holdfast import validate
-from holdfast.apps.gateway.recall_rounds import MAX_RECALL_ROUNDS, summed_usage
+from holdfast.apps.gateway.client_body import read_body
+from holdfast.apps.gateway.recall_rounds import MAX_RECALL_ROUNDS, summed_usage, tools_with_recall
 from holdfast.apps.gateway.wires import answer_events
 from holdfast.session.log.sent_body import sent_body
 from holdfast.session.session import Session
@@ -540,3 +541,13 @@ def test_the_usage_of_two_rounds_is_added_up_and_what_one_of_them_leaves_out_is_
         "details": [{"modality": "TEXT", "tokenCount": 3}],
         "tier": "b",
     }
+
+
+def test_gemini_gets_the_tool_beside_the_functions_of_the_client() -> None:
+    tools = [{"googleSearch": {}}, {"functionDeclarations": [{"name": "run"}]}]
+    body = read_body("gemini", json.dumps({"contents": [], "tools": tools}).encode())
+
+    search, functions = json.loads(tools_with_recall(body) or b"null")
+
+    assert search == {"googleSearch": {}}
+    assert [one["name"] for one in functions["functionDeclarations"]] == ["run", "recall"]

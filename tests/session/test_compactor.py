@@ -583,3 +583,24 @@ async def test_a_compaction_on_the_users_word_is_made_for_the_budget_of_the_last
     assert f"<summary>\n{SUMMARY}\n</summary>" in done.replacement[0]
     assert done.post_compaction_tokens <= 0.8 * 4_000
     assert f"<summary>\n{SUMMARY}\n</summary>" in str((await session.prepare(4_000)).messages[0]["content"])
+
+
+async def test_a_compaction_by_rule_ends_no_run_of_a_summarizer() -> None:
+    session = await open_session()
+    await record_turns(session, 40)
+    await session.record([user_message("next?")])
+    await session.prepare(2_000)
+
+    assert {(fold.success, fold.ends_run) for fold in await compactions(session)} == {(True, False)}
+
+
+@pytest.mark.parametrize(("policy", "author"), [("copilot", "primary"), ("inkeep", "cheap"), ("default", "cheap")])
+async def test_the_preset_says_which_model_writes_automatic_summaries(policy: str, author: str) -> None:
+    cheap, primary = (ScriptedModel([SUMMARY], name=name) for name in ("cheap", "primary"))
+    session = await open_session(policy=policy, compaction=CompactionOptions(automatic=cheap, manual=primary))
+
+    chosen = session._compactor._configured_summarizer("threshold")
+
+    assert not isinstance(chosen, str)
+    assert chosen is not None
+    assert chosen.name == author

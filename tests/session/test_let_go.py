@@ -8,6 +8,7 @@ import pytest
 from holdfast import PendingToolCallsError, Session
 from holdfast.core.history import events as log
 from holdfast.session.log import event_log as keeping
+from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.sessions import generate_session
@@ -96,3 +97,14 @@ async def test_a_client_that_sends_everything_again_is_known_by_names_and_nothin
     assert new == range(len(sent), len(sent) + 1)
     assert session.history.entries.missing_count > 200
     await store.close()
+
+
+async def test_messages_that_are_far_apart_are_all_read_again() -> None:
+    session: Session = await Session.open("c1", store=MemoryStore(), model="gpt-5")
+    await session.record([user_message(f"question {number}") for number in range(400)])
+    entries = session.history.entries
+    entries.evict(400, keep=())
+
+    await session._log.load_messages([390, 3])
+
+    assert [entries[position].message.text for position in (3, 390)] == ["question 3", "question 390"]

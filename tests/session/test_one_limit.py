@@ -241,3 +241,28 @@ def test_govern_clips_outputs_as_the_preset_does() -> None:
         "default": 25_000, "inkeep": 25_000, "copilot": 25_000,
     }  # fmt: skip
     assert sizes["co-cli"] < 2_100 < sizes["cowagent"] < 20_200
+
+
+class CountingStore(MemoryStore):
+    """Counts how often a limit is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limits_read = 0
+
+    async def get_value(self, key: str) -> Any:
+        self.limits_read += key.startswith("limit:")
+        return await super().get_value(key)
+
+
+async def test_the_limit_that_other_sessions_learned_is_read_once_a_minute() -> None:
+    now, store = [1_000_000], CountingStore()
+    session: Session = await Session.open("c1", store=store, model="gpt-5", clock=lambda: now[0])
+    read: list[int] = []
+    for passed in (0, 59_999, 1, 0):
+        now[0] += passed
+        await session.record([user_message("go on"), assistant_message("yes"), user_message("and?")])
+        await session.prepare(8_000)
+        read.append(store.limits_read)
+
+    assert [count - read[0] for count in read] == [0, 0, 1, 1]

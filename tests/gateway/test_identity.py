@@ -1,0 +1,21 @@
+"""What a client's words say about the purpose of a request."""
+
+import pytest
+
+from holdfast.apps.gateway.identity import MIN_ORDER_CHARS, orders_a_summary
+
+ORDER = "Your task is to create a detailed summary of the conversation so far, for the next session. "
+
+
+@pytest.mark.parametrize(
+    ("text", "is_order"),
+    [
+        (ORDER * 40, True),
+        (ORDER, False),
+        ("Please go on with the parser, and run the tests. " * 80, False),
+    ],
+    ids=["an order", "too short", "about something else"],
+)
+def test_a_long_order_for_a_summary_is_told_from_other_prompts(text: str, is_order: bool) -> None:  # noqa: FBT001
+    assert (len(text) >= MIN_ORDER_CHARS) == (text is not ORDER)
+    assert orders_a_summary({"role": "user", "content": text}) is is_order
