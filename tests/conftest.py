@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import tempfile
 from multiprocessing.forkserver import _forkserver
 from pathlib import Path
 
@@ -35,7 +36,8 @@ MEMORY_DISK, MIN_FREE_BYTES = Path("/dev/shm"), 4 << 30  # noqa: S108
 if os.access(MEMORY_DISK, os.W_OK):
     disk = os.statvfs(MEMORY_DISK)
     if disk.f_bavail * disk.f_frsize >= MIN_FREE_BYTES and not disk.f_flag & os.ST_NOEXEC:
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_DISK))
+        os.environ.setdefault("TMPDIR", str(MEMORY_DISK))
+        tempfile.tempdir = None  # read again
 
 
 # `make browser` runs these, with what only they need.

@@ -338,6 +338,22 @@ async def test_a_compaction_leaves_a_receipt_and_can_be_previewed_taken_back_and
         await (await Session.open("other")).recompact()
 
 
+async def test_ones_own_texts_replace_what_a_preview_showed_unless_somebody_wrote_meanwhile() -> None:
+    store = MemoryStore()
+    session: Session = await Session.open("c1", store=store, model="gpt-5")
+    await record_turns(session, 6)
+    span = range((await session.preview()).span.start, (await session.preview()).span.stop)
+    other: Session = await Session.open("c1", store=store, model="gpt-5")
+    await other.record([user_message("one more?")])
+
+    with pytest.raises(CompactionFailedError, match="the conversation went on since the preview"):
+        await session.compact_with(["What I keep."], span=span)
+    shown = (await session.preview()).span
+    done = await session.compact_with(["What I keep."], span=range(shown.start, shown.stop))
+
+    assert (done.success, done.replacement, done.span) == (True, ("What I keep.",), shown)
+
+
 async def test_a_draft_shows_the_summary_that_would_count_and_leaves_no_trace() -> None:
     told: list[str] = []
     model = ScriptedModel([SUMMARY] * 2)

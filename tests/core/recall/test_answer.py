@@ -10,7 +10,7 @@ from holdfast.core.recall.answer import (
     pack_references,
     pack_search,
 )
-from holdfast.core.recall.passages import FoundMessage, best_passage, find_matches
+from holdfast.core.recall.passages import MAX_MATCHES, FoundMessage, best_passage, find_matches
 from holdfast.core.recall.query import RecallQuery
 from holdfast.core.recall.ranking import relevant_names
 from holdfast.core.recall.references import MessageReference, TextSpan
@@ -83,6 +83,13 @@ def test_of_a_message_with_recalls_own_answers_only_the_rest_is_found() -> None:
 def test_words_are_found_where_small_letters_are_longer_than_capitals() -> None:
     assert find_matches("İstanbul tide", ["tide"]) == [(9, "tide")]
     assert find_matches("the tide", ["wind"], literal="the wind") == []
+
+
+def test_a_word_that_is_everywhere_does_not_hide_a_rare_one() -> None:
+    text = "line of the log\n" * 3_000 + "line 4711\n"
+
+    assert find_matches(text, ["line", "4711"]) == [(text.index("4711"), "4711")]
+    assert len(find_matches(text, ["line"])) == MAX_MATCHES
 
 
 def test_a_word_is_found_in_its_other_forms() -> None:

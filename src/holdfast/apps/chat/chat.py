@@ -642,7 +642,7 @@ class Chat:
         named = await asyncio.to_thread(
             lambda: [read_attachment(path, folder) for path in mentioned_files(typed, folder)]
         )
-        attached, self.attached = [*self.attached, *named], []
+        attached, self.attached = list(dict.fromkeys([*self.attached, *named])), []
         parts = [await self._place_text(one) for one in attached if isinstance(one, AttachedText)]
         images = tuple(one for one in attached if isinstance(one, AttachedImage))
         news, self._news = self._news, []
