@@ -68,8 +68,9 @@ ruff: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
+# Beside the suite it takes what the tests leave of the processor while they wait.
 types: $(STAMP)
-	@$(BIN)/basedpyright --level error
+	@nice -n 5 $(BIN)/basedpyright --level error
 
 format: $(STAMP)  ## Format and fix what can be fixed
 	@$(BIN)/ruff format .

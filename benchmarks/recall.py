@@ -306,6 +306,9 @@ async def measure_speed(paths: Sequence[Path], messages: int, folder: Path) -> d
         ours = [await best_of_three_ms(partial(tool.call, {"query": question})) for question in questions]
         search = partial(store.search, session="long", limit=INDEX_HITS)
         alone = [await best_of_three_ms(partial(search, search_words(question))) for question in questions]
+        busy = [
+            await best_of_three_ms(partial(search, search_words(question)), time.process_time) for question in questions
+        ]
     await store.close()
     plain = [time_fts5(folder / "long.db", question) for question in questions[:40]]
     return {
@@ -313,6 +316,8 @@ async def measure_speed(paths: Sequence[Path], messages: int, folder: Path) -> d
         "questions": len(questions),
         "search median ms": median(alone),
         "search p95 ms": sorted(alone)[int(len(alone) * 0.95)],
+        "search median processor ms": median(busy),
+        "search p95 processor ms": sorted(busy)[int(len(busy) * 0.95)],
         "recall median ms": median(ours),
         "recall p95 ms": sorted(ours)[int(len(ours) * 0.95)],
         "bm25() median ms": median(plain),
@@ -320,13 +325,15 @@ async def measure_speed(paths: Sequence[Path], messages: int, folder: Path) -> d
     }
 
 
-async def best_of_three_ms(ask: Callable[[], Awaitable[object]]) -> float:
+async def best_of_three_ms(
+    ask: Callable[[], Awaitable[object]], clock: Callable[[], float] = time.perf_counter
+) -> float:
     """Return the best of three times in milliseconds, because other load only adds to them."""
     best = math.inf
     for _ in range(3):
-        start = time.perf_counter()
+        start = clock()
         await ask()
-        best = min(best, time.perf_counter() - start)
+        best = min(best, clock() - start)
     return best * 1000
 
 
@@ -388,7 +395,7 @@ def print_work(figures: Mapping[str, Mapping[str, float]]) -> None:
 
 def print_speed(figures: Mapping[str, float]) -> None:
     for name, value in figures.items():
-        print(f"{name:24}{value:>12,.1f}")
+        print(f"{name:30}{value:>12,.1f}")
     is_met = figures["search p95 ms"] < TARGETS["search ms"]
     print(f"aim {TARGETS['search ms']:.0f} ms at the 95th percentile: {verdict(is_met=is_met)}")
 

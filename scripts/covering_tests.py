@@ -9,6 +9,7 @@ count as run, by no test in particular. `scripts.mutation` reads both files.
 import hashlib
 import json
 import os
+import time
 from collections import defaultdict
 from collections.abc import Generator
 from dataclasses import asdict, dataclass, field
@@ -20,6 +21,7 @@ from coverage import Coverage
 TIMES = Path("build/test_times.json")
 PROPERTY = "processor_seconds"
 STARTED = pytest.StashKey[float]()
+SESSION_STARTED = pytest.StashKey[float]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,11 @@ def _processor_seconds() -> float:
 def hash_of(path: Path) -> str:
     """Return a hash of a file's content."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Remember when the run began."""
+    config.stash[SESSION_STARTED] = time.time()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -83,7 +90,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     files = {name.partition("::")[0] for name in seconds}
     times = read_times(config.rootpath)
     kept = {name: value for name, value in times.seconds.items() if name.partition("::")[0] not in files}
-    hashes = {name: hash_of(config.rootpath / name) for name in files}
+    # A file that was edited while the tests ran has to be measured again.
+    unchanged = {name for name in files if (config.rootpath / name).stat().st_mtime < config.stash[SESSION_STARTED]}
+    hashes = {name: hash_of(config.rootpath / name) for name in unchanged}
+    known = {name: value for name, value in times.files.items() if name not in files}
     path = config.rootpath / TIMES
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(asdict(TestTimes(times.files | hashes, {**kept, **seconds}))))
+    path.write_text(json.dumps(asdict(TestTimes(known | hashes, {**kept, **seconds}))))

@@ -53,6 +53,8 @@ PYTEST = (
     "--hypothesis-profile=same-examples",
 )
 
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+
 Outcome = Literal["killed", "survived", "uncovered"]
 
 
@@ -85,9 +87,9 @@ class CoveringTests:
         """Return the tests that run the changed statement, or that use what it defines; fastest first."""
         found = statement_at((self._root / mutant.path).read_text(), mutant.line)
         tests = self._of_lines((mutant.path, line) for line in found.lines)
-        if not tests:  # it runs when the module is imported, or only in programs that tests start
+        if found.is_definition or not tests:  # else only programs that tests start run it
             users = [place for name in found.names for place in self._mentions.get(name, ())]
-            tests = self._of_lines([*((mutant.path, line) for line in found.body), *users])
+            tests |= self._of_lines([*((mutant.path, line) for line in found.body), *users])
         return self._fastest_first(tests or self._of_file(mutant.path))
 
     def rest_of_file(self, mutant: Mutant, tests: Sequence[str]) -> list[str]:
@@ -190,24 +192,28 @@ class Copy:
             py_compile.compile(str(path), doraise=True)
 
     def failing_test(self, tests: Sequence[str], seconds: float, *options: str) -> list[str]:
-        """Run tests; return those that failed, by default the first one only."""
+        """Run tests for at most this much processor time; return those that failed, by default the first one only."""
         known = sorted(tests, reverse=True)  # of two names, one may be the beginning of the other
-        command = [str(self.python), "-m", "pytest", *PYTEST, *options, *tests]
+        # Processor time, so that a busy machine kills no mutant.
+        limited = ["sh", "-c", f'ulimit -t {seconds:.0f}; exec "$@"', "sh"]
+        command = [*limited, str(self.python), "-m", "pytest", *PYTEST, *options, *tests]
         environment = {**self._environment, "PYTHONDONTWRITEBYTECODE": "1"}
         with tempfile.TemporaryFile() as output:
             running = subprocess.Popen(
                 command, cwd=self.tree, env=environment, stdout=output, stderr=output, start_new_session=True
             )
             try:
-                code = running.wait(seconds)
+                code = running.wait(60 + 10 * seconds)
             except subprocess.TimeoutExpired:
-                return [f"not ended after {seconds:.0f} s"]
+                return ["not ended: it waits without an end"]
             finally:
                 _kill_group(running)
             output.seek(0)
             said = output.read().decode(errors="replace")
         named = [line.partition(" ")[2] for line in said.splitlines() if line[:6] in {"FAILED", "ERROR "}]
         failed = [next((test for test in known if name.startswith(test)), name[:200]) for name in named]
+        if code in {-signal.SIGXCPU, -signal.SIGKILL}:
+            return [f"not ended after {seconds:.0f} s of processor time"]
         if code and not failed:  # a conftest, or pytest itself, could not start
             return [said.strip().splitlines()[-1][:200] if said.strip() else f"pytest ended with {code}"]
         return failed
@@ -298,7 +304,7 @@ def _run_first(mutant: Mutant, copy: Copy, tests: CoveringTests) -> Result:
         return Result(mutant, "uncovered", "no test runs anything in this file")
     first = tests.within(covering, FIRST_SECONDS)
     with copy.mutated(mutant):
-        failed = copy.failing_test(first, 20 + 3 * tests.seconds(first))
+        failed = copy.failing_test(first, 10 + 3 * tests.seconds(first))
     outcome: Outcome = "killed" if failed else "survived"
     seconds = round(time.monotonic() - started, 1)
     return Result(mutant, outcome, "".join(failed[:1]), len(first), seconds, is_complete=bool(failed))
@@ -338,6 +344,8 @@ class Statement:
     lines: range
     body: range
     names: tuple[str, ...]
+    is_definition: bool = True
+    """Whether it runs when the module is imported: in no function, or the head of one."""
 
 
 def statement_at(source: str, line: int) -> Statement:
@@ -352,7 +360,12 @@ def statement_at(source: str, line: int) -> Statement:
             body = getattr(node, "body", None)
             end = max(body[0].lineno - 1, node.lineno) if body else last
             lines = range(first, end + 1) if line <= end else range(line, line + 1)
-            found = Statement(lines, range(end + 1, last + 1) if line <= end else range(0), _names(node) or found.names)
+            found = Statement(
+                lines,
+                body=range(end + 1, last + 1) if line <= end else range(0),
+                names=_names(node) or found.names,
+                is_definition=found.is_definition and not (line > end and isinstance(node, FUNCTIONS)),
+            )
     return found
 
 

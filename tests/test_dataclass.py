@@ -15,6 +15,7 @@ import pytest
 
 from holdfast import Budget, Policy
 from holdfast.core.conversation.messages import Message, Text, user
+from holdfast.core.history import events as log
 from holdfast.dataclass import dataclass, filled_fields_reader
 
 Decorator = Callable[..., Callable[[type], Any]]
@@ -199,3 +200,17 @@ def test_values_cannot_change_and_hold_nothing_but_their_fields(package: str) ->
     assert {kind.__name__ for kind in defined if kind.__setattr__ is object.__setattr__} == STATE[package]
     # Its cached properties need a place beside the fields.
     assert {kind.__name__ for kind in defined if kind.__dictoffset__} <= {"ClientBody"}
+
+
+def test_an_event_is_made_with_the_names_of_its_fields() -> None:
+    kinds = [
+        kind for kind in vars(log).values() if isinstance(kind, type) and is_dataclass(kind) and "KIND" in vars(kind)
+    ]
+
+    assert len(kinds) > 20
+    assert {
+        kind.__name__: parameter.name
+        for kind in kinds
+        for parameter in inspect.signature(kind).parameters.values()
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY
+    } == {}

@@ -119,7 +119,7 @@ def test_each_mutant_is_another_place_and_another_program(tmp_path: Path) -> Non
 def test_the_statement_of_a_line_ends_before_its_body_and_knows_what_it_defines() -> None:
     assert statement_at(SOURCE, 6) == Statement(range(6, 7), range(0), ("LIMIT",))
     assert statement_at(SOURCE, 10) == Statement(range(10, 12), range(12, 15), ("total",))
-    assert statement_at(SOURCE, 12) == Statement(range(12, 13), range(13, 14), ("total",))
+    assert statement_at(SOURCE, 12) == Statement(range(12, 13), range(13, 14), ("total",), is_definition=False)
     assert statement_at("x = f(\n    1,\n    2,\n)\n", 3) == Statement(range(1, 5), range(0), ("x",))
 
 

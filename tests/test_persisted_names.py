@@ -85,6 +85,7 @@ from holdfast.testing.chat import (
 )
 from holdfast.testing.models import ScriptedModel
 from holdfast.testing.sessions import generate_session
+from tests.support import InThisProcess
 
 FROZEN = Path(__file__).with_name("persisted_names.json")
 SOURCE = Path(__file__).parent.parent / "src"
@@ -411,18 +412,6 @@ def recordings(*wanted: str) -> str:
     path = Path("-".join(wanted)).with_suffix(".jsonl")
     path.write_text("\n".join(lines), encoding="utf-8")
     return str(path)
-
-
-class InThisProcess:
-    """Stands for the processes of the laboratory: each takes longer to start than to play these recordings."""
-
-    def __init__(self, work: Callable[[Any], object], *_: object, **__: object) -> None:
-        self._work = work
-        self.signal = 0
-
-    async def run(self, pieces: Sequence[Any], order: Sequence[int], heard: Callable[[int, object], object]) -> None:
-        for number in order:
-            heard(number, await asyncio.to_thread(self._work, pieces[number]))
 
 
 def lab_output() -> object:

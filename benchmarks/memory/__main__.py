@@ -119,6 +119,8 @@ ROWS = [
     *(Row(f"agents, 100k: cost / threshold compaction, {name}", "costs", f"cost {name}", (), "≤ .90")
       for name in ("anthropic", "gpt-5", "gpt-4o", "deepseek", "none")),
     Row("    hit share", "costs", "hits", (), "≥ .98"),
+    Row("    not hit: messages that are new", "costs", "new"),
+    Row("    not hit: requests with a changed prefix", "costs", "rewritten"),
     Row("    invalid", "costs", "invalid", (), "0"),
     Row("    growth of cost", "costs", "growth", (), "≤ 1.2"),
     Row("    over budget by tekken at 50k", "costs", "over by tekken, 50,000", (), "0"),

@@ -203,7 +203,11 @@ async def measure_cost(record: Mapping[str, Any]) -> Figures:
         figures[f"cost {prices.name}"] = _cost(player, prices), _cost(base, prices)
         if prices.name == "anthropic":
             shared = sum(turn.shared_tokens for turn in player.turns)
-            figures["hits"] = shared, sum(turn.sent_tokens for turn in player.turns)
+            sent = sum(turn.sent_tokens for turn in player.turns)
+            changed = [turn for turn in player.turns if not turn.is_extension]
+            figures["hits"] = shared, sent
+            rewritten = sum(turn.sent_tokens - turn.shared_tokens for turn in changed)
+            figures["rewritten"], figures["new"] = (rewritten, sent), (sent - shared - rewritten, sent)
             figures["growth"] = cost_growth(player.turns, prices), 1.0
             figures["invalid"] = validity.invalid + validity.elsewhere, len(player.turns)
     counter = tekken_counter()

@@ -151,7 +151,9 @@ TAG = re.compile(
 
 def as_lines(text: str) -> list[str]:
     """Return the lines of a text as a model reads them."""
-    plain = unicodedata.normalize("NFKC", INVISIBLE.sub("", text)).translate(LOOKALIKES)
+    plain = INVISIBLE.sub("", text)
+    if not plain.isascii():
+        plain = unicodedata.normalize("NFKC", plain).translate(LOOKALIKES)
     return re.split("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]", plain)
 
 

@@ -41,15 +41,16 @@ async def test_an_image_is_sent_to_a_model_that_takes_images_and_recorded(tmp_pa
     screen = RecordingScreen()
     chat = await chat_with(tmp_path, served.model, screen)
 
-    listed = await reply_to(chat, screen, "/attach tide.png")
-    await chat.take_turn("What is this?")
+    await reply_to(chat, screen, "/attach tide.png")
+    listed = await reply_to(chat, screen, '/attach "tide.png"')
+    await chat.take_turn("What is this? @tide.png")
     await chat.take_turn("And now?")
     cleared = await reply_to(chat, screen, "/attach")
     await chat.close()
 
     assert listed == f"FILE | SIZE | PART OF\ntide.png | {len(PIXEL)} bytes, image/png | the next prompt"
     data = f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}"
-    assert data in str(served.asked[0])
+    assert str(served.asked[0]).count(data) == 1
     assert data in str(served.asked[1])
     assert "nothing is attached" in cleared
 

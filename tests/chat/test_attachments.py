@@ -7,7 +7,7 @@ from holdfast.apps.settings.sources import load_settings
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.endpoint import text_stream, tool_call_stream
 from tests.chat.conftest import Served
-from tests.chat.recording_screen import RecordingScreen, reply_to
+from tests.chat.recording_screen import RecordingScreen, open_chat, reply_to
 
 PASTE = "".join(f"line {number} of the log\n" for number in range(1, 3_001)) + "the needle is AB-4711"
 READ = tool_call_stream(("read_file", {"path": "paste-1.txt", "start_line": 3_000}))
@@ -45,6 +45,18 @@ async def test_a_paste_is_read_in_a_fork_and_on_another_machine_and_recall_finds
     results = [messages[-1]["content"] for messages in served.asked if messages[-1]["role"] == "tool"]
     assert results == ["line 3000 of the log\nthe needle is AB-4711\n[lines 3000–3001 of 3,001]"] * 2
     assert not list(tmp_path.rglob("paste-*"))
+
+
+async def test_recall_finds_every_line_of_a_text_that_is_too_long_for_the_index(tmp_path: Path) -> None:
+    chat, screen = await open_chat(tmp_path)
+    text = "\n".join(f"line {number} of a long log" for number in range(42_000))
+    await chat.session.attach("long.log", text, format="pydantic-ai")
+
+    found = [await reply_to(chat, screen, f"/recall {words}") for words in ("41300", "line 41300", "line 777")]
+    await chat.close()
+
+    assert ["line 41300 of a long log" in found[0], "line 41300 of a long log" in found[1]] == [True, True]
+    assert "line 777 of a long log" in found[2]
 
 
 async def test_a_second_paste_has_another_name_and_the_transcript_holds_both(tmp_path: Path, served: Served) -> None:

@@ -200,3 +200,36 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(sit: Sit, serve
 
     assert person.leaves() == 0
     assert b"\x1b" not in bytes(person.written)
+
+
+def test_a_user_at_a_terminal_without_a_cursor_answers_questions_and_stops_answers(sit: Sit, served: Served) -> None:
+    served.script += [
+        tool_call_stream(("run_command", {"command": "echo allowed"})),
+        text_stream("It ran."),
+        tool_call_stream(("run_command", {"command": "echo forbidden"})),
+        text_stream("Once upon", None),
+    ]
+    person = sit(TERM="dumb")
+
+    person.sees("Ctrl-D leaves")
+    person.says("Run it.")
+    person.sees("Run: echo allowed", "[y] yes  [a] always  [n] no, and Enter")
+    person.says("maybe")
+    person.waits(lambda: person.text.count("and Enter") == 2, "the question again")
+    person.says("y")
+    person.sees("It ran.")
+    person.says("Run another.")
+    person.sees("Run: echo forbidden")
+    person.types(CTRL_C)
+    person.sees("Interrupted by user.")
+    person.says("A story.")
+    person.sees("Once upon")
+    person.types(CTRL_C)
+    person.waits(lambda: person.text.count("Interrupted by user.") == 2, "the end of the answer")
+    person.types(CTRL_C)
+    person.sees("nothing runs; Ctrl-D leaves")
+    person.types(CTRL_D)
+
+    assert person.leaves() == 0
+    assert re.search(r"saved; continue with: \S*holdfast chat --resume", person.text)
+    assert "forbidden" not in str([messages[-1] for messages in served.asked if messages[-1]["role"] == "tool"])

@@ -86,6 +86,7 @@ async def test_a_stalled_answer_ends_after_the_idle_time_and_can_be_asked_for_ag
     await chat.close()
 
     assert "check the address and the network, then ask again" in notices(screen)[0]
+    assert "It sent nothing for 1 s; /config idle_seconds changes this limit\nNothing is lost" in notices(screen)[0]
     assert [users(messages) for messages in served.asked] == [["Go."], ["Go."]]
 
 
@@ -149,12 +150,13 @@ async def test_an_undone_compaction_brings_back_the_one_before_and_does_not_tell
     for number in range(12):
         await chat.take_turn(f"question {number}? " + "Why is that so? " * 8)
     start = len(screen.events)
-    undone = await submit_line(chat, "/undo")
+    undone, redone = await submit_line(chat, "/undo"), await submit_line(chat, "/redo")
     told = screen.events[start:]
     await chat.close()
 
-    assert undone == "done"
+    assert (undone, redone) == ("done", "done")
     assert screen.since(start).startswith("undone: the compaction of")
+    assert "applied again: the compaction of" in screen.since(start)
     assert [event for event in told if isinstance(event, ConversationCompacted)] == []
 
 

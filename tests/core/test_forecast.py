@@ -10,7 +10,7 @@ from holdfast.core.history import events as log
 from holdfast.core.planning.context_report import CostForecast, SummaryAuthor, context_report, cost_forecast
 from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import PRESETS, policy_named
-from holdfast.core.planning.situation import MILLION, PROVIDER_PRICES, format_dollars
+from holdfast.core.planning.situation import MILLION, PROVIDER_PRICES, Prices, format_dollars, request_cost
 from holdfast.core.planning.steps import PlanInput, Threshold
 from holdfast.models.base import ModelReply
 from holdfast.session.prepare import RequestOptions
@@ -130,3 +130,9 @@ async def test_nothing_is_forecast_where_nothing_is_folded() -> None:
 @pytest.mark.parametrize(("dollars", "told"), [(1.5, "$1.50"), (0.0123, "$0.01"), (0.00456, "$0.00456"), (0, "$0.00")])
 def test_money_is_told_as_people_write_it(dollars: float, told: str) -> None:
     assert format_dollars(dollars) == told
+
+
+def test_a_request_costs_its_cached_and_its_new_tokens_and_the_answer() -> None:
+    prices = Prices(name="mine", read=0.1, write=1.25, output=5)
+
+    assert request_cost(prices, cached=1_000, fresh=200, output=30) == 0.1 * 1_000 + 1.25 * 200 + 5 * 30

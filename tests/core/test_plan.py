@@ -213,6 +213,18 @@ def test_where_reading_a_prefix_is_no_cheaper_a_fold_does_not_wait() -> None:
     assert decide(few, DEFAULT, situation(12_000, prices=PROVIDER_PRICES["deepseek"])).now == ()
 
 
+def test_where_reading_a_prefix_is_no_cheaper_a_compaction_comes_as_early_as_with_an_expired_cache() -> None:
+    how = situation(16_000, prices=PROVIDER_PRICES["none"])
+    written = situation(16_000, prices=PROVIDER_PRICES["none"], has_summarizer=True)
+
+    early = decide(grown_to(0.65, how), DEFAULT, how)
+
+    assert "cached tokens are no cheaper, so a new prefix costs nothing extra" in early.reasons[0]
+    assert len(early.now) == 1
+    assert decide(grown_to(0.55, how), DEFAULT, how).now == ()
+    assert decide(grown_to(0.65, written), DEFAULT, written).now == (), "a digest must not preempt the summary"
+
+
 def test_a_fold_is_free_when_the_cache_has_expired_anyway() -> None:
     how = situation(16_000, prices=PROVIDER_PRICES["anthropic"])
     talk = grown_to(0.65, how)

@@ -3,7 +3,13 @@
 from typing import Any
 
 from holdfast import Request, govern
-from holdfast.testing.chat import assistant_message, system_message, user_message
+from holdfast.testing.chat import (
+    assistant_message,
+    system_message,
+    tool_call_message,
+    tool_result_message,
+    user_message,
+)
 
 BEGUN: list[Any] = [
     system_message("Be brief."),
@@ -36,3 +42,11 @@ def test_a_list_that_was_cut_back_goes_on_from_there() -> None:
         send([*BEGUN, assistant_message("no"), user_message("why?")], longer).messages
         == send([*BEGUN, assistant_message("no"), user_message("why?")]).messages
     )
+
+
+def test_long_arguments_of_a_call_count_as_text_does() -> None:
+    call = tool_call_message("c-1", arguments={"text": "word " * 3_000})
+    request = send([*BEGUN[:1], user_message("write it"), call, tool_result_message("c-1", "done"), *BEGUN[-1:]])
+
+    assert request.tokens.total <= 1_200
+    assert request.receipt.tokens_before.total > 3_000

@@ -133,6 +133,22 @@ async def test_events_are_streamed_as_they_happen_and_resume_after_the_last_one(
     assert [int(one["id"]) for one in rest] == list(range(3, 3 + len(rest)))
 
 
+@pytest.mark.parametrize("last", ["two", "-1", "1" * 16, "9" * 5_000])
+async def test_a_stream_resumes_only_after_the_id_of_an_event(url: str, last: str) -> None:
+    await talk(url, "s", "one")
+    headers = {"authorization": f"Bearer {TOKEN}", "accept": "text/event-stream", "last-event-id": last}
+    watcher = RawClient(url)
+
+    await watcher.send("GET", "/holdfast/v1/sessions/s/events", b"", headers)
+    refused = await watcher.read()
+    watcher.leave()
+
+    assert (refused.status, json.loads(refused.body)["error"].partition(",")[0]) == (
+        400,
+        "Last-Event-ID: must be the id of an event",
+    )
+
+
 async def test_a_stream_of_events_ends_with_its_session(url: str) -> None:
     await talk(url, "s", "one")
     watcher = RawClient(url)

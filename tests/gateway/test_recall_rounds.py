@@ -14,7 +14,7 @@ from google import genai
 from starlette.types import Receive, Scope, Send
 
 from holdfast import validate
-from holdfast.apps.gateway.recall_rounds import MAX_RECALL_ROUNDS
+from holdfast.apps.gateway.recall_rounds import MAX_RECALL_ROUNDS, summed_usage
 from holdfast.apps.gateway.wires import answer_events
 from holdfast.session.log.sent_body import sent_body
 from holdfast.session.session import Session
@@ -528,3 +528,15 @@ async def test_every_round_is_on_record_with_its_bytes_and_its_cost() -> None:
         assert roles == ["user", "assistant", "user", "assistant"]
         usages = [usage.input_tokens for event in events if (usage := getattr(event, "usage", None))]
         assert usages == [100, 200]
+
+
+def test_the_usage_of_two_rounds_is_added_up_and_what_one_of_them_leaves_out_is_kept() -> None:
+    first = {"prompt": 3, "cached": {"read": 1}, "details": [{"modality": "TEXT", "tokenCount": 3}], "tier": "a"}
+    second = {"prompt": 4, "cached": {"read": 2}, "details": None, "tier": "b"}
+
+    assert summed_usage(first, second) == {
+        "prompt": 7,
+        "cached": {"read": 3},
+        "details": [{"modality": "TEXT", "tokenCount": 3}],
+        "tier": "b",
+    }

@@ -1,6 +1,8 @@
 """Each figure on a conversation whose answer can be worked out by hand."""
 
-from collections.abc import Sequence
+import json
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
@@ -21,6 +23,7 @@ from holdfast.apps.lab.metrics.validity import BudgetAdherence, RequestValidity
 from holdfast.apps.lab.mistral import MISTRAL_PACKAGE, mistral_oracle, tekken_counter
 from holdfast.apps.lab.recordings import Probe, RecordedCompaction, Recording, read_recording
 from holdfast.apps.lab.replay import Replayer
+from holdfast.apps.lab.runner import UNLISTED_MODEL
 from holdfast.apps.lab.simulation import SimulatedSession
 from holdfast.core.planning.policy import PRESETS
 from holdfast.testing.chat import (
@@ -180,6 +183,49 @@ def test_m9_has_a_second_vocabulary() -> None:
 
     assert counter is not None
     assert 3 <= counter.count("The tide turns at four.") <= 9
+
+
+def foreign_outputs() -> list[str]:
+    """Return outputs of shapes on which vocabularies differ, each of some 3,000 tokens."""
+    chance = random.Random(20261117)
+
+    def some(alphabet: Sequence[str], count: int) -> str:
+        return "".join(chance.choices(alphabet, k=count))
+
+    def digits(count: int) -> str:
+        return some("0123456789", count)
+
+    def hexes(count: int) -> str:
+        return some("0123456789abcdef", count)
+
+    lines: list[Callable[[], str]] = [
+        lambda: f"2026-11-{digits(2)}T{digits(2)}:{digits(2)}.{digits(6)}Z pid={digits(5)} 0x{hexes(12)} retry",
+        lambda: ",".join(digits(chance.randint(1, 9)) for _ in range(8)),
+        lambda: f"{hexes(40)} refs/heads/{hexes(8)}",
+        lambda: json.dumps({"id": digits(8), "at": [int(digits(3)), None], "name": hexes(6)}),
+        lambda: f"\t\t    if (x{digits(2)} != nullptr && y_{hexes(3)}->size() >= {digits(4)}U) {{ return; }}",
+        lambda: some("船在港口等待潮水第四個鐘頭以後才能離開", 40),
+        lambda: some(["прилив ", "начинается ", "после ", "четырёх ", "часов ", "утра "], 12),
+        lambda: f"{'─' * 30}┼{'═' * 30} ✓ {'.' * chance.randint(20, 60)}",
+    ]
+    return ["\n".join(line() for _ in range(80)) for line in lines]
+
+
+@needs_mistral_common
+async def test_m9_no_request_for_an_unknown_model_exceeds_its_budget_by_a_foreign_vocabulary() -> None:
+    outputs, messages = foreign_outputs(), [system_message("Be brief."), user_message("Read all reports.")]
+    for step in range(48):
+        messages.append(tool_call_message(f"c{step}", arguments={"path": f"reports/{step}.txt"}))
+        messages.append(tool_result_message(f"c{step}", f"{step}\n{outputs[step % len(outputs)]}"))
+    messages.append(assistant_message("All read."))
+    counter, adherence = tekken_counter(), BudgetAdherence("over_tekken")
+    assert counter is not None
+
+    async with SimulatedSession(PRESETS["default"], model=UNLISTED_MODEL) as ours:
+        found = await Replayer(recorded(messages), ours, 50_000, counter=counter).play([adherence])
+
+    assert found["M9.over_tekken"] == 0
+    assert 0.85 < found["M9.over_tekken_most"] <= 1, "the session fills the budget, so that the margin decides"
 
 
 async def test_m13_counts_instructions_that_stand_to_the_letter() -> None:

@@ -14,10 +14,12 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import pytest
 
 from holdfast.apps.cli.main import main
+from holdfast.apps.lab import runner
 from holdfast.apps.lab.policies import find_policy
 from holdfast.apps.lab.prices import prices_for
 from holdfast.apps.lab.runner import PolicyResult
@@ -27,6 +29,7 @@ from holdfast.errors import SettingsError
 from holdfast.session.session import Session
 from holdfast.testing.chat import assistant_message, tool_call_message, user_message
 from holdfast.testing.sessions import generate_session
+from tests.support import InThisProcess
 
 Captured = pytest.CaptureFixture[str]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -54,7 +57,8 @@ def written_to(path: Path) -> Path:
 
 
 def ran(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
-    code = main(["lab", "run", "--jobs", "1", *arguments])  # a process takes longer to start than to play these
+    with patch.object(runner, "WorkerPool", InThisProcess):
+        code = main(["lab", "run", *arguments])
     told = capsys.readouterr()
     return code, told.out, told.err
 

@@ -99,6 +99,12 @@ async def test_a_title_that_is_given_goes_before_the_one_in_the_summary_and_the_
     assert added[3].path.read_text().endswith("\n\nlone ? surrogate\n")
 
 
+async def test_a_title_stays_readable_in_its_own_script(tmp_path: Path) -> None:
+    added = await Checkpoints(tmp_path).add("Done.", title="修复解析器", stop=5)
+
+    assert added.path.read_text() == '---\nnumber: 1\ntitle: "修复解析器"\nstop: 5\n---\n\nDone.\n'
+
+
 @pytest.mark.parametrize(
     ("summary", "title"),
     [

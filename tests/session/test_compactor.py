@@ -181,6 +181,16 @@ async def test_half_a_character_in_a_summary_breaks_no_request(policy: str) -> N
     assert summaries
 
 
+async def test_a_model_for_which_everything_is_too_long_is_asked_with_less_three_times() -> None:
+    model = FailingModel("overflow")
+    session = await open_session(summarizer=model)
+    await record_turns(session, 12)
+
+    await session.compact(budget=4_000)
+
+    assert len(model.prompts) == 4
+
+
 @pytest.mark.parametrize(("policy", "budget"), [("cowagent", 2_000), ("default", 4_000)])
 async def test_a_summariser_that_never_helps_is_left_alone_though_folds_by_rule_go_well(
     policy: str, budget: int

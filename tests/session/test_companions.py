@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import resource
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import repeat
@@ -20,6 +21,7 @@ from holdfast.models.base import SummaryPrompt
 from holdfast.session.compaction.checkpoints import Checkpoints
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.compaction.hooks import HookCall, Hooks
+from holdfast.session.requested_compaction import resident_bytes
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, system_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
@@ -221,6 +223,19 @@ def resident_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     gc.enable()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems report the peak in other units")
+def test_where_the_memory_in_use_is_not_known_the_peak_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.session.requested_compaction.STATM_PATH", "/nonexistent/statm")
+
+    before, found, after = peak_bytes(), resident_bytes(), peak_bytes()
+
+    assert before <= found <= after
+
+
+def peak_bytes() -> int:
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
 @pytest.mark.seed("C-53")
 @pytest.mark.parametrize("policy", ["copilot", "default"])
 @pytest.mark.parametrize(
@@ -321,6 +336,22 @@ async def test_a_compaction_leaves_a_receipt_and_can_be_previewed_taken_back_and
     assert "undo with session.undo()" in str(second)
     with pytest.raises(NothingToCompactError):
         await (await Session.open("other")).recompact()
+
+
+async def test_ones_own_texts_replace_what_a_preview_showed_unless_somebody_wrote_meanwhile() -> None:
+    store = MemoryStore()
+    session: Session = await Session.open("c1", store=store, model="gpt-5")
+    await record_turns(session, 6)
+    span = range((await session.preview()).span.start, (await session.preview()).span.stop)
+    other: Session = await Session.open("c1", store=store, model="gpt-5")
+    await other.record([user_message("one more?")])
+
+    with pytest.raises(CompactionFailedError, match="the conversation went on since the preview"):
+        await session.compact_with(["What I keep."], span=span)
+    shown = (await session.preview()).span
+    done = await session.compact_with(["What I keep."], span=range(shown.start, shown.stop))
+
+    assert (done.success, done.replacement, done.span) == (True, ("What I keep.",), shown)
 
 
 async def test_a_draft_shows_the_summary_that_would_count_and_leaves_no_trace() -> None:

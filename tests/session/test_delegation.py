@@ -178,6 +178,14 @@ async def test_a_delegate_that_raises_leaves_a_valid_history(session: Session) -
         await work()
 
     assert [(one.state, one.error) for one in await session.delegations()] == [("failed", "RuntimeError: no network")]
+
+
+async def test_a_long_error_of_a_delegate_is_recorded_with_its_first_500_characters(session: Session) -> None:
+    with pytest.raises(RuntimeError):
+        async with session.delegate("tester", task="run the tests"):
+            raise RuntimeError("x" * 900)
+
+    assert [one.error for one in await session.delegations()] == [f"RuntimeError: {'x' * 486}"]
     await session.record([user_message("go on")])
     request = await session.prepare(16_000)
     assert validate(request.messages, "openai-chat") == []

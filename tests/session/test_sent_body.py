@@ -50,6 +50,28 @@ def test_any_bodies_are_put_together_again_to_the_byte(
     assert [one and (one.content, one.is_same) for one in found] == [(body, True) for body in bodies]
 
 
+def test_what_follows_the_new_messages_is_not_stored_again() -> None:
+    sent, natives = SentBodies(), [{"role": "user", "content": f"{number} " + "word " * 40} for number in range(3)]
+    tools = [{"name": f"tool_{number}", "description": "what it does " * 20} for number in range(20)]
+
+    def pieces(count: int) -> str:
+        body = json.dumps({"messages": natives[:count], "tools": tools}).encode()
+        return json.dumps(sent.pieces(log.MAIN, body, range(count), natives.__getitem__))
+
+    assert len(pieces(2)) > 4_000
+    assert len(pieces(3)) < 1_000
+
+
+def test_a_message_that_is_in_no_log_does_not_hide_the_others() -> None:
+    natives = [{"role": "user", "content": f"{number} " + "word " * 40} for number in range(3)]
+    body = json.dumps({"messages": natives}, separators=(",", ":")).encode()
+
+    stored = SentBodies().pieces(log.MAIN, body, [0, None, 1, None], natives.__getitem__)
+
+    assert stored is not None
+    assert [piece for piece in stored[0] if "message" in piece] == [{"message": 0}, {"message": 1}]
+
+
 async def talk(session: Session, count: int) -> list[bytes]:
     """Talk as a client that marks its newest message for the cache, and return the bodies that it sent."""
     messages: list[dict[str, Any]] = []

@@ -12,8 +12,9 @@ from holdfast.core.conversation.json_values import encode_json
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores.base import IndexEntry
 from holdfast.stores.encoding import compress
+from holdfast.stores.search_terms import search_terms
 from holdfast.stores.sqlite.schema import POSITION_BITS, SQLITE_MIGRATIONS
-from holdfast.stores.sqlite.search import MAX_PENDING_CHARS, MAX_PENDING_TEXTS
+from holdfast.stores.sqlite.search import MAX_PENDING_CHARS, MAX_PENDING_TEXTS, FullTextIndex
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.store_contract import NOW_MS, message_record
 
@@ -213,3 +214,18 @@ async def test_a_file_of_the_first_schema_opens_and_everything_in_it_is_found(st
     assert (await found(store, "beta"), await found(store, "delta")) == ([0, 1, 2], [2])
     await store.delete("s")
     assert await found(store, "beta", session=None) == []
+
+
+async def test_a_phrase_is_looked_up_once_whatever_else_is_searched(store: SqliteStore, path: Path) -> None:
+    texts = [f"plain word {number % 7} of flask 2 3 1" if number % 10 else "nothing" for number in range(200)]
+    entries = [IndexEntry(number, text) for number, text in enumerate(texts)]
+    await store.append("s", list(map(message_record, texts)), after=0, time_ms=NOW_MS, index=entries)
+    await store.close()
+    statements: list[str] = []
+
+    with closing(sqlite3.connect(path)) as connection:
+        connection.set_trace_callback(statements.append)
+        hits = FullTextIndex(connection, "s").search(search_terms("flask 2.3.1 plain word"), (0, 2**62), 200)
+
+    assert len(hits) == 180
+    assert sum("""MATCH '"2 3 1"' """ in statement for statement in statements) == 1

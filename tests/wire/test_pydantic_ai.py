@@ -191,6 +191,16 @@ def test_an_object_that_is_clipped_becomes_its_clipped_json() -> None:
     )
 
 
+def test_beside_a_text_that_is_clipped_objects_and_files_stay_as_they_are() -> None:
+    image = {"kind": "image-url", "url": "https://a.example/b.png"}
+    native = request_message(tool_return_part("a", [LONG, {"rows": 3}, image]))
+
+    (part,) = WIRE.encode(clip_outputs(read(native), 200))["parts"]
+
+    assert len(part["content"][0]) <= 200
+    assert part["content"][1:] == [{"rows": 3}, image]
+
+
 def test_what_pydantic_ai_reads_again_keeps_its_shape() -> None:
     found = {"discovered_tools": [{"name": f"tool_{n}", "description": LONG} for n in range(5)]}
     native = request_message(tool_return_part("a", found, "search_tools", tool_kind="tool-search"))

@@ -42,6 +42,28 @@ def payload_hash(message_digests: Iterable[bytes], encoded_extras: bytes) -> str
     return hashlib.sha256(encoded_extras + b"".join(message_digests)).hexdigest()
 
 
+class GrowingPayloadHash:
+    """The hash of a request that mostly continues the last one: `payload_hash`, without reading all digests again."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self._extras: bytes | None = None
+        self._length = 0
+
+    def cut(self, length: int) -> None:
+        """Note that only the first digests stay as they were."""
+        if length < self._length:
+            self._extras = None
+
+    def of(self, message_digests: list[bytes], encoded_extras: bytes) -> str:
+        """Return the hash of a request whose digests were only added to since the last call, except after a `cut`."""
+        if self._extras != encoded_extras:
+            self._hash, self._extras, self._length = hashlib.sha256(encoded_extras), encoded_extras, 0
+        self._hash.update(b"".join(message_digests[self._length :]))
+        self._length = len(message_digests)
+        return self._hash.hexdigest()
+
+
 def chain_hash(previous: str, payload: str) -> str:
     """Return the hash of a request's place in the chain: of the chain before it, empty at first, and of its payload."""
     return hashlib.sha256(f"{previous}:{payload}".encode()).hexdigest()
@@ -89,6 +111,7 @@ class EncodedView(NamedTuple):
     """Whether each entry is a recorded message that is sent unchanged."""
     is_clipped: list[bool]
     is_elided: list[bool]
+    payload: GrowingPayloadHash
 
 
 def encode_view(
@@ -105,14 +128,15 @@ def encode_view(
     """
     message_format = history.message_format
     if previous is not None and previous.format is message_format:
-        columns: list[list[Any]] = [*previous[3:]]
+        columns: list[list[Any]] = [*previous[3:-1]]
         if source is None or source is not previous.source:
             same = common_length(entries, previous.entries)
             for column in columns:
                 del column[same:]
-        encoded = EncodedView(message_format, entries, source, *columns)
+            previous.payload.cut(same)
+        encoded = EncodedView(message_format, entries, source, *columns, payload=previous.payload)
     else:
-        encoded = EncodedView(message_format, entries, source, [], [], [], [], [], [], [])
+        encoded = EncodedView(message_format, entries, source, [], [], [], [], [], [], [], GrowingPayloadHash())
     for entry in entries[len(encoded.messages) :]:
         message, position = entry
         native = encode_entry(entry, message_format)
@@ -173,7 +197,7 @@ def request_of(
 ) -> Request:
     """Return the request of a session's view."""
     history, situation = plan_input.history, plan_input.situation
-    messages, hashes, digests, positions = encoded.messages[:], encoded.hashes, encoded.digests, encoded.positions
+    messages, hashes, positions = encoded.messages[:], encoded.hashes, encoded.positions
     # Only recorded messages are kept, clipped or elided, and they have a position.
     recorded = cast("list[int]", positions)
     kept = tuple(compress(recorded, encoded.is_kept))
@@ -185,7 +209,9 @@ def request_of(
             digest if message is marked else message_hash(message)
             for digest, message, marked in zip(hashes, messages, encoded.messages, strict=True)
         ]
-        digests = map(bytes.fromhex, hashes)
+        payload = payload_hash(map(bytes.fromhex, hashes), encoded_extras)
+    else:
+        payload = encoded.payload.of(encoded.digests, encoded_extras)
     compacted: list[range] = []
     if compactions := history.version.state_of(situation.scope).compactions:
         stop = compactions[-1].span.stop
@@ -209,7 +235,7 @@ def request_of(
         receipt,
         system,
         tools,
-        hash=payload_hash(digests, encoded_extras),
+        hash=payload,
         hashes=tuple(hashes),
         positions=tuple(positions),
     )

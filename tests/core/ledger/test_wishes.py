@@ -168,6 +168,7 @@ def test_a_statement_that_names_nothing_old_reaches_back_to_where_the_old_was_la
         "Actually, also run the linter.",
         "Never push to main.",
         "Actually use ruff for lint.",
+        "Always use pytest for the tests.",
     ],
 )
 def test_a_statement_on_something_else_leaves_it_alone(ledger: LedgerOf, later: str) -> None:

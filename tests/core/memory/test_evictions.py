@@ -56,6 +56,12 @@ def test_a_fold_by_rule_tells_of_its_span_without_a_summary() -> None:
     assert told([*[SAID] * 6, fold(0, 4, text="a digest")]) == [("trimmed", [0, 1, 2, 3], "")]
 
 
+def test_a_summary_is_told_only_of_what_it_covers() -> None:
+    events = [*[SAID] * 9, fold(0, 3), fold(4, 6), written(4, 6, "of the second")]
+
+    assert told(events, may_wait=True) == [("trimmed", [4, 5], "of the second")]
+
+
 def test_what_a_fold_keeps_has_not_left() -> None:
     assert told([*[SAID] * 6, fold(0, 4, text="a digest", kept=(2,))]) == [("trimmed", [0, 1, 3], "")]
 

@@ -10,7 +10,7 @@ from holdfast.core.recall.answer import (
     pack_references,
     pack_search,
 )
-from holdfast.core.recall.passages import FoundMessage, find_matches
+from holdfast.core.recall.passages import MAX_MATCHES, FoundMessage, best_passage, find_matches
 from holdfast.core.recall.query import RecallQuery
 from holdfast.core.recall.ranking import relevant_names
 from holdfast.core.recall.references import MessageReference, TextSpan
@@ -85,6 +85,26 @@ def test_words_are_found_where_small_letters_are_longer_than_capitals() -> None:
     assert find_matches("the tide", ["wind"], literal="the wind") == []
 
 
+def test_a_word_that_is_everywhere_does_not_hide_a_rare_one() -> None:
+    text = "line of the log\n" * 3_000 + "line 4711\n"
+
+    assert find_matches(text, ["line", "4711"]) == [(text.index("4711"), "4711")]
+    assert len(find_matches(text, ["line"])) == MAX_MATCHES
+
+
+def test_a_word_is_found_in_its_other_forms() -> None:
+    assert find_matches("It boiled, boils and is boiling.", ["boiling"]) == [(3, "boil"), (11, "boil"), (24, "boil")]
+
+
+def test_a_passage_is_chosen_by_what_stands_in_it_and_not_by_what_came_before() -> None:
+    text = "alpha beta\n" + "filler\n" * 20 + "gamma\n" + "filler\n" * 20
+    matches = find_matches(text, ["alpha", "beta", "gamma"])
+
+    start, stop = best_passage(text, matches, 60)
+
+    assert text[start:stop].splitlines()[0] == "alpha beta"
+
+
 def test_a_part_that_is_not_there_has_no_place() -> None:
     body = found(0, "tide").body
 
@@ -93,6 +113,7 @@ def test_a_part_that_is_not_there_has_no_place() -> None:
 
 def test_names_that_go_with_a_question_come_first_and_none_that_stand_there_anyway() -> None:
     items = [
+        RankedName(0.5, "src/sand.py", 0, 0),
         RankedName(3.0, "src/wind.py", 0, 0),
         RankedName(1.0, "src/tide.py", 0, 0),
         RankedName(2.0, "src/moon.py", 0, 0),
@@ -100,7 +121,7 @@ def test_names_that_go_with_a_question_come_first_and_none_that_stand_there_anyw
 
     told = relevant_names(["where is the tide reckoned?"], items, 60, COUNTER, exclude_text="see src/moon.py")
 
-    assert told.splitlines()[-1] == "src/tide.py src/wind.py"
+    assert told.splitlines()[-1] == "src/tide.py src/wind.py src/sand.py"
 
 
 def test_names_are_told_behind_the_excerpts() -> None:

@@ -37,6 +37,10 @@ def test_one_line_or_character_is_a_range_of_one() -> None:
     assert parse_span("recall.chars", "40", is_lines=False) == TextSpan(40, 41, is_lines=False)
 
 
+def test_two_hundred_references_are_not_too_many() -> None:
+    assert len(parse_references(" ".join(f"#{number}" for number in range(200)))) == 200
+
+
 def test_a_reference_by_the_id_of_a_call_is_written_as_that_id() -> None:
     assert [str(place) for place in parse_references("call_abc, #3, 12, #4-#6")] == ["call_abc", "#3", "#12", "#4-#6"]
     assert str(MessageReference(3, 3, 2, TextSpan(10, 20))) == "#3.2:10-20"

@@ -237,7 +237,9 @@ class Chat:
         self._is_warm = False
         """Whether the libraries of the model are loaded, without which the tools of the first request are unknown."""
         self._announced: tuple[CompactionCompleted, ...] = ()
-        """The compactions in effect that the user knows about."""
+        """The compactions that were in effect when they were last announced."""
+        self._shown_compactions: list[CompactionCompleted] = []
+        """Those that were ever shown; one that /redo applies again is no news."""
         self._unanswered_prompt: int | None = None
         """The position of the newest prompt, if its turn failed without an answer."""
         self._spent_dollars = 0.0
@@ -437,15 +439,22 @@ class Chat:
     def _compactions(self) -> tuple[CompactionCompleted, ...]:
         return self.session.history.version.state_of(MAIN).compactions
 
-    def announce_compactions(self) -> None:
-        """Show each compaction that has taken effect since the last call."""
+    def announce_compactions(self, sent: TokenCount | None = None) -> None:
+        """Show each compaction that has taken effect since the last call.
+
+        `sent` is the size of the request that followed. It is larger than the compaction says if the request is the
+        first with the recall tool, and the meter beside the notice shows it.
+        """
         before, self._announced = self._announced, self._compactions
         for event in self._announced:
             # A compaction from which messages were restored is larger than before; the command says so itself. One that
             # a later compaction replaced is in force again when that one is undone; this is no news either.
             is_known = any(event is known or event.span.stop < known.span.stop for known in before)
-            if event.tokens_removed > 0 and not is_known:
-                self.screen.show(ConversationCompacted.from_event(event))
+            was_shown = any(event is shown for shown in self._shown_compactions)
+            if event.tokens_removed > 0 and not is_known and not was_shown:
+                self._shown_compactions.append(event)
+                shown = ConversationCompacted.from_event(event)
+                self.screen.show(shown if sent is None else replace(shown, tokens_after=sent.total))
 
     async def refresh_token_count(self) -> None:
         """Count what the next request would hold, if that may have changed since the last count."""
@@ -571,7 +580,7 @@ class Chat:
                 progress.note(event)
                 if (request := progress.request) is not None:
                     self._sent = request.tokens
-                self.announce_compactions()
+                self.announce_compactions(self._sent)
                 if isinstance(event, TurnEnded):
                     outcome = event.outcome
                     event = self._complete(event)  # noqa: PLW2901 - what only the chat knows
@@ -588,6 +597,8 @@ class Chat:
 
     def _show_failed(self, error: Exception) -> TurnOutcome:
         failure = describe_failure(error, self.model)
+        if is_timeout(error) and (limit := self.settings.idle_seconds) is not None:
+            failure += f". It sent nothing for {limit} s; /config idle_seconds changes this limit"
         self.notify(f"{failure}\nNothing is lost{self.failure_hint(self)}.", "error")
         self.screen.show(self._complete(TurnEnded("failed")))
         return "failed"
@@ -631,7 +642,7 @@ class Chat:
         named = await asyncio.to_thread(
             lambda: [read_attachment(path, folder) for path in mentioned_files(typed, folder)]
         )
-        attached, self.attached = [*self.attached, *named], []
+        attached, self.attached = list(dict.fromkeys([*self.attached, *named])), []
         parts = [await self._place_text(one) for one in attached if isinstance(one, AttachedText)]
         images = tuple(one for one in attached if isinstance(one, AttachedImage))
         news, self._news = self._news, []
@@ -682,6 +693,13 @@ def convert_to_chat(
     prompt = [source.encode(user("…"))] if ends_with_answer else []
     converted = convert([*messages, *prompt], source=format_name, target=CHAT_SESSION_FORMAT)
     return converted.messages[:-1] if ends_with_answer else converted.messages, converted.notes
+
+
+def is_timeout(error: BaseException | None) -> bool:
+    """Return whether an error of any library, or what caused it, is a timeout."""
+    if error is None:
+        return False
+    return any("timeout" in kind.__name__.lower() for kind in type(error).__mro__) or is_timeout(error.__cause__)
 
 
 def describe_failure(error: Exception, model: str) -> str:

@@ -1,14 +1,10 @@
 """Runs a typed line: as a command if it begins with a slash and a name, else as a prompt. Has /help."""
 
-import asyncio
-import sys
-import threading
-from collections.abc import AsyncIterator
-
 from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.commands import agents, compact, config, context, memory, recall, sessions, work
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry
 from holdfast.apps.chat.events import CommandReply, CommandTable, TurnOutcome, unexpected_error_notice
+from holdfast.apps.chat.plain_screen import TypedLines
 from holdfast.errors import HoldfastError
 
 SLASH_COMMANDS = SlashCommandRegistry(
@@ -87,28 +83,14 @@ def is_immediate(line: str) -> bool:
     return command.is_immediate and arguments.strip() != "clear"
 
 
-async def answer_stdin(chat: Chat, prompt: str | None = None) -> TurnOutcome:
+async def answer_lines(
+    chat: Chat, lines: TypedLines, prompt: str | None = None, *, ends_if_interrupted: bool = True
+) -> TurnOutcome:
     """Answer a prompt, if there is one, and standard input line by line; return how the last turn ended."""
     outcome: TurnOutcome = await submit_line(chat, prompt) if prompt else "done"
-    async for line in _stdin_lines():
+    while (line := await lines.read()) is not None:
         if line.strip():
             outcome = await submit_line(chat, line)
-        if chat.is_over or outcome == "interrupted":
+        if chat.is_over or (outcome == "interrupted" and ends_if_interrupted):
             break
     return outcome
-
-
-async def _stdin_lines() -> AsyncIterator[str]:
-    """Yield the lines of standard input, read by a daemon thread that does not keep the program alive."""
-    loop = asyncio.get_running_loop()
-    lines: asyncio.Queue[str | None] = asyncio.Queue()
-
-    def read() -> None:
-        line: str | None = ""
-        while line is not None:
-            line = sys.stdin.readline() or None
-            loop.call_soon_threadsafe(lines.put_nowait, line)
-
-    threading.Thread(target=read, daemon=True).start()
-    while (line := await lines.get()) is not None:
-        yield line

@@ -84,6 +84,7 @@ class ConversationOpened:
     messages: int
 
 
+NOTHING_RUNS = "nothing runs; Ctrl-D leaves"
 COMPACTED_TITLE = "Conversation Compacted"
 
 

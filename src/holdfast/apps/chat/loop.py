@@ -15,7 +15,7 @@ from holdfast.apps.chat.attachments import AttachedImage, clipboard_image, paste
 from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.commands.config import list_endpoint_models
 from holdfast.apps.chat.dispatch import is_immediate, submit_line
-from holdfast.apps.chat.events import unexpected_error_notice
+from holdfast.apps.chat.events import NOTHING_RUNS, unexpected_error_notice
 from holdfast.apps.chat.terminal_screen import TerminalScreen
 from holdfast.errors import HoldfastError
 
@@ -62,7 +62,7 @@ class _ChatLoop:
         self._is_busy = False
         terminal.chat = chat
         terminal.input_line.interrupt = self._interrupt
-        terminal.input_line.idle_interrupt = lambda: chat.notify("nothing runs; Ctrl-D leaves")
+        terminal.input_line.idle_interrupt = lambda: chat.notify(NOTHING_RUNS)
         terminal.input_line.attach_clipboard = lambda: self._run_beside(self._attach_clipboard())
         terminal.input_line.image_word = self._image_word
 

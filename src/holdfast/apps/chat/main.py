@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from holdfast import __version__
 from holdfast.apps.chat.attachments import AttachedText, read_attachment
 from holdfast.apps.chat.chat import Chat
-from holdfast.apps.chat.dispatch import answer_stdin, submit_line
-from holdfast.apps.chat.events import CommandReply, ConversationOpened, Screen, TurnOutcome
-from holdfast.apps.chat.plain_screen import JsonScreen, PlainScreen
+from holdfast.apps.chat.dispatch import answer_lines, submit_line
+from holdfast.apps.chat.events import NOTHING_RUNS, CommandReply, ConversationOpened, Screen, TurnOutcome
+from holdfast.apps.chat.plain_screen import JsonScreen, PlainScreen, TypedLines
 from holdfast.apps.settings.models import available_providers
 from holdfast.apps.settings.settings import Settings
 from holdfast.core.planning.summary.board_prompt import CONSOLIDATION_AGENT
@@ -88,15 +88,32 @@ async def run_chat(settings: Settings, options: ChatOptions) -> int:
     logging.getLogger("holdfast").addHandler(logging.NullHandler())
     if not options.is_once and not options.is_json and has_terminal():
         return await _run_in_terminal(settings, options)
-    screen = JsonScreen() if options.is_json else PlainScreen()
+    lines = TypedLines()
+    is_typed = sys.stdin.isatty() and not options.is_once and not options.is_json
+    screen = JsonScreen() if options.is_json else PlainScreen(lines if is_typed else None)
     async with _open_chat(settings, screen, options) as chat:
-        chat.failure_hint = _describe_resuming
         try:
             task = asyncio.current_task()
             with end_on_signals(task.cancel if task is not None else lambda: None):
-                return EXIT_CODES[await _answer_input(chat, options)]
+                if is_typed:
+                    return await _answer_typed_lines(chat, lines, options.prompt)
+                chat.failure_hint = _describe_resuming
+                return EXIT_CODES[await _answer_input(chat, lines, options)]
         finally:
             await consolidate_on_exit(chat)
+
+
+async def _answer_typed_lines(chat: Chat, lines: TypedLines, prompt: str | None) -> int:
+    """Talk to a user at a terminal that cannot move its cursor; Ctrl-C stops the answer, and not the program."""
+    await _notify_greeting(chat)
+    with suppress(NotImplementedError):  # not on every platform
+        asyncio.get_running_loop().add_signal_handler(
+            signal.SIGINT, lambda: chat.interrupt() or chat.notify(NOTHING_RUNS)
+        )
+    await answer_lines(chat, lines, prompt, ends_if_interrupted=False)
+    if hint := _describe_resuming(chat):
+        chat.notify(f"saved{hint}")
+    return 0
 
 
 def _describe_resuming(chat: Chat) -> str:
@@ -114,12 +131,9 @@ def program_name() -> str:
     return started.name if is_on_path else shlex.quote(str(started))
 
 
-async def _answer_input(chat: Chat, options: ChatOptions) -> TurnOutcome:
+async def _answer_input(chat: Chat, lines: TypedLines, options: ChatOptions) -> TurnOutcome:
     if not options.is_once:
-        # Someone who types in a terminal without a cursor would see nothing at all.
-        if sys.stdin.isatty() and not options.is_json:
-            await _notify_greeting(chat)
-        return await answer_stdin(chat, options.prompt)
+        return await answer_lines(chat, lines, options.prompt)
     piped = "" if sys.stdin.isatty() or STANDARD_INPUT in options.attached else sys.stdin.read().strip()
     prompt = "\n\n".join(text for text in (options.prompt or "", piped) if text)
     if not prompt:

@@ -1,12 +1,18 @@
 """Screens without an interactive terminal: text for pipes and simple terminals, and JSON lines for programs.
 
-Answers and the output of commands go to standard output, everything else to standard error. These screens cannot ask
-the user, so they reject every action that the settings do not allow.
+Answers and the output of commands go to standard output, everything else to standard error. A user at a simple terminal
+answers questions with a line. In a pipe there is nobody to ask, so every action is rejected that the settings do not
+allow.
 """
 
+import asyncio
 import json
 import re
 import sys
+import threading
+from collections import deque
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import cast
 
@@ -67,10 +73,50 @@ def _describe(event: ChangeProposed | ConversationCompacted) -> str:
     return f"--- {event}" if isinstance(event, ConversationCompacted) else clip_diff(event.diff)
 
 
-class PlainScreen:
-    """Writes events as text."""
+class TypedLines:
+    """The lines of standard input, read by a daemon thread that does not keep the program alive."""
 
     def __init__(self) -> None:
+        self._lines: deque[str | None] = deque()
+        self._has_lines = asyncio.Event()
+        self._thread: threading.Thread | None = None
+
+    async def read(self) -> str | None:
+        """Return the next line; None at the end of the input."""
+        if self._thread is None:
+            loop = asyncio.get_running_loop()
+            self._thread = threading.Thread(target=self._read_all, args=(loop,), daemon=True)
+            self._thread.start()
+        while not self._lines:
+            self._has_lines.clear()
+            await self._has_lines.wait()
+        return self._lines.popleft()
+
+    @contextmanager
+    def keep_earlier(self) -> Generator[None]:
+        """Keep the lines that were typed before for later: they do not answer a question that comes now."""
+        earlier, self._lines = self._lines, deque()
+        try:
+            yield
+        finally:
+            self._lines.extendleft(reversed(earlier))
+
+    def _read_all(self, loop: asyncio.AbstractEventLoop) -> None:
+        line: str | None = ""
+        while line is not None:
+            line = sys.stdin.readline() or None
+            loop.call_soon_threadsafe(self._add, line)
+
+    def _add(self, line: str | None) -> None:
+        self._lines.append(line)
+        self._has_lines.set()
+
+
+class PlainScreen:
+    """Writes events as text; a user who types `lines` answers questions."""
+
+    def __init__(self, lines: TypedLines | None = None) -> None:
+        self._lines = lines
         self._is_line_open = False
         """Whether a line of the answer has not ended yet."""
         self._busy = ""
@@ -109,13 +155,25 @@ class PlainScreen:
         self._busy = beginning
 
     async def ask_consent(self, question: str, *, has_always: bool = False) -> Consent:
-        """Refuse, because this screen cannot ask the user."""
-        del has_always
-        self._write_stderr(f"not allowed, because there is no user to ask: {preview_line(question)}")
-        return "no"
+        """Ask for a line; refuse if there is nobody who could type it."""
+        if self._lines is None:
+            self._write_stderr(f"not allowed, because there is no user to ask: {preview_line(question)}")
+            return "no"
+        answers: dict[str, Consent] = {"y": "yes", "yes": "yes", "n": "no", "no": "no"}
+        if has_always:
+            answers |= {"a": "always", "always": "always"}
+        self._write_stderr(replace_control_characters(question))
+        with self._lines.keep_earlier():
+            while True:
+                self._write_stderr(f"[y] yes  {'[a] always  ' if has_always else ''}[n] no, and Enter")
+                line = await self._lines.read()
+                if line is None:
+                    return "no"
+                if (answer := answers.get(line.strip().lower())) is not None:
+                    return answer
 
     async def edit_text(self, question: str, text: str) -> str | None:
-        """Refuse, because this screen cannot ask the user."""
+        """Refuse, because this screen cannot edit a text."""
         del text
         self._write_stderr(f"rejected, because there is no user to ask: {preview_line(question)}")
 

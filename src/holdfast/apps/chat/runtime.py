@@ -91,6 +91,8 @@ class RuntimeCache:
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
         self._runtime: Runtime | None = None
+        self._discarded_count = 0
+        """How often the agent was discarded: one that was being built meanwhile is of no use to later turns."""
         self._parts: tuple[Settings, str, AgentPlan, RequestParts] | None = None
         """What requests carry with some settings in a session, before they offer the recall tool."""
         self._server: EmbeddedServer | None = None
@@ -101,15 +103,20 @@ class RuntimeCache:
     def invalidate(self) -> None:
         """Discard the agent, so that the next `get` builds it again."""
         self._runtime = self._parts = None
+        self._discarded_count += 1
 
     async def get(self, settings: Settings, session: Session, folder: FileTools) -> Runtime:
         """Return the agent for the settings."""
         async with self._lock:
-            if self._runtime is None:
-                await self._stop_others(settings)
-                server = await self._running_server(settings) if is_embedded(settings.model) else None
-                self._runtime = await asyncio.to_thread(self._build, settings, session, folder, server)
-            return self._runtime
+            if self._runtime is not None:
+                return self._runtime
+            discarded_count = self._discarded_count
+            await self._stop_others(settings)
+            server = await self._running_server(settings) if is_embedded(settings.model) else None
+            built = await asyncio.to_thread(self._build, settings, session, folder, server)
+            if discarded_count == self._discarded_count:
+                self._runtime = built
+            return built
 
     async def request_parts(self, settings: Settings, session: Session, folder: FileTools) -> RequestParts:
         """Return what the next request carries besides the messages; starts no server.

@@ -1,7 +1,8 @@
 """What a client sent: the members of a request body that say who is speaking and what was said.
 
 A body is read without building its messages: each stays a slice of the bytes that came, so that unchanged messages can
-be compared and sent as bytes. Only messages that are new are parsed.
+be compared and sent as bytes. Only messages that are new are parsed. A body that begins like the last one of its
+conversation is read from the end of that one's last message on.
 """
 
 import json
@@ -9,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 import msgspec
 import orjson
@@ -54,6 +55,18 @@ _MEMBERS: Mapping[Wire, msgspec.json.Decoder[_Members]] = {
     "gemini": msgspec.json.Decoder(_GeminiMembers),
     "openai-responses": msgspec.json.Decoder(_Members),
 }
+LIST_MEMBERS: Mapping[Wire, str] = {
+    "openai-chat": "messages",
+    "anthropic": "messages",
+    "gemini": "contents",
+    "openai-responses": "input",
+}
+"""The member of a body that has its messages."""
+_LIST_STARTS: Mapping[Wire, re.Pattern[bytes]] = {
+    wire: re.compile(rb'"%s"\s*:\s*\[' % name.encode()) for wire, name in LIST_MEMBERS.items()
+}
+"""Where a list of messages begins. No text of a message matches: its quotes are escaped."""
+_BETWEEN_MESSAGES = b" \t\r\n,"
 _ALL_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 T = TypeVar("T")
@@ -153,6 +166,17 @@ def members_of(raw: bytes) -> dict[str, msgspec.Raw]:
     return _slices(_ALL_MEMBERS, raw)
 
 
+class _BodyStart(NamedTuple):
+    """How a body begins, up to the end of its last message: a body that begins with the same bytes continues it."""
+
+    raw: bytes
+    """The whole body."""
+    end: int
+    """Where its last message ends."""
+    members: _Members
+    """The members before its messages."""
+
+
 @dataclass(frozen=True)
 class ClientBody:
     """A request body of a client."""
@@ -168,6 +192,8 @@ class ClientBody:
     tools_slice: msgspec.Raw
     fields: JsonObject = field(default_factory=JsonObject)
     """Members that may name the conversation."""
+    start: _BodyStart | None = None
+    """How it begins; None if no later body can be read as its continuation."""
     _parsed: dict[int, JsonObject] = field(default_factory=dict[int, JsonObject])
 
     def message(self, index: int) -> JsonObject:
@@ -206,16 +232,15 @@ class ClientBody:
         return self.tools_slice not in (_NULL, msgspec.Raw(b"[]"))
 
 
-def read_body(wire: Wire, raw: bytes) -> ClientBody:
-    """Return what a request body says; raises `ValueError` if it has no messages of its wire."""
-    members = _slices(_MEMBERS[wire], raw)
-    slices: list[msgspec.Raw] = getattr(members, "contents" if wire == "gemini" else "messages", [])
-    if wire == "openai-responses" and members.input != _NULL:
-        given = bytes(members.input)
-        is_text = given.startswith(b'"')
-        slices = [_user_item(given)] if is_text else _slices(_LIST, given)
-    leading = 0
-    if wire in {"openai-chat", "openai-responses"}:
+def read_body(wire: Wire, raw: bytes, before: ClientBody | None = None) -> ClientBody:
+    """Return what a request body says; raises `ValueError` if it has no messages of its wire.
+
+    `before` is an earlier body of the same conversation: what both begin with is not read again.
+    """
+    continued = _continued(wire, raw, before) if before is not None else None
+    members, slices, start = continued or _whole(wire, raw)
+    leading = len(before.leading) if before is not None and before.slices and continued else 0
+    if wire in {"openai-chat", "openai-responses"} and not leading:
         while leading < len(slices) and _is_system(slices[leading]):
             leading += 1
     beside = {
@@ -234,7 +259,68 @@ def read_body(wire: Wire, raw: bytes) -> ClientBody:
         leading=slices[:leading],
         tools_slice=members.tools,
         fields={name: read_json(value) for name, value in found.items() if value != _NULL},
+        start=start,
     )
+
+
+_BodyParts: TypeAlias = tuple[_Members, list[msgspec.Raw], _BodyStart | None]
+"""The members of a body, its messages, and how it begins."""
+
+
+def _whole(wire: Wire, raw: bytes) -> _BodyParts:
+    """Read a body from its first byte on."""
+    members = _slices(_MEMBERS[wire], raw)
+    slices = _listed(wire, members)
+    if wire == "openai-responses" and members.input != _NULL:
+        given = bytes(members.input)
+        is_text = given.startswith(b'"')
+        slices = [_user_item(given)] if is_text else _slices(_LIST, given)
+    opening = _LIST_STARTS[wire].search(raw)
+    if opening is None:
+        return members, slices, None
+    try:
+        # If that list were inside of another member, this would not be whole.
+        head = _MEMBERS[wire].decode(raw[: opening.end()] + b"]}")
+    except msgspec.DecodeError:
+        return members, slices, None
+    end = _end_of(slices, raw, opening.end())
+    return members, slices, None if end is None else _BodyStart(raw, end, head)
+
+
+def _continued(wire: Wire, raw: bytes, before: ClientBody) -> _BodyParts | None:
+    """Read a body from the end of the last message of `before` on; None if it does not begin with the same bytes."""
+    start, name = before.start, LIST_MEMBERS[wire].encode()
+    if start is None or before.wire != wire or not raw.startswith(start.raw[: start.end]):
+        return None
+    rest = raw[start.end :]
+    if b'"%s"' % name in rest:  # there may be a second list, which would count instead
+        return None
+    try:
+        members = _MEMBERS[wire].decode(b'{"%s":[null%s' % (name, rest))
+    except msgspec.DecodeError:
+        return None
+    listed = _LIST.decode(members.input) if wire == "openai-responses" else _listed(wire, members)
+    new, known = listed[1:], [*before.leading, *before.slices]
+    for one in members.__struct_fields__:
+        if one != LIST_MEMBERS[wire] and getattr(members, one) == _NULL:
+            setattr(members, one, getattr(start.members, one))
+    end = _end_of(new, raw, start.end)
+    return None if end is None else (members, known + new, _BodyStart(raw, end, start.members))
+
+
+def _listed(wire: Wire, members: _Members) -> list[msgspec.Raw]:
+    return getattr(members, LIST_MEMBERS[wire]) if wire != "openai-responses" else []
+
+
+def _end_of(slices: Sequence[msgspec.Raw], raw: bytes, end: int) -> int | None:
+    """Return where the last of some messages ends, which follow each other from a place on; None if they do not."""
+    for one in slices:
+        content = bytes(one)
+        place = raw.find(content, end)
+        if place < 0 or raw[end:place].strip(_BETWEEN_MESSAGES):
+            return None
+        end = place + len(content)
+    return end
 
 
 def texts_of(value: object) -> list[str]:

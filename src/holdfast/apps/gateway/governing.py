@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from holdfast.apps.gateway.client_body import ClientBody, members_of, read_json, write_json
+from holdfast.apps.gateway.client_body import LIST_MEMBERS, ClientBody, members_of, read_json, write_json
 from holdfast.counters.models import binds_thinking
 from holdfast.errors import SettingsError
 from holdfast.wire.answers import JsonMapping, Wire
@@ -20,12 +20,6 @@ from holdfast.wire.anthropic import MAX_CACHE_MARKS
 from holdfast.wire.json_reader import is_list, is_mapping
 from holdfast.wire.request import Request
 
-LIST_MEMBERS: Mapping[Wire, str] = {
-    "openai-chat": "messages",
-    "openai-responses": "input",
-    "anthropic": "messages",
-    "gemini": "contents",
-}
 _SYSTEM_ROLES = ("system", "developer")
 
 

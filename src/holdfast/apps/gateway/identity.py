@@ -97,7 +97,7 @@ def read_signals(path_name: str | None, headers: Mapping[str, str], body: Client
     """Return what a request says about itself."""
     metadata = body.fields.get("metadata")
     turn = _json_header(headers, "x-codex-turn-metadata")
-    name = path_name or _first(headers, SESSION_HEADERS) or _other_session_header(headers)
+    name = name_outside_body(path_name, headers)
     parent = _first(headers, PARENT_HEADERS)
     agent = name if parent else _first(headers, AGENT_HEADERS)
     kinds = (
@@ -120,6 +120,11 @@ def read_signals(path_name: str | None, headers: Mapping[str, str], body: Client
         has_compacted=headers.get("x-claude-code-context-compacted", "").lower() in {"1", "true"},
         window=headers.get("x-codex-window-id"),
     )
+
+
+def name_outside_body(path_name: str | None, headers: Mapping[str, str]) -> str | None:
+    """Return the name of a conversation that the path or a header has."""
+    return path_name or _first(headers, SESSION_HEADERS) or _other_session_header(headers)
 
 
 def session_id_for(namespace: str, name: str) -> str:

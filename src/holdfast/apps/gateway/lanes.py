@@ -139,6 +139,8 @@ class Lane:
         """The last of these requests."""
         self.last_text = ""
         """The text of the last answer."""
+        self.last_body: ClientBody | None = None
+        """The last body that was kept."""
         self._slices: list[msgspec.Raw] = []
         self._lengths: list[int] = []
         self._agent_slices: tuple[list[msgspec.Raw], msgspec.Raw] | None = None
@@ -244,7 +246,7 @@ class Lane:
         body = listed.body
         if not self._has_same_extras(body):
             self._extras = None
-        self._slices, self._lengths = body.slices, listed.lengths
+        self.last_body, self._slices, self._lengths = body, body.slices, listed.lengths
         self._agent_slices = body.system_slices, body.tools_slice
 
     def extras_of(self, body: ClientBody) -> BodyExtras:

@@ -24,11 +24,10 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.apps.gateway.client_body import ClientBody, members_of, read_body, texts_of
+from holdfast.apps.gateway.client_body import LIST_MEMBERS, ClientBody, members_of, read_body, texts_of
 from holdfast.apps.gateway.governing import (
     BINDING_BETA,
     COMPACTION_HEADER,
-    LIST_MEMBERS,
     NOTHING_REQUESTED,
     RECALL_HEADER,
     GoverningChoice,
@@ -49,6 +48,7 @@ from holdfast.apps.gateway.identity import (
     is_optional,
     is_prompt,
     is_unnamed_session,
+    name_outside_body,
     orders_a_summary,
     read_signals,
     response_link,
@@ -157,10 +157,10 @@ class _Reading:
     """The first link of its chain."""
 
 
-def _read_request(request: ClientRequest) -> _Reading | None:
-    """Return a request that was read; None if it has no messages of its wire."""
+def _read_request(request: ClientRequest, before: ClientBody | None) -> _Reading | None:
+    """Return a request that was read; None if it has no messages of its wire. It may continue the body `before`."""
     try:
-        body = read_body(request.wire, request.body)
+        body = read_body(request.wire, request.body, before)
         signals = read_signals(request.session_in_path, request.headers, body)
         if not body.slices or not body.message(len(body.slices) - 1):
             return None
@@ -230,7 +230,7 @@ class Recorder:
 
         A body that is no request of its wire is not recorded: its exchange has no session. The upstream will refuse it.
         """
-        reading = _read_request(request)
+        reading = _read_request(request, self._last_body(request))
         if reading is None:
             exchange = Exchange(request)
             if request.body:
@@ -240,6 +240,13 @@ class Recorder:
             return await self.run_to_completion(self._receive_until_current(reading))
         except (HoldfastError, ValueError) as error:
             raise RecordingError(str(error)) from error
+
+    def _last_body(self, request: ClientRequest) -> ClientBody | None:
+        """Return the last body of the conversation that a request names, if it does so outside of its own body."""
+        name = name_outside_body(request.session_in_path, request.headers)
+        opened = self._open.get(session_id_for(request.namespace, name)) if name else None
+        lane = opened.lanes.get(MAIN_LANE) if opened else None
+        return lane.last_body if lane else None
 
     async def _receive_until_current(self, reading: _Reading) -> "Exchange":
         """Record a request, and again if another process has written to its session meanwhile."""

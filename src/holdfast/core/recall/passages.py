@@ -51,14 +51,19 @@ def find_matches(text: str, words: Sequence[str], literal: str = "") -> TextMatc
     lower = _folded(text)
     if literal and (at := lower.find(_folded(literal))) >= 0:
         return [(at, literal)]
-    found: TextMatches = []
+    by_word: list[TextMatches] = []
     for stem in dict.fromkeys(map(_word_stem, words)):
         word = re.escape(stem)
         # The lookbehind comes after the word, so that the pattern begins with a literal, which is fast.
         alone = rf"{word}(?<![^\W_]{word})" if stem[0].isascii() else word
         # No digit may follow a number: 17 does not match 170.
         places = re.finditer(rf"{alone}(?!\d)" if stem[-1].isdigit() else alone, lower)
-        found += [(place.start(), stem) for place in islice(places, MAX_MATCHES - len(found))]
+        by_word.append([(place.start(), stem) for place in islice(places, MAX_MATCHES)])
+    found: TextMatches = []
+    for matches in sorted(by_word, key=len):
+        # A word that is everywhere in a long text would take the places of a rare one.
+        if not found or len(found) + len(matches) <= MAX_MATCHES:
+            found += matches
     return sorted(found)
 
 

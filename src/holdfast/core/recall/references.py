@@ -87,12 +87,12 @@ def is_reference_text(text: str) -> bool:
 def parse_references(text: str) -> list[MessageReference]:
     """Return the references of a text in order. Raise MalformedInputError if a piece of it is not a reference."""
     joined = _DASHES.sub("-", _NOUN.sub(" ", text))
-    pieces = [piece.strip(_WRAPPING) for piece in _SEPARATORS.split(joined)]
-    found = [_parse_reference(piece) for piece in pieces if piece]
+    pieces = [piece for raw in _SEPARATORS.split(joined) if (piece := raw.strip(_WRAPPING))]
+    found = [_parse_reference(piece) for piece in pieces[:MAX_REFERENCES]]
     if not found:
         raise MalformedInputError("recall.ref", f"{text!r:.60} is no reference; give one such as #12 or #12-#20")
-    if len(found) > MAX_REFERENCES:
-        raise MalformedInputError("recall.ref", f"{len(found)} references are too many; give at most {MAX_REFERENCES}")
+    if len(pieces) > MAX_REFERENCES:
+        raise MalformedInputError("recall.ref", f"{len(pieces)} references are too many; give at most {MAX_REFERENCES}")
     return found
 
 

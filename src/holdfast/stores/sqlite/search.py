@@ -44,6 +44,8 @@ class _Word(NamedTuple):
 
     match: str
     messages: int
+    rows: Sequence[int] = ()
+    """The rows of a phrase in fewer than `MAX_CANDIDATES` messages."""
 
 
 class _IndexSearch:
@@ -72,6 +74,10 @@ class _IndexSearch:
     def _word(self, term: SearchTerm) -> _Word:
         """Return a term and how common it is; a common word is searched in its written form only."""
         plain = '"' + " ".join(term.words) + '"'
+        if len(term.words) > 1:
+            # Comparing the positions of words takes far longer than fetching the rows, so that is done only once.
+            rows = self._rows_with(plain)
+            return _Word(plain, len(rows), rows if len(rows) < MAX_CANDIDATES else ())
         held = self._count(plain)
         if not term.is_stem or held > MAX_STEMMED_MESSAGES:
             return _Word(plain, held)
@@ -89,11 +95,13 @@ class _IndexSearch:
 
     def _rows_with_rare(self, rare: Sequence[_Word], common: Sequence[_Word]) -> dict[int, int]:
         """Return the rows that hold a rare word, with all the words they hold."""
-        either = " OR ".join(word.match for word in rare)
-        matches = [word.match for word in rare] + [f"({either}) AND {word.match}" for word in common]
         holding: dict[int, int] = {}
-        for number, match in enumerate(matches):
-            for row in self._newest(match):
+        for number, word in enumerate(rare):
+            for row in word.rows or self._rows_with(word.match):
+                holding[row] = holding.get(row, 0) | 1 << number
+        either = " OR ".join(word.match for word in rare)
+        for number, word in enumerate(common, start=len(rare)):
+            for row in holding.keys() & word.rows if word.rows else self._rows_with(f"({either}) AND {word.match}"):
                 holding[row] = holding.get(row, 0) | 1 << number
         return holding
 
@@ -104,6 +112,14 @@ class _IndexSearch:
             for row in self._newest(f"{word.match} AND {other.match}"):
                 holding[row] = holding.get(row, 0) | 1 << one | 1 << two
         return holding or dict.fromkeys(self._newest(common[0].match), 1)
+
+    def _rows_with(self, match: str) -> list[int]:
+        """Return the rows that match, from the oldest on: FTS5 reads positions backward half as fast."""
+        query = """
+            SELECT json_group_array(rowid)
+            FROM (SELECT rowid FROM words WHERE words MATCH ? AND rowid >= ? AND rowid < ? LIMIT ?)
+        """
+        return json.loads(self._connection.execute(query, (match, *self._rows, MAX_CANDIDATES)).fetchone()[0])
 
     def _newest(self, match: str) -> list[int]:
         query = "SELECT rowid FROM words WHERE words MATCH ? AND rowid >= ? AND rowid < ? ORDER BY rowid DESC LIMIT ?"

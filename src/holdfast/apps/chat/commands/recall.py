@@ -30,6 +30,9 @@ async def recall(chat: Chat, query: str) -> None:
     found = await chat.session.recall(
         RecallQuery(query=query, max_tokens=MAX_RECALL_SEARCH_TOKENS, least_share=MIN_MATCH_SHARE)
     )
+    if not found.excerpts and found.notes:
+        # Not every word of a very long text is in the index.
+        found = await chat.session.recall(RecallQuery(text=query, max_tokens=MAX_RECALL_SEARCH_TOKENS))
     if not found.excerpts:
         is_cleared = chat.session.history.version.state_of(MAIN).cleared_at > 0
         since = " since the clear; /memory search finds notes of earlier messages" if is_cleared else ""

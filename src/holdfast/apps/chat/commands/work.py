@@ -27,7 +27,9 @@ async def attach(chat: Chat, file: str) -> None:
         chat.notify("nothing is attached to the next prompt")
         return
     if file:
-        chat.attached.append(read_attachment(file.strip("\"'"), chat.file_tools.root))
+        attached = read_attachment(file.strip("\"'"), chat.file_tools.root)
+        if attached not in chat.attached:
+            chat.attached.append(attached)
     rows = [(one.name, _describe_size(one), "the next prompt") for one in chat.attached]
     rows += [
         (name, f"{len(text):,} characters", "the conversation") for name, text in chat.file_tools.attachments.items()

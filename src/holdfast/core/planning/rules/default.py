@@ -3,7 +3,7 @@
 With a prompt cache, a changed prompt costs more than a long one. So the rule changes nothing until a threshold is
 reached. Then one compaction replaces everything but a short tail and breaks the prefix once, and the conversation can
 grow into the whole window again. Between the two thresholds, a compaction waits until the cached prefix has been read
-often enough to pay for itself. At the hard threshold, or when the cache has expired anyway, it does not wait.
+often enough to pay for itself. At the hard threshold, or when the cache has expired or saves nothing, it does not wait.
 
 The rule does not compact if that would not help: if the parts that no compaction makes smaller fill the budget by
 themselves, or if an agent is in a loop since the last compaction. In a loop, every call returned the same result as
@@ -93,7 +93,7 @@ class DefaultCompaction(CompactionRule):
     hard_share: float = field(default=0.95, metadata=share_bounds())
     """At this share a compaction happens at once."""
     cold_share: float = field(default=0.6, metadata=share_bounds())
-    """From this share on a compaction happens if the prompt cache has expired anyway."""
+    """From this share on a compaction happens if the prompt cache has expired anyway, or saves nothing."""
     tail_share: float = field(default=0.02, metadata=share_bounds())
     """The share of the room for the newest messages, which stay."""
     summary_share: float = field(default=0.1, metadata=share_bounds())
@@ -311,7 +311,9 @@ class DefaultCompaction(CompactionRule):
             fill_text = _describe_fill(plan_input, self.cold_share)
             return f"{fill_text} and the prompt cache has expired, so a new prefix costs nothing extra"
         prices = situation.prices or ASSUMED_PRICES
-        # If cached reads are no cheaper, a prefix is never worth keeping.
+        if prices.read >= prices.write and fill >= self.cold_share and not situation.has_summarizer:
+            fill_text = _describe_fill(plan_input, self.cold_share)
+            return f"{fill_text} and cached tokens are no cheaper, so a new prefix costs nothing extra"
         required_reuse = self.min_reuse * (1 - prices.read / prices.write)
         reuse = projection.answered_tokens / max(1, projection.tokens)
         if fill >= self.soft_share and reuse >= required_reuse and not situation.has_summarizer:
