@@ -241,11 +241,12 @@ class WrongEventLoopError(HoldfastError):
     other threads, run its coroutines on its own loop with `asyncio.run_coroutine_threadsafe`.
     """
 
-    def __init__(self, what: str) -> None:
-        super().__init__(
-            f"{what} was opened on another event loop, thread or process; open it again here, or run this on its own "
+    def __init__(self, what: str, problem: str = "") -> None:
+        opened_elsewhere = (
+            "was opened on another event loop, thread or process; open it again here, or run this on its own "
             "loop with asyncio.run_coroutine_threadsafe"
         )
+        super().__init__(f"{what} {problem or opened_elsewhere}")
         self.what = what
 
 
