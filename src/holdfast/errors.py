@@ -90,7 +90,7 @@ class UnknownReferenceError(HoldfastError):
     """Raised when a reference names no message that this agent may see. Use a reference from the view, or search."""
 
     def __init__(self, reference: str) -> None:
-        super().__init__(f"there is no message {reference[:80]} here; give a reference that is in view, or search")
+        super().__init__(f"there is no message {reference[:80]} here; give a ref that stands in view, or search")
         self.reference = reference
 
 
