@@ -90,7 +90,7 @@ class UnknownReferenceError(HoldfastError):
     """Raised when a reference names no message that this agent may see. Use a reference from the view, or search."""
 
     def __init__(self, reference: str) -> None:
-        super().__init__(f"there is no message {reference[:80]} here; give a ref that stands in view, or search")
+        super().__init__(f"there is no message {reference[:80]} here; give a reference that is in view, or search")
         self.reference = reference
 
 
@@ -241,11 +241,12 @@ class WrongEventLoopError(HoldfastError):
     other threads, run its coroutines on its own loop with `asyncio.run_coroutine_threadsafe`.
     """
 
-    def __init__(self, what: str) -> None:
-        super().__init__(
-            f"{what} was opened on another event loop, thread or process; open it again here, or run this on its own "
+    def __init__(self, what: str, problem: str = "") -> None:
+        opened_elsewhere = (
+            "was opened on another event loop, thread or process; open it again here, or run this on its own "
             "loop with asyncio.run_coroutine_threadsafe"
         )
+        super().__init__(f"{what} {problem or opened_elsewhere}")
         self.what = what
 
 

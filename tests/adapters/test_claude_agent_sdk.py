@@ -173,3 +173,8 @@ def test_the_page_and_the_example_run_as_they_stand(capsys: pytest.CaptureFixtur
     run_example("claude_agent_sdk_agent")
 
     assert capsys.readouterr().out
+
+
+def test_an_unknown_policy_is_refused_before_the_first_hook() -> None:
+    with pytest.raises(SettingsError, match="policy: 'defualt' is not known; choose one of: default, "):
+        HoldfastHooks(policy="defualt")

@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from google.adk.agents import LlmAgent, RunConfig
+from google.adk.agents import BaseAgent, LlmAgent, RunConfig
+from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.run_config import StreamingMode  # pyright: ignore[reportPrivateImportUsage] - as its docs say
 from google.adk.apps import App
+from google.adk.events import Event
 from google.adk.models import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.runners import Runner
-from google.adk.sessions import InMemorySessionService
+from google.adk.sessions import BaseSessionService, InMemorySessionService
 from google.adk.tools import AgentTool
 from google.genai import types
 from pydantic import Field
@@ -155,9 +157,9 @@ async def said(runner: Runner, prompt: str) -> str:
     return CONTENTS.text(events[-1].content or types.Content())
 
 
-def runner_of(agent: LlmAgent, plugin: HoldfastPlugin) -> Runner:
+def runner_of(agent: BaseAgent, plugin: HoldfastPlugin, service: BaseSessionService | None = None) -> Runner:
     app = App(name="app", root_agent=agent, plugins=[plugin])
-    return Runner(app=app, session_service=InMemorySessionService(), auto_create_session=True)
+    return Runner(app=app, session_service=service or InMemorySessionService(), auto_create_session=True)
 
 
 async def test_an_agent_that_takes_the_conversation_over_has_a_session_of_its_own() -> None:
@@ -174,6 +176,49 @@ async def test_an_agent_that_takes_the_conversation_over_has_a_session_of_its_ow
     assert first is not None
     assert own is not None
     assert (len(first.messages), len(own.messages)) == (1, 5)
+    await plugin.close()
+
+
+async def test_an_agent_that_took_the_conversation_over_keeps_its_session_in_a_new_process(tmp_path: Path) -> None:
+    service, store = InMemorySessionService(), f"sqlite:///{tmp_path / 'chats.db'}"
+
+    def process(*replies: Any) -> tuple[Runner, HoldfastPlugin]:
+        plugin = HoldfastPlugin(store=store, budget=16_000)
+        expert = LlmAgent(name="harbour", model=TalkingLlm(replies=list(replies[1:])), description="knows the tides")
+        root = LlmAgent(name="front", model=TalkingLlm(replies=list(replies[:1])), sub_agents=[expert])
+        return runner_of(root, plugin, service), plugin
+
+    first, before = process(types.FunctionCall(name="transfer_to_agent", args={"agent_name": "harbour"}), "at four")
+    await said(first, "when is high water?")
+    await before.close()
+    second, after = process("never asked", "at ten")
+    assert await said(second, "and low water?") == "at ten"
+
+    front: list[Any] = await asyncio.to_thread(lambda: after.session("s").messages())
+    harbour: list[Any] = await asyncio.to_thread(lambda: after.session("s.harbour").messages())
+    assert [message["role"] for message in front] == ["user", "model"]
+    assert [message["parts"][-1]["text"] for message in harbour[-3:]] == ["at four", "and low water?", "at ten"]
+    await after.close()
+
+
+class Sequence(BaseAgent):
+    """Lets its agents speak one after the other, and calls no model itself."""
+
+    async def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event]:
+        for agent in self.sub_agents:
+            async for event in agent.run_async(ctx):
+                yield event
+
+
+async def test_the_first_step_of_a_sequence_has_the_session_of_the_conversation() -> None:
+    plugin = HoldfastPlugin(budget=16_000)
+    steps = [LlmAgent(name=name, model=TalkingLlm(replies=[f"said by {name}"])) for name in ("first", "second")]
+    runner = runner_of(Sequence(name="both", sub_agents=list(steps)), plugin)
+
+    assert await said(runner, "go") == "said by second"
+
+    sessions = {name: plugin.last_request(name) for name in ("s", "s.second", "s.first")}
+    assert [name for name, request in sessions.items() if request is not None] == ["s", "s.second"]
     await plugin.close()
 
 

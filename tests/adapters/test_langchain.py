@@ -19,7 +19,6 @@ from pydantic import Field
 from holdfast import SettingsError
 from holdfast.adapters.langchain import MESSAGES, HoldfastMiddleware
 from holdfast.core.history import events as log
-from holdfast.session.background_loop import BACKGROUND_LOOP
 from holdfast.testing.agent_contract import (
     CONTRACT_BUDGET,
     CONTRACT_SESSION,
@@ -202,10 +201,8 @@ def test_what_the_provider_billed_is_recorded_without_cached_tokens(middleware: 
 
     agent.invoke({"messages": [HumanMessage("one")]}, configured("t"))
 
-    session = BACKGROUND_LOOP.run(middleware.open_session("t"))
-    [_, answer, *_] = [
-        event for event in BACKGROUND_LOOP.run(session.events()) if isinstance(event, log.MessageAppended)
-    ]
+    events = middleware.session("t").events()
+    [_, answer, *_] = [event for event in events if isinstance(event, log.MessageAppended)]
     assert answer.usage == log.Usage(input_tokens=40, output_tokens=5, cache_read_tokens=60)
 
 
@@ -241,6 +238,19 @@ def test_without_a_thread_id_the_error_says_what_to_pass(middleware: HoldfastMid
         agent.invoke({"messages": [HumanMessage("one")]})
 
 
+def test_one_session_for_all_threads_is_found_by_any_thread_id() -> None:
+    middleware = HoldfastMiddleware(session="one", budget=CONTRACT_BUDGET)
+    agent = create_agent(RepeatingChatModel(requests=[]), middleware=[middleware])
+
+    agent.invoke({"messages": [HumanMessage("hello")]}, configured("t"))
+
+    request = middleware.last_request("t")
+    assert request is not None
+    assert request.messages == [{"role": "user", "content": "hello"}]
+    assert middleware.last_request() is request
+    middleware.close()
+
+
 def test_langchains_own_summary_counts_as_a_compaction_so_that_recall_still_reaches_the_messages_before_it() -> None:
     middleware = HoldfastMiddleware(budget=CONTRACT_BUDGET)
     model = RepeatingChatModel(requests=[])
@@ -255,10 +265,10 @@ def test_langchains_own_summary_counts_as_a_compaction_so_that_recall_still_reac
         state = agent.invoke({"messages": [HumanMessage("go on")]}, configured("t"))
 
     assert len(state["messages"]) < 12
-    session = BACKGROUND_LOOP.run(middleware.open_session("t"))
-    done = [one for one in BACKGROUND_LOOP.run(session.events()) if isinstance(one, log.CompactionCompleted)]
+    session = middleware.session("t")
+    done = [one for one in session.events() if isinstance(one, log.CompactionCompleted)]
     assert {event.trigger for event in done} == {"client"}
-    assert "the code is KESTREL" in str(BACKGROUND_LOOP.run(session.recall("KESTREL")))
+    assert "the code is KESTREL" in str(session.recall("KESTREL"))
     middleware.close()
 
 
@@ -275,8 +285,7 @@ def test_a_deep_agent_and_its_sub_agent_share_one_session() -> None:
 
     state = agent.invoke({"messages": [HumanMessage("how many?")]}, configured("t"))
 
-    session = BACKGROUND_LOOP.run(middleware.open_session("t"))
-    [delegation] = BACKGROUND_LOOP.run(session.delegations())
+    [delegation] = middleware.session("t").delegations()
     assert state["messages"][-1].text == "there are seven"
     assert (delegation.started.agent, delegation.started.task, delegation.answer) == ("counter", "count", "seven")
     middleware.close()

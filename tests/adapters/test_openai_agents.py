@@ -140,8 +140,7 @@ async def test_it_is_a_session_of_the_sdk_and_nothing_that_is_taken_back_is_lost
     await kept.clear_session()
     assert await kept.get_items() == []
     assert await kept.pop_item() is None
-    session = await BACKGROUND_LOOP.await_result(kept.open_session())
-    assert await BACKGROUND_LOOP.await_result(session.undo())
+    assert await asyncio.to_thread(lambda: kept.session().undo())
     assert await kept.get_items() == [one]
     await kept.close()
 

@@ -76,7 +76,7 @@ async def test_sessions_are_listed_with_the_handles_that_the_other_tools_take(st
 async def test_a_call_without_a_conversation_means_the_default_or_says_which_there_are(store: Store) -> None:
     text, is_error = await ConversationReader(store).call("recall", {"query": "x"})
     assert is_error
-    assert "the newest are: another, 8f3a-boats" in text
+    assert text == ("conversation: name one, by its id or the beginning of it; the newest are: another, 8f3a-boats")
 
     text, is_error = await ConversationReader(store, default_session="8f3a").call("recall", {"query": "KESTREL"})
     assert not is_error
@@ -84,7 +84,7 @@ async def test_a_call_without_a_conversation_means_the_default_or_says_which_the
 
     text, is_error = await ConversationReader(store).call("show", {"conversation": "nobody"})
     assert is_error
-    assert "nobody" in text
+    assert text == "conversation: 'nobody' is not known; the tool `sessions` lists all"
     assert (await ConversationReader(store).call("drop", {}))[1]
 
 

@@ -675,7 +675,7 @@ async def test_recall_and_show_say_what_they_cannot_find(tmp_path: Path) -> None
     )
     assert await reply_to(chat, screen, "/show") == "/show: takes a reference, such as #12 or #12-#20"
     assert await reply_to(chat, screen, "/show #99") == (
-        "there is no message #99 here; give a ref that stands in view, or search"
+        "there is no message #99 here; give a reference that is in view, or search"
     )
     assert "is no reference" in await reply_to(chat, screen, "/show (what?)")
 

@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from holdfast.apps.cli.main import main
+from holdfast.apps.lab import runner
 from holdfast.apps.lab.runner import PolicyResult
 from holdfast.apps.lab.tuning import (
     PolicyVersion,
@@ -19,6 +21,7 @@ from holdfast.core.planning.policy import PRESETS
 from holdfast.core.planning.situation import PROVIDER_PRICES
 from holdfast.errors import SettingsError
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
+from tests.support import InThisProcess
 
 Captured = pytest.CaptureFixture[str]
 DEFAULT = PRESETS["default"]
@@ -27,7 +30,8 @@ BUDGET = 5_000
 
 
 def tuned(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
-    code = main(["lab", "tune", *arguments])
+    with patch.object(runner, "WorkerPool", InThisProcess):
+        code = main(["lab", "tune", *arguments])
     shown = capsys.readouterr()
     return code, shown.out, shown.err
 

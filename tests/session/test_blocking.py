@@ -100,6 +100,8 @@ def test_a_blocking_call_from_a_callback_of_the_session_is_an_error_at_once() ->
         session.preview(draft=True, budget=4_000)
 
     assert {type(error) for error in caught} == {WrongEventLoopError}
+    problem = "would wait for itself for ever here, as in a callback; call it in another thread"
+    assert {str(error) for error in caught} == {f"a blocking method {problem}"}
 
 
 async def test_a_blocking_session_also_works_where_another_loop_is_running() -> None:

@@ -203,8 +203,19 @@ async def test_a_model_with_a_smaller_window_gets_a_conversation_that_fits_it() 
     assert await session.switch_model("gpt-5") is None
 
 
+@pytest.fixture(scope="module")
+def frozen_heap() -> None:
+    """Let a garbage collection look only at what these tests make: other tests have left a large heap."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
-def resident_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
+def resident_pages(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    frozen_heap: None,  # noqa: ARG001
+) -> Iterator[dict[str, int]]:
     """The pages that the system reports for this process; a garbage collection leaves `after` of them."""
     pages = {"now": 1_000, "after": 1_000, "collections": 0}
     statm = tmp_path / "statm"

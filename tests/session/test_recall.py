@@ -254,7 +254,7 @@ async def test_a_reference_to_another_delegation_is_no_reference() -> None:
         await session.recall("#0", scope="right")
     answer = await session.recall_tool(scope="right").call({"ref": "#0"})
 
-    assert answer == "[Recall: there is no message #0 here; give a ref that stands in view, or search]"
+    assert answer == "[Recall: there is no message #0 here; give a reference that is in view, or search]"
     assert refs(await session.recall("#0", scope="left")) == ["#0"]
 
 

@@ -152,6 +152,14 @@ def test_synchronous_code_waits_for_events() -> None:
     assert list(events) == []
 
 
+def test_synchronous_code_leaves_a_subscription_before_the_session_is_closed() -> None:
+    with blocking.Session.open("s") as session:
+        with session.subscribe("message.appended") as events:
+            session.record([user_message("one")])
+        session.record([user_message("two")])
+        assert list(events) == session.events()[:1]
+
+
 async def test_a_forked_session_does_not_announce_what_it_copied() -> None:
     session: Session = await open_session(MemoryStore())
     await session.record([user_message("one")])

@@ -12,7 +12,7 @@ from typing import Any, cast
 from holdfast.core.conversation.json_values import dump_json
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.visibility import SEES_NOTHING
-from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.policy import Policy, policy_named
 from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
 from holdfast.errors import HoldfastError, SettingsError, imports_of_extra
 from holdfast.session.background_loop import BACKGROUND_LOOP
@@ -52,7 +52,7 @@ class HoldfastHooks:
         """
         self._store = open_store(store)
         self._owns_store = isinstance(store, str)
-        self._policy = policy
+        self._policy = policy_named(policy)
         self._gateway = gateway
         self._sessions: dict[str, Session] = {}
         self._sub_agents: dict[str, tuple[DelegateContext, Delegate]] = {}

@@ -17,7 +17,7 @@ from holdfast.adapters.framework_conversation import (
     SubAgentCall,
     recall_definition,
 )
-from holdfast.adapters.session_pool import SessionOptions, SessionPool
+from holdfast.adapters.session_pool import SessionOptions, SessionPool, check_budget
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
@@ -32,7 +32,7 @@ from holdfast.stores.base import Store
 from holdfast.wire.request import Request
 
 with imports_of_extra("google-adk", "the adapter for Google ADK"):
-    from google.adk.agents import LlmAgent
+    from google.adk.agents import BaseAgent, LlmAgent
     from google.adk.agents.callback_context import CallbackContext
     from google.adk.models.llm_request import LlmRequest
     from google.adk.models.llm_response import LlmResponse
@@ -119,18 +119,18 @@ class HoldfastPlugin(BasePlugin):
         super().__init__(name)
         options = SessionOptions(store=store, policy=policy, summarizer=summarizer, compaction=compaction)
         self._pool = SessionPool(options, _conversation_of, format=CONTENTS.format)
-        self._budget = budget
+        self._budget = check_budget(budget)
         self._model = model
         self._recall_tool = _RecallTool() if recall else None
-        self._root_agents: dict[str, str] = {}
-        """By session, the agent that asked first."""
+        self._first_agents: dict[str, str] = {}
+        """By session, the agent whose conversation it is."""
         self._calls: dict[str, tuple[SubAgentCall[types.Content], Token[Any]]] = {}
         """The tool calls that are running, by their ids."""
 
     # For programs.
 
     def session(self, session_id: str) -> BlockingSession:
-        """Return the session of a conversation, for synchronous code."""
+        """Return the session of a conversation: its methods wait, and any thread may call them."""
         return BlockingSession(BACKGROUND_LOOP.run(self._session(session_id)))
 
     def last_request(self, session_id: str) -> Request | None:
@@ -145,7 +145,7 @@ class HoldfastPlugin(BasePlugin):
 
     async def before_model_callback(self, *, callback_context: CallbackContext, llm_request: LlmRequest) -> None:
         """Replace the contents of a request by those that the session prepares."""
-        name, agent = callback_context.session.id, callback_context.agent_name
+        name, agent = callback_context.session.id, self._own_agent(callback_context)
         contents, tools = llm_request.contents, _declarations(llm_request)
         if not contents:
             return
@@ -163,15 +163,15 @@ class HoldfastPlugin(BasePlugin):
         said = content.model_copy(deep=True, update={"role": content.role or "model"})
         billed = llm_response.usage_metadata
         usage = billed.model_dump(mode="json", by_alias=True, exclude_none=True) if billed is not None else None
-        name, agent = callback_context.session.id, callback_context.agent_name
+        name, agent = callback_context.session.id, self._own_agent(callback_context)
         await BACKGROUND_LOOP.await_result(self._record(name, agent, said, usage))
 
     async def on_model_error_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception
     ) -> LlmResponse | None:
         """Ask again with less if the provider rejected the request as too long; any other error stays as it is."""
-        name, agent = callback_context.session.id, callback_context.agent_name
-        running = getattr(callback_context, "_invocation_context").agent  # noqa: B009 - ADK passes the model on nowhere else
+        name, agent = callback_context.session.id, self._own_agent(callback_context)
+        running = _running_agent(callback_context)
         while isinstance(running, LlmAgent):
             smaller = await BACKGROUND_LOOP.await_result(self._shrink(name, agent, error))
             if smaller is None:
@@ -192,7 +192,8 @@ class HoldfastPlugin(BasePlugin):
     ) -> None:
         """Let an agent that runs inside the tool work in a delegation of the same session."""
         del tool_args
-        find_parent = partial(self._conversation, CURRENT_CALL.get(), tool_context.session.id, tool_context.agent_name)
+        agent = self._own_agent(tool_context)
+        find_parent = partial(self._conversation, CURRENT_CALL.get(), tool_context.session.id, agent)
         call = SubAgentCall(find_parent, CONTENTS, tool.name)
         self._calls[tool_context.function_call_id or ""] = call, CURRENT_CALL.set(call)
 
@@ -217,13 +218,28 @@ class HoldfastPlugin(BasePlugin):
             if call.is_delegated:
                 await BACKGROUND_LOOP.await_result(call.end(error))
 
+    def _own_agent(self, context: CallbackContext) -> str | None:
+        """Return the agent that runs, if it is not the one with which the conversation begins; else None.
+
+        The tree of agents tells which one that is: in a new process, ADK continues with the agent that answered last.
+        The agents of a workflow are in no tree; there the first that calls a model counts.
+        """
+        running = _running_agent(context)
+        if running is None:
+            return None
+        first = running.root_agent
+        while not isinstance(first, LlmAgent) and first.sub_agents:
+            first = first.sub_agents[0]
+        is_first = self._first_agents.setdefault(context.session.id, first.name) == running.name
+        return None if is_first else running.name
+
     # On the background loop.
 
     async def _session(self, session_id: str) -> Session:
         return (await self._pool.conversation(session_id)).session
 
     async def _conversation(
-        self, outer: SubAgentCall[Any] | None, session_id: str, agent: str, task: str = ""
+        self, outer: SubAgentCall[Any] | None, session_id: str, agent: str | None, task: str = ""
     ) -> FrameworkConversation[types.Content]:
         """Return the conversation of an agent: inside a tool call, or of a session.
 
@@ -232,11 +248,10 @@ class HoldfastPlugin(BasePlugin):
         """
         if outer is not None:
             return await outer.conversation(task)
-        root = self._root_agents.setdefault(session_id, agent)
-        return await self._pool.conversation(session_id if agent == root else f"{session_id}.{agent}")
+        return await self._pool.conversation(session_id if agent is None else f"{session_id}.{agent}")
 
     async def _prepare(
-        self, session_id: str, agent: str, request: LlmRequest, tools: list[Mapping[str, object]]
+        self, session_id: str, agent: str | None, request: LlmRequest, tools: list[Mapping[str, object]]
     ) -> tuple[list[types.Content], bool]:
         outer, task = CURRENT_CALL.get(), ""
         if outer is not None and not outer.is_delegated:
@@ -253,10 +268,10 @@ class HoldfastPlugin(BasePlugin):
         fitted = await conversation.prepare(request.contents, options)
         return fitted, conversation.has_recall
 
-    async def _record(self, session_id: str, agent: str, said: types.Content, usage: object) -> None:
+    async def _record(self, session_id: str, agent: str | None, said: types.Content, usage: object) -> None:
         await (await self._conversation(CURRENT_CALL.get(), session_id, agent)).record_response([said], usage)
 
-    async def _shrink(self, session_id: str, agent: str, error: Exception) -> list[types.Content] | None:
+    async def _shrink(self, session_id: str, agent: str | None, error: Exception) -> list[types.Content] | None:
         """Return a smaller version of the last request; None if the error is no overflow, or nothing helps."""
         try:
             return await (await self._conversation(CURRENT_CALL.get(), session_id, agent)).retry(error)
@@ -291,6 +306,10 @@ class _RecallTool(BaseTool):
 
 def _conversation_of(session: Session) -> FrameworkConversation[types.Content]:
     return FrameworkConversation(session, CONTENTS)
+
+
+def _running_agent(context: CallbackContext) -> BaseAgent | None:
+    return getattr(context, "_invocation_context").agent  # noqa: B009 - ADK tells it nowhere else
 
 
 def _declarations(request: LlmRequest) -> list[Mapping[str, object]]:

@@ -19,7 +19,7 @@ from holdfast.adapters.framework_conversation import (
     recall_definition,
     without_cached,
 )
-from holdfast.adapters.session_pool import SessionOptions, SessionPool
+from holdfast.adapters.session_pool import SessionOptions, SessionPool, check_budget
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.events import Usage
 from holdfast.core.planning.policy import Policy
@@ -31,7 +31,7 @@ from holdfast.session.background_loop import BACKGROUND_LOOP
 from holdfast.session.blocking import BlockingSession
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.session import Session
-from holdfast.stores.base import Store
+from holdfast.stores.base import Store, check_session_id
 from holdfast.wire.request import Request
 
 with imports_of_extra("langchain", "the adapter for LangChain"):
@@ -155,25 +155,21 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
         super().__init__()
         options = SessionOptions(store=store, policy=policy, summarizer=summarizer, compaction=compaction)
         self._pool = SessionPool(options, _conversation_of, format=MESSAGES.format)
-        self._session_id = session
-        self._budget = budget
+        self._session_id = check_session_id(session) if session is not None else None
+        self._budget = check_budget(budget)
         self._model = model
         self._tool_json: dict[int, tuple[object, Mapping[str, object]]] = {}
         self.tools: Sequence[BaseTool] = [_recall_tool()] if recall else []
 
     # For programs.
 
-    async def open_session(self, thread_id: str | None = None) -> Session:
-        """Return the session of a thread. Call this on Holdfast's background loop, to which the session belongs."""
-        return (await self._pool.conversation(self._session(thread_id))).session
-
     def session(self, thread_id: str | None = None) -> BlockingSession:
-        """Return the session of a thread, for synchronous code."""
-        return BlockingSession(BACKGROUND_LOOP.run(self.open_session(thread_id)))
+        """Return the session of a thread: its methods wait, and any thread may call them."""
+        return BlockingSession(BACKGROUND_LOOP.run(self._conversation(None, thread_id)).session)
 
     def last_request(self, thread_id: str | None = None) -> Request | None:
         """Return the newest request of a thread, with its receipt; None if there is none in this process."""
-        named = thread_id or self._session_id
+        named = self._session(thread_id)
         return next((one.last_request for one in self._pool.conversations if one.session.id == named), None)
 
     def close(self) -> None:
@@ -300,8 +296,9 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
     # Sessions.
 
     def _session(self, thread_id: str | None) -> str:
-        if self._session_id or thread_id:
-            return self._session_id or str(thread_id)
+        named = self._session_id or ("" if thread_id is None else str(thread_id))
+        if named:
+            return named
         problem = 'pass config={"configurable": {"thread_id": "…"}} to the agent, or session= to HoldfastMiddleware'
         raise SettingsError("thread_id", problem)
 

@@ -17,7 +17,7 @@ from holdfast.adapters.framework_conversation import (
     copied_json,
     recall_definition,
 )
-from holdfast.adapters.session_pool import SessionOptions, SessionPool
+from holdfast.adapters.session_pool import SessionOptions, SessionPool, check_budget
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import Policy
@@ -26,10 +26,11 @@ from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
 from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError, imports_of_extra
 from holdfast.models.base import Summarizer
 from holdfast.session.background_loop import BACKGROUND_LOOP
+from holdfast.session.blocking import BlockingSession
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.delegation import DelegateContext
 from holdfast.session.session import Session
-from holdfast.stores.base import Store
+from holdfast.stores.base import Store, check_session_id
 from holdfast.wire.formats import canonical_message, format_named
 from holdfast.wire.request import Request
 
@@ -105,11 +106,11 @@ class HoldfastSession:
         `budget` is the largest input in tokens; by default it is that of the table of models for `model`, or for the
         agent's model if that is a name. `session_settings` are those of the SDK's own sessions.
         """
-        self.session_id = session_id
+        self.session_id = check_session_id(session_id)
         self.session_settings = coerce_session_settings(session_settings or {})
         options = SessionOptions(store=store, policy=policy, summarizer=summarizer, compaction=compaction)
         self._pool = SessionPool(options, _conversation_of, format=ITEMS.format)
-        self._budget = budget
+        self._budget = check_budget(budget)
         self._model = model
         self._sub_agents: list[_SubAgentRun] = []
         self._run_start = 0
@@ -142,9 +143,9 @@ class HoldfastSession:
         """Return a model that sends a smaller request after an overflow: `Agent(model=kept.recovering(model))`."""
         return _RecoveringModel(self, model)
 
-    async def open_session(self) -> Session:
-        """Return the Holdfast session. Call this on Holdfast's background loop, to which the session belongs."""
-        return (await self._conversation()).session
+    def session(self) -> BlockingSession:
+        """Return the Holdfast session: its methods wait, and any thread may call them."""
+        return BlockingSession(BACKGROUND_LOOP.run(self._conversation()).session)
 
     @property
     def last_request(self) -> Request | None:

@@ -14,10 +14,11 @@ from dataclasses import dataclass, fields
 from typing import Generic, Protocol, TypeVar
 
 from holdfast.core.planning.policy import Policy
+from holdfast.core.planning.situation import Budget
 from holdfast.errors import SettingsError
 from holdfast.models.base import Summarizer
 from holdfast.session.compaction.compactor import CompactionOptions
-from holdfast.session.session import Session
+from holdfast.session.session import Session, SessionOpener
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.open import open_store
@@ -34,6 +35,22 @@ class SessionOptions:
     policy: str | Policy | None = None
     summarizer: str | Summarizer | None = None
     compaction: CompactionOptions | None = None
+
+
+def _opener(options: SessionOptions, session_id: str, store: str | Store) -> SessionOpener:
+    return Session.open(
+        session_id,
+        store=store,
+        policy=options.policy or "default",
+        summarizer=options.summarizer,
+        compaction=options.compaction,
+    )
+
+
+def check_budget(budget: int | Budget | None) -> int | Budget | None:
+    """Return a budget; raises a `SettingsError` for one that cannot hold a conversation."""
+    Budget.resolve(user=budget)
+    return budget
 
 
 class PooledConversation(Protocol):
@@ -71,6 +88,9 @@ class SessionPool(Generic[PooledT]):
         for setting in fields(options):
             if session is not None and getattr(options, setting.name) is not None:
                 raise SettingsError(setting.name, "cannot be combined with an open session; pass it to Session.open")
+        if session is None:
+            # Opens nothing, but refuses wrong options here and not only when the first run begins.
+            _opener(options, "options", options.store or "memory://")
         self._options = options
         self._make = make
         self._format = format
@@ -108,9 +128,12 @@ class SessionPool(Generic[PooledT]):
         for loop, opened in list(self._by_loop.items()):
             if loop is here:
                 await self._close_all(opened)
-            elif not loop.is_closed():
+            elif loop.is_running():
                 closing = asyncio.run_coroutine_threadsafe(self._close_all(opened), loop)
                 await asyncio.wrap_future(closing)
+            elif not loop.is_closed():
+                # It stands still between two calls of `run_until_complete`, as pydantic-ai's `run_sync` leaves it.
+                await asyncio.to_thread(loop.run_until_complete, self._close_all(opened))
         self._by_loop.clear()
 
     async def _close_all(self, opened: _LoopSessions[PooledT]) -> None:
@@ -138,14 +161,7 @@ class SessionPool(Generic[PooledT]):
     async def _open_session(self, session_id: str, store: Store) -> Session:
         if self._fixed is not None:
             return await self._fixed.session.open_sibling(session_id)
-        options = self._options
-        return await Session.open(
-            session_id,
-            store=store,
-            policy=options.policy or "default",
-            summarizer=options.summarizer,
-            compaction=options.compaction,
-        )
+        return await _opener(self._options, session_id, store)
 
     async def _close_idle(self, here: _LoopSessions[PooledT]) -> None:
         idle = [session_id for session_id, one in here.conversations.items() if not one.active_runs]

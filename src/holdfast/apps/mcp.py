@@ -15,7 +15,7 @@ from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.recall.query import RECALL_PARAMETERS
 from holdfast.core.schema import is_integer
-from holdfast.errors import HoldfastError, UnknownSessionError, imports_of_extra
+from holdfast.errors import HoldfastError, SettingsError, UnknownSessionError, imports_of_extra
 from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.session.memory.search_tool import MEMORY_SEARCH_DESCRIPTION, MEMORY_SEARCH_PARAMETERS, MemorySearchTool
@@ -168,11 +168,13 @@ class ConversationReader:
         if not isinstance(named, str) or not named:
             infos = await self._store.sessions(prefix=self._owner, limit=5)
             newest = ", ".join(self._name_of(info.id) for info in infos) or "none"
-            raise UnknownSessionError(f"(no `conversation` was named; the newest are: {newest})", [])
+            raise SettingsError("conversation", f"name one, by its id or the beginning of it; the newest are: {newest}")
         try:
             session_id = await resolve_session_id(self._store, f"{self._owner}{named}")
         except UnknownSessionError as error:
-            raise UnknownSessionError(named, [self._name_of(one) for one in error.candidates]) from error
+            if error.candidates:
+                raise UnknownSessionError(named, [self._name_of(one) for one in error.candidates]) from error
+            raise SettingsError("conversation", f"{named!r:.80} is not known; the tool `sessions` lists all") from error
         async with Session.open(session_id, store=self._store) as session:
             yield session
 

@@ -42,7 +42,8 @@ class BackgroundLoop:
         loop = self._running_loop()
         if _current_loop() is loop:
             work.close()
-            raise WrongEventLoopError("a blocking call on the loop of its own session, which would wait for ever,")
+            problem = "would wait for itself for ever here, as in a callback; call it in another thread"
+            raise WrongEventLoopError("a blocking method", problem)
         return asyncio.run_coroutine_threadsafe(work, loop)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:

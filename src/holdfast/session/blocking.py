@@ -145,6 +145,38 @@ class BlockingDelegation:
             await asyncio.shield(asyncio.wrap_future(self._left))
 
 
+class BlockingSubscription(Iterator[Event]):
+    """Returns events in the order of the log; ends when the session is closed, or by `close`.
+
+    Use it with `with` to end it together with a loop.
+    """
+
+    def __init__(self, wrapped: EventSubscription) -> None:
+        self._wrapped = wrapped
+
+    def close(self) -> None:
+        """End the iterator after the events that it has not returned yet."""
+        BACKGROUND_LOOP.run(self._close())
+
+    def __next__(self) -> Event:
+        event = BACKGROUND_LOOP.run(self._next())
+        if event is None:
+            raise StopIteration
+        return event
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def _next(self) -> Event | None:
+        return await anext(self._wrapped, None)
+
+    async def _close(self) -> None:
+        self._wrapped.close()
+
+
 class _BlockingConversation(Generic[AgentT]):
     """What a session and a delegate have in common."""
 
@@ -280,10 +312,9 @@ class BlockingSession(_BlockingConversation[Session]):
 
     on = _converting(Session.on, lambda end: end)
 
-    def subscribe(self, *names: str) -> Iterator[Event]:
+    def subscribe(self, *names: str) -> BlockingSubscription:
         """Return an iterator over the events from now on; it waits for the next one, until the session is closed."""
-        subscription = BACKGROUND_LOOP.run(self._subscribe(names))
-        return iter(lambda: BACKGROUND_LOOP.run(anext(subscription, None)), None)
+        return BlockingSubscription(BACKGROUND_LOOP.run(self._subscribe(names)))
 
     async def _subscribe(self, names: Sequence[str]) -> EventSubscription:
         return self.wrapped.subscribe(*names)

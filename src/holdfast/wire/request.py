@@ -16,8 +16,10 @@ class Request:
     messages: list[Any]
     """The same JSON types as the input; unchanged messages are the same objects. Providers' own types accept them."""
     receipt: Receipt
-    system: object = None
-    tools: object = None
+    system: Any = None
+    """The system text as it was passed in; providers' own types accept it."""
+    tools: Any = None
+    """The tools as they were passed in; providers' own types accept them."""
     hash: str = ""
     """The hash of a session's whole payload in our canonical encoding; a replay is compared with it."""
     hashes: tuple[str, ...] = field(default=(), repr=False)

@@ -26,7 +26,7 @@ from holdfast.adapters.pydantic_ai.conversation import (
 from holdfast.adapters.pydantic_ai.messages import SESSION_FORMAT
 from holdfast.adapters.pydantic_ai.processors import dangling_calls, patch_dangling_tool_calls
 from holdfast.adapters.pydantic_ai.tools import RecallToolset, compaction_toolset, tool_json, without_recall
-from holdfast.adapters.session_pool import SessionOptions, SessionPool
+from holdfast.adapters.session_pool import SessionOptions, SessionPool, check_budget
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.events import Usage
 from holdfast.core.planning.policy import Policy
@@ -36,7 +36,7 @@ from holdfast.models.base import Summarizer
 from holdfast.models.pydantic_ai import usage_from_response
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.session import Session
-from holdfast.stores.base import Store
+from holdfast.stores.base import Store, check_session_id
 from holdfast.wire.request import Request
 
 if TYPE_CHECKING:
@@ -81,13 +81,17 @@ class Holdfast(AbstractCapability[Any]):
         with which the model reads compacted or shortened messages; `recall_from` are the ids of earlier sessions that
         the tool may search too. `compact_context` adds a tool with which the model requests a compaction.
         """
+        if not isinstance(session, Session | str | None):
+            remedy = "pass its id, or open it: `async with holdfast.Session.open(…) as session`"
+            raise SettingsError("session", f"{type(session).__name__} is not an open async session; {remedy}")
         opened = session if isinstance(session, Session) else None
         options = SessionOptions(store=store, policy=policy, summarizer=summarizer, compaction=compaction)
         self.pool = SessionPool(options, AgentConversation, format=SESSION_FORMAT, session=opened)
-        self._fixed_session_id = session.id if isinstance(session, Session) else session
+        named = session.id if isinstance(session, Session) else session
+        self._fixed_session_id = check_session_id(named) if named is not None else None
         self.session = opened
         """The session of the newest run; before any run, the session that was passed in or opened last."""
-        self.budget = budget
+        self.budget = check_budget(budget)
         self.model = model
         self.recall = recall
         self.recall_from = recall_from

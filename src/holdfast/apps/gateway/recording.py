@@ -803,11 +803,13 @@ class Recorder:
         def encode(prepared: Request) -> bytes:
             is_untouched = prepared.receipt.is_unchanged and not lane.hidden
             slices = {} if is_untouched else lane.recorded_slices(listed)
+            is_cut = not is_whole(prepared, slices)
             # A repair leaves messages out of the request that the client's own bytes still have.
-            removed = slices.keys() - set(prepared.positions) if is_whole(prepared, slices) else None
+            removed = slices.keys() - set(prepared.positions) if slices and not is_cut else ()
             left_out = lane.tokens_at(removed, model) if removed else 0
-            is_changed = removed is None or prepared.tokens.total + left_out > prepared.receipt.budget.tokens
-            has_hidden = not lane.hidden.isdisjoint(prepared.positions)
+            is_over = prepared.tokens.total + left_out > prepared.receipt.budget.tokens
+            is_changed = is_cut or (left_out > 0 and is_over and compacts)
+            has_hidden = bool(lane.hidden) and not lane.hidden.isdisjoint(prepared.positions)
             changes = is_changed or has_hidden
             exchange.body = governed_body(raw, body, slices, prepared, lane.hidden_slices(listed)) if changes else raw
             if recall_tools is not None:
