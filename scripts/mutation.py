@@ -231,6 +231,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if not options.no_measuring:
         _measure_new_tests()
+    elif not (ROOT / ".coverage").exists():
+        sys.exit("No test was measured yet. Run `make coverage`, or leave out --no-measuring.")
     results = read_results(path)
     if options.again:
         results = {key: result for key, result in results.items() if result.outcome == "killed"}
