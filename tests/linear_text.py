@@ -414,12 +414,23 @@ def _refuse_toml(*_: object, **__: object) -> Any:
     raise ValueError
 
 
+_REPEATED_GROUP = re.compile(r"(?<!\\)\)(?:[*+?]|\{[\d,]+\})\+")
+
+
+def wrong_patterns(patterns: Iterable[FoundPattern]) -> Iterator[str]:
+    """Yield patterns with `(…)*+`, which Python before 3.11.5 matches too far; `(?>(…)*)` is right everywhere."""
+    for one in patterns:
+        if _REPEATED_GROUP.search(one.pattern.pattern):
+            yield f"{one.where} repeats a group possessively: {one.pattern.pattern[:80]}"
+
+
 def main(package: str) -> None:
-    """Print everything in a package that is not linear."""
+    """Print everything in a package that is not linear, or not the same in each version of Python."""
     resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S))
     warnings.simplefilter("ignore")
     modules = import_modules(package)
-    patterns = [one for one in find_patterns(modules) if not one.pattern.pattern.startswith(tuple(BOUNDED))]
+    found = find_patterns(modules)
+    patterns = [one for one in found if not one.pattern.pattern.startswith(tuple(BOUNDED))]
     functions = [*find_text_functions(modules)]
     sys.addaudithook(_refuse_effects)
     # The parser of the standard library takes the square of a dotted key. Only files of the user's own reach it.
@@ -427,7 +438,7 @@ def main(package: str) -> None:
     output = sys.stdout
     # Functions that are tried may print.
     sys.stdout = sys.stderr = StringIO()
-    for line in chain(slow_patterns(patterns), slow_functions(functions)):
+    for line in chain(wrong_patterns(found), slow_patterns(patterns), slow_functions(functions)):
         print(line, file=output, flush=True)
 
 

@@ -46,6 +46,7 @@ import re
 DURATION = re.compile(r"\\b\\d+(?:[.,:]\\d+)*\\s?(?:ms|s|secs?|seconds?)\\b")
 class Reader:
     heading = {"like": (re.compile(r"(?m)^#\\d+\\S* (?:system|user)\\b"),)}
+TOO_FAR = re.compile(r"(?:a|b(?=c))*+")
 """
     )
     (package / "used.py").write_text(
@@ -66,6 +67,7 @@ def search(pattern, text):
     assert places == {
         "slow.held.DURATION",
         "slow.held.Reader",
+        "slow.held.TOO_FAR",
         "slow.used:5",
         "slow.used.TOKEN",
         "slow.used.strip_blanks",

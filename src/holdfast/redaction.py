@@ -206,7 +206,7 @@ _ASSIGNED = lazy_pattern(
     re.IGNORECASE,
 )
 _MORE_QUOTED = lazy_pattern(r"[^\s\"'`\\<\[“”]*+")
-_MORE_BARE = lazy_pattern(r"(?:[A-Za-z0-9+/_=~!@$%^*\-]|&(?!\w{1,40}=)|[.?](?=\w))*+")
+_MORE_BARE = lazy_pattern(r"(?>(?:[A-Za-z0-9+/_=~!@$%^*\-]|&(?!\w{1,40}=)|[.?](?=\w))*)")
 # What is assigned to the name of a secret and is none: variables, placeholders, references, algorithms and types.
 _NO_SECRET = lazy_pattern(
     r"(?:ctrl|alt|shift|cmd|meta)[+-]|#[0-9a-f]{6,8}\Z|\$\{|\$\(|\$[A-Za-z_]\w*\Z|%\w+%|%\(|[{<*@]|your|change[_-]?me|x{4}|\.{3}|placeholder|insert|replace|redacted|dummy"

@@ -238,6 +238,8 @@ async def test_openmp_is_fetched_only_where_the_system_has_none_and_the_engine_f
     assert (folder / "libgomp.so.1").read_bytes() == CONTENT
     monkeypatch.setenv("LD_LIBRARY_PATH", "/mine")
     engine = EngineProcess(folder)
+    while b"engine.py" not in Path(f"/proc/{engine.popen.pid}/cmdline").read_bytes():
+        pass  # the process is there before its program is
     environment = Path(f"/proc/{engine.popen.pid}/environ").read_bytes().split(b"\0")
     engine.stop()
     assert f"LD_LIBRARY_PATH={folder}:/mine".encode() in environment

@@ -23,7 +23,7 @@ EVICTION_TITLES: Mapping[EvictionCause, str] = {
 }
 _MARK = lazy_pattern(r"<!-- holdfast (?P<facts>\{.*\}) -->")
 _SECTION = lazy_pattern(r"(?m)^## ")
-_HEADING = lazy_pattern(rf"(?m)^(?:[^\S\n]|[{JOINERS}])*+(?=(?:#[{JOINERS}]*+){{1,4}}+(?:[ \t]|$))")
+_HEADING = lazy_pattern(rf"(?m)^(?>(?:[^\S\n]|[{JOINERS}])*)(?=(?>(?:#[{JOINERS}]*+){{1,4}})(?:[ \t]|$))")
 _BREAK = lazy_pattern(rf"\r\n|[{LINE_BREAKS}]")
 
 

@@ -31,7 +31,7 @@ from holdfast.text import lazy_pattern, pluralize
 HEADING_MARK_CHARS = 6
 _LINE_LIKE = lazy_pattern(
     rf"(?i)(?:\A|(?<=[{LINE_BREAKS}]))(?:#\d\S*+ (?:system|user|assistant|tool|memory|task)\b"
-    rf"|(?:_|[^\w{LINE_BREAKS}\[])*+\[\s*+(?:(?:recall|more)\s?:|excerpts |all of it can "
+    rf"|(?>(?:_|[^\w{LINE_BREAKS}\[])*)\[\s*+(?:(?:recall|more)\s?:|excerpts |all of it can "
     r"|the (?:content of #|two readings)|there is no |messages before #|and [\d,]+ more like|not all words of"
     rf"|#\d\S*+ has )|{re.escape(IDENTIFIERS_HEADING)})"
 )

@@ -28,7 +28,7 @@ ARGUMENT_CHARS, ARTIFACT_PREVIEW_CHARS, FINDING_CHARS = 300, 150, 80
 MAX_ARTIFACT_NAMES, MAX_SCANNED_IDENTIFIERS = 5, 200
 ARTIFACT_REFERENCE = lazy_pattern(
     r'\[artifact:\s*"[^"\n]{0,200}"\s*\(id:\s*[^)\n]{0,500}\)'
-    r"(?:[^\[\]\n]++|\n(?!\s*\n)|\[[^\[\]\n]*+\])*+\]",
+    r"(?>(?:[^\[\]\n]++|\n(?!\s*\n)|\[[^\[\]\n]*+\])*)\]",
     re.IGNORECASE,
 )
 """A reference as a model repeats it: it may wrap over lines, and it ends at its own closing bracket."""

@@ -70,7 +70,7 @@ UNDONE_REASON = "the last change was undone, so nothing is compacted as long as 
 # scanned once and not again from each number. A pattern that begins with a digit skips what has none at once.
 _DURATION = lazy_pattern(
     r"(\d)(?<!\d\d)(?<!\d[.,:]\d)"
-    r"(?:(?<!\w\d)\d*+|(?<=\w\d)(\d*+[.,:])\d++)(?:[.,:]\d++)*+\s?(?:ms|s|secs?|seconds?)\b"
+    r"(?:(?<!\w\d)\d*+|(?<=\w\d)(\d*+[.,:])\d++)(?>(?:[.,:]\d++)*)\s?(?:ms|s|secs?|seconds?)\b"
 )
 
 
