@@ -7,6 +7,7 @@ only the item it was working on.
 
 import asyncio
 import os
+import pickle
 import signal
 import sys
 from collections import deque
@@ -15,6 +16,8 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from multiprocessing import active_children, get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Generic, TypeVar
 
 ItemT = TypeVar("ItemT")
@@ -56,9 +59,9 @@ class WorkerPool(Generic[ItemT, ResultT]):
         others = {*active_children()}
         # A pool starts the resource tracker, which unblocks signals, so all pools are created before any is blocked.
         pools = [ProcessPoolExecutor(1, mp_context=get_context("spawn")) for _ in range(min(self._workers, len(order)))]
-        with self._stop_on_sigterm():
+        with self._stop_on_sigterm(), TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             try:
-                await asyncio.gather(*(self._feed(pool, items, waiting, on_result) for pool in pools))
+                await asyncio.gather(*(self._feed(pool, items, waiting, on_result, Path(folder)) for pool in pools))
                 for number in waiting:
                     on_result(number, self._failure_result(WORKER_DIED))
             except asyncio.CancelledError:
@@ -102,14 +105,21 @@ class WorkerPool(Generic[ItemT, ResultT]):
         items: Sequence[ItemT],
         waiting: deque[int],
         on_result: Callable[[int, ResultT], object],
+        folder: Path,
     ) -> None:
-        """Pass items to one worker, one at a time, until none is left or the worker has died."""
+        """Pass items to one worker, one at a time, until none is left or the worker has died.
+
+        An item travels in a file: Python before 3.11.5 waits for ever for a worker that was killed while a long item
+        was still on its way to it.
+        """
         is_alive = True
         while waiting and is_alive:
             number = waiting.popleft()
+            path = folder / str(number)
             try:
+                await asyncio.to_thread(_write_item, path, items[number])
                 with _blocked_signals():
-                    future = pool.submit(self._work, items[number])
+                    future = pool.submit(_work_on_file, self._work, path)
                 result = await asyncio.wrap_future(future)
             except BrokenProcessPool:
                 is_alive, result = False, self._failure_result(WORKER_DIED)
@@ -134,6 +144,17 @@ class WorkerPool(Generic[ItemT, ResultT]):
         finally:
             with suppress(RuntimeError, ValueError, NotImplementedError):
                 loop.remove_signal_handler(signal.SIGTERM)
+
+
+def _write_item(path: Path, item: object) -> None:
+    path.write_bytes(pickle.dumps(item))
+
+
+def _work_on_file(work: Callable[[ItemT], ResultT], path: Path) -> ResultT:
+    """Work on an item that is in a file, in a worker."""
+    item: ItemT = pickle.loads(path.read_bytes())  # noqa: S301 - written by our own parent process
+    path.unlink()
+    return work(item)
 
 
 @contextmanager
