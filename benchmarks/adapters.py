@@ -11,6 +11,7 @@ and the median of the differences counts. Messages have about 15 tokens, and the
 is a session in a loop of one's own: what is above it is the adapter's.
 """
 
+import argparse
 import asyncio
 import gc
 import logging
@@ -307,7 +308,9 @@ def adapter_rows(lengths: Sequence[int]) -> list[list[str]]:
 
 def main() -> None:
     logging.disable(logging.WARNING)
-    lengths = [int(text) for text in sys.argv[1:]] or list(LENGTHS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("lengths", nargs="*", type=int, metavar="LENGTH", help="messages of the conversation")
+    lengths: list[int] = parser.parse_args().lengths or list(LENGTHS)
     print("Milliseconds of processor time that Holdfast adds to a model call; of them, hooks that do nothing; and the")
     print("framework's own share:\n")
     print(markdown_table(["framework", *(f"{length:,} messages" for length in lengths)], adapter_rows(lengths)))
