@@ -129,8 +129,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with ProcessPoolExecutor(chosen.cores, initializer=_ignore_interrupts) as pool:
             for number, name in enumerate(itertools.takewhile(lambda _: not limits.is_interrupted, names)):
-                # What one round took beyond its share, all that follow give up.
-                limits.seconds = (end - time.monotonic()) / (len(names) - number)
+                # What one round took beyond its share, all that follow give up, but each runs.
+                limits.seconds = max(1.0, (end - time.monotonic()) / (len(names) - number))
                 tallies.append(Tally(name, seed))
                 print(f"{name}, seed {seed}: {ROUNDS[name].title}", flush=True)
                 run_round(pool, chosen.cores, tallies[-1], limits)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from holdfast import __version__
 from holdfast.core.conversation.json_values import encode_canonical_json
-from holdfast.core.conversation.messages import Entry, Media, Message
+from holdfast.core.conversation.messages import Entry, Media, Message, Text, ToolResult
 from holdfast.core.conversation.pairing import INTERRUPTED_RESULT
 from holdfast.core.conversation.spans import ranges_without
 from holdfast.core.conversation.transcript import MessageFormat
@@ -176,7 +176,12 @@ def _is_elided(message: Message, recorded: Message) -> bool:
 
 
 def _tool_texts(message: Message) -> list[str]:
-    return [*(call.arguments for call in message.calls), *(result.text for result in message.results)]
+    """Return the arguments and the outputs of a message, without the blank texts that a repair removes."""
+    return [*(call.arguments for call in message.calls), *map(_output, message.results)]
+
+
+def _output(result: ToolResult) -> str:
+    return "\n".join(part.text for part in result.content if isinstance(part, Text) and not part.is_blank)
 
 
 def common_length(one: Sequence[object], other: Sequence[object]) -> int:
