@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 
 from holdfast.adapters.pydantic_ai import Holdfast
 from holdfast.apps.chat.agent import build_agent
+from holdfast.apps.chat.plain_screen import PlainScreen
 from holdfast.apps.chat.runtime import RuntimeCache
 from holdfast.testing.endpoint import ReceivedRequest, ResponsePiece, ScriptedEndpoint, http_response
 from tests.chat.recording_screen import open_chat
@@ -48,3 +50,16 @@ async def test_a_provider_that_caches_only_what_it_is_asked_to_is_asked() -> Non
 
     (request,) = endpoint.requests
     assert request.body["cache_control"] == {"type": "ephemeral", "ttl": "5m"}
+
+
+def test_the_first_start_says_what_it_does_with_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    cache = RuntimeCache(PlainScreen())
+
+    for phase, done in (("downloading", 0), ("downloading", 98), ("unpacking", 98), ("ready", 98)):
+        cache._show_download(phase, done, 98)
+
+    assert capsys.readouterr().err.splitlines() == [
+        "downloading the embedded model, once …",
+        "unpacking the embedded model, once …",
+        "starting the embedded model …",
+    ]

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from holdfast.models.embedded.server import EmbeddedServer
 
 
+STARTING = "starting the embedded model"
+
+
 @dataclass(frozen=True, slots=True)
 class RequestParts:
     """What a request to the model carries besides the messages, and the address it goes to."""
@@ -180,7 +183,7 @@ class RuntimeCache:
     async def _running_server(self, settings: Settings) -> "EmbeddedServer":
         server = self._embedded_server(settings)
         if not server.is_running:
-            self._screen.show_busy("starting the embedded model")
+            self._screen.show_busy(STARTING)
             try:
                 await server.start()
             finally:
@@ -189,7 +192,8 @@ class RuntimeCache:
 
     def _show_download(self, what: str, done: int, total: int) -> None:
         share = f"{done / total:.0%} of {total / 1e6:.0f} MB" if total else ""
-        self._screen.show_busy(f"{what} the embedded model, once: {share}")
+        is_ready = what == "ready"
+        self._screen.show_busy(STARTING if is_ready else f"{what} the embedded model, once: {share}")
 
     def _build(
         self, settings: Settings, session: Session, folder: FileTools, server: "EmbeddedServer | None"
