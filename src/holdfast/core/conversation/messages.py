@@ -39,8 +39,8 @@ class Text:
     native: object = field(default=None, compare=False, repr=False)
     """The block this was read from, the name of the field, or None if the content is a bare string."""
     is_edited: bool = field(default=False, compare=False, repr=False)
-    counts: tuple[tuple[object, int], ...] = field(default=(), init=False, compare=False, repr=False)
-    """The tokens of the text, by the counter that has counted it."""
+    counts: tuple[object, ...] = field(default=(), init=False, compare=False, repr=False)
+    """A counter that has counted the text, then the tokens, then the next counter: few objects for each text."""
 
     def with_text(self, text: str) -> "Text":
         """Return the part with another text and the same native block."""
@@ -189,8 +189,8 @@ class Message:
     """The repairs that decoding required; `native` then holds the repaired JSON."""
     extra_fields_json: str = field(default="", compare=False, repr=False)
     """Fields that no part represents, as JSON text; they are sent, so their tokens count."""
-    counts: tuple[tuple[object, tuple[int, int]], ...] = field(default=(), init=False, compare=False, repr=False)
-    """The tokens of the message, of its text and of its media, by the counter that has counted it."""
+    counts: tuple[object, ...] = field(default=(), init=False, compare=False, repr=False)
+    """A counter that has counted the message, the tokens of its text and of its media, then the next counter."""
     _outline: MessageOutline | None = field(default=None, init=False, compare=False, repr=False)
 
     @property

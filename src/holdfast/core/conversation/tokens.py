@@ -8,7 +8,7 @@ calibration. Sizes in bytes need no tokenizer and are sufficient to place cuts.
 
 from collections.abc import Callable, Sequence
 from dataclasses import field, fields, replace
-from typing import ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import ClassVar, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 from holdfast.core.conversation.batching import is_id_from_name
 from holdfast.core.conversation.messages import Media, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
@@ -190,9 +190,10 @@ def format_token_count(total: int, error: float | None) -> str:
 
 def message_tokens(message: Message, counter: Counter) -> tuple[int, int]:
     """Return the tokens of a message: those of its text, and those of its media. A message is counted once."""
-    for known, counted in message.counts:
-        if known is counter:
-            return counted
+    counts = message.counts
+    for at in range(0, len(counts), 3):
+        if counts[at] is counter:
+            return cast("tuple[int, int]", counts[at + 1 : at + 3])
     words, media = MESSAGE_OVERHEAD + (counter.count(message.extra_fields_json) if message.extra_fields_json else 0), 0
     for part in message.parts:
         if isinstance(part, Media):
@@ -201,17 +202,18 @@ def message_tokens(message: Message, counter: Counter) -> tuple[int, int]:
             part_words, part_media = _part_tokens(part, counter)
             words += part_words
             media += part_media
-    object.__setattr__(message, "counts", (*message.counts, (counter, (words, media))))
+    object.__setattr__(message, "counts", (*counts, counter, words, media))
     return words, media
 
 
 def _text_tokens(part: Text, counter: Counter) -> int:
     """Return the tokens of a text. Shortened and repaired messages share their texts, so it is counted once."""
-    for known, counted in part.counts:
-        if known is counter:
-            return counted
+    counts = part.counts
+    for at in range(0, len(counts), 2):
+        if counts[at] is counter:
+            return cast("int", counts[at + 1])
     tokens = counter.count(part.text)
-    object.__setattr__(part, "counts", (*part.counts, (counter, tokens)))
+    object.__setattr__(part, "counts", (*counts, counter, tokens))
     return tokens
 
 

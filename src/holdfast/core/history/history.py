@@ -184,7 +184,7 @@ class History:
         newer = range(known.context.length, len(self.entries)) if known and is_extended else None
         positions = self.context(scope).needed_positions() if newer is None else newer
         entries = [entry for position in positions if (entry := self.entries.get(position)) is not None]
-        return [message for message, _ in entries if all(known is not counter for known, _ in message.counts)]
+        return [message for message, _ in entries if all(known is not counter for known in message.counts)]
 
     def delegable_context(self, parent: str) -> Context:
         """Return the context with everything that a delegate of an agent may see."""

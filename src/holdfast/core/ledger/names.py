@@ -9,7 +9,7 @@ the current position. Packing chooses the likeliest names per token, verbatim, a
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, starmap
 from math import log2
 from typing import NamedTuple
 
@@ -52,7 +52,9 @@ class RankedName(NamedTuple):
 class UsedNames:
     """The identifiers that a conversation has used."""
 
-    _items: dict[str, RankedName] = field(default_factory=dict[str, RankedName])
+    _items: dict[str, tuple[float, str, int, int]] = field(default_factory=dict[str, tuple[float, str, int, int]])
+    """The fields of a `RankedName` by its text. Python's garbage collector soon stops visiting plain tuples of numbers
+    and texts; of named tuples it would visit thousands in each session, whenever it runs."""
 
     def __len__(self) -> int:
         return len(self._items)
@@ -63,30 +65,34 @@ class UsedNames:
         for text, weight in weights.items():
             known, prior = items.get(text), _prior(text)
             if known is None:
-                items[text] = RankedName(log2(weight) + position / HALF_LIFE + prior, text, position, position)
+                items[text] = (log2(weight) + position / HALF_LIFE + prior, text, position, position)
             else:
-                last = max(position, known.last)
-                faded = 2.0 ** (REPEAT_POWER * (known.rank - prior - last / HALF_LIFE))
+                rank, _, first, known_last = known
+                last = max(position, known_last)
+                faded = 2.0 ** (REPEAT_POWER * (rank - prior - last / HALF_LIFE))
                 score = log2(faded + weight**REPEAT_POWER) / REPEAT_POWER
-                items[text] = RankedName(score + last / HALF_LIFE + prior, text, known.first, last)
+                items[text] = (score + last / HALF_LIFE + prior, text, first, last)
         if len(items) > MAX_HELD_NAMES:
-            self._items = {item.text: item for item in self.ranked(MAX_KEPT_NAMES)}
+            self._items = {item[1]: item for item in self._best(MAX_KEPT_NAMES)}
 
     def ranked(self, limit: int | None = None) -> list[RankedName]:
         """Return the identifiers, or the best `limit` of them, most likely needed first."""
+        return list(starmap(RankedName, self._best(limit)))
+
+    def _best(self, limit: int | None) -> list[tuple[float, str, int, int]]:
         items = self._items.values()
         if limit is not None and 0 < limit < len(items):
             # Numbers sort several times faster than items, and then only a few items remain to sort.
-            least = sorted(item.rank for item in items)[-limit]
-            items = [item for item in items if item.rank >= least]
+            least = sorted(item[0] for item in items)[-limit]
+            items = [item for item in items if item[0] >= least]
         return sorted(items, reverse=True)[:limit]
 
     def pack(self, allowance_tokens: int, counter: Counter, *, exclude_text: str = "") -> str:
         """Return as many identifiers as fit, verbatim, except those in `exclude_text`."""
         priced: list[tuple[float, str, int]] = []
-        for item in self.ranked(max(0, allowance_tokens // MIN_NAME_TOKENS)):
-            cost = max(1, counter.count(f" {item.text}"))
-            priced.append((item.rank + log2(_estimated_cost(len(item.text)) / cost), item.text, cost))
+        for rank, text, _, _ in self._best(max(0, allowance_tokens // MIN_NAME_TOKENS)):
+            cost = max(1, counter.count(f" {text}"))
+            priced.append((rank + log2(_estimated_cost(len(text)) / cost), text, cost))
         priced.sort(reverse=True)
         return _pack_priced(((text, cost) for _, text, cost in priced), allowance_tokens, counter, exclude_text)
 
