@@ -70,8 +70,8 @@ def test_a_special_token_that_is_only_spelled_out_is_plain_text() -> None:
         ("mistral-large-latest", "mistral_v3", "counted"),
         ("glm-4.6", "glm4", "counted"),
         ("kimi-k2", "kimi_k2", "counted"),
-        ("acme-9000", "o200k_base by digits", "estimated"),
-        (None, "o200k_base by digits", "estimated"),
+        ("acme-9000", "o200k_base by digits and symbols", "estimated"),
+        (None, "o200k_base by digits and symbols", "estimated"),
     ],
 )
 def test_a_model_is_counted_with_its_familys_vocabulary(model: str | None, name: str, provenance: str) -> None:
@@ -170,6 +170,22 @@ def test_a_group_of_up_to_three_digits_is_a_token_of_its_vocabulary_and_here_one
     ordinary, by_digits = (counter_for(model).count(text) for model in ("gpt-5", "a-model-that-nobody-knows"))
 
     assert by_digits - ordinary == sum(map(len, groups)) - len(groups)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"     {'━' * 40} 10.2/10.2 MB 5.1 MB/s eta 0:00:00\n",
+        f"{'═' * 60}\n Results\n{'═' * 60}\n",
+        f"100%|{'█' * 30}| 312/312 [00:10<00:00, 30.2it/s]\n",
+        "😀 🚀 🎉 🔥 👍 ready\n",
+    ],
+)
+def test_bars_and_emoji_have_no_more_tokens_in_a_bundled_vocabulary_than_an_unknown_model_counts(text: str) -> None:
+    unknown = counter_for("a-model-that-nobody-knows").count(text)
+    known = [counter_for(name).count(text) for name in ("gpt-4", "mistral-large", "llama-3", "qwen3", "deepseek-chat")]
+
+    assert max(known) <= unknown <= 2.5 * max(known)
 
 
 def test_every_digit_counts_for_a_model_whose_vocabulary_is_unknown() -> None:

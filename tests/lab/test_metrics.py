@@ -206,7 +206,7 @@ def foreign_outputs() -> list[str]:
         lambda: f"\t\t    if (x{digits(2)} != nullptr && y_{hexes(3)}->size() >= {digits(4)}U) {{ return; }}",
         lambda: some("船在港口等待潮水第四個鐘頭以後才能離開", 40),
         lambda: some(["прилив ", "начинается ", "после ", "четырёх ", "часов ", "утра "], 12),
-        lambda: f"{'─' * 30}┼{'═' * 30} ✓ {'.' * chance.randint(20, 60)}",
+        lambda: f"{'─' * 30}┼{'═' * 30} ✓ {'░' * 30} {'.' * chance.randint(20, 60)}",
     ]
     return ["\n".join(line() for _ in range(80)) for line in lines]
 

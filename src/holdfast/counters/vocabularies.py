@@ -2,7 +2,8 @@
 
 If the family's own vocabulary is bundled, counts are exact. Claude's is not public: o200k times a measured factor
 replaces it, and counts are marked as estimates. Unknown models use o200k with every digit as a token, because many
-vocabularies have no longer numbers: there, a log full of times and hashes has 1.4 times as many tokens.
+vocabularies have no longer numbers: there, a log full of times and hashes has 1.4 times as many tokens. Nor do they
+have tokens for whole progress bars, rules and emoji: a package installer's bars have three times as many.
 
 If the tokenizer cannot be loaded, a formula estimates: a weighted sum of words, groups of three digits, runs of
 punctuation, line breaks, changes of case, and characters by script. Its weights were fitted against o200k on prose,
@@ -42,7 +43,7 @@ class ModelFamily(NamedTuple):
     factor: float = 1.0
     has_own_vocabulary: bool = True
     splits_digits: bool = False
-    """Whether each digit counts as a token, whatever the vocabulary says."""
+    """Whether each digit counts as a token, and bars, rules and emoji as several, whatever the vocabulary says."""
 
     @property
     def provenance(self) -> Provenance:
@@ -74,6 +75,10 @@ MODEL_FAMILIES = (
 UNKNOWN_FAMILY = ModelFamily((), "o200k_base", has_own_vocabulary=False, splits_digits=True)
 _DIGIT_MARKS = bytes(ord("d" if byte in b"0123456789" else " ") for byte in range(256))
 """Translates a text into one that shows only where its digits are."""
+DRAWN_TOKENS = {"━": 2, "═": 2, "█": 1}
+"""Tokens of a character of which o200k has long runs as one token; others have none, and some no token for one."""
+EMOJI_BYTES, FURTHER_EMOJI_TOKENS = b"\xf0\x9f", 2
+"""How an emoji begins in UTF-8, and how many more tokens than in o200k it has elsewhere."""
 
 
 class VocabularyCounter:
@@ -90,7 +95,7 @@ class VocabularyCounter:
         self.provenance: Provenance = family.provenance
         self.name = family.vocabulary + (f" × {family.factor}" if family.factor != 1 else "")
         # Counts are cached by this name, so two ways to count with one vocabulary must not share it.
-        self.name += " by digits" if family.splits_digits else ""
+        self.name += " by digits and symbols" if family.splits_digits else ""
         self.bound = TokenBound(self.name, family)
 
     @cached_property
@@ -118,7 +123,7 @@ class VocabularyCounter:
             starts = range(0, len(text), CHUNK_CHARS)
             tokens = sum(self._size(text[start : start + CHUNK_CHARS]) for start in starts)
         if self._splits_digits:
-            tokens += _further_digits(text)
+            tokens += _further_digits(text) + (0 if text.isascii() else _further_symbols(text))
         return tokens if self._factor == 1 else -int(-tokens * self._factor // 1)
 
 
@@ -126,6 +131,12 @@ def _further_digits(text: str) -> int:
     """Return how many digits of a text are not the first of their token; o200k has a token for up to three digits."""
     marks = text.encode().translate(_DIGIT_MARKS)
     return 2 * marks.count(b"ddd") + marks.replace(b"ddd", b" ").count(b"dd")
+
+
+def _further_symbols(text: str) -> int:
+    """Return how many more tokens than in o200k the bars, rules and emoji of a text have in other vocabularies."""
+    drawn = sum(tokens * text.count(one) for one, tokens in DRAWN_TOKENS.items())
+    return drawn + FURTHER_EMOJI_TOKENS * text.encode().count(EMOJI_BYTES)
 
 
 class TokenBound:
