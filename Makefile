@@ -19,6 +19,13 @@ define install
 	       && $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(1)]'; }
 endef
 
+# $(call add,EXTRA,MODULE): the same for an extra that few targets need, unless its module is there.
+define add
+	@$(BIN)/python -c 'import $(2)' 2>/dev/null \
+	  || { command -v uv >/dev/null 2>&1 && uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[$(1)]'; } \
+	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(1)]'
+endef
+
 $(STAMP): pyproject.toml constraints.txt
 	$(call install,dev)
 	@touch $(STAMP) $(PROGRAMS)
@@ -46,6 +53,7 @@ suite: $(STAMP)
 	@$(BIN)/python -m pytest -n auto --dist worksteal
 
 coverage: $(STAMP)  ## The suite, measured: how much of each package it runs, and whether that is enough; .coverage has the lines
+	$(call add,claude-agent-sdk,claude_agent_sdk)
 	@$(BIN)/coverage erase
 	@rm -f build/test_times.json
 	@$(BIN)/coverage run -m pytest -n auto --dist worksteal -p scripts.covering_tests
@@ -54,9 +62,7 @@ coverage: $(STAMP)  ## The suite, measured: how much of each package it runs, an
 
 # Runs the suite first, measured, if `make coverage` has not; about an hour on one core. ARGS=--again for survivors only
 mutation: $(STAMP)  ## Change the code in 200 small ways; list what no test notices; SEED=1 MUTANTS=200 ARGS=--again
-	@$(BIN)/python -c 'import cosmic_ray' 2>/dev/null \
-	  || { command -v uv >/dev/null 2>&1 && uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[mutation]'; } \
-	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'
+	$(call add,mutation,cosmic_ray)
 	@$(BIN)/python -m scripts.mutation --seed $(or $(SEED),1) --mutants $(or $(MUTANTS),200) $(ARGS)
 
 check: lint  ## Lint, types (strict) and architecture
@@ -110,9 +116,7 @@ demo: $(STAMP)  ## Govern a generated 1,000-message session at 16,000 tokens
 
 # The browser is the system's own: Debian's package, installed here where root may, else named.
 browser: $(STAMP)  ## The viewer in a real Chromium, with the screenshots of the docs; ONLY='-k export'
-	@$(BIN)/python -c 'import axe_playwright_python, playwright' 2>/dev/null \
-	  || { command -v uv >/dev/null 2>&1 && uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[browser]'; } \
-	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
+	$(call add,browser,axe_playwright_python)
 	@command -v chromium chromium-browser google-chrome >/dev/null 2>&1 \
 	  || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null 2>&1 && apt-get install -y chromium fonts-inter fonts-noto-cjk fonts-noto-color-emoji; } \
 	  || { echo "make browser needs Chromium: install your system's package, such as apt-get install chromium" >&2; exit 2; }
