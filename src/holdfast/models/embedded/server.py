@@ -179,7 +179,7 @@ class EmbeddedServer:
         """Download the weights if needed, start the process, and wait until it answers."""
         await self.stop()
         weights = self.weights or await fetch_file(progress=self._progress)
-        libraries = await openmp_folder(progress=self._progress)
+        libraries = await openmp_folder()
         settings = {
             "weights": str(weights),
             "name": EMBEDDED_MODEL,

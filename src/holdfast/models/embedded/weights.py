@@ -133,12 +133,12 @@ def cached_weights() -> Path | None:
     return path if path.is_file() and path.stat().st_size == SMOLLM2.size else None
 
 
-async def openmp_folder(progress: DownloadProgress | None = None) -> Path | None:
+async def openmp_folder() -> Path | None:
     """Return a folder with the OpenMP library, downloading it first; None if the system has it or there is none."""
     packaged = OPENMP.get(platform.machine()) if sys.platform == "linux" else None
     if packaged is None or await asyncio.to_thread(_has_openmp):
         return None
-    return (await fetch_file(packaged, folder=cache_folder() / "libraries", progress=progress)).parent
+    return (await fetch_file(packaged, folder=cache_folder() / "libraries")).parent
 
 
 def _has_openmp() -> bool:
