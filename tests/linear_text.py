@@ -14,6 +14,7 @@ As a program, it prints whatever is not linear in the package that it is given, 
 
 import ast
 import builtins
+import gc
 import importlib
 import inspect
 import pkgutil
@@ -428,8 +429,12 @@ def main(package: str) -> None:
     """Print everything in a package that is not linear, or not the same in each version of Python."""
     resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S))
     warnings.simplefilter("ignore")
+    # What is imported stays until the end: looking through it for garbage takes a fifth of the time until here.
+    gc.disable()
     modules = import_modules(package)
     found = find_patterns(modules)
+    gc.freeze()
+    gc.enable()
     patterns = [one for one in found if not one.pattern.pattern.startswith(tuple(BOUNDED))]
     functions = [*find_text_functions(modules)]
     sys.addaudithook(_refuse_effects)
