@@ -3,9 +3,10 @@
 import copy
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from google.genai import types
@@ -235,6 +236,21 @@ async def test_a_list_that_goes_back_is_followed(framework: Framework) -> None:
 
         assert all(one is another for one, another in zip(sent, other, strict=True))
         assert await session.messages() == [framework.codec.encode(one) for one in other]
+
+
+async def test_a_rewind_assumes_no_window_for_an_unknown_model_whose_budget_is_known(
+    framework: Framework, caplog: pytest.LogCaptureFixture
+) -> None:
+    messages, options = exchanges(framework, 5), replace(ROOMY, model=f"unheard-of-{uuid4().hex}")
+    async with Session.open("c") as session:
+        conversation = FrameworkConversation(session, framework.codec)
+        await conversation.prepare(messages, options)
+
+        await conversation.prepare([*messages[:8], framework.user("something else")], options)
+        await conversation.take_last()
+        await conversation.clear()
+
+        assert [one.getMessage() for one in caplog.records] == []
 
 
 async def test_what_holdfast_makes_for_requests_is_converted_once(framework: Framework) -> None:

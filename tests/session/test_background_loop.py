@@ -92,7 +92,7 @@ def test_a_result_for_a_loop_that_has_ended_is_dropped() -> None:
     waiting = loop.create_task(BACKGROUND_LOOP.await_result(work()))
     loop.run_until_complete(asyncio.sleep(0))
     waiting.get_coro().close()  # as at the end of the interpreter: nobody waits, and nobody was cancelled
-    loop.set_exception_handler(lambda *_: None)  # which reports a task that never ended
+    loop.set_exception_handler(_ignore)  # it reports a task that never ended
     loop.close()
     released.set()
 
@@ -102,3 +102,7 @@ def test_a_result_for_a_loop_that_has_ended_is_dropped() -> None:
 
 async def _read(found: list[str]) -> list[str]:
     return found
+
+
+def _ignore(loop: asyncio.AbstractEventLoop, problem: dict[str, object]) -> None:
+    del loop, problem
