@@ -38,7 +38,7 @@ class BackgroundLoop:
         """Return the result of a coroutine, for a caller on another event loop.
 
         If the caller is cancelled meanwhile, the coroutine is too. Frameworks come here twice in each model call:
-        `wrap_future(start(work))` does the same with one more future, its locks and its callbacks, in twice the time.
+        `wrap_future(start(work))` does the same with one more future, its locks and its callbacks.
         """
         loop, caller = self._loop_for(work), asyncio.get_running_loop()
         result: asyncio.Future[T] = caller.create_future()
