@@ -3,9 +3,10 @@
 import copy
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from google.genai import types
@@ -194,6 +195,36 @@ async def test_a_message_that_was_edited_in_place_is_recorded_and_sent_as_it_is_
         assert logged[: len(before)] == before
 
 
+CHANGES: dict[str, Callable[[list[Any], Any], list[Any]]] = {
+    "replaced": lambda messages, other: [*messages[:4], other, *messages[5:]],
+    "deleted": lambda messages, _: [*messages[:7], *messages[8:]],
+    "inserted": lambda messages, other: [*messages[:4], other, *messages[4:]],
+}
+"""How a framework changes an earlier message; 4 is a prompt, 7 an answer."""
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_an_earlier_message_that_is_replaced_deleted_or_inserted_between_calls_is_recorded_and_sent(
+    framework: Framework, change: str
+) -> None:
+    messages = exchanges(framework, 5)
+    async with Session.open("c") as session:
+        conversation = FrameworkConversation(session, framework.codec)
+        await conversation.prepare(messages, ROOMY)
+        await conversation.record_response([answer := framework.assistant("so it is")], None)
+
+        changed = CHANGES[change]([*messages, answer, framework.user("go on")], framework.user("something else"))
+        sent = await conversation.prepare(changed, ROOMY)
+
+        assert len(sent) == len(changed)
+        assert all(one is other for one, other in zip(sent, changed, strict=True))
+        assert await session.messages() == [framework.codec.encode(one) for one in changed]
+        # What is known is the changed list: the next call only adds to it.
+        longer = [*changed, framework.assistant("fine"), framework.user("and then?")]
+        assert await conversation.prepare(longer, ROOMY) == longer
+        assert await session.messages() == [framework.codec.encode(one) for one in longer]
+
+
 async def test_a_list_that_goes_back_is_followed(framework: Framework) -> None:
     messages = exchanges(framework, 5)
     async with Session.open("c") as session:
@@ -205,6 +236,21 @@ async def test_a_list_that_goes_back_is_followed(framework: Framework) -> None:
 
         assert all(one is another for one, another in zip(sent, other, strict=True))
         assert await session.messages() == [framework.codec.encode(one) for one in other]
+
+
+async def test_a_rewind_assumes_no_window_for_an_unknown_model_whose_budget_is_known(
+    framework: Framework, caplog: pytest.LogCaptureFixture
+) -> None:
+    messages, options = exchanges(framework, 5), replace(ROOMY, model=f"unheard-of-{uuid4().hex}")
+    async with Session.open("c") as session:
+        conversation = FrameworkConversation(session, framework.codec)
+        await conversation.prepare(messages, options)
+
+        await conversation.prepare([*messages[:8], framework.user("something else")], options)
+        await conversation.take_last()
+        await conversation.clear()
+
+        assert [one.getMessage() for one in caplog.records] == []
 
 
 async def test_what_holdfast_makes_for_requests_is_converted_once(framework: Framework) -> None:

@@ -241,6 +241,32 @@ def test_a_filter_of_ones_own_runs_first_and_runs_without_async_share_the_sessio
     BACKGROUND_LOOP.run(kept._pool.close())
 
 
+async def test_a_run_without_the_filter_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    kept = HoldfastSession("s")
+    await kept.add_items([{"role": "user", "content": "zero"}, {"role": "assistant", "content": "none"}])
+    assert caplog.messages == []
+    agent = Agent(name="a", model=ScriptedModel([[assistant_message("two")], [assistant_message("four")]]))
+
+    await Runner.run(agent, "one", session=kept)
+    await Runner.run(agent, "three", session=kept)
+
+    assert caplog.messages == [
+        "Session 's' runs without its filter, so no model call is kept within the budget: "
+        "pass run_config=kept.run_config() to Runner.run, with the HoldfastSession as kept"
+    ]
+    await kept.close()
+
+
+async def test_a_run_with_the_filter_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    agent = Agent(name="a", model=ScriptedModel([[assistant_message("two")]]))
+
+    await Runner.run(agent, "one", session=kept, run_config=kept.run_config())
+
+    assert caplog.messages == []
+    await kept.close()
+
+
 async def test_a_named_model_recovers_from_an_overflow_too() -> None:
     kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
     inner = ScriptedModel([ScriptedProviderError(OVERFLOW_TEXT, 400), [assistant_message("ok")]])

@@ -47,7 +47,7 @@ class HoldfastHooks:
     ) -> None:
         """`store` and `policy` are those of `Session.open`.
 
-        `gateway` is the address of a gateway that governs the requests, such as `http://127.0.0.1:8080`: Claude Code
+        `gateway` is the address of a gateway that governs the requests, such as `http://127.0.0.1:8787`: Claude Code
         then calls the model through it.
         """
         self._store = open_store(store)

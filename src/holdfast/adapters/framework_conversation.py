@@ -143,8 +143,8 @@ class FrameworkConversation(Generic[MessageT]):
         """By position, the index of a message in these lists."""
         self._sent: list[Mapping[str, Any]] = []
         """The messages of the last request, as JSON."""
-        self._sent_indices: list[int | None] = []
-        """For each of them, the index of the known message that it is; None if Holdfast has made or shortened it."""
+        self._sent_indices: list[int] = []
+        """For each of them, the index of the known message that it is; any if Holdfast has made or shortened it."""
         self._made: dict[int, MessageT] = {}
         """The messages of the last request that Holdfast has made or shortened, by their places in it."""
 
@@ -247,11 +247,11 @@ class FrameworkConversation(Generic[MessageT]):
         raise AssertionError  # pragma: no cover - the second attempt returns or raises
 
     async def _sync(self, messages: Sequence[MessageT]) -> None:
-        known = len(self._natives)
-        extends = known <= len(messages) and self._codec.contents(messages[:known]) == self._known_contents
+        known = list(messages[: len(self._natives)])
+        extends = len(known) == len(self._natives) and self._codec.contents(known) == self._known_contents
         if extends and (self._known_state == self._session_state() or self.agent is not self.session):
-            self.known = list(messages[:known])
-            await self._record(messages[known:])
+            self.known = known
+            await self._record(messages[len(known) :])
         elif self.agent is self.session:
             await self._resync(messages)
         else:
@@ -333,9 +333,12 @@ class FrameworkConversation(Generic[MessageT]):
                 index = None
             if index is None:
                 made[at] = self._codec.decode(native)
-            self._sent_indices.append(index)
+            self._sent_indices.append(index or 0)
         self._sent = request.messages
-        return [made[at] if index is None else self.known[index] for at, index in enumerate(self._sent_indices)]
+        messages = list(map(self.known.__getitem__, self._sent_indices))
+        for at, message in made.items():
+            messages[at] = message
+        return messages
 
     def _session_state(self) -> object:
         """Return a value that changes whenever another writer changes the session."""

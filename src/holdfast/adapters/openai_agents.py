@@ -7,6 +7,7 @@ session keeps every item; the filter shortens what each model call gets. Both ru
 
 import inspect
 import json
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -82,6 +83,7 @@ class ResponsesItems:
 
 
 ITEMS = ResponsesItems()
+_LOGGER = logging.getLogger("holdfast")
 
 
 class HoldfastSession:
@@ -117,6 +119,10 @@ class HoldfastSession:
         """How many items the conversation had when the current run began."""
         self._added: list[Mapping[str, Any]] = []
         """What the items said that were added since; the filter has recorded the others."""
+        self._has_run = False
+        """Whether a run has read the items."""
+        self._is_filter_checked = False
+        """Whether the filter was called, or its absence was reported."""
         self.recall_tool = FunctionTool(
             name=RECALL_TOOL,
             description=RECALL_DESCRIPTION,
@@ -185,9 +191,18 @@ class HoldfastSession:
     async def _items(self) -> list[Item]:
         items = await (await self._conversation()).load()
         self._run_start, self._added = len(items), []
+        self._has_run = True
         return items
 
     async def _add(self, items: list[Item]) -> None:
+        if self._has_run and not self._is_filter_checked and any(map(_is_of_model, items)):
+            self._is_filter_checked = True
+            _LOGGER.warning(
+                "Session %r runs without its filter, so no model call is kept within the budget: "
+                "pass run_config=kept.run_config() to Runner.run, with the HoldfastSession as kept",
+                self.session_id,
+            )
+
         async def choose_new(before: list[Item]) -> list[Item]:
             filtered = [_said(item) for item in before[self._run_start :]]
             for said in self._added:
@@ -243,6 +258,7 @@ class HoldfastSession:
         return fit
 
     async def _fit(self, items: list[Item], instructions: str | None, agent: Agent[Any]) -> list[Item]:
+        self._is_filter_checked = True
         conversation = await self._conversation()
         name = self._model or (agent.model if isinstance(agent.model, str) else getattr(agent.model, "model", None))
         tools = [tool for tool in agent.tools if isinstance(tool, FunctionTool)]
@@ -384,6 +400,10 @@ def _conversation_of(session: Session) -> "FrameworkConversation[Item]":
 
 def _definition(tool: FunctionTool) -> Mapping[str, object]:
     return {"name": tool.name, "description": tool.description, "parameters": tool.params_json_schema}
+
+
+def _is_of_model(item: Item) -> bool:
+    return item.get("role") == "assistant" or item.get("type") == "function_call"
 
 
 def _said(item: Item) -> Mapping[str, Any]:

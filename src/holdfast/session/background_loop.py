@@ -9,6 +9,7 @@ import concurrent.futures
 import os
 import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import TypeVar
 
 from holdfast.errors import WrongEventLoopError
@@ -34,17 +35,53 @@ class BackgroundLoop:
             raise
 
     async def await_result(self, work: Coroutine[object, object, T]) -> T:
-        """Return the result of a coroutine, for a caller on another event loop."""
-        return await asyncio.wrap_future(self.start(work))
+        """Return the result of a coroutine, for a caller on another event loop.
+
+        If the caller is cancelled meanwhile, the coroutine is too. Frameworks come here twice in each model call:
+        `wrap_future(start(work))` does the same with one more future, its locks and its callbacks.
+        """
+        loop, caller = self._loop_for(work), asyncio.get_running_loop()
+        result: asyncio.Future[T] = caller.create_future()
+        tasks: list[asyncio.Task[T]] = []
+
+        def start() -> None:
+            if not result.cancelled():
+                tasks.append(loop.create_task(work))
+                tasks[0].add_done_callback(finish)
+            else:
+                work.close()
+
+        def finish(task: asyncio.Task[T]) -> None:
+            with suppress(RuntimeError):  # the caller's loop has ended, and nobody waits
+                caller.call_soon_threadsafe(pass_on, task)
+
+        def pass_on(task: asyncio.Task[T]) -> None:
+            if task.cancelled():
+                result.cancel()
+            elif (error := task.exception()) is not None:
+                if not result.done():
+                    result.set_exception(error)
+            elif not result.done():
+                result.set_result(task.result())
+
+        loop.call_soon_threadsafe(start)
+        try:
+            return await result
+        except asyncio.CancelledError:
+            loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+            raise
 
     def start(self, work: Coroutine[object, object, T]) -> "concurrent.futures.Future[T]":
         """Start a coroutine on the loop; raises `WrongEventLoopError` on the loop itself, where waiting would hang."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop_for(work))
+
+    def _loop_for(self, work: Coroutine[object, object, object]) -> asyncio.AbstractEventLoop:
         loop = self._running_loop()
         if _current_loop() is loop:
             work.close()
             problem = "would wait for itself for ever here, as in a callback; call it in another thread"
             raise WrongEventLoopError("a blocking method", problem)
-        return asyncio.run_coroutine_threadsafe(work, loop)
+        return loop
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:

@@ -32,13 +32,25 @@ def as_json_messages(messages: object) -> list[Mapping[str, object]]:
 
 def _as_json_message(element: object, index: int) -> Mapping[str, object]:
     if type(element) is dict:
-        return cast("dict[str, object]", element)
-    dump = getattr(element, "model_dump", None)
-    native: object = dump(mode="json", exclude_none=True, warnings=False) if callable(dump) else element
+        return _with_json_blocks(cast("dict[str, object]", element))
+    native = _as_json(element)
     if not isinstance(native, Mapping):
         problem = f"must be a message as a dict, or an object of the provider's library, not {short_repr(element)}"
         raise MalformedInputError(f"messages[{index}]", problem)
     return cast("Mapping[str, object]", native)
+
+
+def _with_json_blocks(native: dict[str, object]) -> Mapping[str, object]:
+    """Return a message; objects of a provider's library in its content, as in `response.content`, become JSON."""
+    content = native.get("content")
+    if type(content) is not list or all(type(block) is dict for block in cast("list[object]", content)):
+        return native
+    return {**native, "content": [_as_json(block) for block in cast("list[object]", content)]}
+
+
+def _as_json(value: object) -> object:
+    dump = getattr(value, "model_dump", None)
+    return dump(mode="json", exclude_none=True, warnings=False) if callable(dump) else value
 
 
 def decode_messages(
