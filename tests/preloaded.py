@@ -4,14 +4,12 @@ from importlib import import_module
 
 from holdfast.adapters.pydantic_ai.messages import validate_messages
 from holdfast.counters.vocabularies import counter_for
-from holdfast.redaction import redact_text
 
 for name in (
     "anyio._backends._asyncio",
     "holdfast.apps.chat.agent",
     "holdfast.apps.chat.loop",
     "holdfast.apps.chat.main",
-    "holdfast.apps.chat.markdown",
     "holdfast.apps.chat.terminal_screen",
     "holdfast.apps.chat.turn",
     "holdfast.apps.cli.chat",
@@ -23,4 +21,3 @@ for name in (
     import_module(name)
 validate_messages([])
 counter_for("gpt-5").count("a word of several tokens: xqzvwkj")
-redact_text("password=xqzvwkj")

@@ -18,6 +18,7 @@ from holdfast.core.planning.changes import add_effect
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.request_stages import RequestProcessors
 from holdfast.core.planning.situation import Budget
+from holdfast.core.planning.steps import PlanInput
 from holdfast.core.recall.query import (
     DEFAULT_RECALL_TOKENS,
     MAX_RECALL_TOKENS,
@@ -556,4 +557,9 @@ class Conversation:
         if not isinstance(event, log.Rewound | log.ContextCleared):
             return event
         encode_event(event)
-        return add_effect(event, self._builder.plan_input(RequestOptions(model=self.model, endpoint=self.endpoint)))
+        return add_effect(event, self._current_plan_input())
+
+    def _current_plan_input(self) -> PlanInput:
+        """Return the input of the planning rules for what would be sent next, with the budget of the last request."""
+        options = RequestOptions(model=self.model, endpoint=self.endpoint)
+        return self._builder.plan_input(self._builder.with_last_budget(options))

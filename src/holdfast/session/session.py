@@ -272,8 +272,7 @@ class Session(DelegatingConversation):
         first_new = diff.first_new
         if found := find_client_compaction(self.history, diff, decoded, known, compacted):
             first_new = found.first_new
-            plan_input = self._builder.plan_input(RequestOptions(model=self.model, endpoint=self.endpoint))
-            await self._log.append(with_measured_effect(found.event, plan_input))
+            await self._log.append(with_measured_effect(found.event, self._current_plan_input()))
         elif diff.rewind_to is not None:
             await self._log.append(self._with_effect(log.Rewound(to=diff.rewind_to)))
         events = [log.MessageAppended(format=name, native=native) for native in natives[first_new:]]
@@ -397,11 +396,7 @@ class Session(DelegatingConversation):
     async def restore_messages(self, positions: Sequence[int]) -> None:
         """Restore chosen messages of the last compaction, whole, after its summary."""
         event = with_messages_restored(self.history.context(), positions)
-        await self._log.append(
-            with_measured_effect(
-                event, self._builder.plan_input(RequestOptions(model=self.model, endpoint=self.endpoint))
-            )
-        )
+        await self._log.append(with_measured_effect(event, self._current_plan_input()))
 
     @retried
     async def compact_if_memory_above(self, limit_bytes: int) -> log.CompactionCompleted | None:
