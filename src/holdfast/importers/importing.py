@@ -255,15 +255,8 @@ class _Writer:
 
     def _take_message(self, lanes: _Lanes, event: log.MessageAppended, position: int) -> bool:
         """Take the next message of an agent from the source if it is this one, with what the source has before it."""
-        known, skipped = self._positions.setdefault(event.scope, {}), list[tuple[int, LoggedItem]]()
-        while (item := lanes.peek(event.scope)) is not None:
-            if isinstance(item.event, log.CompactionCompleted):
-                break  # New, so that what follows it changes; or imported as a message, if nothing was before it.
-            if isinstance(item.event, log.Rewound) and item.rewind_to in known:
-                break
-            if isinstance(item.event, log.MessageAppended) and _can_be_read(item.event):
-                break
-            skipped.append(lanes.take(event.scope))
+        item, skipped = self._next_of_list(lanes, event.scope)
+        known = self._positions.setdefault(event.scope, {})
         is_message = item is not None and (isinstance(item.event, log.MessageAppended) or not known)
         if item is None or not is_message or not _is_same(self._as_message(item), event):
             lanes.put_back(event.scope, skipped)
@@ -271,6 +264,22 @@ class _Writer:
         known[item.key] = position
         lanes.take(event.scope)
         return True
+
+    def _next_of_list(self, lanes: _Lanes, scope: str) -> tuple[LoggedItem | None, list[tuple[int, LoggedItem]]]:
+        """Take the items of an agent before the next one that changes its list; return that one, and those taken."""
+        taken: list[tuple[int, LoggedItem]] = []
+        known = self._positions.get(scope, {})
+        while (item := lanes.peek(scope)) is not None:
+            match item.event:
+                case log.CompactionCompleted():
+                    break
+                case log.Rewound() if item.rewind_to in known:
+                    break
+                case log.MessageAppended() as event if _can_be_read(event):
+                    break
+                case _:
+                    taken.append(lanes.take(scope))
+        return item, taken
 
     def _as_message(self, item: LoggedItem) -> log.MessageAppended | None:
         """Return the message of an item; also for a summary of what is not in the log."""
@@ -280,22 +289,26 @@ class _Writer:
 
     def _take_other(self, lanes: _Lanes, event: log.Event) -> bool:
         """Take the next item of an agent from the source if it is this event, and return whether it is."""
-        scope = scope_of(event)
+        scope, skipped = scope_of(event), list[tuple[int, LoggedItem]]()
         item, known = lanes.peek(scope), self._positions.get(scope, {})
-        if item is None:
-            return False
-        match item.event, event:
-            case (log.CompactionCompleted() as new, log.CompactionCompleted()):
+        if isinstance(event, log.CompactionCompleted | log.Rewound):
+            item, skipped = self._next_of_list(lanes, scope)
+        match item.event if item else None, event:
+            case (log.CompactionCompleted() as new, log.CompactionCompleted()) if item:
                 new = self._placed(new, item, known)
                 is_same = (new.replacement, new.span.kept) == (event.replacement, event.span.kept)
-            case (log.Rewound(), log.Rewound(to=to)):
+            case (log.Rewound(), log.Rewound(to=to)) if item:
                 is_same = known.get(item.rewind_to) == to
-            case (new, log.Forked() | log.DelegationStarted() | log.DelegationFinished()):
-                is_same = type(new) is type(event)
+            case (log.Forked(), log.Forked()) | (log.DelegationStarted(), log.DelegationStarted()):
+                is_same = True
+            case (log.DelegationFinished(), log.DelegationFinished()):
+                is_same = True
             case (new, _):
-                is_same = to_record(new) == to_record(event)
+                is_same = new is not None and to_record(new) == to_record(event)
         if is_same:
             lanes.take(scope)
+        else:
+            lanes.put_back(scope, skipped)
         return is_same
 
     def _add(self, item: LoggedItem) -> None:
