@@ -278,7 +278,7 @@ def _whole(wire: Wire, raw: bytes) -> _BodyParts:
     try:
         # If that list were inside of another member, this would not be whole.
         head = _MEMBERS[wire].decode(raw[: opening.end()] + b"]}")
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return members, slices, None
     end = _end_of(slices, raw, opening.end())
     return members, slices, None if end is None else _BodyStart(raw, end, head)
@@ -294,9 +294,9 @@ def _continued(wire: Wire, raw: bytes, before: ClientBody) -> _BodyParts | None:
         return None
     try:
         members = _MEMBERS[wire].decode(b'{"%s":[null%s' % (name, rest))
-    except msgspec.DecodeError:
+        listed = _LIST.decode(members.input) if wire == "openai-responses" else _listed(wire, members)
+    except (msgspec.DecodeError, RecursionError):
         return None
-    listed = _LIST.decode(members.input) if wire == "openai-responses" else _listed(wire, members)
     new, known = listed[1:], [*before.leading, *before.slices]
     for one in members.__struct_fields__:
         if one != LIST_MEMBERS[wire] and getattr(members, one) == _NULL:
