@@ -18,6 +18,9 @@ MIN_PERCENT = {"core": 98.0, "wire": 98.0}
 """The lowest coverage of a package, in percent."""
 MIN_OTHERS_PERCENT = 94.0
 """The lowest coverage of all other packages together."""
+FIRST_EXACT_PYTHON = (3, 12)
+"""Python 3.11 does not say which lines a coroutine runs after an error that came out of what it awaited."""
+TOO_LOW = "measured with Python 3.11, which leaves out lines after awaited errors: use 3.12 or later for the figures"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ def main() -> int:
     """Print the table of the report on standard input; return whether a package has too low coverage."""
     packages = coverage_by_package(sys.stdin.read())
     found = find_problems(packages)
-    print("\n".join([*render_table(packages), *found]))
+    print("\n".join([*render_table(packages), *found, *([] if sys.version_info >= FIRST_EXACT_PYTHON else [TOO_LOW])]))
     return 1 if found else 0
 
 

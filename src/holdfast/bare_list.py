@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, cast
 
 from holdfast.core.conversation.json_values import is_sendable_json, is_utf8, replace_surrogates
-from holdfast.core.conversation.messages import Entry
+from holdfast.core.conversation.messages import Entry, tool_texts
 from holdfast.core.conversation.pairing import Repair
 from holdfast.core.conversation.tokens import (
     REPLY_OVERHEAD,
@@ -245,8 +245,7 @@ def _receipt(view: View, transcript: Transcript, situation: Situation, repairs: 
         if position in view.without_thinking:
             before = before.without_thinking()
         words_before, media_before = transcript.tokens_of(before)
-        has_tools = bool(message.outline.call_ids or message.outline.result_ids)
-        is_elided, is_clipped = media < media_before, has_tools and words < words_before
+        is_elided, is_clipped = media < media_before, words < words_before and tool_texts(message) != tool_texts(before)
         if is_elided:
             elided.append(position)
         if is_clipped:

@@ -389,6 +389,15 @@ def test_large_settled_outputs_are_shown_as_previews_when_they_hold_nearly_every
     assert plan.now == (OffloadOutputs(before=3, max_chars=2_000),)
 
 
+def test_the_newest_output_stays_whole_however_large_it_is() -> None:
+    talk = [user_message("look"), tool_call_message("a"), tool_result_message("a", "data " * 13_000)]
+    talk += [tool_call_message("b"), tool_result_message("b", "data " * 1_000)]
+
+    plan = decide(history_of(talk), DEFAULT, situation(16_000))
+
+    assert plan.now == (OffloadOutputs(before=3, max_chars=2_000),)
+
+
 def test_other_limits_of_a_budget_call_for_a_fold_too() -> None:
     history = history_of([one for n in range(30) for one in (user_message(f"q{n}"), assistant_message(f"a{n}"))][:-1])
     how = Situation(budget=Budget(100_000, messages=60), counter=COUNTER)

@@ -1,6 +1,7 @@
 """The account of a request, for people."""
 
 from holdfast import govern
+from holdfast.core.conversation.pairing import Repair
 from holdfast.testing.chat import (
     assistant_message,
     system_message,
@@ -72,3 +73,21 @@ def test_positions_are_listed_in_order_even_where_a_late_result_was_moved() -> N
 
     assert receipt.kept == (0, 1, 3, 2, 4)
     assert "kept               5  #0–#4" in str(receipt).splitlines()
+
+
+def test_an_output_that_only_lost_blank_texts_is_repaired_and_not_clipped() -> None:
+    call = {"type": "tool_use", "id": "a", "name": "look", "input": {}}
+    said = {"type": "text", "text": "nine fish"}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": ""}, said]}
+    listed = [
+        {"role": "user", "content": "count"},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+    ]
+
+    governed = govern(listed, format="anthropic-messages", budget=10_000)
+
+    receipt = governed.receipt
+    assert (receipt.kept, receipt.clipped) == ((0, 1), ())
+    assert receipt.repairs == (Repair(2, "removed an empty text"),)
+    assert governed.messages == [*listed[:2], {"role": "user", "content": [result | {"content": [said]}]}]

@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.apps.gateway.client_body import members_of, read_body, write_json
 from holdfast.apps.gateway.recording import ClientRequest, Exchange, Recorder
@@ -13,6 +15,12 @@ from holdfast.stores.memory import MemoryStore
 
 BUDGET = 2_000
 HALVES = rb'{"x\udFff": "\uD8aB","messages":[{"role":"user","content":"\ud83d cut \uDBFF\uDFFF \\ud800"}], "n":1e999}'
+
+PIECES = [
+    rb"\ud83d", rb"\uDFfF", rb"\ud83d\ude00", rb"\ue000", rb"\uE000", rb"\ue001", rb"\uE001", rb"\ue7ff",
+    "\ue000".encode(), "\ue001".encode(), rb"\\ue001", rb"\\", b"d83d", b"a",
+]  # fmt: skip
+"""Half characters, whole ones, and what looks like the marks that stand for halves."""
 
 
 async def receive(recorder: Recorder, body: bytes) -> Exchange:
@@ -45,6 +53,24 @@ async def test_a_text_that_a_client_cut_in_the_middle_of_a_character_is_recorded
         ["cut", "\U0010ffff", "\\ud800"]
     ]
     await recorder.close()
+
+
+@given(
+    st.lists(
+        st.sampled_from(PIECES),
+        max_size=8,
+    ).map(b"".join)
+)
+def test_half_characters_beside_private_ones_come_back_as_they_were(text: bytes) -> None:
+    message = b'{"role":"user","content":"%s"}' % text
+    body = b'{"%s":"%s","messages":[%s],"half":"\\ud800"}' % (text, text, message)
+
+    assert [*map(bytes, read_body("openai-chat", body).slices)] == [message]
+    assert [(name, bytes(value)) for name, value in members_of(body).items()] == [
+        (json.loads(b'"%s"' % text), b'"%s"' % text),
+        ("messages", b"[%s]" % message),
+        ("half", rb'"\ud800"'),
+    ]
 
 
 def test_slices_of_a_body_with_half_characters_are_the_bytes_that_came() -> None:

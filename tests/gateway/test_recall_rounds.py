@@ -14,6 +14,7 @@ from google import genai
 from starlette.types import Receive, Scope, Send
 
 from holdfast import validate
+from holdfast.apps.gateway.access import Access, KeyEntry, Keys, key_hash
 from holdfast.apps.gateway.client_body import read_body
 from holdfast.apps.gateway.recall_rounds import MAX_RECALL_ROUNDS, summed_usage, tools_with_recall
 from holdfast.apps.gateway.wires import answer_events
@@ -292,6 +293,18 @@ async def test_a_model_that_never_stops_recalling_is_stopped(wire: Wire, *, is_s
         client.messages = client.messages[:1]
         assert await client.prompt("Go on.") == SAYS.text
         assert validate(provider.list_of(-1), FORMATS[wire]) == []
+
+
+@pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
+async def test_every_round_counts_against_the_tokens_of_a_key(*, is_stream: bool) -> None:
+    key = KeyEntry(name="alice", sha256=key_hash("hf-a"), namespace="alice", tokens_per_day=340)
+    access = Access(keys=Keys([key]))
+    async with between("openai-chat", [ASKS, SAYS], is_stream=is_stream, access=access) as (client, provider):
+        await client.prompt("What is my boat called?", authorization="Bearer hf-a")
+        first = client.seen.status
+        await client.prompt("Sure?", authorization="Bearer hf-a")
+
+        assert (first, client.seen.status, len(provider.bodies)) == (200, 429, 2)
 
 
 REFUSALS: dict[Wire, bytes] = {

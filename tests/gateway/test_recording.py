@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from holdfast.apps.gateway import lanes
 from holdfast.apps.gateway.client_body import texts_of
 from holdfast.apps.gateway.recording import ClientRequest, Exchange, Recorder
 from holdfast.core.history import events as log
 from holdfast.errors import RecordingError, StoreUnavailableError
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream_events, whole_answer
+from holdfast.wire.answers import JsonMapping, Wire
 from tests.gateway.simulated_clients import SUMMARY_ORDER
 
 Json = dict[str, Any]
@@ -222,6 +224,45 @@ async def test_a_shared_cache_key_names_no_conversation(recorder: Recorder) -> N
 
     assert (first, third) == ("my-application", "my-application")
     assert second != first
+
+
+async def test_a_first_prompt_that_is_sent_again_stays_in_the_session_of_its_cache_key(recorder: Recorder) -> None:
+    request = chat("hi", prompt_cache_key="my-application")
+    refused = await recorder.receive(request)
+    await refused.finish("refused", 429)
+    again = await answered(recorder, request, "Hello there.")
+
+    assert (refused.session_id, again) == ("my-application", "my-application")
+    assert await messages(recorder, again) == ["hi", "Hello there."]
+
+
+async def test_a_title_call_with_the_cache_key_of_a_conversation_is_beside_it(recorder: Recorder) -> None:
+    key = {"prompt_cache_key": "my-application"}
+    first = await answered(recorder, chat("hi", **key), "Hello there.")
+    side = await answered(recorder, chat("Name it.", system="You write titles.", tools=[], **key), "A greeting")
+
+    assert (first, side) == ("my-application", "my-application")
+    assert await messages(recorder, first) == ["hi", "Hello there."]
+    assert await kinds(recorder, first) == ["SideCallRecorded"]
+
+
+async def test_of_an_unnamed_list_that_goes_on_only_new_messages_are_compared(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = [f"line {number}" for number in range(99)]
+    await answered(recorder, chat(*listed), "Noted.")
+    compared: list[object] = []
+    fingerprint = lanes.essential_fingerprint
+
+    def noting(wire: Wire, native: JsonMapping) -> bytes | None:
+        compared.append(native["content"])
+        return fingerprint(wire, native)
+
+    monkeypatch.setattr(lanes, "essential_fingerprint", noting)
+    session_id = await answered(recorder, chat(*listed, "Noted.", "more"), "Yes.")
+
+    assert set(compared) == {"Noted.", "more", "Yes."}
+    assert await messages(recorder, session_id) == [*listed, "Noted.", "more", "Yes."]
 
 
 async def test_a_response_that_the_provider_keeps_is_continued(recorder: Recorder) -> None:

@@ -426,3 +426,48 @@ async def test_a_database_that_is_damaged_further_in_is_reported_as_such(tmp_pat
 
     with pytest.raises(StoreError, match="cannot be read as a database of opencode"):
         await import_all(MemoryStore(), root, "opencode")
+
+
+async def test_an_answer_that_turns_out_to_be_a_summary_is_taken_back_and_its_compaction_is_imported(
+    tmp_path: Path,
+) -> None:
+    root, whole, store = copy_of("codex", tmp_path), MemoryStore(), MemoryStore()
+    await import_all(whole, root, "codex")
+    session = next(iter(SESSIONS["codex"]))
+    (path,) = root.glob(LINE_FILES["codex"])
+    lines = path.read_bytes().splitlines(keepends=True)
+    at = next(number for number, line in enumerate(lines) if b'"type": "compacted"' in line)
+    path.write_bytes(b"".join(lines[:at]))
+    before, *_ = await import_all(store, root, "codex")
+    path.write_bytes(b"".join(lines))
+
+    after, *_ = await import_all(store, root, "codex")
+    touch(root)
+    again, *_ = await import_all(store, root, "codex")
+
+    assert (before.compactions, after.compactions, again.compactions) == (0, 1, 1)
+    assert (after.rewound_to, again.rewound_to, again.new_messages) == (before.messages - 1, None, 0)
+    assert await visible(store, session) == await visible(whole, session)
+
+
+async def test_a_compaction_that_keeps_something_else_than_before_is_imported_again(tmp_path: Path) -> None:
+    root, whole, store = copy_of("codex", tmp_path), MemoryStore(), MemoryStore()
+    await import_all(whole, root, "codex")
+    session = next(iter(SESSIONS["codex"]))
+    (path,) = root.glob(LINE_FILES["codex"])
+    sound = path.read_text()
+    lines = [json.loads(line) for line in sound.splitlines()]
+    for line in lines:
+        if line["type"] == "compacted":
+            line["payload"]["replacement_history"] = []
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    await import_all(store, root, "codex")
+    path.write_text(sound)
+
+    after, *_ = await import_all(store, root, "codex")
+    touch(root)
+    again, *_ = await import_all(store, root, "codex")
+
+    assert (after.rewound_to, again.rewound_to, again.new_messages) == (0, None, 0)
+    assert (after.compactions, again.compactions) == (1, 1)
+    assert await visible(store, session) == await visible(whole, session)

@@ -365,6 +365,36 @@ async def test_ones_own_texts_replace_what_a_preview_showed_unless_somebody_wrot
     assert (done.success, done.replacement, done.span) == (True, ("What I keep.",), shown)
 
 
+class OvertakenStore(MemoryStore):
+    """Another process makes a call beside the conversation just before the next append."""
+
+    other: Session | None = None
+
+    async def append(self, *args: Any, **options: Any) -> int:
+        other, self.other = self.other, None
+        if other is not None:
+            await other.record_side_call("A title", purpose="title")
+        return await super().append(*args, **options)
+
+
+async def test_a_compaction_is_made_again_if_another_process_wrote_just_before_it() -> None:
+    store = OvertakenStore()
+    session: Session = await Session.open("c1", store=store, model="gpt-5")
+    await record_turns(session, 6)
+    span = (await session.preview()).span
+    store.other = await Session.open("c1", store=store, model="gpt-5")
+
+    edited = await session.compact_with(["What I keep."], span=range(span.start, span.stop))
+    await session.undo()
+    preview = await session.preview()
+    store.other = await Session.open("c1", store=store, model="gpt-5")
+    applied = await session.apply_preview(preview)
+
+    assert (edited.replacement, applied.replacement) == (("What I keep.",), preview.replacement)
+    kinds = [type(event) for event in await session.events()]
+    assert (kinds.count(log.SideCallRecorded), kinds.count(log.CompactionCompleted)) == (2, 2)
+
+
 async def test_a_draft_shows_the_summary_that_would_count_and_leaves_no_trace() -> None:
     told: list[str] = []
     model = ScriptedModel([SUMMARY] * 2)

@@ -2,12 +2,14 @@
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast import PendingToolCallsError, Session
 from holdfast.core.history import events as log
 from holdfast.session.log import event_log as keeping
+from holdfast.stores.base import SearchHit
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
@@ -108,3 +110,28 @@ async def test_messages_that_are_far_apart_are_all_read_again() -> None:
     await session._log.load_messages([390, 3])
 
     assert [entries[position].message.text for position in (3, 390)] == ["question 3", "question 390"]
+
+
+class BusyStore(MemoryStore):
+    """While a search runs, the conversation goes on."""
+
+    session: Session | None = None
+
+    async def search(self, *args: Any, **options: Any) -> list[SearchHit]:
+        found = await super().search(*args, **options)
+        session, self.session = self.session, None
+        if session is not None:
+            await worked(session)
+        return found
+
+
+async def test_a_recall_is_answered_from_what_was_evicted_while_it_searched() -> None:
+    store = BusyStore()
+    session = await Session.open("long", store=store, model="gpt-5")
+    await worked(session)
+    tool, store.session = session.recall_tool(), session
+
+    answered = await tool.call({"query": "src/search/model.py"})
+
+    assert len(session.history.entries) == 2 * MESSAGES
+    assert answered == await tool.call({"query": "src/search/model.py"})

@@ -64,6 +64,33 @@ def test_a_chat_stream_may_begin_with_text_and_break_off() -> None:
     )
 
 
+def test_a_chat_stream_that_breaks_off_before_its_first_text_says_nothing() -> None:
+    events = [{"id": "c-1", "model": "m", "choices": [{"index": 0, "delta": {"role": "assistant"}}]}]
+
+    assert read_answer("openai-chat", events) == Answer([], model="m", response_id="c-1")
+
+
+def test_citations_of_a_streamed_text_are_those_of_the_whole_answer() -> None:
+    cited = [{"type": "char_location", "cited_text": text, "document_index": 0} for text in ("The grass", "the sky")]
+    block = {"type": "text", "text": "Grass is green.", "citations": cited}
+    deltas = [
+        {"type": "text_delta", "text": "Grass is "},
+        *({"type": "citations_delta", "citation": one} for one in cited),
+        {"type": "text_delta", "text": "green."},
+    ]
+    events = [
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "", "citations": []}},
+        *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas),
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_stop"},
+    ]
+
+    streamed = read_answer("anthropic", events)
+
+    assert streamed.messages == read_answer("anthropic", [{"type": "message", "content": [block]}]).messages
+    assert streamed.messages == [{"role": "assistant", "content": [block]}]
+
+
 def test_thinking_is_kept_with_its_signature_and_dropped_without_it() -> None:
     start = {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": ""}}
     deltas = [{"type": "thinking_delta", "thinking": "Let me see."}, {"type": "signature_delta", "signature": "c2ln"}]

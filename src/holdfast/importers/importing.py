@@ -8,7 +8,7 @@ An answer that the program may still be writing is left for the next import.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -80,9 +80,8 @@ async def import_found(
         _restore_report(result.report, known)
         return result
     result.is_new = not length
-    items = program.read(found, result.report)
-    writer = _Writer(store, result, program.format, is_settled=now_ms - found.modified_ms > SETTLED_MS)
-    await writer.run(items, known or {}, length)
+    writer = _Writer(store, result, program, is_settled=now_ms - found.modified_ms > SETTLED_MS)
+    await writer.run(known or {}, length)
     if not writer.length:
         return result
     facts = {
@@ -145,9 +144,13 @@ class _Lanes:
             self._waiting.setdefault(numbered[1].scope, deque()).append(numbered)
         return waiting[0][1]
 
-    def take(self, scope: str) -> None:
+    def take(self, scope: str) -> tuple[int, LoggedItem]:
         """Leave the next item of an agent behind."""
-        self._waiting[scope].popleft()
+        return self._waiting[scope].popleft()
+
+    def put_back(self, scope: str, taken: Iterable[tuple[int, LoggedItem]]) -> None:
+        """Return items of an agent that were taken last, in their order."""
+        self._waiting[scope].extendleft(reversed([*taken]))
 
     def rest(self) -> Iterator[LoggedItem]:
         """Yield the items that are left, in their order."""
@@ -155,12 +158,29 @@ class _Lanes:
         return (item for _, item in chain(waiting, self._items))
 
 
+class _TakenBack:
+    """What was imported from what the source no longer holds: messages, and what happened between them."""
+
+    def __init__(self, ranges: list[list[int]]) -> None:
+        self._ranges = ranges
+        self._ended: list[list[int]] = []
+        """The ranges after whose rewind the log is being read."""
+
+    def covers(self, event: log.Event, count: int) -> bool:
+        """Return whether an event after a number of messages was taken back; events come in their order."""
+        if isinstance(event, log.MessageAppended):
+            return any(start <= count < stop for start, stop in self._ranges)
+        if isinstance(event, log.Rewound) and [event.to, count] in self._ranges:
+            self._ended.append([event.to, count])
+        return any(one[0] < count <= one[1] for one in self._ranges if one not in self._ended)
+
+
 class _Writer:
     """Compares the log in the store with a source, and appends what is new."""
 
-    def __init__(self, store: Store, result: SessionImport, format_name: str, *, is_settled: bool) -> None:
+    def __init__(self, store: Store, result: SessionImport, program: SourceProgram, *, is_settled: bool) -> None:
         self._store, self._session, self._result = store, result.session, result
-        self._format, self._is_settled = format_name, is_settled
+        self._program, self._format, self._is_settled = program, program.format, is_settled
         self.length = 0
         self.superseded: list[list[int]] = []
         """Ranges of positions that were imported from what the source no longer holds."""
@@ -174,13 +194,18 @@ class _Writer:
         self._times: list[int] = []
         self._index: list[IndexEntry] = []
 
-    async def run(self, items: Iterator[LoggedItem], known: Mapping[str, object], length: int) -> None:
+    async def run(self, known: Mapping[str, object], length: int) -> None:
         """Read the log in the store and the source, and append the difference."""
-        lanes = _Lanes(items)
+        lanes = self._read()
         self.superseded = [[count_of(a), count_of(b)] for a, b in map(_pair, list_at(known, "superseded"))]
         self.length = length
-        if length:
-            await self._compare(lanes, count_of(known.get("length")))
+        if length and (changed_at := await self._first_change(lanes, count_of(known.get("length")))) is not None:
+            if not changed_at:
+                lanes, self._result.compactions = self._read(), 0
+                self._positions.clear()
+            self.superseded.append([changed_at, self._count])
+            self._result.rewound_to = changed_at
+            self._append(log.Rewound(to=changed_at), self._result.found.modified_ms)
         held: set[str] = set()
         for item in lanes.rest():
             if item.scope in held or (item.may_grow and not self._is_settled):
@@ -194,39 +219,67 @@ class _Writer:
         self._result.messages = self._count
         self._result.agents = len(self._agents)
 
-    async def _compare(self, lanes: _Lanes, imported: int) -> None:
-        """Skip what the store has of the source; rewind to the first message that is not in the source."""
-        changed_at: int | None = None
+    def _read(self) -> "_Lanes":
+        """Read the source from its beginning."""
+        self._result.report = ReadReport()
+        return _Lanes(self._program.read(self._result.found, self._result.report))
+
+    async def _first_change(self, lanes: _Lanes, imported: int) -> int | None:
+        """Skip what the store has of the source, and return the position from which on the source differs.
+
+        It is the beginning if a compaction of the source's own has to be taken back: what such a compaction left out of
+        the list is in no list again unless all of it is imported again.
+        """
+        changed_at, taken_back = None, _TakenBack(self.superseded)
         async for stored in export_records(self._store, self._session):
             event = from_record(stored.record)
-            if isinstance(event, log.MessageAppended):
-                position, self._count = self._count, self._count + 1
-                if changed_at is not None or any(start <= position < stop for start, stop in self.superseded):
-                    continue
-                if not self._take_message(lanes, event, position):
-                    if stored.position >= imported:
-                        raise SettingsError("session", f"{self._session!r} {WENT_ON_HERE}")
+            position, is_old = self._count, taken_back.covers(event, self._count)
+            self._count += isinstance(event, log.MessageAppended)
+            if isinstance(event, log.DelegationStarted | log.DelegationFinished):
+                self._note_delegation(event)
+                self._take_other(lanes, event)
+            elif is_old:
+                continue
+            elif isinstance(event, log.MessageAppended):
+                if changed_at is None and not self._take_message(lanes, event, position):
                     changed_at = position
+                if changed_at is not None and stored.position >= imported:
+                    raise SettingsError("session", f"{self._session!r} {WENT_ON_HERE}")
+            elif isinstance(event, log.CompactionCompleted) and event.success and event.trigger == "client":
+                self._result.compactions += 1
+                if changed_at is not None or not self._take_other(lanes, event):
+                    changed_at = 0
             elif changed_at is None:
                 self._take_other(lanes, event)
-        if changed_at is not None:
-            self.superseded.append([changed_at, self._count])
-            self._result.rewound_to = changed_at
-            self._append(log.Rewound(to=changed_at), self._result.found.modified_ms)
+        return changed_at
 
     def _take_message(self, lanes: _Lanes, event: log.MessageAppended, position: int) -> bool:
-        """Take the next message of an agent from the source if it is this one."""
-        while (item := lanes.peek(event.scope)) is not None:
-            if isinstance(item.event, log.CompactionCompleted) and not self._positions.get(event.scope):
-                break  # It was imported as a message, because there was nothing before it.
-            if isinstance(item.event, log.MessageAppended) and _can_be_read(item.event):
-                break
-            lanes.take(event.scope)
-        if item is None or not _is_same(self._as_message(item), event):
+        """Take the next message of an agent from the source if it is this one, with what the source has before it."""
+        item, skipped = self._next_of_list(lanes, event.scope)
+        known = self._positions.setdefault(event.scope, {})
+        is_message = item is not None and (isinstance(item.event, log.MessageAppended) or not known)
+        if item is None or not is_message or not _is_same(self._as_message(item), event):
+            lanes.put_back(event.scope, skipped)
             return False
-        self._positions.setdefault(event.scope, {})[item.key] = position
+        known[item.key] = position
         lanes.take(event.scope)
         return True
+
+    def _next_of_list(self, lanes: _Lanes, scope: str) -> tuple[LoggedItem | None, list[tuple[int, LoggedItem]]]:
+        """Take the items of an agent before the next one that changes its list; return that one, and those taken."""
+        taken: list[tuple[int, LoggedItem]] = []
+        known = self._positions.get(scope, {})
+        while (item := lanes.peek(scope)) is not None:
+            match item.event:
+                case log.CompactionCompleted():
+                    break
+                case log.Rewound() if item.rewind_to in known:
+                    break
+                case log.MessageAppended() as event if _can_be_read(event):
+                    break
+                case _:
+                    taken.append(lanes.take(scope))
+        return item, taken
 
     def _as_message(self, item: LoggedItem) -> log.MessageAppended | None:
         """Return the message of an item; also for a summary of what is not in the log."""
@@ -234,29 +287,29 @@ class _Writer:
             return item.event
         return _summary_message(item.event, self._format) if isinstance(item.event, log.CompactionCompleted) else None
 
-    def _take_other(self, lanes: _Lanes, event: log.Event) -> None:
-        """Take the next item of an agent from the source if it is this event."""
-        scope = scope_of(event)
-        item = lanes.peek(scope)
-        if isinstance(event, log.DelegationFinished):
-            self._answers[scope] = event.answer
-            is_same = item is not None and isinstance(item.event, log.DelegationFinished)
-        elif isinstance(event, log.DelegationStarted):
-            self._agents.add(scope)
-            is_same = item is not None and isinstance(item.event, log.DelegationStarted)
-        elif isinstance(event, log.CompactionCompleted):
-            is_own = event.trigger == "client" and event.success
-            self._result.compactions += is_own
-            new = item.event if item else None
-            is_same = is_own and isinstance(new, log.CompactionCompleted) and new.replacement == event.replacement
-        elif isinstance(event, log.Rewound):
-            is_same = item is not None and self._positions.get(scope, {}).get(item.rewind_to) == event.to
-        elif isinstance(event, log.Forked):
-            is_same = item is not None and isinstance(item.event, log.Forked)
-        else:
-            is_same = item is not None and to_record(item.event) == to_record(event)
+    def _take_other(self, lanes: _Lanes, event: log.Event) -> bool:
+        """Take the next item of an agent from the source if it is this event, and return whether it is."""
+        scope, skipped = scope_of(event), list[tuple[int, LoggedItem]]()
+        item, known = lanes.peek(scope), self._positions.get(scope, {})
+        if isinstance(event, log.CompactionCompleted | log.Rewound):
+            item, skipped = self._next_of_list(lanes, scope)
+        match item.event if item else None, event:
+            case (log.CompactionCompleted() as new, log.CompactionCompleted()) if item:
+                new = self._placed(new, item, known)
+                is_same = (new.replacement, new.span.kept) == (event.replacement, event.span.kept)
+            case (log.Rewound(), log.Rewound(to=to)) if item:
+                is_same = known.get(item.rewind_to) == to
+            case (log.Forked(), log.Forked()) | (log.DelegationStarted(), log.DelegationStarted()):
+                is_same = True
+            case (log.DelegationFinished(), log.DelegationFinished()):
+                is_same = True
+            case (new, _):
+                is_same = new is not None and to_record(new) == to_record(event)
         if is_same:
             lanes.take(scope)
+        else:
+            lanes.put_back(scope, skipped)
+        return is_same
 
     def _add(self, item: LoggedItem) -> None:
         """Append the event of an item, with its positions."""
@@ -284,12 +337,17 @@ class _Writer:
         """Append the start or the end of a sub-agent, unless the log has it."""
         if isinstance(event, log.DelegationStarted):
             is_known = event.scope in self._agents
-            self._agents.add(event.scope)
         else:
             is_known = self._answers.get(event.scope) == event.answer
-            self._answers[event.scope] = event.answer
+        self._note_delegation(event)
         if not is_known:
             self._append(event, time_ms)
+
+    def _note_delegation(self, event: log.DelegationStarted | log.DelegationFinished) -> None:
+        if isinstance(event, log.DelegationStarted):
+            self._agents.add(event.scope)
+        else:
+            self._answers[event.scope] = event.answer
 
     def _add_message(self, item: LoggedItem, event: log.MessageAppended) -> None:
         try:
@@ -310,7 +368,7 @@ class _Writer:
         own = sorted(known.values())
         first_kept = known.get(item.kept_from, self._count)
         kept = tuple(sorted({known[key] for key in item.kept if key in known} | {at for at in own if at >= first_kept}))
-        start = 0 if item.scope == log.MAIN else own[0]
+        start = 0 if item.scope == log.MAIN or not own else own[0]
         removed = len(own) - len(kept)
         span = Span(start=start, stop=self._count, kept=kept, count=removed)
         return replace(event, span=span, read_to=self._count, messages_removed=removed)

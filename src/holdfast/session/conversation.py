@@ -341,7 +341,6 @@ class Conversation:
         requested = self._engine.requested
         return await (requested.draft(options, focus) if draft else requested.preview(options))
 
-    @retried
     async def apply_preview(
         self, preview: log.CompactionCompleted, *, budget: int | Budget | None = None
     ) -> log.CompactionCompleted:
@@ -349,7 +348,6 @@ class Conversation:
         options = RequestOptions(budget=budget, model=self.model, endpoint=self.endpoint, scope=self.scope)
         return await self._engine.requested.apply_preview(options, preview)
 
-    @retried
     async def compact_with(
         self, texts: Sequence[str], *, span: range, budget: int | Budget | None = None
     ) -> log.CompactionCompleted:

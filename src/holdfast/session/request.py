@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from holdfast import __version__
 from holdfast.core.conversation.json_values import encode_canonical_json
-from holdfast.core.conversation.messages import Entry, Media, Message, Text, ToolResult
+from holdfast.core.conversation.messages import Entry, Media, Message, tool_texts
 from holdfast.core.conversation.pairing import INTERRUPTED_RESULT
 from holdfast.core.conversation.spans import ranges_without
 from holdfast.core.conversation.transcript import MessageFormat
@@ -161,8 +161,8 @@ def _is_clipped(message: Message, recorded: Message) -> bool:
     """Return whether an output or the arguments of a call are shorter than recorded; a repair shortens neither."""
     if not message.calls and not message.results:
         return False
-    known = {INTERRUPTED_RESULT, *_tool_texts(recorded)}
-    return any(text not in known for text in _tool_texts(message))
+    known = {INTERRUPTED_RESULT, *tool_texts(recorded)}
+    return any(text not in known for text in tool_texts(message))
 
 
 def _is_elided(message: Message, recorded: Message) -> bool:
@@ -173,15 +173,6 @@ def _is_elided(message: Message, recorded: Message) -> bool:
         removed = [result for result in recorded.results if result.call_id not in sent]
         expected -= sum(isinstance(part, Media) for result in removed for part in result.content)
     return message.media_count < expected
-
-
-def _tool_texts(message: Message) -> list[str]:
-    """Return the arguments and the outputs of a message, without the blank texts that a repair removes."""
-    return [*(call.arguments for call in message.calls), *map(_output, message.results)]
-
-
-def _output(result: ToolResult) -> str:
-    return "\n".join(part.text for part in result.content if isinstance(part, Text) and not part.is_blank)
 
 
 def common_length(one: Sequence[object], other: Sequence[object]) -> int:

@@ -96,31 +96,25 @@ def write_json(value: object) -> bytes:
 
 
 # Half a surrogate pair: clients cut texts in the middle of a character, and providers accept them. msgspec does not, so
-# it reads a body in which private characters stand for the halves, digit by digit, and the slices get them back.
+# it reads a body in which each half is a mark and its digits, and the slices get the halves back. Another mark stands
+# before a character that looks like one of the two marks.
+_OWN_MARK, _HALF_MARK = "\ue000", "\ue001"
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-    rb"|u(?P<half>[dD][89a-fA-F])[0-9a-fA-F]{2}|u(?P<private>[eE])|.)",
+    rb"|u(?P<half>[dD][89a-fA-F][0-9a-fA-F]{2})|(?P<escaped>u[eE]00[01])|.)|(?P<mark>\xee\x80[\x80\x81])",
     re.DOTALL,
 )
-_PRIVATE_ESCAPE = re.compile(rb"\\(?:u(?P<private>[eE][0-7a-f])|.)", re.DOTALL)
-_HALVES, _PRIVATES = b"dD89abcdefABCDEF", b"eE01234567abcdef"
-_TO_PRIVATES = {bytes([half]): bytes([own]) for half, own in zip(_HALVES[2:], _PRIVATES[2:], strict=True)}
-_TO_HALVES = {own: half for half, own in _TO_PRIVATES.items()}
-_HALF_CHARS = {
-    0xE000 + int(own, 16) * 0x100 + low: 0xD000 + int(half, 16) * 0x100 + low
-    for own, half in _TO_HALVES.items()
-    for low in range(0x100)
-}
+_MARKED = re.compile(rb"\\(?:ue000(?P<own>\\u[eE]00[01]|\xee\x80[\x80\x81])|ue001(?P<half>.{4})|.)", re.DOTALL)
+_MARKED_TEXT = re.compile(f"{_OWN_MARK}(?P<own>.)|{_HALF_MARK}(?P<half>.{{4}})", re.DOTALL)
 
 
 def _without_halves(raw: bytes) -> bytes:
-    """Return a body in which no half of a surrogate pair is left; raises `ValueError` if it has private characters."""
+    """Return a body in which marks stand for the halves of surrogate pairs."""
 
     def replaced(found: re.Match[bytes]) -> bytes:
-        if found["private"]:
-            raise ValueError("private characters and half characters")
-        half, text = found["half"], found[0]
-        return text if half is None else text[:2] + bytes([half[0] + 1]) + _TO_PRIVATES[half[1:]] + text[4:]
+        if half := found["half"]:
+            return b"\\ue001" + half
+        return b"\\ue000" + found[0] if found["escaped"] or found["mark"] else found[0]
 
     return _ESCAPE.sub(replaced, raw)
 
@@ -129,10 +123,13 @@ def _with_halves(slice_: msgspec.Raw) -> msgspec.Raw:
     """Return a slice as it was in the body."""
 
     def restored(found: re.Match[bytes]) -> bytes:
-        own, text = found["private"], found[0]
-        return text if own is None else text[:2] + bytes([own[0] - 1]) + _TO_HALVES[own[1:]] + text[4:]
+        return found["own"] or (b"\\u" + found["half"] if found["half"] else found[0])
 
-    return msgspec.Raw(_PRIVATE_ESCAPE.sub(restored, bytes(slice_)))
+    return msgspec.Raw(_MARKED.sub(restored, bytes(slice_)))
+
+
+def _name_with_halves(name: str) -> str:
+    return _MARKED_TEXT.sub(lambda found: found["own"] or chr(int(found["half"], 16)), name)
 
 
 def _restored(value: T) -> T:
@@ -143,7 +140,7 @@ def _restored(value: T) -> T:
         return cast("T", [_restored(one) for one in cast("list[object]", value)])
     if isinstance(value, dict):
         named = cast("dict[str, object]", value).items()
-        return cast("T", {name.translate(_HALF_CHARS): _restored(one) for name, one in named})
+        return cast("T", {_name_with_halves(name): _restored(one) for name, one in named})
     assert isinstance(value, msgspec.Struct)  # noqa: S101 - a decoder of a body returns nothing else
     return type(value)(**{name: _restored(getattr(value, name)) for name in value.__struct_fields__})
 
@@ -281,7 +278,7 @@ def _whole(wire: Wire, raw: bytes) -> _BodyParts:
     try:
         # If that list were inside of another member, this would not be whole.
         head = _MEMBERS[wire].decode(raw[: opening.end()] + b"]}")
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return members, slices, None
     end = _end_of(slices, raw, opening.end())
     return members, slices, None if end is None else _BodyStart(raw, end, head)
@@ -297,9 +294,9 @@ def _continued(wire: Wire, raw: bytes, before: ClientBody) -> _BodyParts | None:
         return None
     try:
         members = _MEMBERS[wire].decode(b'{"%s":[null%s' % (name, rest))
-    except msgspec.DecodeError:
+        listed = _LIST.decode(members.input) if wire == "openai-responses" else _listed(wire, members)
+    except (msgspec.DecodeError, RecursionError):
         return None
-    listed = _LIST.decode(members.input) if wire == "openai-responses" else _listed(wire, members)
     new, known = listed[1:], [*before.leading, *before.slices]
     for one in members.__struct_fields__:
         if one != LIST_MEMBERS[wire] and getattr(members, one) == _NULL:

@@ -328,6 +328,15 @@ def unpaired_server_parts(parts: Sequence[Part]) -> tuple[list[Opaque], list[Opa
     return list(uses.values()), others
 
 
+def tool_texts(message: Message) -> list[str]:
+    """Return the arguments and the outputs of a message, without the blank texts that a repair removes."""
+    return [*(call.arguments for call in message.calls), *map(_output_text, message.results)]
+
+
+def _output_text(result: ToolResult) -> str:
+    return "\n".join(part.text for part in result.content if isinstance(part, Text) and not part.is_blank)
+
+
 def _is_blank(part: Part) -> bool:
     """Return whether a part holds an empty text block; a bare empty string is a legal tool result."""
     if isinstance(part, Text):
