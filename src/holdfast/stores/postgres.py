@@ -1,15 +1,17 @@
 """A store shared by many machines: PostgreSQL, through psycopg. `Store` documents each method.
 
 Each event loop that uses the store has a few connections of its own. Appends that wait at the same time are written in
-one statement, and each has its own result. When a connection is lost, the call that noticed raises and the next call
-connects again. An append whose connection is lost may have been committed, so it checks that first. A search adds up
-PostgreSQL's own rank of each term, weighted by how rare the term is. Needs the extra `postgres`.
+one statement, and each has its own result. Small reads that begin at the same time, as those that open a session, share
+a statement too: each statement is a round trip to another machine. When a connection is lost, the call that noticed
+raises and the next call connects again. An append whose connection is lost may have been committed, so it checks that
+first. A search adds up PostgreSQL's own rank of each term, weighted by how rare it is. Needs the extra `postgres`.
 """
 
 import asyncio
 import os
 import re
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import TypeAlias
 
 from holdfast.core.conversation.json_values import encode_json
@@ -166,7 +168,32 @@ FIND_APPENDED = """
     JOIN holdfast.events ON session = number AND position >= after AND position < stop
     ORDER BY item, position
 """
+_READS: Mapping[str, str] = {
+    "value": """
+        SELECT 'value', item, NULL::bigint, NULL::bigint, value
+        FROM unnest(%s::text[]) WITH ORDINALITY AS input (key, item) JOIN holdfast.facts USING (key)
+    """,
+    "snapshot": """
+        SELECT 'snapshot', item, snapshots.length, NULL::bigint, data
+        FROM unnest(%s::text[]) WITH ORDINALITY AS input (id, item)
+        JOIN holdfast.sessions USING (id) JOIN holdfast.snapshots ON session = number
+    """,
+    "records": """
+        SELECT 'records', item, position, time_ms, data
+        FROM unnest(%s::text[], %s::bigint[], %s::bigint[]) WITH ORDINALITY AS input (id, start, count, item)
+        JOIN holdfast.sessions USING (id) CROSS JOIN LATERAL (
+            SELECT position, time_ms, data FROM holdfast.events
+            WHERE session = number AND position >= start ORDER BY position LIMIT count
+        ) AS found
+    """,
+}
+"""By kind, a statement for many reads at once. Each row has the kind and the number of its read, from 1.
+
+Parameters: the keys; the sessions; the sessions, the first position of each, and how many records of each.
+"""
 _Waiting: TypeAlias = "tuple[Append, asyncio.Future[bool]]"
+_Read: TypeAlias = "tuple[str, tuple[object, ...]]"
+"""A kind of `_READS`, and what to read."""
 
 
 class PostgresStore:
@@ -278,8 +305,8 @@ class PostgresStore:
 
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
         check_session_id(session)
-        query = f"SELECT position, time_ms, data {_EVENTS_OF} AND position >= %s ORDER BY position LIMIT %s"
-        return unpack_records(await self._rows(query, (session, start, limit)), POSTGRES_LABEL)
+        rows = await self._writer().reader.read("records", session, start, limit)
+        return unpack_records(sorted(rows), POSTGRES_LABEL)
 
     async def read_at(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
         check_session_id(session)
@@ -382,12 +409,8 @@ class PostgresStore:
 
     async def get_snapshot(self, session: str) -> Snapshot | None:
         check_session_id(session)
-        query = (
-            "SELECT snapshots.length, data FROM holdfast.snapshots "
-            "JOIN holdfast.sessions ON number = session WHERE id = %s"
-        )
-        rows = await self._rows(query, (session,))
-        return Snapshot(rows[0][0], decompress(rows[0][1], POSTGRES_LABEL)) if rows else None
+        rows = await self._writer().reader.read("snapshot", session)
+        return Snapshot(rows[0][0], decompress(rows[0][2], POSTGRES_LABEL)) if rows else None
 
     async def put_value(self, key: str, value: JsonRecord) -> None:
         insert = (
@@ -397,8 +420,8 @@ class PostgresStore:
         await self._execute(insert, (key, encode_json(value)))
 
     async def get_value(self, key: str) -> JsonRecord | None:
-        rows = await self._rows("SELECT value FROM holdfast.facts WHERE key = %s", (key,))
-        return decode_record(rows[0][0], POSTGRES_LABEL) if rows else None
+        rows = await self._writer().reader.read("value", key)
+        return decode_record(rows[0][2], POSTGRES_LABEL) if rows else None
 
     async def values(self, prefix: str) -> dict[str, JsonRecord]:
         query = """
@@ -460,6 +483,7 @@ class _BatchWriter:
 
     def __init__(self, url: str) -> None:
         self.pool = PostgresPool(url)
+        self.reader = _BatchReader(self.pool)
         self._waiting: list[_Waiting] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -561,6 +585,84 @@ class _BatchWriter:
             for number, item in enumerate(batch, 1)
             if stored.get(number) == [*zip(item.times.each, item.lines(), strict=True)]
         }
+
+
+class _BatchReader:
+    """The small reads of one event loop: those that begin before it goes round again share one statement.
+
+    None waits for a statement that runs already, so a long read delays only those that began with it.
+    """
+
+    def __init__(self, pool: PostgresPool) -> None:
+        self._pool = pool
+        self._waiting: list[tuple[_Read, asyncio.Future[list[TupleRow]]]] = []
+        self._task: asyncio.Task[None] | None = None
+        """Reads what waits."""
+
+    async def read(self, kind: str, *values: object) -> list[TupleRow]:
+        """Return the rows of one read, in any order: position, time and bytes."""
+        future: asyncio.Future[list[TupleRow]] = asyncio.get_running_loop().create_future()
+        if self._task is None:
+            self._task = asyncio.create_task(self._read_waiting(self._waiting))
+        waiting, task = self._waiting, self._task
+        waiting.append(((kind, values), future))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if all(one.done() for _, one in waiting) and not task.done():
+                # Nobody waits for it any more. Its connection is closed before the caller goes on.
+                if self._task is task:
+                    self._task, self._waiting = None, []
+                task.cancel()
+                await asyncio.wait({task})
+            raise
+        finally:
+            # An error knows this frame: if the frame knew the error, a session that cannot be opened would stay.
+            del future, waiting
+
+    async def _read_waiting(self, batch: list[tuple[_Read, asyncio.Future[list[TupleRow]]]]) -> None:
+        self._task, self._waiting = None, []
+        results: Sequence[list[TupleRow] | Exception] = ()
+        try:
+            results = await self._read_batch([read for read, _ in batch])
+        except Exception as error:  # noqa: BLE001 - whatever it is, those that wait get to know it
+            results = [error] * len(batch)
+        finally:
+            # When the loop ends in between, there are no results.
+            for (_, future), result in zip_longest(batch, results):
+                if future.done():
+                    continue
+                if result is None:
+                    future.cancel()
+                elif isinstance(result, Exception):
+                    future.set_exception(result)
+                else:
+                    future.set_result(result)
+
+    async def _read_batch(self, batch: Sequence[_Read]) -> list[list[TupleRow] | StoreUnavailableError]:
+        """Return for each read its rows; an error if the server cannot be asked, or rejects this one."""
+        by_kind = {kind: [number for number, read in enumerate(batch) if read[0] == kind] for kind in _READS}
+        kinds = [kind for kind, numbers in by_kind.items() if numbers]
+        columns = [
+            [*column] for kind in kinds for column in zip(*(batch[number][1] for number in by_kind[kind]), strict=True)
+        ]
+
+        async def read(cursor: Cursor) -> list[TupleRow]:
+            await cursor.execute(" UNION ALL ".join(_READS[kind] for kind in kinds).encode(), columns, binary=True)
+            return await cursor.fetchall()
+
+        try:
+            rows = await self._pool.run(read)
+        except StoreUnavailableError as error:
+            if len(batch) == 1 or not is_rejected_statement(error):
+                return [_copy_of(error) for _ in batch]
+            # What is wrong with one read fails no other.
+            return [result for one in batch for result in await self._read_batch([one])]
+        found: dict[int, list[TupleRow]] = {}
+        for row in rows:
+            kind, item = str(row[0]), int(row[1])
+            found.setdefault(by_kind[kind][item - 1], []).append(row[2:])
+        return [found.get(number, []) for number in range(len(batch))]
 
 
 def _batch_values(batch: Sequence[Append]) -> list[list[object]]:
