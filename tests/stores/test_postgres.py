@@ -3,13 +3,15 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import psycopg
 import pytest
 
 from holdfast.errors import StoreUnavailableError
-from holdfast.stores.base import IndexEntry, Store
+from holdfast.stores.base import IndexEntry, Snapshot, Store
 from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres_pool import PostgresPool
 from holdfast.testing.store_contract import NOW_MS, StoreContract, message_record
 from tests.stores.concurrent_writers import write_at_once
 
@@ -36,6 +38,60 @@ async def test_ten_writers_neither_lose_nor_repeat_a_message(new_database: Calla
     for number in range(10):
         own = [text for text in texts if f"'{number}-" in text]
         assert own == [str(message_record(f"{number}-{turn}")) for turn in range(10)]
+
+
+async def test_reads_that_begin_at_the_same_time_are_one_statement_and_each_has_its_own_result(
+    new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, statements = PostgresStore(new_database()), list[object]()
+    await store.append("s", [message_record("a"), message_record("b")], after=0, time_ms=NOW_MS)
+    await store.put_snapshot("s", Snapshot(2, b"state"))
+    await store.put_value("client:s", {"model": "m"})
+    run = PostgresPool.run
+
+    async def noted(pool: PostgresPool, action: Any) -> Any:
+        statements.append(action)
+        return await run(pool, action)
+
+    monkeypatch.setattr(PostgresPool, "run", noted)
+    found = await asyncio.gather(
+        store.get_value("client:s"),
+        store.get_snapshot("s"),
+        store.get_value("none"),
+        store.read("s", start=1, limit=5),
+        store.read("s", limit=1),
+        store.get_snapshot("none"),
+        store.read("none"),
+    )
+
+    first, second = await store.read("s")
+    assert found == [{"model": "m"}, Snapshot(2, b"state"), None, [second], [first], None, []]
+    assert len(statements) == 2
+    await store.close()
+
+
+async def test_a_read_that_the_server_rejects_fails_no_other_of_its_statement(new_database: Callable[[], str]) -> None:
+    store = PostgresStore(new_database())
+    await store.put_value("key", {"a": 1})
+
+    found = await asyncio.gather(store.get_value("key"), store.get_value("a\0b"), return_exceptions=True)
+
+    assert found[0] == {"a": 1}
+    assert isinstance(found[1], StoreUnavailableError)
+    await store.close()
+
+
+async def test_a_cancelled_read_leaves_those_that_began_with_it(new_database: Callable[[], str]) -> None:
+    store = PostgresStore(new_database())
+    await store.put_value("key", {"a": 1})
+    cancelled, other = (asyncio.create_task(store.get_value("key")) for _ in range(2))
+    await asyncio.sleep(0)
+
+    cancelled.cancel()
+
+    assert await other == {"a": 1}
+    assert await store.get_value("key") == {"a": 1}
+    await store.close()
 
 
 async def test_connections_that_the_server_ended_while_idle_are_replaced(new_database: Callable[[], str]) -> None:
