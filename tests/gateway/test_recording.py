@@ -550,7 +550,11 @@ async def test_a_gateway_that_starts_again_loads_what_counts_for_the_models_of_t
 
     class Noting:
         def __init__(self, model: str) -> None:
-            self.count = lambda _: counted.append(model)
+            self._model = model
+
+        def count(self, text: str) -> None:
+            del text
+            counted.append(self._model)
 
     monkeypatch.setattr(recording, "counter_for", Noting)
     started = Recorder(store)
