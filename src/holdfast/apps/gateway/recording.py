@@ -336,14 +336,12 @@ class Recorder:
     # Open sessions.
 
     async def _acquire(self, session_id: str) -> OpenSession:
-        is_current = False
         while (opened := self._open.get(session_id)) is None:
             task = self._opening.get(session_id)
             if task is None:
                 task = self._opening[session_id] = asyncio.ensure_future(self._open_session(session_id))
             await asyncio.shield(task)
-            is_current = True
-        if opened.is_outdated or (self._has_other_writers and not opened.users and not is_current):
+        if opened.is_outdated or (self._has_other_writers and not opened.users):
             news, stored = await asyncio.gather(opened.session.refresh(), self._stored_values(session_id))
             opened.use_stored(stored)
             if news:
