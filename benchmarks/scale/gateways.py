@@ -9,15 +9,17 @@ answer. The gateways are strict: a turn is acknowledged when its last event has 
 the answer before. At the end every acknowledged message is looked for in the logs, and every request is built again.
 
 The same load goes through as many bare pass-throughs first. `p99_added_ms` is the difference of the 99th percentiles of
-whole answers, without those that met a restart of PostgreSQL; the processor time of each answer and of the starts says
-what it consists of. `taken_over` are turns that another gateway has finished after the one that began them was killed.
-The last line is one JSON object.
+whole answers, without those that met a restart of PostgreSQL. What it consists of is printed: how long the slowest
+answers took until the provider had their request, while it answered, and after its last event; and how much processor
+time each kind of program used, and how long it waited for a core. `taken_over` are turns that another gateway has
+finished after the one that began them was killed. The last line is one JSON object.
 """
 
 import argparse
 import asyncio
 import hashlib
 import json
+import math
 import os
 import random
 import re
@@ -34,11 +36,13 @@ from pathlib import Path
 
 from benchmarks.gateway import BARE, free_port
 from benchmarks.reporting import print_progress
+from benchmarks.scale.processor_time import ProcessorTime
 from benchmarks.scale.servers import (
     Server,
     new_database,
     pgbouncer,
     pgbouncer_program,
+    start_again,
     started_server,
     stop_server,
     wait_for_port,
@@ -77,21 +81,24 @@ def serve_upstream(port: int, log: Path) -> None:
                 head = await reader.readuntil(b"\r\n\r\n")
                 size = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
                 body = await reader.readexactly(int(size[1]) if size else 0)
-                turns = TURN.findall(body)
-                session, turn = turns[-1]
-                note = {"turn": [int(session), int(turn)], "sha256": hashlib.sha256(body).hexdigest()}
+                arrived = time.monotonic()
+                session, turn = (int(one) for one in TURN.findall(body)[-1])
+                number = next(numbers)
+                note = {"turn": [session, turn], "sha256": hashlib.sha256(body).hexdigest()}
                 notes.write(json.dumps(note) + "\n")
                 notes.flush()
                 writer.write(
                     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
                 )
-                words = [f"answer {next(numbers)} to s{int(session)} t{int(turn)}", *["word"] * (EVENTS - 2)]
+                words = [f"answer {number} to s{session} t{turn}", *["word"] * (EVENTS - 2)]
                 started = time.monotonic()
-                for number, word in enumerate([*words, None, b"[DONE]"]):
-                    await asyncio.sleep(max(0.0, started + number * STREAM_SECONDS / EVENTS - time.monotonic()))
+                for place, word in enumerate([*words, None, b"[DONE]"]):
+                    await asyncio.sleep(max(0.0, started + place * STREAM_SECONDS / EVENTS - time.monotonic()))
                     data = word if isinstance(word, bytes) else _event(word)
                     event = b"data: " + data + b"\n\n"
                     writer.write(b"%x\r\n%s\r\n" % (len(event), event))
+                notes.write(json.dumps({"answer": number, "arrived": arrived, "ended": time.monotonic()}) + "\n")
+                notes.flush()
                 writer.write(b"0\r\n\r\n")
                 await writer.drain()
         writer.close()
@@ -147,8 +154,12 @@ class Answer:
 
     text: str
     began: float
-    first: float
     ended: float
+
+    @property
+    def added(self) -> float:
+        """How many seconds it took beyond those of its stream."""
+        return self.ended - self.began - STREAM_SECONDS
 
 
 class AnswerError(Exception):
@@ -170,7 +181,6 @@ async def ask(port: int, talk: Talk, *, leaves: bool = False) -> Answer:
             )
             writer.write(body)
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
-            first = time.monotonic()
             if not head.startswith(b"http/1.1 200") or b"x-holdfast-error" in head:
                 raise AnswerError(head.split(b"\r\n")[0].decode())
             received = b""
@@ -187,7 +197,7 @@ async def ask(port: int, talk: Talk, *, leaves: bool = False) -> Answer:
             writer.close()
     events = [json.loads(line[6:]) for line in received.split(b"\n\n")[:-2]]
     text = "".join(one["choices"][0]["delta"].get("content", "") for one in events)
-    return Answer(text, began, first, time.monotonic())
+    return Answer(text, began, time.monotonic())
 
 
 @dataclass
@@ -252,18 +262,20 @@ class Gateway:
     port: int
     environ: dict[str, str]
     process: asyncio.subprocess.Process | None = None
+    is_starting: bool = False
     starting_seconds: float = 0.0
     serving_seconds: float = 0.0
     """The processor time of all its runs, until it listened and afterwards."""
 
     async def start(self) -> None:
         """Run it, and wait until it listens."""
-        quiet = asyncio.subprocess.DEVNULL
+        quiet, self.is_starting = asyncio.subprocess.DEVNULL, True
         self.process = await asyncio.create_subprocess_exec(
             *self.command, env=self.environ, stdin=quiet, stdout=quiet, stderr=quiet
         )
         if not await wait_for_port(self.port, START_SECONDS):
             raise SystemExit(f"{self.command[0]} does not listen on {self.port}")
+        self.is_starting = False
         spent = processor_seconds(self.process.pid)
         self.starting_seconds += spent
         self.serving_seconds -= spent
@@ -298,6 +310,8 @@ class Outages:
     """What was killed and restarted, and when PostgreSQL was away."""
 
     kills: int = 0
+    starts: list[tuple[float, float]] = field(default_factory=list)
+    """When gateways were started again, each until it listened."""
     restarts: list[tuple[float, float]] = field(default_factory=list)
 
     async def kill_gateways(self, gateways: Sequence[Gateway], load: Load) -> None:
@@ -308,21 +322,31 @@ class Outages:
                 load.down.add(gateway.port)
                 await gateway.kill()
                 self.kills += 1
+                began = time.monotonic()
                 await gateway.start()
+                self.starts.append((began, time.monotonic()))
                 load.down.discard(gateway.port)
 
     async def restart_server(self, server: Server, seconds: float) -> None:
         """Restart PostgreSQL twice, evenly over the time."""
         for mode in ("immediate", "fast"):
             await asyncio.sleep(seconds / 3)
-            began = time.monotonic()
+            self.restarts.append((time.monotonic(), math.inf))
             await asyncio.to_thread(stop_server, server, mode)
-            await asyncio.to_thread(server.ensure_postgres_running)
-            self.restarts.append((began, time.monotonic() + SETTLE_SECONDS))
+            await asyncio.to_thread(start_again, server)
+            self.restarts[-1] = self.restarts[-1][0], time.monotonic() + SETTLE_SECONDS
 
     def is_met_by(self, answer: Answer) -> bool:
         """Return whether an answer was under way while PostgreSQL was away."""
-        return any(answer.began < until and answer.ended > since for since, until in self.restarts)
+        return _meets(answer, self.restarts)
+
+    def starts_met_by(self, answer: Answer) -> bool:
+        """Return whether a gateway was started while an answer was under way."""
+        return _meets(answer, self.starts)
+
+
+def _meets(answer: Answer, times: Sequence[tuple[float, float]]) -> bool:
+    return any(answer.began < until and answer.ended > since for since, until in times)
 
 
 # What became of it.
@@ -355,16 +379,34 @@ async def look_for_messages(url: str, talks: Sequence[Talk]) -> Counter[str]:
 def different_bytes(log: Path) -> tuple[int, int]:
     """Return for how many turns the upstream got different bytes, and how many it got more than once."""
     hashes: dict[Turn, list[str]] = {}
-    for line in log.read_text().splitlines():
-        note = json.loads(line)
-        hashes.setdefault((note["turn"][0], note["turn"][1]), []).append(note["sha256"])
+    for note in map(json.loads, log.read_text().splitlines()):
+        if "turn" in note:
+            hashes.setdefault((note["turn"][0], note["turn"][1]), []).append(note["sha256"])
     return sum(len({*one}) > 1 for one in hashes.values()), sum(len(one) > 1 for one in hashes.values())
 
 
 def percentile(answers: Sequence[Answer], share: float) -> float:
     """Return how many milliseconds an answer took at a percentile, beyond the time its stream takes."""
-    took = sorted(one.ended - one.began for one in answers) or [0.0]
-    return (took[min(len(took) - 1, int(len(took) * share))] - STREAM_SECONDS) * 1e3
+    took = sorted(one.added for one in answers) or [0.0]
+    return took[min(len(took) - 1, int(len(took) * share))] * 1e3
+
+
+PHASES = "until the upstream had the request", "while it sent the answer", "after its last event"
+
+
+def slowest_answers(answers: Sequence[Answer], log: Path, outages: Outages) -> str:
+    """Return what the slowest hundredth of answers waited for, in milliseconds at the mean."""
+    notes = {note["answer"]: note for note in map(json.loads, log.read_text().splitlines()) if "answer" in note}
+    slowest = sorted(answers, key=lambda one: one.added)[-max(1, len(answers) // 100) :]
+    waits: list[tuple[float, float, float]] = []
+    for one in slowest:
+        note = notes[int(one.text.split()[1])]
+        sending = note["ended"] - note["arrived"] - STREAM_SECONDS
+        waits.append((note["arrived"] - one.began, sending, one.ended - note["ended"]))
+    means = [sum(each) / len(waits) * 1e3 for each in zip(*waits, strict=True)]
+    shown = ", ".join(f"{mean:.0f} ms {name}" for mean, name in zip(means, PHASES, strict=False))
+    starts = sum(map(outages.starts_met_by, slowest))
+    return f"{shown}; {starts} of {len(slowest)} while a gateway was started"
 
 
 async def run(args: argparse.Namespace, program: str, folder: Path) -> dict[str, object]:
@@ -375,43 +417,51 @@ async def run(args: argparse.Namespace, program: str, folder: Path) -> dict[str,
     serving = [sys.executable, "-m", "benchmarks.scale.gateways", "--serve-upstream", str(upstream), str(log)]
     (folder / "bare.py").write_text(BARE)
     talks = [Talk(number) for number in range(args.sessions)]
-    async with running([Gateway(serving, upstream, environ)]):
+    standing = Gateway(serving, upstream, environ)
+    async with running([standing]):
         at = f"http://127.0.0.1:{upstream}"
         ports = [free_port() for _ in range(args.gateways)]
         bare = [Gateway([sys.executable, str(folder / "bare.py"), at, str(port)], port, environ) for port in ports]
-        through = Load(ports, [Talk(number) for number in range(args.sessions)])
-        print_progress(f"{args.streams} streams through {args.gateways} bare pass-throughs …")
-        async with running(bare):
-            await through.run(args.streams, min(60.0, args.duration / 4), leaving=0.0)
+        before = [Talk(number) for number in range(args.sessions)]
+        bare_run = await run_gateways(args, None, bare, before, standing, seconds=min(60.0, args.duration / 2))
+        bare_log = folder / "bare.jsonl"
+        bare_log.write_text(log.read_text())
         log.write_text("")
         with started_server() as server:
             url = new_database(server)
             with pgbouncer(program, url, server.system_user, pool_size=POOL_SIZE) as pooled:
                 gateways = strict_gateways(args.gateways, pooled, at, environ)
-                load, outages = await run_gateways(args, server, gateways, talks)
+                ours = await run_gateways(args, server, gateways, talks, standing, seconds=args.duration)
             print_progress("looking for every acknowledged message …")
             found = await look_for_messages(url, talks)
     different, repeated = different_bytes(log)
-    calm = [one for one in load.answers if not outages.is_met_by(one)]
-    rows = ("bare pass-through", through.answers), ("gateway", calm), ("gateway, all", load.answers)
-    for name, answers in rows:
-        shown = ", ".join(f"p{share * 100:g} {percentile(answers, share):.1f} ms" for share in (0.5, 0.9, 0.99))
-        print(f"{name}: {len(answers):,} answers, beyond their {STREAM_SECONDS:g} s: {shown}")
-    for name, programs, answered in ("bare pass-throughs", bare, through.answers), ("gateways", gateways, load.answers):
-        turn = sum(one.serving_seconds for one in programs) / max(1, len(answered)) * 1e3
-        starts = sum(one.starting_seconds for one in programs)
-        print(f"processor time of the {name}: {turn:.1f} ms for each answer, and {starts:.1f} s in all to start")
-    print(f"attempts without a whole answer: {dict(load.failures)}; turns that the upstream got again: {repeated:,}")
+    for name, part, programs, noted in (
+        ("bare pass-through", bare_run, bare, bare_log),
+        ("gateway", ours, gateways, log),
+    ):
+        answers = part.load.answers
+        for kind, shown in (name, part.calm), (f"{name}, with restarts of PostgreSQL", answers):
+            if kind == name or len(shown) > len(part.calm):
+                each = ", ".join(f"p{share * 100:g} {percentile(shown, share):.1f} ms" for share in (0.5, 0.9, 0.99))
+                print(f"{kind}: {len(shown):,} answers, beyond their {STREAM_SECONDS:g} s: {each}")
+        unmet = [one for one in part.calm if not part.outages.starts_met_by(one)]
+        print(f"  while no gateway was started: p99 {percentile(unmet, 0.99):.1f} ms of {len(unmet):,}")
+        print(f"  the slowest hundredth: {slowest_answers(part.calm, noted, part.outages)}")
+        turn = sum(one.serving_seconds for one in programs) / max(1, len(answers)) * 1e3
+        start = sum(one.starting_seconds for one in programs) / (len(programs) + part.outages.kills)
+        print(f"  processor time: {turn:.1f} ms for each answer, {start:.2f} s for each start")
+        print(f"  of {os.cpu_count()} cores: {'; '.join(part.processor.lines())}")
+    print(f"attempts without a whole answer: {dict(ours.load.failures)}; turns the upstream got again: {repeated:,}")
     print(f"requests built again from the logs: {found['rebuilt']:,}; changes of context: {found['compactions']:,}")
     return {
         "acknowledged": found["acknowledged"],
         "lost": found["lost"],
         "doubled": found["doubled"],
         "different_bytes": different + found["not_the_same"],
-        "kills": outages.kills,
-        "restarts": len(outages.restarts),
-        "taken_over": load.taken_over,
-        "p99_added_ms": round(percentile(calm, 0.99) - percentile(through.answers, 0.99), 1),
+        "kills": ours.outages.kills,
+        "restarts": len(ours.outages.restarts),
+        "taken_over": ours.load.taken_over,
+        "p99_added_ms": round(percentile(ours.calm, 0.99) - percentile(bare_run.calm, 0.99), 1),
     }
 
 
@@ -423,24 +473,60 @@ def strict_gateways(count: int, url: str, upstream: str, environ: dict[str, str]
     return [Gateway([holdfast, "gateway", "--port", str(port), *options], port, environ) for port in ports]
 
 
+@dataclass(frozen=True)
+class Run:
+    """What came of a load."""
+
+    load: Load
+    outages: Outages
+    processor: ProcessorTime
+
+    @property
+    def calm(self) -> list[Answer]:
+        """The answers that met no restart of PostgreSQL."""
+        return [one for one in self.load.answers if not self.outages.is_met_by(one)]
+
+
 async def run_gateways(
-    args: argparse.Namespace, server: Server, gateways: Sequence[Gateway], talks: Sequence[Talk]
-) -> tuple[Load, Outages]:
-    """Converse through gateways that are killed, on a server that is restarted."""
+    args: argparse.Namespace,
+    server: Server | None,
+    gateways: Sequence[Gateway],
+    talks: Sequence[Talk],
+    upstream: Gateway,
+    *,
+    seconds: float,
+) -> Run:
+    """Converse through gateways that are killed, on a server, if they have one, that is restarted."""
     load, outages = Load([one.port for one in gateways], talks), Outages()
+    what = "bare pass-throughs" if server is None else "gateways"
+
+    def programs() -> dict[int, str]:
+        named = {os.getpid(): "clients"}
+        for one in gateways:
+            if one.process is not None:
+                named[one.process.pid] = f"{what} that start" if one.is_starting else what
+        if upstream.process is not None:
+            named[upstream.process.pid] = "upstream"
+        if server is not None:
+            with suppress(OSError, ValueError):
+                named[int((server.pgdata / "postmaster.pid").read_text().split()[0])] = "PostgreSQL"
+        return named
+
+    processor = ProcessorTime(programs)
     async with running(gateways):
-        print_progress(f"{args.streams} streams through {args.gateways} gateways for {args.duration:g} s …")
-        others: list[asyncio.Task[None]] = []
+        print_progress(f"{args.streams} streams through {args.gateways} {what} for {seconds:g} s …")
+        others = [asyncio.create_task(processor.watch())]
         if not args.calm:
             others.append(asyncio.create_task(outages.kill_gateways(gateways, load)))
-            others.append(asyncio.create_task(outages.restart_server(server, args.duration)))
+        if not args.calm and server is not None:
+            others.append(asyncio.create_task(outages.restart_server(server, seconds)))
         try:
-            await load.run(args.streams, args.duration, leaving=LEAVING_SHARE)
+            await load.run(args.streams, seconds, leaving=0.0 if server is None else LEAVING_SHARE)
         finally:
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
-    return load, outages
+    return Run(load, outages, processor)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import warnings
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
@@ -30,6 +30,8 @@ default_pool_size = {pool_size}
 max_client_conn = 1000
 server_login_retry = 0.1
 """
+
+START_ATTEMPTS = 6
 
 
 class Server(Protocol):
@@ -75,6 +77,15 @@ def stop_server(server: Server, mode: str) -> None:
 
     command = [str(POSTGRES_BIN_PATH / "pg_ctl"), "-D", str(server.pgdata), "-w", "-m", mode, "stop"]
     subprocess.run(command, check=True, capture_output=True, user=server.system_user)
+
+
+def start_again(server: Server) -> None:
+    """Start a server that was stopped, and wait until it accepts connections."""
+    # On a busy machine its recovery from a crash takes longer than the wheel waits.
+    for _ in range(START_ATTEMPTS - 1):
+        with suppress(subprocess.SubprocessError, AssertionError):
+            return server.ensure_postgres_running()
+    return server.ensure_postgres_running()
 
 
 _NUMBERS = itertools.count()

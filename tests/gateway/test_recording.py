@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.apps.gateway import lanes
+from holdfast.apps.gateway import lanes, recording
 from holdfast.apps.gateway.client_body import texts_of
 from holdfast.apps.gateway.recording import ClientRequest, Exchange, Recorder
 from holdfast.core.history import events as log
 from holdfast.errors import RecordingError, StoreUnavailableError
+from holdfast.stores.base import SessionInfo
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream_events, whole_answer
 from holdfast.wire.answers import JsonMapping, Wire
@@ -577,3 +578,40 @@ async def test_a_system_message_within_an_anthropic_conversation_is_recorded_and
     ]
     assert len(natives) == 5
     assert await kinds(recorder, first) == []
+
+
+async def test_a_gateway_that_starts_again_loads_what_counts_for_the_models_of_the_last_conversations(
+    recorder: Recorder, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await answered(recorder, chat("hello", name="one", model="gpt-5"), "hi")
+    await answered(recorder, chat("hello", name="two", model="claude-sonnet-4-5"), "hi")
+    await answered(recorder, chat("hello", name="three", model="gpt-5"), "hi")
+    counted = list[str]()
+
+    class Noting:
+        def __init__(self, model: str) -> None:
+            self._model = model
+
+        def count(self, text: str) -> None:
+            del text
+            counted.append(self._model)
+
+    monkeypatch.setattr(recording, "counter_for", Noting)
+    started = Recorder(store)
+    await started.warm_up()
+
+    assert sorted(counted) == ["claude-sonnet-4-5", "gpt-5"]
+    await started.close()
+
+
+async def test_a_gateway_starts_although_its_store_cannot_be_read() -> None:
+    class Away(MemoryStore):
+        async def sessions(self, **_: object) -> list[SessionInfo]:  # pyright: ignore[reportIncompatibleMethodOverride]
+            raise StoreUnavailableError("postgresql", "the server cannot be reached")
+
+    recorder = Recorder(Away())
+
+    await recorder.warm_up()
+
+    assert (await recorder.receive(chat("hello", name="one"))).session_id == "one"
+    await recorder.close()

@@ -105,11 +105,12 @@ class AppServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen."""
-        await super().startup(sockets)
-        # What is loaded now stays for good, so the collector need not walk through it again and again.
+        # What is loaded now stays for good, so the collector need not walk through it again and again. The last walk
+        # takes a moment, so it is before the first request.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*COLLECTION_THRESHOLDS)
+        await super().startup(sockets)
         if self.started and sockets:
             address = sockets[0].getsockname()
             host = f"[{address[0]}]" if ":" in address[0] else address[0]
@@ -155,7 +156,7 @@ async def serve_app(
         timeout_graceful_shutdown=drain_seconds,
     )
     logging.getLogger("uvicorn.error").addFilter(_is_error)
-    await AppServer(config, announce, on_stop).serve(sockets=[_listening_socket(host, port, name, remedy)])
+    await AppServer(config, announce, on_stop).serve(sockets=[_bound_socket(host, port, name, remedy)])
     return 0
 
 
@@ -163,10 +164,22 @@ def _is_error(record: logging.LogRecord) -> bool:
     return record.levelno > logging.WARNING and record.msg != UNFINISHED_ANSWER
 
 
-def _listening_socket(host: str, port: int, setting: str, remedy: str) -> socket.socket:
+def _bound_socket(host: str, port: int, setting: str, remedy: str) -> socket.socket:
+    """Return a socket with the address, on which the server listens once the application has started.
+
+    Until then a connection is refused, so that a load balancer asks another server instead of waiting for this one.
+    """
+    bound = None
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=2_048)
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(address)
     except OSError as error:
+        if bound is not None:
+            bound.close()
         problem = f"cannot listen on {host}:{port}: {error.strerror or error}; {remedy}"
         raise SettingsError(setting, problem) from error
+    return bound

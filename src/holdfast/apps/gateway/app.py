@@ -214,6 +214,7 @@ async def close_gateway(app: Starlette) -> None:
 
 @asynccontextmanager
 async def _lifespan(app: Starlette) -> AsyncGenerator[None]:
+    await app.state.recorder.warm_up()
     yield
     await close_gateway(app)
 
