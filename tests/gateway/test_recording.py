@@ -12,7 +12,8 @@ from holdfast.apps.gateway import lanes, recording
 from holdfast.apps.gateway.client_body import texts_of
 from holdfast.apps.gateway.recording import ClientRequest, Exchange, Recorder
 from holdfast.core.history import events as log
-from holdfast.errors import RecordingError, StoreUnavailableError
+from holdfast.errors import ConcurrentWriteError, RecordingError, StoreUnavailableError
+from holdfast.session.conversation import Conversation
 from holdfast.stores.base import SessionInfo
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream_events, whole_answer
@@ -451,6 +452,32 @@ async def test_a_store_that_fails_is_told_as_an_error_of_the_recording(recorder:
     store.append = before
     await answered(recorder, chat("hi", name="s"), "Hello there.")
 
+    assert await messages(recorder, "s") == ["hi", "Hello there."]
+
+
+@pytest.mark.parametrize(
+    ("error", "times"), [(StoreUnavailableError("memory", "it restarts"), 1), (ConcurrentWriteError("s"), 99)]
+)
+async def test_a_request_is_not_sent_as_it_came_because_its_log_could_not_be_read(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, error: Exception, times: int
+) -> None:
+    prepare = Conversation.prepare
+    failures = [error] * times
+
+    async def fail_first(self: Conversation, *args: Any, **options: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await prepare(self, *args, **options)
+
+    monkeypatch.setattr(Conversation, "prepare", fail_first)
+
+    with pytest.raises(RecordingError):
+        await recorder.receive(chat("hi", name="s"))
+    failures.clear()
+    exchange = await recorder.receive(chat("hi", name="s"))
+    await finish(exchange, chat("hi", name="s"), "Hello there.")
+
+    assert "x-holdfast-error" not in exchange.headers
     assert await messages(recorder, "s") == ["hi", "Hello there."]
 
 

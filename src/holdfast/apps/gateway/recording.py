@@ -75,7 +75,14 @@ from holdfast.core.history.events import SideCallPurpose, Usage
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import PRESETS, Policy, policy_named
 from holdfast.counters.vocabularies import counter_for
-from holdfast.errors import CompactionError, ConcurrentWriteError, HoldfastError, RecordingError, SettingsError
+from holdfast.errors import (
+    CompactionError,
+    ConcurrentWriteError,
+    HoldfastError,
+    RecordingError,
+    SettingsError,
+    StoreError,
+)
 from holdfast.models.base import Summarizer
 from holdfast.session.compaction.compactor import CompactionOptions, CompactionQueue
 from holdfast.session.delegation import Delegate
@@ -861,8 +868,10 @@ class Recorder:
                 opened.has_compacted = True
                 await self._store_governing(opened)
             opened.compaction_due = prepared.compaction_due if choice.compaction == "ask" else ""
-            if opened.compaction_due:
-                exchange.headers[COMPACTION_HEADER] = "due"
+            exchange.headers |= {COMPACTION_HEADER: "due"} if opened.compaction_due else {}
+        except (ConcurrentWriteError, StoreError):
+            # Not governed, because the log was not read: then the request is received again, or not recorded at all.
+            raise
         except (HoldfastError, ValueError) as error:
             # What cannot be governed goes on as it came; the provider has the last word.
             exchange.headers["x-holdfast-error"] = header_line(f"not governed: {error}")
