@@ -84,7 +84,7 @@ def test_an_attachment_is_read_by_its_name(folder: FileTools) -> None:
     assert folder.read_file("paste-1.txt", start_line=2) == "two\n[lines 2–2 of 2]"
 
 
-def test_what_is_too_much_is_cut_and_said_to_be(folder: FileTools, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_too_much_is_cut_and_said_to_be(folder: FileTools) -> None:
     many = folder.root / "many"
     many.mkdir()
     for number in range(MAX_LISTED_FILES + 1):
