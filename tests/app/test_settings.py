@@ -219,3 +219,9 @@ def test_names_are_found_for_completion() -> None:
     assert setting_name("AGENT_MAX_STEPS") == "max_steps"
     assert SETTING_DECLARATIONS["colour"].value_type.choices == ("auto", "always", "never")
     assert SETTING_DECLARATIONS["model"].value_type.choices == ()
+
+
+def test_a_flag_that_was_not_given_leaves_the_setting_as_it_is(settings: Setup) -> None:
+    loaded = settings("max_steps = 7", flags={"max_steps": None, "preset": "co-cli"})
+
+    assert (loaded.max_steps, loaded.preset) == (7, "co-cli")
