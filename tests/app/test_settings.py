@@ -186,6 +186,27 @@ def test_what_cannot_be_is_refused_with_what_would_do(key: str, text: str, probl
     assert str(wrong.value) == problem
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("trust = ['']", "1: trust: must be a list of folders such as [\"~/work\"], not ['']"),
+        ("system = 5", "1: system: must be the path of a file, not 5"),
+        ("memory = 'holdfast.toml'", "1: memory: {file} is a file; name a folder, or off"),
+        (
+            "[mcp.a]\ncommand = 'x'\nargs = [1]",
+            '3: mcp.a.args: must be a list of texts such as ["--quiet"], not [1]',
+        ),
+        ("[models.a]\ninput_price = -1", "2: models.a.input_price: must be dollars per million tokens, not -1"),
+    ],
+)
+def test_a_value_of_a_file_that_cannot_be_is_refused(text: str, problem: str, settings: Setup, home: Path) -> None:
+    with pytest.raises(SettingsError) as wrong:
+        settings(text)
+
+    file = home / "holdfast.toml"
+    assert str(wrong.value) == f"{file}:{problem.format(file=file)}"
+
+
 def test_a_change_that_is_refused_changes_nothing_even_where_something_else_is_wrong(settings: Setup) -> None:
     before = settings("modle = 'x'\npreset = 'copilot'", is_tolerant=True)
 
@@ -198,3 +219,9 @@ def test_names_are_found_for_completion() -> None:
     assert setting_name("AGENT_MAX_STEPS") == "max_steps"
     assert SETTING_DECLARATIONS["colour"].value_type.choices == ("auto", "always", "never")
     assert SETTING_DECLARATIONS["model"].value_type.choices == ()
+
+
+def test_a_flag_that_was_not_given_leaves_the_setting_as_it_is(settings: Setup) -> None:
+    loaded = settings("max_steps = 7", flags={"max_steps": None, "preset": "co-cli"})
+
+    assert (loaded.max_steps, loaded.preset) == (7, "co-cli")

@@ -9,10 +9,12 @@ from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.events import TextDelta, ToolCallFinished, TurnEnded
 from holdfast.apps.chat.turn import ReferenceFilter
 from holdfast.apps.settings.sources import load_settings
+from holdfast.core.history.scopes import DelegateFinding
+from holdfast.core.history.visibility import Visibility
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.endpoint import ResponsePiece, http_response, text_stream, tool_call_stream
 from tests.chat.conftest import Served
-from tests.chat.recording_screen import RecordingScreen, open_chat, reply_to
+from tests.chat.recording_screen import RecordingScreen, open_chat, reply_to, user_part
 
 SETTINGS = """
 [agents.looker]
@@ -150,4 +152,29 @@ async def test_a_task_that_is_not_there_is_told_so_and_a_model_without_tools_too
         "/agents: there is no task 9; /agents lists them",
         "/agents: takes the number of a task; /agents lists them",
         "the embedded model has no tools and cannot delegate; /model NAME chooses another",
+    ]
+
+
+async def test_a_task_is_shown_with_its_briefing_its_findings_and_their_sources(tmp_path: Path) -> None:
+    chat, screen = await open_chat(tmp_path)
+    await chat.session.record([{"kind": "request", "parts": [user_part("Read src/totals.py.")]}], format="pydantic-ai")
+    sees = Visibility(ledger=True)
+    finding = DelegateFinding(claim="A cent is lost.", sources=("src/totals.py",))
+    async with chat.session.delegate("checker", task="Check src/totals.py.", sees=sees) as child:
+        await child.answer("See there.", findings=[finding])
+
+    shown = await reply_to(chat, screen, "/agents 1")
+    await chat.close()
+
+    assert shown.split("\n\n") == [
+        "**checker** (answered), delegated by main",
+        "Task: Check src/totals.py.",
+        "Saw a briefing about the rest; 0 requests, 2 messages of its own.",
+        "Briefing:",
+        "[Ledger of earlier messages, made by rule, for reference only; #n is where a line comes from.]\n"
+        "Identifiers used so far, most likely needed first:\nsrc/totals.py",
+        "Answer: See there.",
+        "Findings:",
+        "- A cent is lost. [src/totals.py] (uncertain)",
+        "Sources: src/totals.py",
     ]

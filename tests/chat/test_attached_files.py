@@ -1,11 +1,20 @@
 """Files and images that a user attaches to a prompt."""
 
 import base64
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from holdfast.apps.chat.attachments import mentioned_files, missing_files, pasted_image_path
+from holdfast.apps.chat.attachments import (
+    MAX_ATTACHED_BYTES,
+    MAX_IMAGE_BYTES,
+    clipboard_image,
+    mentioned_files,
+    missing_files,
+    pasted_image_path,
+)
 from holdfast.apps.chat.pastes import PastedTexts
 from holdfast.apps.chat.tools.files import FileTools
 from tests.chat.conftest import Served
@@ -55,17 +64,39 @@ async def test_an_image_is_sent_to_a_model_that_takes_images_and_recorded(tmp_pa
     assert "nothing is attached" in cleared
 
 
+async def test_a_long_file_that_has_changed_is_attached_beside_the_one_before(tmp_path: Path, served: Served) -> None:
+    text = "".join(f"line {number}\n" for number in range(5_000))
+    (tmp_path / "long.log").write_text(text)
+    chat = await chat_with(tmp_path, served.model, RecordingScreen(), budget="8000")
+
+    await chat.take_turn("Read @long.log.")
+    await chat.take_turn("Again: @long.log.")
+    (tmp_path / "long.log").write_text(f"{text}the end\n")
+    await chat.take_turn("And now? @long.log")
+    stored = {name: await chat.session.attachment(name) for name in chat.session.attachments}
+    await chat.close()
+
+    assert stored == {"long.log": text, "new-long.log": f"{text}the end\n"}
+
+
 async def test_what_cannot_be_attached_is_said_and_nothing_is_sent(tmp_path: Path, served: Served) -> None:
     (tmp_path / "data.bin").write_bytes(b"\0\1")
-    (tmp_path / "tide.png").write_bytes(PIXEL)
+    for name, size in (("huge.log", MAX_ATTACHED_BYTES), ("huge.png", MAX_IMAGE_BYTES)):
+        (tmp_path / name).touch()
+        os.truncate(tmp_path / name, size + 1)
     screen = RecordingScreen()
     chat = await chat_with(tmp_path, served.model, screen)
 
-    said = [await reply_to(chat, screen, f"/attach {name}") for name in ("missing.txt", "data.bin")]
+    names = ("missing.txt", "data.bin", "huge.log", "huge.png")
+    said = [await reply_to(chat, screen, f"/attach {name}") for name in names]
     await chat.close()
 
-    assert "missing.txt: cannot be attached: No such file or directory" in said[0]
-    assert "is neither text nor an image (png, jpg, jpeg, gif, webp)" in said[1]
+    assert said == [
+        "missing.txt: cannot be attached: No such file or directory",
+        "data.bin: is neither text nor an image (png, jpg, jpeg, gif, webp)",
+        "huge.log: has 20,000,001 bytes; 20,000,000 is the limit of an attachment",
+        "huge.png: has 5,000,001 bytes; 5,000,000 is the limit of an image",
+    ]
     assert served.requests == []
 
 
@@ -145,3 +176,27 @@ def test_paths_are_completed_from_their_beginning_or_from_anywhere_in_a_name(tmp
     assert files.complete_path("mai") == ["main.py", "src/domain.py"]
     assert files.complete_path("src/o") == ["src/other.py"]
     assert files.complete_path("../") == []
+
+
+@pytest.mark.parametrize(
+    ("programs", "image"),
+    [
+        ({}, None),
+        ({"wl-paste": "exit 1"}, None),
+        ({"wl-paste": "echo words"}, None),
+        ({"wl-paste": "exit 1", "xclip": "cat tide.png"}, PIXEL),
+        ({"pngpaste": "cat tide.png"}, PIXEL),
+    ],
+    ids=["no program", "no image", "text", "x11", "macos"],
+)
+def test_the_image_of_the_clipboard_comes_from_the_program_of_the_platform(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: dict[str, str], image: bytes | None
+) -> None:
+    (tmp_path / "tide.png").write_bytes(PIXEL)
+    for name, command in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin; cd {tmp_path}; {command}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "platform", "darwin" if "pngpaste" in programs else "linux")
+
+    assert clipboard_image() == image

@@ -10,13 +10,14 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from holdfast import Session
+from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.commands.context import _describe_cost
 from holdfast.apps.chat.dispatch import SLASH_COMMANDS, run_slash_command
 from holdfast.apps.chat.events import MAX_LISTED_FACTS, ChatEvent, ChatNotice, CommandTable
 from holdfast.apps.chat.loop import run_chat_loop
 from holdfast.apps.chat.terminal_screen import TerminalScreen
 from holdfast.core.conversation.spans import Span
-from holdfast.core.history.events import MAIN, Summary
+from holdfast.core.history.events import MAIN, OutputsOffloaded, Rewound, Summary, TurnsReducedToText
 from holdfast.core.planning.context_report import CostForecast
 from holdfast.core.planning.steps import CompactSpan
 from holdfast.session.compaction.checkpoints import NO_CHECKPOINTS
@@ -24,6 +25,7 @@ from holdfast.session.compaction.compactor import SummaryDraft
 from holdfast.stores.base import MS_PER_DAY
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.retention import delete_expired_sessions
+from tests.chat.conftest import Served
 from tests.chat.recording_screen import RecordingScreen, add_turns, open_chat, reply_to, user_part
 
 MAX_SUMMARY_CHARS = 62
@@ -159,7 +161,18 @@ async def test_a_command_that_takes_no_arguments_is_not_run_with_some(tmp_path: 
 
 async def test_a_command_with_nothing_to_do_says_so_and_changes_nothing(tmp_path: Path) -> None:
     chat, screen = await open_chat(tmp_path)
-    lines = ("/clear", "/preview", "/restore #1", "/skill", "/policy nope", "/resume nope")
+    lines = (
+        "/clear",
+        "/preview",
+        "/restore #1",
+        "/skill",
+        "/policy nope",
+        "/resume nope",
+        "/resume",
+        "/undo",
+        "/title",
+    )
+    lines += ("/retry", "/session all", "/context all", "/unpin 0", "/todo", "/attach clear", f"/plan {'x' * 8_001}")
 
     replies = [await reply_to(chat, screen, line) for line in lines]
 
@@ -170,8 +183,105 @@ async def test_a_command_with_nothing_to_do_says_so_and_changes_nothing(tmp_path
         "/skill: takes the name of a skill; /skills lists them",
         "/policy: 'nope' is neither a file nor a preset: default, co-cli, inkeep, copilot, cowagent",
         "/resume: no conversation is about 'nope'; /sessions lists them",
+        "there is no other conversation",
+        "there is nothing to undo",
+        "/title: takes the new title",
+        "/retry: there is no prompt to send again",
+        "/session: takes nothing or `checkpoints`, not 'all'",
+        "/context: takes nothing or `clear`, not 'all'",
+        "/unpin: takes the number of a message; /rewind lists them",
+        "there are no tasks; /todo add TASK adds one",
+        "nothing is attached to the next prompt",
+        "/plan: takes at most 8,000 characters",
     ]
     assert await chat.session.events() == []
+
+
+async def test_a_command_says_what_there_is_now(tmp_path: Path) -> None:
+    chat, screen = await open_chat(tmp_path)
+    await add_turns(chat, 1)
+    (tmp_path / "notes.txt").write_text("one\ntwo\n")
+    lines = ("/session", "/unpin 0", "/todo add tests", "/todo clear", "/attach notes.txt", "/attach clear", "/attach")
+
+    replies = [await reply_to(chat, screen, line) for line in lines]
+
+    assert replies == [
+        f"{chat.session.id}: 2 messages, preset default",
+        "/unpin: message 0 is not pinned",
+        "N | STATE | TASK\n1 | open | tests",
+        "there are no tasks; /todo add TASK adds one",
+        "FILE | SIZE | PART OF\nnotes.txt | 2 lines, 8 characters | the next prompt",
+        "nothing is attached to the next prompt",
+        "nothing is attached; /attach FILE attaches a file to the next prompt",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "described"),
+    [
+        (OutputsOffloaded(line=2, max_chars=100), "the shortening of old tool outputs"),
+        (TurnsReducedToText(line=2), "the reduction of old turns to their text"),
+        (Rewound(to=0), "the rewind to before message 0"),
+    ],
+)
+async def test_undo_and_redo_say_which_change_they_revert_and_apply(
+    tmp_path: Path, change: OutputsOffloaded | TurnsReducedToText | Rewound, described: str
+) -> None:
+    chat, screen = await open_chat(tmp_path)
+    await add_turns(chat, 2)
+    await chat.session._log.append(change)
+
+    replies = [await reply_to(chat, screen, line) for line in ("/undo", "/redo")]
+
+    assert replies == [f"undone: {described}; /redo applies it again", f"applied again: {described}"]
+
+
+async def test_the_policy_is_a_preset_or_a_file_of_rules(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text("")
+    chat, screen = await open_chat(tmp_path)
+
+    replies = [
+        await reply_to(chat, screen, line) for line in ("/policy co-cli", "/policy", "/policy own.toml", "/policy")
+    ]
+
+    presets = "there are: default, co-cli, inkeep, copilot, cowagent, or a file of your own"
+    assert replies == [
+        "switched to the policy co-cli",
+        f"co-cli; {presets}",
+        "switched to the policy own.toml",
+        f"custom, changed by {tmp_path / 'own.toml'}; {presets}",
+    ]
+
+
+async def test_config_switches_the_model_as_the_command_for_it_does(
+    tmp_path: Path, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    served.listed_models = ["served", "smaller"]
+    chat, screen = await open_chat(tmp_path, "no", flags={"model": served.model})
+    settings_file, url = tmp_path / "holdfast.toml", served.model.removesuffix("#served")
+    await add_turns(chat, 40, words=150)
+
+    listed = await reply_to(chat, screen, "/model")
+    refused = await reply_to(chat, screen, "/config model openai:gpt-4 --save")
+    assert not settings_file.exists()
+    switched = await reply_to(chat, screen, "/config model smaller --save")
+    await chat.close()
+
+    assert listed.endswith("\nits endpoint also has: smaller; /model NAME switches")
+    assert refused == f"not switched; the model is still {served.model}"
+    assert switched == f"switched to {url}#smaller\nmodel = {url}#smaller, saved in {settings_file}"
+    assert settings_file.read_text() == f'model = "{url}#smaller"\n'
+
+
+async def test_config_says_that_a_setting_has_no_effect_on_the_rules_in_force(tmp_path: Path) -> None:
+    chat, screen = await open_chat(tmp_path, flags={"preset": "copilot"})
+
+    reply = await reply_to(chat, screen, "/config compression_threshold 0.5")
+
+    assert reply == (
+        "compression_threshold = 0.5\nchanged in this session: compression_threshold has no effect with preset copilot"
+    )
 
 
 @pytest.mark.seed("A-8", "A-37")
@@ -334,6 +444,34 @@ async def test_a_person_who_is_to_approve_a_summary_sees_what_it_loses(tmp_path:
             "No longer in view; /show displays each:\n- lunar_table [#4]"
         )
     ]
+
+
+async def test_context_says_that_an_agent_repeats_itself_and_that_no_compaction_is_due(tmp_path: Path) -> None:
+    chat, screen = await open_chat(tmp_path, flags={"max_context_tokens": "4000", "summarization_model": "none"})
+    await chat.session.record([asked("Make the tests pass.")], format="pydantic-ai")
+    await run_checks(chat, 12)
+    await reply_to(chat, screen, "/compact")
+    await run_checks(chat, 12)
+
+    repeated = await reply_to(chat, screen, "/context")
+    (tmp_path / "rules.toml").write_text("compaction = false")
+    await reply_to(chat, screen, "/policy rules.toml")
+    without = await reply_to(chat, screen, "/context")
+
+    assert "\n- the agent made no progress since the last compaction: 12 calls returned the same results" in repeated
+    assert "next compaction" not in without
+    assert "it will cost" not in without
+
+
+async def run_checks(chat: Chat, checks: int) -> None:
+    """Record how an agent runs checks, each with the same result as ever."""
+    start = len(chat.session)
+    for number in range(checks):
+        name = {"tool_name": "check", "tool_call_id": f"c{start + number}"}
+        call = {"part_kind": "tool-call", "args": {"part": number}, **name}
+        back = {"part_kind": "tool-return", "content": f"part {number}: " + "word " * 300, **name}
+        native = [{"kind": "response", "parts": [call]}, {"kind": "request", "parts": [back]}]
+        await chat.session.record(native, format="pydantic-ai")
 
 
 async def test_an_empty_context_is_told_without_roles(tmp_path: Path) -> None:
@@ -663,6 +801,34 @@ async def test_what_comes_from_memory_is_shown_and_counted_as_nobodys_word(tmp_p
     assert [text.startswith("**#0 · memory · ") for text in shown[:2]] == [True, True]
     assert "3 messages (1 assistant, 1 memory, 1 user)" in shown[2]
     assert shown[3].startswith("**memory**\n\nKeep the key")
+
+
+async def test_recall_finds_a_word_that_the_index_does_not_hold_because_its_text_is_very_long(tmp_path: Path) -> None:
+    chat, screen = await open_chat(tmp_path)
+    text = " ".join(f"word{number}" for number in range(90_000))
+    await chat.session.record([asked("hello"), asked(text)], format="pydantic-ai")
+
+    found = await reply_to(chat, screen, "/recall word89999")
+
+    head, _, rest = found.partition("**\n\n```text\n")
+    excerpt, _, notes = rest.partition("\n```\n")
+    assert re.fullmatch(r"\*\*#1 · user · [-\d]+ [:\d]+ · characters \d+-888889 of 888889", head)
+    assert excerpt.endswith("word89998 word89999")
+    assert notes.endswith("\n/show #N shows a whole message")
+
+
+async def test_show_says_which_lines_there_are_what_is_missing_and_how_to_go_on(tmp_path: Path) -> None:
+    chat, screen = await open_chat(tmp_path)
+    lines = "".join(f"line {number} of the tide table\n" for number in range(1, 9_001))
+    await chat.session.record([asked("one\ntwo\nthree"), asked(lines)], format="pydantic-ai")
+
+    some, long = await reply_to(chat, screen, "/show #0:L2-L3 #9"), await reply_to(chat, screen, "/show #1")
+
+    assert re.sub(r"\d{4}-.*\d:\d\d", "TIME", some) == (
+        "**#0 · user · TIME · lines 2-3 of 3 · characters 4-13 of 13**\n\n```text\ntwo\nthree\n```\n"
+        "there is no message #9 here"
+    )
+    assert re.fullmatch(r"there is more: /show #1:\d+-", long.splitlines()[-1])
 
 
 async def test_recall_and_show_say_what_they_cannot_find(tmp_path: Path) -> None:

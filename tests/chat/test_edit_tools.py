@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.apps.chat.events import ChangeProposed, Consent, ToolCallFinished
 from holdfast.apps.chat.tools.editing import CHANGE_REFUSED, EditTools, FileChange, describe_change
-from holdfast.apps.chat.tools.files import FileTools, ToolRefusal
+from holdfast.apps.chat.tools.files import MAX_FILE_BYTES, FileTools, ToolRefusal
 from holdfast.testing.endpoint import text_stream, tool_call_stream
 from tests.chat.conftest import Served
 from tests.chat.recording_screen import RecordingScreen
@@ -153,3 +153,10 @@ async def test_in_a_chat_the_diff_is_shown_and_a_refusal_is_no_success(tmp_path:
     assert [event.is_error for event in screen.events if isinstance(event, ToolCallFinished)] == [False, True, True]
     assert (tmp_path / "a.py").read_text() == "1\n"
     assert "marmalade-7f" not in str(served.asked)
+
+
+async def test_a_change_that_makes_a_file_too_large_is_refused(root: Path) -> None:
+    said = await EditTools(FileTools(root), User().ask).write_file("big.txt", "x" * (MAX_FILE_BYTES + 1))
+
+    assert said == "big.txt would be larger than 10,000,000 bytes"
+    assert not (root / "big.txt").exists()

@@ -12,7 +12,9 @@ from holdfast.apps.settings.sources import load_settings
 from holdfast.models.embedded.weights import cache_folder
 from holdfast.stores.memory import MemoryStore
 from tests.chat.conftest import Sit
-from tests.chat.recording_screen import RecordingScreen
+from tests.chat.recording_screen import RecordingScreen, reply_to
+from tests.chat.test_attached_files import PIXEL
+from tests.chat.test_turns import chat_with
 
 CTRL_D = "\x04"
 CARGO = " Coal, timber, salt." * 24
@@ -81,3 +83,30 @@ async def test_a_server_of_another_window_does_not_outlive_the_settings_that_wan
         await runtimes.close()
 
     assert (was_running, first.is_running) == (True, False)
+
+
+async def test_a_server_goes_on_for_the_same_settings_and_stops_when_another_model_answers(
+    shallow_weights: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "tide.png").write_bytes(PIXEL)
+    screen = RecordingScreen()
+    chat = await chat_with(tmp_path, f"embedded:{shallow_weights}", screen, n_ctx="512")
+    runtimes = chat._runtimes
+    await runtimes.get(chat.settings, chat.session, chat.file_tools)
+    first = runtimes._server
+    assert first is not None
+
+    outcome = await chat.take_turn("What is this? @tide.png")
+    runtimes.invalidate()
+    await runtimes.get(chat.settings, chat.session, chat.file_tools)
+    states = [(runtimes._server is first, first.is_running)]
+    await reply_to(chat, screen, "/model http://127.0.0.1:9/v1#other")
+    await runtimes.get(chat.settings, chat.session, chat.file_tools)
+    states.append((runtimes._server is first, first.is_running))
+    back = await reply_to(chat, screen, f"/model embedded:{shallow_weights}")
+    await chat.close()
+
+    assert outcome == "failed"
+    assert " takes no images; /model switches to another" in screen.since(0)
+    assert states == [(True, True), (True, False)]
+    assert back == f"switched to embedded:{shallow_weights}"

@@ -1,10 +1,18 @@
 """What of a folder a model may read."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from holdfast.apps.chat.tools.files import MAX_READ_LINES, FileTools
+from holdfast.apps.chat.tools.files import (
+    MAX_FILE_BYTES,
+    MAX_FILE_HITS,
+    MAX_LISTED_FILES,
+    MAX_READ_LINE_CHARS,
+    MAX_READ_LINES,
+    FileTools,
+)
 
 
 @pytest.fixture
@@ -74,3 +82,23 @@ def test_an_attachment_is_read_by_its_name(folder: FileTools) -> None:
     folder.attachments["paste-1.txt"] = "one\ntwo"
 
     assert folder.read_file("paste-1.txt", start_line=2) == "two\n[lines 2–2 of 2]"
+
+
+def test_what_is_too_much_is_cut_and_said_to_be(folder: FileTools) -> None:
+    many = folder.root / "many"
+    many.mkdir()
+    for number in range(MAX_LISTED_FILES + 1):
+        (many / f"{number:04}.txt").write_text("tide\n")
+    (folder.root / "wide.txt").write_text("x" * (MAX_READ_LINE_CHARS + 9))
+    (folder.root / "huge.txt").touch()
+    os.truncate(folder.root / "huge.txt", MAX_FILE_BYTES + 1)
+
+    listed, found = folder.list_files("many").splitlines(), folder.search_files("tide", "many").splitlines()
+
+    assert (len(listed), listed[-1]) == (
+        MAX_LISTED_FILES + 1, f"… more than {MAX_LISTED_FILES}: ask for a folder below, or with a narrower pattern",
+    )  # fmt: skip
+    assert (len(found), found[-1]) == (MAX_FILE_HITS + 1, f"… more than {MAX_FILE_HITS}: look for something rarer")
+    assert folder.read_file("wide.txt") == f"{'x' * MAX_READ_LINE_CHARS} … [9 more characters in this line]"
+    assert folder.read_file("huge.txt") == "huge.txt is not a text file, or larger than 10,000,000 bytes"
+    assert folder.list_files("../") == "../ is outside the working folder; only what is inside can be read or changed"

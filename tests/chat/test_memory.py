@@ -9,7 +9,7 @@ from holdfast import Session
 from holdfast.session.memory.board_file import ContextBoard, board_key, repository_of
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.endpoint import text_stream, tool_call_stream
+from holdfast.testing.endpoint import http_response, text_stream, tool_call_stream
 from tests.chat.conftest import Served, Sit
 from tests.chat.recording_screen import add_turns, open_chat, reply_to, user_part
 from tests.chat.test_pipe import ran
@@ -70,6 +70,24 @@ async def test_memory_is_shown_to_a_person_as_it_was_noted_and_without_what_is_f
     assert text == "The user asked:\n- (#0) “question 0 why”\n\nThe assistant said:\n- (#1) “answer 0 so”"
     assert shown == found
     assert other == ["there are no notes for 2020-01-01", "nothing was found"]
+
+
+async def test_a_search_of_memory_says_how_much_more_there_is_and_what_could_not_be_read(tmp_path: Path) -> None:
+    chat, screen = await open_chat(tmp_path)
+    notes = tmp_path / "memory"
+    notes.mkdir()
+    for day in range(10, 17):
+        (notes / f"2026-11-{day}.md").write_text("## Cleared Context (09:00)\n\nthe keys are in the red box\n")
+    (notes / "2026-11-17.md").mkdir()
+
+    found = await reply_to(chat, screen, "/memory search keys")
+    await chat.close()
+
+    assert found.count("the keys are in the red box") == 5
+    assert found.splitlines()[-2] == "2 more contain some of these words; /memory DAY shows a whole day"
+    assert found.splitlines()[-1] == (
+        f"{notes / '2026-11-17.md'}: Is a directory; a folder stands where a file should be; move it away"
+    )
 
 
 async def test_a_folder_for_memory_that_cannot_be_written_is_told_on_the_screen(tmp_path: Path) -> None:
@@ -211,6 +229,28 @@ async def test_subconscious_run_proposes_and_changes_the_board_only_on_a_yes(tmp
     assert wrong == "/subconscious: takes `run` or `run now`"
     assert screen.asked[0] == "Make 1 change to the board?"
     assert await store.length("earlier") == length
+
+
+async def test_subconscious_says_what_it_could_not_read_and_that_boards_are_off(tmp_path: Path, served: Served) -> None:
+    work(tmp_path)
+    store = MemoryStore()
+    await finished(tmp_path, store, "earlier", *(f"{RULE} {number}" for number in range(9)))
+    flags = {"summarization_model": served.model, "model": served.model}
+    served.script.append(http_response(400, {"error": {"message": "no such thing"}}))
+    chat, screen = await open_chat(tmp_path, "no", flags=flags, store=store)
+
+    read = await reply_to(chat, screen, "/subconscious run")
+    await reply_to(chat, screen, "/config boards off")
+    off = await reply_to(chat, screen, "/subconscious run")
+    await chat.close()
+
+    assert read == (
+        "earlier: the model failed, so a rule made the proposals: "
+        "served: no such thing; ask again, or choose another model\n"
+        f" | ENTRY | FROM\nadd | {RULE} | earlier #0, earlier #12, earlier #14, earlier #16\n"
+        "the board is unchanged"
+    )
+    assert off == "boards: are off; choose a folder for them: /config boards FOLDER"
 
 
 @pytest.mark.seed("C-55")

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from holdfast.apps.chat.tools.skills import find_skills
+from holdfast.apps.chat.tools.files import ToolRefusal
+from holdfast.apps.chat.tools.plan import PlanTools, TodoItem
+from holdfast.apps.chat.tools.skills import MAX_SKILLS, find_skills
 from holdfast.apps.settings.sources import load_settings
 from holdfast.testing.endpoint import text_stream, tool_call_stream
 from tests.chat.conftest import Served
@@ -100,3 +102,35 @@ def test_a_skill_without_front_matter_is_named_after_its_folder(tmp_path: Path) 
     found = find_skills([tmp_path / "skills", tmp_path / "missing"])
 
     assert [(skill.name, skill.description) for skill in found.values()] == [("review", "How we review")]
+
+
+def test_a_skill_whose_front_matter_does_not_end_is_all_instructions(tmp_path: Path) -> None:
+    write_skill(tmp_path, "---\nname: other\nTwice.\n")
+
+    found = find_skills([tmp_path / "skills"])
+
+    assert [(skill.name, skill.description, skill.read()) for skill in found.values()] == [
+        ("review", "---", "---\nname: other\nTwice.")
+    ]
+
+
+def test_no_more_skills_are_offered_than_a_prompt_has_room_for(tmp_path: Path) -> None:
+    for number in range(MAX_SKILLS + 1):
+        (tmp_path / f"skill-{number:03}").mkdir()
+        (tmp_path / f"skill-{number:03}" / "SKILL.md").write_text("Look.")
+
+    assert list(find_skills([tmp_path])) == [f"skill-{number:03}" for number in range(MAX_SKILLS)]
+
+
+async def test_a_plan_or_a_list_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    chat, _ = await open_chat(tmp_path)
+    tools = PlanTools(chat.session)
+
+    refused = [await tools.update_todos([TodoItem("look")] * 101), await tools.update_plan("x" * 8_001)]
+    await chat.close()
+
+    assert refused == [
+        "101 tasks are too many; 100 is the limit",
+        "a plan of 8,001 characters is too long; 8,000 is the limit",
+    ]
+    assert all(isinstance(one, ToolRefusal) for one in refused)

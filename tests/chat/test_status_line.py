@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.apps.chat.chat import Activity, Chat, ChatStatus
 from holdfast.apps.chat.events import Consent, ConversationCompacted
+from holdfast.apps.chat.main import terminal_background
 from holdfast.apps.chat.terminal_screen import render_activity, render_status_line
 from holdfast.apps.settings.sources import load_settings
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
@@ -223,3 +224,13 @@ async def test_a_context_that_no_request_can_hold_is_said_to_be_shortened(tmp_pa
     assert "the next request is shortened" in render_status_line(over, width=100)
     assert over.tokens is not None
     assert over.tokens > over.budget == sent.token_limit >= sent.current_tokens
+
+
+@pytest.mark.parametrize(
+    ("theme", "colors", "background"),
+    [("light", "15;0", "light"), ("dark", "0;15", "dark"), ("auto", "0;15", "light"), ("auto", "15;0", "dark")],
+)
+def test_the_settings_say_whether_the_terminal_is_dark_else_the_terminal_does(
+    theme: str, colors: str, background: str
+) -> None:
+    assert terminal_background(theme, {"COLORFGBG": colors}) == background

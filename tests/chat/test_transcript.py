@@ -33,5 +33,27 @@ async def test_a_transcript_tells_what_was_said_and_what_became_of_it() -> None:
     ]
 
 
+async def test_a_transcript_holds_tool_calls_the_beginning_of_their_results_and_what_was_stopped_or_rewound() -> None:
+    function = {"name": "look", "arguments": '{"at": "tides"}'}
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+    async with Session.open("s", model="gpt-5") as session:
+        await session.record([{"role": "user", "content": "look"}, call])
+        await session.record([{"role": "tool", "tool_call_id": "c", "content": "first\n" + "x" * 700}])
+        await session.interrupt()
+        await session.rewind(to=0)
+
+        text = render_transcript(await session.events())
+
+    assert text.split("\n\n") == [
+        "**user**",
+        "look",
+        '*look* `{"at": "tides"}`',
+        f"    first\n    {'x' * 594}\n    … 106 more characters",
+        "*Interrupted*",
+        "---",
+        "*Rewound to before message 0*",
+    ]
+
+
 def test_an_empty_conversation_says_so() -> None:
     assert render_transcript([]) == "there are no messages yet"

@@ -1,21 +1,33 @@
 """The turns of a chat: their requests, their limits, and what an interrupt leaves."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from holdfast.apps.chat.agent import CLOSING_INSTRUCTION
-from holdfast.apps.chat.chat import Chat
-from holdfast.apps.chat.events import ChatNotice, Consent, TurnEnded
+from holdfast.apps.chat.attachments import PreparedPrompt
+from holdfast.apps.chat.chat import Chat, describe_failure
+from holdfast.apps.chat.events import (
+    ChatEvent,
+    ChatNotice,
+    Consent,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+    TurnEnded,
+)
 from holdfast.apps.chat.main import ChatOptions, _open_chat
 from holdfast.apps.settings.sources import load_settings
+from holdfast.errors import SettingsError
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import JsonMessage
-from holdfast.testing.endpoint import text_stream, tool_call_stream
+from holdfast.testing.endpoint import sse_event, stream_response, text_chunk, text_stream, tool_call_stream
 from holdfast.wire.validate.provider import validate
 from tests.chat.conftest import Served
-from tests.chat.recording_screen import RecordingScreen, reply_to
+from tests.chat.recording_screen import RecordingScreen, reply_to, user_part
 
 LOOK = ("list_files", {"path": "."})
 
@@ -182,3 +194,125 @@ async def test_a_prompt_with_invisible_joiners_gives_the_conversation_its_title(
 
     assert (outcome, info.name) == ("done", "می خواهم 👩 👧 tea")
     assert chat.status.tokens == (await chat.context_report()).total
+
+
+class PhaseScreen(RecordingScreen):
+    """A screen that also calls back on each event."""
+
+    def __init__(self, other: RecordingScreen, callback: Callable[[], None]) -> None:
+        super().__init__()
+        self.events = other.events
+        self._callback = callback
+
+    def show(self, event: ChatEvent) -> None:
+        super().show(event)
+        self._callback()
+
+
+def reasoning_chunk(text: str) -> str:
+    return sse_event({"model": "served", "choices": [{"index": 0, "delta": {"reasoning_content": text}}]})
+
+
+async def test_what_a_model_thinks_is_an_event_and_no_text_is_held_back_when_it_calls_a_tool(
+    tmp_path: Path, served: Served
+) -> None:
+    screen = RecordingScreen()
+    chat = await chat_with(tmp_path, served.model, screen, max_context_tokens="9000")
+    call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "list_files"}}
+    delta = {
+        "model": "served",
+        "choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}],
+    }
+    served.script += [
+        stream_response(
+            reasoning_chunk("Let me "), reasoning_chunk("see."), text_chunk("I look [Art"), sse_event(delta)
+        ),
+        text_stream("An empty folder."),
+    ]
+    phases: list[str] = []
+    chat.screen = PhaseScreen(screen, lambda: phases.append(chat.activity.what if chat.activity else ""))
+
+    assert await chat.take_turn("Look around.") == "done"
+    await chat.close()
+
+    assert [(event, phase.split()[0]) for event, phase in zip(screen.events, phases, strict=True)][:-1] == [
+        (ThinkingDelta("Let me "), "thinking"),
+        (ThinkingDelta("see."), "thinking"),
+        (TextDelta("I look "), "writing"),
+        (TextDelta("[Art"), "writing"),
+        (ToolCallStarted("c1", "list_files", ""), "running"),
+        (ToolCallFinished("c1", "list_files", "nothing in . matches *"), "reading"),
+        (TextDelta("An empty folder."), "writing"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "outcome", "said"),
+    [
+        ("\0\1\2\3\4\5\6\7\x08", "failed", "this is binary data, not text: save it as a file and ask about the file"),
+        ("tea\0 please", "done", "control characters were removed"),
+        ("see @nosuch.txt", "done", "no such file, so nothing is attached for it: @nosuch.txt"),
+    ],
+)
+async def test_a_prompt_that_is_not_sent_as_it_was_typed_is_told_why(
+    tmp_path: Path, served: Served, prompt: str, outcome: str, said: str
+) -> None:
+    screen = RecordingScreen()
+    chat = await chat_with(tmp_path, served.model, screen, max_context_tokens="9000")
+
+    assert await chat.take_turn(prompt) == outcome
+    await chat.close()
+
+    assert [event.text for event in screen.events if isinstance(event, ChatNotice)] == [said]
+
+
+async def test_retry_sends_what_was_never_recorded_and_a_prompt_without_an_answer(
+    tmp_path: Path, served: Served
+) -> None:
+    screen = RecordingScreen()
+    chat = await chat_with(tmp_path, served.model, screen, max_context_tokens="9000")
+    chat.unrecorded_prompt = PreparedPrompt("one")
+
+    await reply_to(chat, screen, "/retry")
+    await chat.session.record([{"kind": "request", "parts": [user_part("two")]}], format="pydantic-ai")
+    await reply_to(chat, screen, "/retry")
+    exchange = await chat.last_exchange()
+    await chat.session.rewind(to=0)
+    await chat.session.record(
+        [{"kind": "response", "parts": [{"part_kind": "text", "content": "Hello."}]}], format="pydantic-ai"
+    )
+    alone = await chat.last_exchange()
+    await chat.close()
+
+    assert served.prompts == ["one", "two"]
+    assert exchange == ("two", "you said: two")
+    assert alone == ("", "Hello.")
+
+
+async def test_without_a_board_a_conversation_begins_with_the_prompt_alone(tmp_path: Path, served: Served) -> None:
+    chat = await chat_with(tmp_path, served.model, RecordingScreen(), boards="off")
+
+    await chat.take_turn("one")
+    await chat.close()
+
+    assert [message["content"] for message in talk(served.asked[0])] == ["one"]
+
+
+async def test_a_chat_without_a_conversation_says_so_and_has_nothing_to_stop(tmp_path: Path) -> None:
+    settings = load_settings(flags={"model": "gpt-5"}, cwd=tmp_path, environ={"HOLDFAST_HOME": str(tmp_path)})
+    chat = Chat(settings, RecordingScreen(), folder=tmp_path, store=MemoryStore())
+
+    assert not chat.interrupt()
+    with pytest.raises(SettingsError, match="session: none is open yet"):
+        _ = chat.session
+    await chat.close()
+
+
+class MCPError(Exception):
+    """As the client of MCP servers raises it."""
+
+
+def test_the_failure_of_an_mcp_server_is_told_as_one() -> None:
+    assert describe_failure(MCPError("no such tool"), "gpt-5") == (
+        "an MCP server failed: no such tool; check [mcp] in the settings, or remove the server"
+    )

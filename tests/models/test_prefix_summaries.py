@@ -260,3 +260,41 @@ async def test_the_key_of_the_environment_goes_to_the_provider_only(
     await ResponsesSummarizer(endpoint.url, "m").write(ASK)
 
     assert all("secret" not in str(request.headers) for request in endpoint.requests)
+
+
+@pytest.mark.parametrize(
+    ("event", "problem"),
+    [
+        ({"type": "response.refusal.done"}, "the model declined"),
+        ({"type": "error", "message": "out of order"}, "out of order"),
+        ({"type": "response.failed", "response": {"status": "failed", "error": {"message": "it broke"}}}, "it broke"),
+        (
+            {"type": "response.incomplete", "response": {"incomplete_details": {"reason": "content_filter"}}},
+            "content filter",
+        ),
+    ],
+    ids=["refusal", "error", "failed", "filtered"],
+)
+async def test_a_response_that_ends_without_an_answer_is_a_refusal_that_says_why(
+    event: dict[str, object], problem: str
+) -> None:
+    async with ScriptedEndpoint([stream_response(sse_event(event))] * 9) as failing:
+        with pytest.raises(ModelRefusedError, match=problem):
+            await ResponsesSummarizer(failing.url, "m").write(ASK)
+
+
+async def test_parts_of_a_message_that_are_no_text_are_left_out_of_a_summary() -> None:
+    thought = {"type": "thinking", "thinking": "hm"}
+    events = (
+        {"type": "message_start", "message": {"id": "msg_1", "model": "served", "usage": None}},
+        {"type": "content_block_start", "index": 0, "content_block": thought},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "hm"}},
+        {"type": "content_block_start", "index": 1, "content_block": None},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": SUMMARY}},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 40}},
+        {"type": "message_stop"},
+    )
+    async with ScriptedEndpoint([stream_response(*map(sse_event, events))]) as endpoint:
+        reply = await MessagesSummarizer("m", base_url=base_of(endpoint)).write(ASK)
+
+    assert reply.text == SUMMARY

@@ -60,6 +60,7 @@ def facts(error: HoldfastError) -> tuple[object, ...]:
         (400, {"error": {"message": EMPTY_BLOCK}}, (ModelRefusedError, 400, False)),
         (500, "<html>oops</html>", (ModelRefusedError, 500, True)),
         (502, "", (ModelRefusedError, 502, True)),
+        (500, b"\xffoops", (ModelRefusedError, 500, True)),
         # A success that is none.
         (200, {"error": {"code": 401, "message": "no"}}, (ModelAccessError,)),
         (200, {"error": {"code": 429, "message": "slow down"}}, (ModelBusyError, 7.0)),

@@ -558,10 +558,9 @@ class Chat:
 
     def interrupt(self) -> bool:
         """Stop the turn and return whether there was one; the conversation stays valid."""
-        if self._turn is None or not self._turn.cancel():
+        if self._turn is None or self._progress is None or not self._turn.cancel():
             return False
-        if self._progress is not None:
-            self._progress.is_stopping = True
+        self._progress.is_stopping = True
         return True
 
     async def _answer(self, prompt: PreparedPrompt | None) -> TurnOutcome:

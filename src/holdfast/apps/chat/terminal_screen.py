@@ -109,7 +109,7 @@ class TerminalScreen:
 
     def __init__(self, history: Path, *, has_color: bool = True, background: str = "dark") -> None:
         self.queued_lines = 0
-        self.chat: Chat | None = None
+        self.chat: Chat
         """The chat whose status is displayed below the line."""
         self._busy: Activity | None = None
         self._open_calls: list[str] = []
@@ -249,20 +249,16 @@ class TerminalScreen:
 
     def _activity(self) -> str:
         """Return what the user is waiting for; nothing while a question waits for the user."""
-        if self.chat is None or self.input_line.is_asking:
+        if self.input_line.is_asking:
             return ""
         activity = self._busy or self.chat.activity
         return render_activity(activity, time.monotonic(), self._width) if activity else ""
 
     def _status(self) -> str:
-        if self.chat is None:
-            return ""
         return render_status_line(self.chat.status, queued=self.queued_lines, width=self._width)
 
     def _command_completions(self, text: str) -> Iterator[tuple[str, str]]:
         """Yield completions for a line that is a command."""
-        if not text.startswith("/") or self.chat is None:
-            return
         name, space, argument = text[1:].partition(" ")
         if not space:
             yield from (
@@ -278,8 +274,6 @@ class TerminalScreen:
 
     def _file_completions(self, word: str) -> Iterator[tuple[str, str]]:
         """Yield the files of the folder whose names continue a word, in quotation marks where a prompt needs them."""
-        if self.chat is None:
-            return
         mark = "@" if word.startswith("@") else ""
         for name in self.chat.file_tools.complete_path(word.removeprefix(mark).removeprefix('"')):
             end = "" if name.endswith("/") else '"'

@@ -46,14 +46,18 @@ async def config(chat: Chat, arguments: str) -> None:
     words = value.split()
     is_saved = words[-1] == SAVE_FLAG
     text = " ".join(words[:-1]) if is_saved else value.strip()
-    changed = chat.settings.with_change(key, text)
+    before = chat.settings
+    changed = before.with_change(key, text)
     if setting_name(key) == "model":
         await model(chat, text)
+        if chat.settings is before:
+            return  # the user did not want the switch
+        text = chat.model  # with the address of its endpoint
     else:
         await chat.apply_settings(changed)
-    saved = f", saved in {save_setting(changed, key, text, scope='user')}" if is_saved else ""
+    saved = f", saved in {save_setting(chat.settings, key, text, scope='user')}" if is_saved else ""
     chat.notify(f"{setting_name(key)} = {chat.settings.render_value(key)}{saved}")
-    for note in changed.notes:
+    for note in chat.settings.notes:
         chat.notify(note, "warning")
 
 

@@ -51,11 +51,11 @@ async def undo(chat: Chat, _: str) -> None:
     leave the context, so that it holds one course of the conversation.
     """
     session = chat.session
-    change = next((one for one in reversed(await session.receipts()) if one.undo_steps == 1), None)
-    if not await session.undo():
+    change = await _last_change(chat)
+    if change is None or not await session.undo():
         chat.notify("there is nothing to undo")
         return
-    if change is not None and isinstance(change.event, Rewound) and change.length < (length := len(session)):
+    if isinstance(change.event, Rewound) and change.length < (length := len(session)):
         await session.rewind(to=change.length)
         newer = pluralize(length - change.length, "newer message")
         chat.notify(f"undone: {_describe_change(change)}; {newer} left the context; /undo reverts that")
@@ -63,8 +63,13 @@ async def undo(chat: Chat, _: str) -> None:
     chat.notify(f"undone: {_describe_change(change)}; /redo applies it again")
 
 
-def _describe_change(change: ChangeReceipt | None) -> str:
-    match change.event if change else None:
+async def _last_change(chat: Chat) -> ChangeReceipt | None:
+    """Return the receipt of the change that /undo would revert now."""
+    return next((one for one in reversed(await chat.session.receipts()) if one.undo_steps == 1), None)
+
+
+def _describe_change(change: ChangeReceipt) -> str:
+    match change.event:
         case CompactionCompleted() as event:
             return f"the compaction of {pluralize(event.span.message_count, 'message')}"
         case Rewound(to=to):
@@ -75,17 +80,14 @@ def _describe_change(change: ChangeReceipt | None) -> str:
             return "the shortening of old tool outputs"
         case TurnsReducedToText():
             return "the reduction of old turns to their text"
-        case _:
-            return "the last change of context"
 
 
 @CONTEXT_COMMANDS.register()
 async def redo(chat: Chat, _: str) -> None:
     """Apply the change again that /undo reverted."""
-    if not await chat.session.redo():
+    if not await chat.session.redo() or (change := await _last_change(chat)) is None:
         chat.notify("there is nothing to redo")
         return
-    change = next((one for one in reversed(await chat.session.receipts()) if one.undo_steps == 1), None)
     chat.notify(f"applied again: {_describe_change(change)}")
 
 

@@ -94,9 +94,7 @@ async def resume(chat: Chat, session: str) -> None:
         session = others[0]
     try:
         await chat.open_conversation(session)
-    except UnknownSessionError as error:
-        if error.candidates:
-            raise
+    except UnknownSessionError:
         raise SettingsError("/resume", f"no conversation is about {session!r:.60}; /sessions lists them") from None
     asked, answer = await chat.last_exchange()
     last = f"; the last prompt was “{preview_line(asked, MAX_SNIPPET_CHARS)}”" if asked else ""
