@@ -36,6 +36,16 @@ TALK = [
 ]
 
 
+def test_a_rewind_before_the_end_of_a_clients_compaction_shows_all_that_it_had_left_out() -> None:
+    span = Span(stop=4, kept=(1,))
+    told = history(*TALK, log.CompactionCompleted(success=True, trigger="client", span=span, replacement=("Short.",)))
+    assert texts(told) == ["Short.", "1"]
+
+    told.append(log.Rewound(to=3))
+
+    assert texts(told) == ["one", "1", "two"]
+
+
 def test_a_fold_replaces_its_span_and_undo_brings_it_back() -> None:
     told = history(*TALK, DONE)
 

@@ -87,3 +87,18 @@ async def test_a_decision_against_what_the_user_asked_for_is_on_the_receipt() ->
         " the user asked for “Never use tabs in the source files.” #0",
     )
     assert "conflict  the model decided" in str(after.receipt)
+
+
+async def test_an_agent_that_reads_the_same_files_again_after_a_compaction_is_known_to_make_no_progress() -> None:
+    session = await Session.open("c1", store=MemoryStore(), model="gpt-5")
+    await session.record([user_message("Make the tests pass.")])
+    files = [f"src/part_{number}.py" for number in range(12)]
+    for turn in range(2):
+        for number, path in enumerate(files):
+            await session.record(read(100 * turn + number, path, f"# {path}\n{CONTENT}"))
+        if not turn:
+            await session.compact(budget=4_000)
+
+    contents = await session.context_breakdown(budget=4_000)
+
+    assert contents.loop_reason.startswith("the agent made no progress since the last compaction: 12 calls returned")

@@ -13,7 +13,7 @@ from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.messages import Entry, EntryMessages, Message, Text, assistant, user
 from holdfast.core.conversation.shorten import clip_outputs, clip_user_texts, recall_range_hint, turns_as_text
-from holdfast.core.conversation.spans import PositionRanges, Span, is_in_ranges, merge_ranges
+from holdfast.core.conversation.spans import PositionRanges, Span, is_in_ranges, merge_ranges, subtract_ranges
 from holdfast.core.history import events as log
 from holdfast.core.history.message_cache import MessageCache
 from holdfast.core.history.recall_marks import RecallMarks
@@ -126,13 +126,16 @@ class ContextVersion:
 def _state_before(state: ContextState, position: int) -> ContextState:
     """Return the state without changes that affect messages at or after `position`."""
     clears = (*state.earlier_clears, state.cleared_at)
+    undone = [one for one in state.compactions if one.span.stop > position]
+    # What a client had left out for a summary is in its list again if it has gone back to before that summary.
+    returned = [part for one in undone if one.trigger == "client" for part in one.span.replaced]
     return replace(
         state,
         compactions=tuple(one for one in state.compactions if one.span.stop <= position),
         text_only_before=min(state.text_only_before, position),
         cleared_at=max((at for at in clears if at <= position), default=0),
         earlier_clears=tuple(at for at in clears if at <= position)[:-1],
-        left_out=tuple(one for one in state.left_out if one.stop <= position),
+        left_out=tuple(one for one in subtract_ranges(state.left_out, returned) if one.stop <= position),
     )
 
 

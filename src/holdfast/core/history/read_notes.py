@@ -15,6 +15,7 @@ from holdfast.core.ledger.identifiers import argument_value
 from holdfast.core.ledger.tool_calls import describe_call
 from holdfast.dataclass import dataclass
 
+NOTE_START, NOTE_END = "[Unchanged", ": what you found there still holds, and it need not be read again.]"
 ReadNotes = tuple[tuple[str, str], ...]
 """Pairs of call id and the note added to the result of that call."""
 
@@ -49,10 +50,7 @@ class CompactedReads:
         if now is None or before is None or (before.content_hash, before.lines) != (now.content_hash, now.lines):
             return ""
         span = f", lines {before.lines[0]}-{before.lines[1]}" if before.lines else ""
-        return (
-            f"[Unchanged{span} since you read it at #{before.position}: what you found there still holds, and it need"
-            " not be read again.]"
-        )
+        return f"{NOTE_START}{span} since you read it at #{before.position}{NOTE_END}"
 
 
 NO_READS = CompactedReads()
@@ -64,6 +62,11 @@ def add_read_notes(message: Message, notes: ReadNotes) -> Message:
         return message
     by_call = dict(notes)
     return message.with_parts(tuple(_part_with_note(part, by_call) for part in message.parts))
+
+
+def without_read_note(text: str) -> str:
+    """Return the text of a result without the note that was appended to it."""
+    return text.rpartition(f"\n{NOTE_START}")[0] if text.endswith(NOTE_END) else text
 
 
 def _part_with_note(part: Part, notes: Mapping[str, str]) -> Part:

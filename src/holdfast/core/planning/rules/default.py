@@ -23,6 +23,7 @@ from holdfast.core.conversation.messages import Entry, Text, ToolCall
 from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.history.events import MAIN, Summary
+from holdfast.core.history.read_notes import without_read_note
 from holdfast.core.planning.rules.rule import CompactionRule, PolicyThreshold
 from holdfast.core.planning.situation import PROVIDER_PRICES, Situation, break_even_turns
 from holdfast.core.planning.steps import (
@@ -409,7 +410,7 @@ def _marks_of(entry: Entry, calls: Sequence[ToolCall | None]) -> Iterator[str]:
         yield _hash_mark("said", str(entry.position))
     for result, call in zip(message.results, calls, strict=True):
         asked = (call.name, call.arguments) if call else ("", "")
-        yield _hash_mark(*asked, without_durations(result.text))
+        yield _hash_mark(*asked, without_durations(without_read_note(result.text)))
     if message.role == "assistant" and message.text:
         from holdfast.core.ledger.constraints import decisions_in  # noqa: PLC0415 - as above
 
