@@ -76,7 +76,7 @@ UNKNOWN_FAMILY = ModelFamily((), "o200k_base", has_own_vocabulary=False, splits_
 _DIGIT_MARKS = bytes(ord("d" if byte in b"0123456789" else " ") for byte in range(256))
 """Translates a text into one that shows only where its digits are."""
 DRAWN_TOKENS = {"━": 2, "═": 2, "█": 1}
-"""Tokens of a character of which o200k has long runs as one token; others have none, and some no token for one."""
+"""Further tokens of a character: o200k has one token for a long run of it, other vocabularies one or two for each."""
 EMOJI_BYTES, FURTHER_EMOJI_TOKENS = b"\xf0\x9f", 2
 """How an emoji begins in UTF-8, and how many more tokens than in o200k it has elsewhere."""
 
