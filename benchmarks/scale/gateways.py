@@ -64,6 +64,8 @@ HOT_SHARE = 10
 """Each of these many sessions is used as often as all others together, so that some conversations are compacted."""
 LEAVING_SHARE = 0.02
 """How many clients leave in the middle of an answer, and repeat the request elsewhere."""
+MAX_ERROR_BYTES = 200
+"""How much of an error's body is shown."""
 TURN = re.compile(rb"\[s(\d+) t(\d+)\]")
 Turn = tuple[int, int]
 
@@ -182,7 +184,8 @@ async def ask(port: int, talk: Talk, *, leaves: bool = False) -> Answer:
             writer.write(body)
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
             if not head.startswith(b"http/1.1 200") or b"x-holdfast-error" in head:
-                raise AnswerError(head.split(b"\r\n")[0].decode())
+                why = re.sub(rb"\d+", b"N", await reader.read(MAX_ERROR_BYTES)).decode(errors="replace")
+                raise AnswerError(f"{head.splitlines()[0].decode()}: {why}")
             received = b""
             while size := int(await reader.readuntil(b"\r\n"), 16):
                 received += (await reader.readexactly(size + 2))[:-2]
@@ -369,9 +372,12 @@ async def look_for_messages(url: str, talks: Sequence[Talk]) -> Counter[str]:
                 found["not_the_same"] += not (request.is_same and request.is_chained)
             found["compactions"] += len(await session.receipts())
         for _, text in talk.said:
+            is_lost, is_doubled = text.rstrip() not in texts, logged[text.rstrip()] > 1
             found["acknowledged"] += 1
-            found["lost"] += text.rstrip() not in texts
-            found["doubled"] += logged[text.rstrip()] > 1
+            found["lost"] += is_lost
+            found["doubled"] += is_doubled
+            if is_lost or is_doubled:
+                print(f"{'lost' if is_lost else 'doubled'} in {talk.name}: {text[:40]}")
     await store.close()
     return found
 
@@ -451,7 +457,9 @@ async def run(args: argparse.Namespace, program: str, folder: Path) -> dict[str,
         start = sum(one.starting_seconds for one in programs) / (len(programs) + part.outages.kills)
         print(f"  processor time: {turn:.1f} ms for each answer, {start:.2f} s for each start")
         print(f"  of {os.cpu_count()} cores: {'; '.join(part.processor.lines())}")
-    print(f"attempts without a whole answer: {dict(ours.load.failures)}; turns the upstream got again: {repeated:,}")
+    for why, count in ours.load.failures.most_common():
+        print(f"attempts without a whole answer: {count:,} {why}")
+    print(f"turns the upstream got again: {repeated:,}")
     print(f"requests built again from the logs: {found['rebuilt']:,}; changes of context: {found['compactions']:,}")
     return {
         "acknowledged": found["acknowledged"],
@@ -521,7 +529,7 @@ async def run_gateways(
         if not args.calm and server is not None:
             others.append(asyncio.create_task(outages.restart_server(server, seconds)))
         try:
-            await load.run(args.streams, seconds, leaving=0.0 if server is None else LEAVING_SHARE)
+            await load.run(args.streams, seconds, leaving=0.0 if server is None else args.leaving)
         finally:
             for task in others:
                 task.cancel()
@@ -535,6 +543,13 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=1_000, metavar="N")
     parser.add_argument("--streams", type=int, default=50, metavar="N")
     parser.add_argument("--gateways", type=int, default=4, metavar="N")
+    parser.add_argument(
+        "--leaving",
+        type=float,
+        default=LEAVING_SHARE,
+        metavar="SHARE",
+        help="how many clients leave in the middle of an answer and ask another gateway (%(default)s)",
+    )
     parser.add_argument("--calm", action="store_true", help="kill and restart nothing")
     parser.add_argument("--serve-upstream", nargs=2, metavar=("PORT", "FILE"), help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -365,6 +365,31 @@ async def test_a_cut_answer_gives_way_to_the_one_that_its_client_has_asked_for_a
     await other.close()
 
 
+async def test_a_cut_answer_that_is_recorded_while_its_client_asks_another_gateway_is_taken_back(
+    recorder: Recorder, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, request = Recorder(store), chat("hi", name="s", stream=True)
+    open_exchanges = [await recorder.receive(request)]
+    prepare = Conversation.prepare
+
+    async def prepare_too_late(self: Conversation, *args: Any, **options: Any) -> Any:
+        if open_exchanges:
+            await cut(open_exchanges.pop())
+        return await prepare(self, *args, **options)
+
+    monkeypatch.setattr(Conversation, "prepare", prepare_too_late)
+    asked_again = await other.receive(request)
+    await finish(asked_again, request, "Hello there my friend.")
+    await answered(recorder, chat("hi", "Hello there my friend.", "go on", name="s"), "Gladly.")
+
+    assert asked_again.body == request.body
+    async with recorder.session("s") as opened:
+        events = await opened.session.events()
+    said = [event.native["content"] for event in events if isinstance(event, log.MessageAppended)]
+    assert said[1:] == ["hi", "Hello there ", "Hello there my friend.", "go on", "Gladly."], "nothing is recorded twice"
+    await other.close()
+
+
 async def test_of_two_whole_answers_of_two_gateways_the_first_is_the_conversations(
     recorder: Recorder, store: MemoryStore
 ) -> None:

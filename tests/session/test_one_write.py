@@ -96,6 +96,52 @@ async def test_another_writer_in_between_makes_the_block_fail_and_loses_nothing(
         assert len(requests) == 2, "one is refused by the store, one is written; none is made without the message"
 
 
+async def test_a_request_without_new_messages_is_not_prepared_after_what_another_writer_has_said() -> None:
+    store = NotedStore()
+    async with Session.open("s", store=store) as session, Session.open("s", store=store) as other:
+        await session.record([user_message("mine")])
+        await other.record([assistant_message("of the other")])
+
+        with pytest.raises(ConcurrentWriteError):
+            await say_and_prepare(session)
+        await session.refresh()
+        async with session.one_write():
+            request = await session.prepare(16_000)
+
+        assert request.messages[:2] == [user_message("mine"), assistant_message("of the other")]
+        assert sum("request.prepared" in kinds for kinds in store.appends) == 2, "the first is refused by the store"
+
+
+async def test_a_rewind_does_not_take_back_what_another_writer_has_said_meanwhile() -> None:
+    store = NotedStore()
+    async with Session.open("s", store=store) as session, Session.open("s", store=store) as other:
+        await session.record([user_message("one"), assistant_message("first")])
+        await other.record([user_message("two")])
+
+        with pytest.raises(ConcurrentWriteError):
+            async with session.one_write():
+                await session.rewind(to=1)
+
+        assert await said_in(session) == ["one", "first", "two"]
+
+
+async def test_what_another_task_learns_of_another_writer_makes_the_block_fail() -> None:
+    store = NotedStore()
+    async with Session.open("s", store=store) as session, Session.open("s", store=store) as other:
+        await session.record([user_message("one")])
+
+        async def prepare_too_late() -> None:
+            async with session.one_write():
+                await other.record([assistant_message("first")])
+                await asyncio.create_task(session.refresh())
+                await session.prepare(16_000)
+
+        with pytest.raises(ConcurrentWriteError):
+            await prepare_too_late()
+
+        assert await said_in(session) == ["one", "first"]
+
+
 async def test_what_another_task_records_meanwhile_is_stored_when_it_returns() -> None:
     store = NotedStore()
     async with Session.open("s", store=store) as session:

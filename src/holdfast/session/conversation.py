@@ -209,8 +209,9 @@ class Conversation:
     def one_write(self) -> AbstractAsyncContextManager[None]:
         """Write the messages that are recorded inside together with the request that is prepared after them.
 
-        They are durable at the end of the block, also if an error ends it. Raises if they could not be written:
-        `ConcurrentWriteError` if another writer appended first, and then all of it is to be done again.
+        They are durable at the end of the block, also if an error ends it. Raises if they could not be written. All
+        of it follows the history as it was known before: raises `ConcurrentWriteError` if another writer appended
+        since, and then all of it is to be done again.
         """
         self._check_running()
         return self._log.deferring_messages()

@@ -254,7 +254,7 @@ class RequestBuilder:
             except (StoreError, NotInMemoryError):
                 raise
             except HoldfastError as error:
-                if self._log.has_lost_messages or (is_refreshed and not isinstance(error, ConcurrentWriteError)):
+                if self._log.must_begin_again or (is_refreshed and not isinstance(error, ConcurrentWriteError)):
                     raise
                 is_refreshed = True
                 del reasons[known_reasons:]

@@ -155,11 +155,11 @@ class SessionLog:
         self._retention_days: int | None = None
         self._stored_retention: int | None = None
         self._deferring_task: asyncio.Task[object] | None = None
-        """The task whose messages wait for its next append."""
+        """The task whose messages wait for its next append, and which decides on the history that is in memory."""
         self._deferred_messages: list[tuple[int, log.MessageAppended]] = []
         """The messages of that task with their positions, those that are written included."""
-        self._lost_messages: HoldfastError | None = None
-        """Why messages that waited could not be written."""
+        self._why_again: HoldfastError | None = None
+        """Why all that this task does is to be done again: another writer was first, or its messages are lost."""
         self.reset()
 
     @asynccontextmanager
@@ -235,7 +235,10 @@ class SessionLog:
         return scope
 
     async def refresh(self) -> int:
-        """Apply what other writers have appended since, and return the number of events."""
+        """Apply what other writers have appended since, and return the number of events.
+
+        Raises `ConcurrentWriteError` if there are any while this task is in `deferring_messages`.
+        """
         await self._write_deferred()
         was_loaded = self.is_loaded
         if not was_loaded:
@@ -250,6 +253,10 @@ class SessionLog:
             count = self._apply_all(news, start)
         if was_loaded:
             self.publisher.publish([event for _, event in news])
+            if count and self._deferring_task is not None:
+                self._why_again = self._why_again or ConcurrentWriteError(self.session)
+                if self._deferring_task is asyncio.current_task():
+                    raise self._why_again
         return count
 
     async def _reload(self) -> int:
@@ -488,8 +495,9 @@ class SessionLog:
     async def deferring_messages(self) -> AsyncGenerator[None, None]:
         """Write the messages that this task appends inside together with what it appends after them.
 
-        They are durable at the end, also if an error ends it; raises if they could not be written. Acquires the lock
-        itself.
+        They are durable at the end, also if an error ends it; raises if they could not be written. All that is decided
+        inside is decided on the history as it is now: raises `ConcurrentWriteError` as soon as another writer is known
+        to have changed it. Acquires the lock itself.
         """
         if not self.is_loaded:
             async with self.lock:
@@ -497,7 +505,7 @@ class SessionLog:
         if self._deferring_task is not None:
             yield  # the messages of another task wait already; those of this one are written at once
             return
-        self._deferring_task, self._lost_messages = asyncio.current_task(), None
+        self._deferring_task, self._why_again = asyncio.current_task(), None
         try:
             yield
         finally:
@@ -505,8 +513,9 @@ class SessionLog:
                 async with self.lock:
                     messages, self._deferred_messages = self._deferred_messages, []
                     await self._write_deferred()
-                    if self._lost_messages is not None:
-                        raise self._lost_messages
+                    if self._why_again is not None:
+                        raise self._why_again
+                    self._deferring_task = None  # all is written: what others write from now on changes nothing
                     await self._after_append([place for place, _ in messages], [event for _, event in messages])
             finally:
                 self._deferring_task = None
@@ -533,16 +542,16 @@ class SessionLog:
         self.reset()
         self.is_loaded = False
         if isinstance(error, SequenceConflictError):
-            self._lost_messages = ConcurrentWriteError(self.session)
-            raise self._lost_messages from error
+            self._why_again = ConcurrentWriteError(self.session)
+            raise self._why_again from error
         if not isinstance(error, HoldfastError):
             error = StoreUnavailableError(f"session {self.session!r}", "the last write was cancelled; send it again")
-        self._lost_messages = error
+        self._why_again = error
 
     @property
-    def has_lost_messages(self) -> bool:
-        """Whether this task waits in `deferring_messages` for messages that could not be written."""
-        return self._lost_messages is not None and self._deferring_task is asyncio.current_task()
+    def must_begin_again(self) -> bool:
+        """Whether this task has to leave `deferring_messages`, and to do all of it again."""
+        return self._why_again is not None and self._deferring_task is asyncio.current_task()
 
     def _evict(self) -> None:
         """Evict messages outside the view. Only writes call this: a read would evict what it has just loaded."""
@@ -638,8 +647,8 @@ def retried(method: AsyncMethod[S, P, T]) -> AsyncMethod[S, P, T]:
                 async with session_log.lock:
                     await session_log.load_messages(missing.positions)
             except ConcurrentWriteError:
-                if _log_of(self).has_lost_messages:
-                    raise  # what was recorded before must be recorded again, too
+                if _log_of(self).must_begin_again:
+                    raise  # what was recorded or decided before must be done again, too
 
     return wrapper
 
