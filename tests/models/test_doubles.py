@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import socket
+import threading
 from itertools import repeat
 
 import pytest
@@ -11,6 +12,7 @@ from holdfast.core.history.events import Usage
 from holdfast.errors import HoldfastError, ModelAccessError, ModelRefusedError
 from holdfast.models.base import CachedPrefix, ModelReply, SummaryPrompt, supports_prefix
 from holdfast.models.retry import with_retries
+from holdfast.session.heavy_work import plan_in_thread
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.endpoint import ScriptedEndpoint
 from holdfast.testing.models import FAILURE_KINDS, GARBAGE, FailingModel, FailureKind, ScriptedModel
@@ -74,6 +76,28 @@ async def test_each_failure_fails_in_its_own_way(
 
 def test_every_failure_is_listed() -> None:
     assert len(FAILURE_KINDS) == len(set(FAILURE_KINDS)) == 13
+
+
+@pytest.mark.parametrize("waits_by", ["run", "advance"])
+async def test_no_time_passes_while_a_thread_works(waits_by: str) -> None:
+    clock, may_end, ended = SimulatedClock(), threading.Event(), list[int]()
+
+    async def work() -> None:
+        await plan_in_thread(may_end.wait)
+        ended.append(clock.time_ms())
+
+    sleeper = asyncio.ensure_future(clock.sleep(60))
+    asyncio.get_running_loop().call_later(0.001, may_end.set)
+    if waits_by == "run":
+        await clock.run(work())
+        await clock.advance(60)
+    else:
+        task = asyncio.ensure_future(work())
+        await clock.advance(60)
+        await task
+    await sleeper
+
+    assert (ended, clock.time_ms()) == ([0], 60_000)
 
 
 async def test_time_passes_only_when_the_test_advances_it() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.tokens import Counter, message_bytes, message_tokens, request_tokens
@@ -33,6 +33,8 @@ MAX_JOB_BYTES = 64_000
 
 _counted_bytes: dict[str, int] = {}
 """How much each counter has counted, by its name, until it is warm."""
+_running: set[asyncio.Future[object]] = set()
+"""What the threads work on."""
 
 
 async def count_messages(messages: Sequence[Message], counter: Counter) -> None:
@@ -77,6 +79,8 @@ async def _run_in(thread: str, action: Callable[[], T]) -> T:
     If the caller is cancelled, the action ends first: no lock may be released while it works on a history.
     """
     done = asyncio.get_running_loop().run_in_executor(_thread(thread), action)
+    _running.add(cast("asyncio.Future[object]", done))
+    done.add_done_callback(_running.discard)
     try:
         return await asyncio.shield(done)
     except asyncio.CancelledError:
@@ -84,6 +88,15 @@ async def _run_in(thread: str, action: Callable[[], T]) -> T:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([done])
         raise
+
+
+async def wait_for_threads() -> bool:
+    """Wait until no thread works for this event loop, and return whether one did; for clocks that are simulated."""
+    loop = asyncio.get_running_loop()
+    ours = [future for future in tuple(_running) if future.get_loop() is loop]
+    if ours:
+        await asyncio.wait(ours)
+    return bool(ours)
 
 
 @cache

@@ -6,6 +6,8 @@ from collections.abc import Awaitable
 from itertools import count
 from typing import TypeVar
 
+from holdfast.session.heavy_work import wait_for_threads
+
 T = TypeVar("T")
 SETTLE_ROUNDS = 50
 """Event-loop ticks after which everything that was woken is assumed to have run; fewer where the loop is idle."""
@@ -78,6 +80,12 @@ class SimulatedClock:
         await self._settle()
 
     async def _settle(self) -> None:
+        """Let everything run that needs no time, also in threads: it does not sleep on this clock."""
+        await self._run_callbacks()
+        while await wait_for_threads():
+            await self._run_callbacks()
+
+    async def _run_callbacks(self) -> None:
         # The callbacks that wait for the next tick. A loop that is not asyncio's own may not have this list.
         ready = getattr(asyncio.get_running_loop(), "_ready", (None,))
         for _ in range(SETTLE_ROUNDS):
