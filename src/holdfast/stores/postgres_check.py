@@ -13,6 +13,8 @@ MIN_SERVER_VERSION = 140_000
 MAX_TRANSACTION_SECONDS = 600
 MAX_DEAD_SHARE, MIN_DEAD_ROWS = 0.3, 10_000
 MIN_FREE_CONNECTIONS = 8
+MAX_COUNTED_SESSIONS = 10_000
+"""More sessions are not counted: the server's estimate is shown, which a new or small table may not have yet."""
 FACTS = """
     SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_backend_pid(),
         current_user::text, current_setting('default_transaction_isolation'), current_setting('synchronous_commit'),
@@ -27,6 +29,7 @@ RIGHTS = """
     SELECT one FROM unnest(%s::text[]) AS one, unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) AS kind
     WHERE NOT has_table_privilege(one, kind) GROUP BY one
 """
+COUNT = "SELECT count(*) FROM (SELECT FROM holdfast.sessions LIMIT %s) AS first_ones"
 DEAD_ROWS = """
     SELECT relname, n_dead_tup, n_live_tup FROM pg_stat_user_tables
     WHERE schemaname = 'holdfast' AND n_dead_tup >= %s AND n_dead_tup > %s * n_live_tup ORDER BY n_dead_tup DESC
@@ -50,6 +53,9 @@ async def check_postgres(url: str) -> list[StoreFinding]:
             denied = await (await connection.execute(RIGHTS.encode(), (list(POSTGRES_TABLES),))).fetchall()
             dead = await (await connection.execute(DEAD_ROWS.encode(), (MIN_DEAD_ROWS, MAX_DEAD_SHARE))).fetchall()
             server = _ServerFacts(*facts or ())
+            if not denied:
+                row = await (await connection.execute(COUNT.encode(), (MAX_COUNTED_SESSIONS,))).fetchone()
+                server = server._replace(counted=row[0] if row else 0)
             return [
                 *_about_server(server, is_pooled=server.process != connection.info.backend_pid),
                 *_about_tables(server, [table for (table,) in denied], await missing_indexes(connection), dead),
@@ -76,12 +82,18 @@ class _ServerFacts(NamedTuple):
     size: int
     oldest_seconds: float | None
     sessions: int
+    """As the server estimates."""
+    counted: int | None = None
+    """As they were counted, up to a limit; None if this role may not."""
 
 
 def _about_server(server: _ServerFacts, *, is_pooled: bool) -> Iterator[StoreFinding]:
     is_current = server.number >= MIN_SERVER_VERSION
     how = "through a pooler" if is_pooled else "directly"
-    held = f"{server.size / 1e6:,.1f} MB, about {max(0, server.sessions):,} sessions"
+    count, about = server.counted, ""
+    if count is None or count >= MAX_COUNTED_SESSIONS:
+        count, about = max(server.sessions, count or 0), "about "
+    held = f"{server.size / 1e6:,.1f} MB, {about}{count:,} session{'' if count == 1 else 's'}"
     said = f"PostgreSQL {server.version}, {how}, as {server.role}; {held}"
     yield StoreFinding("ok" if is_current else "warn", said, "" if is_current else "update the server to 14 or newer")
     weak = {
