@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import psycopg
 import pytest
@@ -115,6 +116,35 @@ async def test_a_rejected_statement_is_not_reported_as_a_lost_server(new_databas
         await store.append(too_long, [message_record("x")], after=0, time_ms=NOW_MS)
 
     assert await store.sessions() == []
+    await store.close()
+
+
+async def test_values_that_are_asked_for_at_once_are_read_in_one_statement_and_each_has_its_own_result(
+    new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, statements = PostgresStore(new_database()), list[object]()
+    await store.put_value("a", {"of": "a"})
+    await store.put_value("b", {"of": "b"})
+    execute = psycopg.AsyncCursor.execute
+
+    async def noted(self: Any, query: Any, *args: Any, **options: Any) -> Any:
+        statements.append(query)
+        return await execute(self, query, *args, **options)
+
+    monkeypatch.setattr(psycopg.AsyncCursor, "execute", noted)
+    found = await asyncio.gather(*map(store.get_value, ("a", "missing", "b", "a")))
+    read_at_once = len(statements)
+    left = asyncio.ensure_future(store.get_value("a"))
+    mixed = asyncio.gather(*map(store.get_value, ("b", "not \0 storable")), return_exceptions=True)
+    await asyncio.sleep(0)
+    left.cancel()
+    of_b, refused = await mixed
+    await store.put_value("a", {"of": "a, again"})
+
+    assert (found, read_at_once) == ([{"of": "a"}, None, {"of": "b"}, {"of": "a"}], 1)
+    assert (of_b, left.cancelled()) == ({"of": "b"}, True)
+    assert isinstance(refused, StoreUnavailableError), "only the key that the server does not take"
+    assert await store.get_value("a") == {"of": "a, again"}
     await store.close()
 
 

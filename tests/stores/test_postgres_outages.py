@@ -48,6 +48,7 @@ async def test_a_session_continues_after_its_server_was_restarted(own_server: An
             session.prepare(16_000),
             session.clear(),
             session.messages_at(0),
+            session.store.get_value("one"),
         ):
             with pytest.raises(StoreUnavailableError, match=GONE):
                 await attempt

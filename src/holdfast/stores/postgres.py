@@ -1,9 +1,10 @@
 """A store shared by many machines: PostgreSQL, through psycopg. `Store` documents each method.
 
 Each event loop that uses the store has a few connections of its own. Appends that wait at the same time are written in
-one statement, and each has its own result. When a connection is lost, the call that noticed raises and the next call
-connects again. An append whose connection is lost may have been committed, so it checks that first. A search adds up
-PostgreSQL's own rank of each term, weighted by how rare the term is. Needs the extra `postgres`.
+one statement, values that are asked for at the same time are read in one, and each has its own result. When a
+connection is lost, the call that noticed raises and the next call connects again. An append whose connection is lost
+may have been committed, so it checks that first. A search adds up PostgreSQL's own rank of each term, weighted by how
+rare the term is. Needs the extra `postgres`.
 """
 
 import asyncio
@@ -167,6 +168,7 @@ FIND_APPENDED = """
     ORDER BY item, position
 """
 _Waiting: TypeAlias = "tuple[Append, asyncio.Future[bool]]"
+_Asked: TypeAlias = "tuple[str, asyncio.Future[bytes | None]]"
 
 
 class PostgresStore:
@@ -397,8 +399,8 @@ class PostgresStore:
         await self._execute(insert, (key, encode_json(value)))
 
     async def get_value(self, key: str) -> JsonRecord | None:
-        rows = await self._rows("SELECT value FROM holdfast.facts WHERE key = %s", (key,))
-        return decode_record(rows[0][0], POSTGRES_LABEL) if rows else None
+        value = await self._writer().read_value(key)
+        return None if value is None else decode_record(value, POSTGRES_LABEL)
 
     async def values(self, prefix: str) -> dict[str, JsonRecord]:
         query = """
@@ -414,7 +416,7 @@ class PostgresStore:
         own = self._writers.get(asyncio.get_running_loop())
         for writer in [*self._writers.values()]:
             if writer is own:
-                await writer.pool.close()
+                await writer.close()
             else:
                 writer.pool.discard()
 
@@ -456,12 +458,71 @@ class PostgresStore:
 
 
 class _BatchWriter:
-    """The connections of one event loop, and its appends: those that wait at the same time share one statement."""
+    """The connections of one event loop, its appends, and the values it reads: what waits at once is one statement."""
 
     def __init__(self, url: str) -> None:
         self.pool = PostgresPool(url)
         self._waiting: list[_Waiting] = []
         self._task: asyncio.Task[None] | None = None
+        self._asked: list[_Asked] = []
+        self._readings: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Close all connections once the values that somebody has asked for are read."""
+        if self._readings:
+            await asyncio.wait(self._readings)
+        await self.pool.close()
+
+    async def read_value(self, key: str) -> bytes | None:
+        """Return a value, read in one statement with those that are asked for in the same moment; None if none is."""
+        value: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self._asked.append((key, value))
+        if len(self._asked) == 1:
+            reading = asyncio.create_task(self._read_asked())
+            self._readings.add(reading)
+            reading.add_done_callback(self._readings.discard)
+        try:
+            return await value
+        finally:
+            del value  # its error refers to this call, and to the session that has made it
+
+    async def _read_asked(self) -> None:
+        """Read the values that are asked for until it is this task's turn."""
+        asked: list[_Asked] = []
+        try:
+            try:
+                await asyncio.sleep(0)  # opening a session asks for several, in tasks that begin one after the other
+            finally:
+                asked, self._asked = self._asked, []
+            values = await self._values([*{key for key, _ in asked}])
+            for key, future in asked:
+                value = values.get(key)
+                if future.done():
+                    continue
+                if isinstance(value, StoreUnavailableError):
+                    future.set_exception(_copy_of(value))
+                else:
+                    future.set_result(value)
+        finally:
+            # When the loop ends in between, nobody reads what is still asked for.
+            for _, future in asked:
+                future.cancel()
+
+    async def _values(self, keys: Sequence[str]) -> Mapping[str, bytes | StoreUnavailableError]:
+        """Return the values of those keys that have one, and for each that cannot be read the error."""
+
+        async def read(cursor: Cursor) -> dict[str, bytes]:
+            await cursor.execute(b"SELECT key, value FROM holdfast.facts WHERE key = ANY (%s)", (keys,), binary=True)
+            return dict(await cursor.fetchall())
+
+        try:
+            return await self.pool.run(read)
+        except StoreUnavailableError as error:
+            if len(keys) == 1 or not is_rejected_statement(error):
+                return dict.fromkeys(keys, error)
+        # One key may be none that the server takes: that concerns no other.
+        alone = [await self._values([key]) for key in keys]
+        return {key: value for values in alone for key, value in values.items()}
 
     async def write_in_batch(self, item: Append) -> bool:
         """Write an append with others that wait, and return whether it was written; otherwise it must be written alone.
@@ -472,7 +533,10 @@ class _BatchWriter:
         self._waiting.append((item, written))
         if self._task is None:
             self._task = asyncio.create_task(self._write_waiting())
-        return await written
+        try:
+            return await written
+        finally:
+            del written  # as above
 
     async def _write_waiting(self) -> None:
         """Write batch after batch until no append waits."""
