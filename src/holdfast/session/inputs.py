@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import cast
 
-from holdfast.core.conversation.json_values import dump_json, is_sendable_json, replace_surrogates
+from holdfast.core.conversation.json_values import copied_json, dump_json, is_sendable_json, replace_surrogates
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.transcript import MessageFormat
 from holdfast.core.schema import is_integer, is_number, short_repr
@@ -20,14 +20,18 @@ _LISTS = list, Sequence
 LOCAL_HOSTS, FIRST_EPHEMERAL_PORT = {"127.0.0.1", "localhost", "[::1]"}, 32_768
 
 
-def as_json_messages(messages: object) -> list[Mapping[str, object]]:
-    """Return messages as JSON objects; messages of the libraries of OpenAI and Anthropic become what is sent back."""
+def as_json_messages(messages: object, *, copies: bool) -> list[Mapping[str, object]]:
+    """Return messages as JSON objects; messages of the libraries of OpenAI and Anthropic become what is sent back.
+
+    With `copies`, what the caller does to its own list later is no change of what was recorded.
+    """
     if not isinstance(messages, _LISTS) or isinstance(messages, str | bytes):
         raise MalformedInputError("messages", f"must be a list of objects, not {messages!r:.60}")
-    return [
+    natives = [
         without_response_fields(_as_json_message(element, index))
         for index, element in enumerate(cast("Sequence[object]", messages))
     ]
+    return copied_json(natives) if copies else natives
 
 
 def _as_json_message(element: object, index: int) -> Mapping[str, object]:
