@@ -169,6 +169,11 @@ def _decode_item(native: Mapping[str, Any], kind: str, place: InputPath) -> tupl
         # It replaces everything before it and must not change, so it is treated as system text.
         encrypted = place.require_text(native.get("encrypted_content"), ".encrypted_content")
         return "system", (Opaque(kind, "", "summary", native, _encrypted_tokens(encrypted)),)
+    if kind == "additional_tools":
+        # Without it the model could not call these tools any more, so it is treated as system text.
+        return "system", (Opaque(kind, place.json_text(native, ""), "system", native),)
+    if kind == "compaction_trigger":
+        return "user", (Opaque(kind, "", "user", native),)  # the client's last word: nothing may follow it
     if kind in PROGRAM_ITEM_TYPES:
         call_id = place.require_text(native.get("call_id"), ".call_id")
         use, result = (call_id, "") if kind == "program" else ("", call_id)
