@@ -187,6 +187,8 @@ class MessageOutline(NamedTuple):
     """The length of its tool calls and results."""
     has_earlier_caller: bool = False
     """Whether a program that began in an earlier message made one of the calls."""
+    has_server_tools: bool = False
+    """Whether what a provider runs itself begins in this message and ends in another, or the other way round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +223,7 @@ class Message:
             results = tuple(part.call_id for part in self.parts if isinstance(part, ToolResult))
             is_reasoning = all(isinstance(part, Thinking) for part in self.parts)
             server_uses, others = unpaired_server_parts(self.parts)
+            has_earlier_caller = _has_earlier_caller(self.parts)
             outline = MessageOutline(
                 tuple(part.id for part in self.parts if isinstance(part, ToolCall)),
                 results,
@@ -232,7 +235,8 @@ class Message:
                 len(self.text),
                 sum(len(call.name) + len(call.arguments) for call in self.calls)
                 + sum(len(result.text) for result in self.results),
-                _has_earlier_caller(self.parts),
+                has_earlier_caller,
+                bool(server_uses or others or has_earlier_caller),
             )
             object.__setattr__(self, "_outline", outline)
         return outline

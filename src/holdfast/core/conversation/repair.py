@@ -57,8 +57,11 @@ def _are_messages_valid(entries: Sequence[Entry], batching: Batching) -> bool:
     open_uses: set[str] = set()
     seen: set[str] = set()
     for entry in entries:
-        call_ids, result_ids, is_filled, has_results_first = entry.message.outline[:4]
-        if not is_filled or not _follow_uses(entry.message, open_uses):
+        outline = entry.message.outline
+        call_ids, result_ids, is_filled, has_results_first = outline[:4]
+        if not is_filled:
+            return False
+        if (open_uses or outline.has_server_tools) and not _follow_uses(entry.message, open_uses):
             return False
         if result_ids:
             for call_id in result_ids:
@@ -77,9 +80,6 @@ def _are_messages_valid(entries: Sequence[Entry], batching: Batching) -> bool:
 
 def _follow_uses(message: Message, open_uses: set[str]) -> bool:
     """Update the provider's own open tool uses; return whether the message may come while they are open."""
-    outline = message.outline
-    if not (open_uses or outline.server_uses or outline.server_results or outline.has_earlier_caller):
-        return True
     if message.role != "assistant":
         return not (message.outline.server_uses or message.outline.server_results) and _has_only_results(message)
     results = set(message.outline.server_results)
@@ -121,11 +121,12 @@ def _are_items_valid(entries: Sequence[Entry], batching: Batching) -> bool:
     kinds: dict[str, str] = {}
     is_answering = is_leading = False
     for entry in entries:
-        call_ids, result_ids, is_filled, _, is_reasoning = entry.message.outline[:5]
+        outline = entry.message.outline
+        call_ids, result_ids, is_filled, _, is_reasoning = outline[:5]
         is_models = entry.message.role == "assistant"
         if not (is_filled or is_reasoning) or (is_leading and not is_models):
             return False
-        if not _follow_uses(entry.message, open_uses):
+        if (open_uses or outline.has_server_tools) and not _follow_uses(entry.message, open_uses):
             return False
         is_leading = is_reasoning
         if result_ids:
@@ -281,9 +282,7 @@ class GrowingRepair:
     def extend(self, view: list[Entry], tokens: int, *, is_interrupted: bool) -> CountedRepair:
         """Return the repair of a view that begins with the one of the last call; `tokens` are those of the view."""
         outlines = [entry.message.outline for entry in view[self._known_length :]]
-        self._has_server_tools = self._has_server_tools or any(
-            one.server_uses or one.server_results or one.has_earlier_caller for one in outlines
-        )
+        self._has_server_tools = self._has_server_tools or any(one.has_server_tools for one in outlines)
         self._known_length = len(view)
         newer, made = view[self.settled :], self._made_ids
         cut = self._last_exchange(view)
