@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.errors import DamagedStoreError
 from holdfast.stores.files import write_private_lines
 from holdfast.stores.sqlite.store import SqliteStore
 
@@ -72,3 +73,14 @@ def test_a_link_stays_a_link_and_its_file_is_replaced(tmp_path: Path) -> None:
     write_private_lines(link, ["new\n"])
 
     assert (link.is_symlink(), target.read_text(), stat.S_IMODE(target.stat().st_mode)) == (True, "new\n", 0o600)
+
+
+async def test_a_device_or_a_pipe_is_no_store_and_keeps_its_permissions(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    pipe.chmod(0o666)
+
+    with pytest.raises(DamagedStoreError, match="it is a device or a pipe, and not a file"):
+        await SqliteStore(pipe).length("s")
+
+    assert stat.S_IMODE(pipe.stat().st_mode) == 0o666
