@@ -218,11 +218,16 @@ def test_a_file_that_is_too_large_or_never_ends_is_named_and_not_read(
     found = settings(is_tolerant=True)
 
     assert [str(one) for one in found.problems] == [
-        f"{home}/holdfast.toml: the file: cannot be read: it is not a regular file; "
-        "check its permissions, or move it away",
+        f"{home}/holdfast.toml: the file: cannot be read: it is a pipe; check its permissions, or move it away",
         f"{project}/holdfast.toml: the file: cannot be read: it has more than 1,000,000 bytes; "
         "check its permissions, or move it away",
     ]
+
+
+def test_a_file_that_is_linked_to_the_null_device_is_an_empty_one(settings: Setup, home: Path) -> None:
+    (home / "holdfast.toml").symlink_to(os.devnull)
+
+    assert settings().problems == ()
 
 
 def test_whoever_is_tolerant_hears_of_everything_and_goes_on(settings: Setup) -> None:

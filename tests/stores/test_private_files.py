@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import DamagedStoreError
+from holdfast.errors import StoreUnavailableError
 from holdfast.stores.files import write_private_lines
 from holdfast.stores.sqlite.store import SqliteStore
 
@@ -80,7 +80,7 @@ async def test_a_device_or_a_pipe_is_no_store_and_keeps_its_permissions(tmp_path
     os.mkfifo(pipe)
     pipe.chmod(0o666)
 
-    with pytest.raises(DamagedStoreError, match="it is a device or a pipe, and not a file"):
+    with pytest.raises(StoreUnavailableError, match="it is a device or a pipe, and not a file"):
         await SqliteStore(pipe).length("s")
 
     assert stat.S_IMODE(pipe.stat().st_mode) == 0o666

@@ -29,7 +29,7 @@ def create_private_file(path: Path) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, PRIVATE_FILE_MODE))
     elif not path.is_file():
         # Its permissions are not ours to change: those of a device are everybody's.
-        raise DamagedStoreError(str(path), "it is a device or a pipe, and not a file")
+        raise StoreUnavailableError(str(path), "it is a device or a pipe, and not a file; choose another path")
     elif stat.S_IMODE(path.stat().st_mode) & 0o077 and is_own_file(path.stat()):
         with suppress(OSError):  # on a read-only mount it stays as it is
             path.chmod(PRIVATE_FILE_MODE)

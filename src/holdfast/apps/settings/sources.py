@@ -128,8 +128,8 @@ def _value_per_table(setting: SettingValue, key: str, lines: Mapping[TomlKey, in
 
 def _content(path: Path) -> bytes:
     """Return the content of a settings file; that of a stranger's project may have any size, and a pipe never ends."""
-    if path.exists() and not path.is_file() and not path.is_dir():
-        raise OSError(errno.EINVAL, "it is not a regular file")
+    if path.is_fifo():
+        raise OSError(errno.EINVAL, "it is a pipe")
     with path.open("rb") as file:
         content = file.read(MAX_SETTINGS_BYTES + 1)
     if len(content) > MAX_SETTINGS_BYTES:
