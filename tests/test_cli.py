@@ -451,6 +451,20 @@ def test_a_reader_that_has_seen_enough_is_no_error(chats: Path) -> None:
     assert (process.returncode, problems) == (0, b"")
 
 
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="there is no device that is always full")
+def test_a_full_disk_below_standard_output_is_one_line_and_not_done(chats: Path) -> None:
+    talked(chats)
+    command = "import sys; from holdfast.apps.cli.main import main; sys.exit(main(['export', 'report-1']))"
+
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", command], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+
+    problem = "holdfast: standard output: No space left on device; what it has got is not whole\n"
+    assert (done.returncode, done.stderr) == (2, problem)
+
+
 def test_an_interrupt_ends_cleanly(
     chats: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,6 @@
 """One key of a file changes, and not a letter beside it."""
 
+import os
 import stat
 import tomllib
 from collections.abc import Callable
@@ -135,6 +136,19 @@ def test_a_link_stays_a_link(settings: Setup, home: Path, tmp_path: Path) -> Non
 
     assert (home / "holdfast.toml").is_symlink()
     assert (tmp_path / "dotfile").read_text() == "# mine\nmax_steps = 30\n"
+
+
+def test_a_link_to_something_that_is_no_file_is_named_and_left_alone(
+    settings: Setup, home: Path, tmp_path: Path
+) -> None:
+    pipe, loaded = tmp_path / "pipe", settings()
+    os.mkfifo(pipe)
+    (home / "holdfast.toml").symlink_to(pipe)
+
+    with pytest.raises(SettingsError, match="is a device or a pipe; remove it first"):
+        save_setting(loaded, "max_steps", "30")
+
+    assert pipe.is_fifo()
 
 
 def test_paths_are_kept_as_their_file_would_name_them(settings: Setup, home: Path, project: Path) -> None:

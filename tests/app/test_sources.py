@@ -1,5 +1,6 @@
 """Settings come from six places, the later counts, and each remembers which."""
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -205,6 +206,28 @@ def test_a_file_that_is_no_text_or_cannot_be_read_is_named(settings: Setup, home
         f"{home}/holdfast.toml:2",
         f"{project}/config.json:2",
     ]
+
+
+def test_a_file_that_is_too_large_or_never_ends_is_named_and_not_read(
+    settings: Setup, home: Path, project: Path
+) -> None:
+    os.mkfifo(home / "holdfast.toml")
+    with (project / "holdfast.toml").open("wb") as sparse:
+        sparse.truncate(64 * 1_024**3)
+
+    found = settings(is_tolerant=True)
+
+    assert [str(one) for one in found.problems] == [
+        f"{home}/holdfast.toml: the file: cannot be read: it is a pipe; check its permissions, or move it away",
+        f"{project}/holdfast.toml: the file: cannot be read: it has more than 1,000,000 bytes; "
+        "check its permissions, or move it away",
+    ]
+
+
+def test_a_file_that_is_linked_to_the_null_device_is_an_empty_one(settings: Setup, home: Path) -> None:
+    (home / "holdfast.toml").symlink_to(os.devnull)
+
+    assert settings().problems == ()
 
 
 def test_whoever_is_tolerant_hears_of_everything_and_goes_on(settings: Setup) -> None:

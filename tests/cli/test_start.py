@@ -39,3 +39,12 @@ def test_no_vendors_library_is_loaded_before_it_is_needed(command: str, tmp_path
     done = subprocess.run(program, env=environ, cwd=tmp_path, capture_output=True, text=True, check=True)
 
     assert [line for line in done.stderr.splitlines() if not line.startswith("holdfast: ")] == []
+
+
+def test_commands_run_without_docstrings(tmp_path: Path) -> None:
+    environ = {**os.environ, "HOLDFAST_HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": str(tmp_path)}
+    program = [sys.executable, "-OO", "-c", SCRIPT.format(vendors=()), "sessions"]
+
+    done = subprocess.run(program, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "holdfast: no sessions\n")

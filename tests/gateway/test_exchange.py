@@ -232,6 +232,20 @@ async def test_a_request_that_the_provider_has_read_is_never_sent_twice() -> Non
     assert (seen.status, len(upstream.requests)) == (502, 1)
 
 
+async def test_a_request_that_the_provider_has_read_on_a_used_connection_is_not_sent_twice_either() -> None:
+    timeouts = PhaseTimeouts(stale_seconds=0.0)  # whatever time the provider takes, it had time to read
+    async with (
+        FaultyUpstream(FaultyAnswer(pieces=[ANSWER])) as upstream,
+        running_gateway(upstream.url, timeouts=timeouts) as url,
+    ):
+        first = await ask(url, body=CHAT)
+        upstream.answer = FaultyAnswer(fault="close")
+        second = await ask(url, body=CHAT)
+
+    assert [first.status, second.status] == [200, 502]
+    assert (upstream.connections, len(upstream.requests)) == (1, 2)
+
+
 async def test_unknown_paths_and_methods_pass_through() -> None:
     async with FaultyUpstream(FaultyAnswer(pieces=[b"{}"])) as upstream, running_gateway(upstream.url) as url:
         big = b"x" * 3_000_000

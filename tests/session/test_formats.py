@@ -4,7 +4,18 @@ from typing import Any
 
 import anthropic
 import pytest
-from openai.types.chat import ChatCompletionMessage
+from openai.types.chat import (
+    ChatCompletionMessage,
+    ParsedChatCompletionMessage,
+    ParsedFunction,
+    ParsedFunctionToolCall,
+)
+from openai.types.responses import (
+    ParsedResponseFunctionToolCall,
+    ParsedResponseOutputMessage,
+    ParsedResponseOutputText,
+)
+from pydantic import BaseModel
 
 from holdfast import Session, validate
 from holdfast.errors import SettingsError
@@ -88,3 +99,41 @@ async def test_a_session_that_is_not_open_yet_says_how_to_open_it() -> None:
     with pytest.raises(AttributeError, match="the session is not open yet, so it has no 'record': write `async with"):
         await opener.record([])
     await (await opener).close()
+
+
+class Total(BaseModel):
+    cents: int
+
+
+async def test_what_openais_library_has_parsed_is_recorded_as_the_api_takes_it_back() -> None:
+    function = ParsedFunction(name="add", arguments='{"cents":1}', parsed_arguments=Total(cents=1))
+    called = ParsedFunctionToolCall(id="c1", type="function", function=function)
+    chat = ParsedChatCompletionMessage[Total](
+        role="assistant", content="{}", parsed=Total(cents=1), tool_calls=[called]
+    )
+    call = ParsedResponseFunctionToolCall(
+        type="function_call", call_id="c1", name="add", arguments="{}", parsed_arguments=Total(cents=1)
+    )
+    text = ParsedResponseOutputText[Total](type="output_text", text="{}", annotations=[], parsed=Total(cents=1))
+    said = ParsedResponseOutputMessage[Total](
+        id="msg_1", type="message", role="assistant", status="completed", content=[text]
+    )
+    async with Session.open("chat", store="memory://", format="openai-chat") as session:
+        await session.record([chat])
+        recorded = await session.messages()
+    async with Session.open("items", store="memory://", format="openai-responses") as session:
+        await session.record([call, said])
+        items = await session.messages()
+
+    plain = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"cents":1}'}}
+    assert recorded == [{"role": "assistant", "content": "{}", "tool_calls": [plain]}]
+    assert items == [
+        {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{}"},
+        {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "status": "completed",
+            "content": [{"type": "output_text", "text": "{}", "annotations": []}],
+        },
+    ]

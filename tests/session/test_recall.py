@@ -5,7 +5,8 @@ import sqlite3
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from unicodedata import normalize
 
 import pytest
 from hypothesis import given
@@ -108,6 +109,21 @@ async def test_asking_for_more_gives_every_byte_once_and_never_more_than_was_all
 
 
 # By search.
+
+
+@pytest.mark.parametrize("recorded", ["NFC", "NFD"])
+@pytest.mark.parametrize("asked", ["NFC", "NFD"])
+async def test_an_accent_may_be_a_character_of_its_own_in_a_question_and_in_a_message(
+    recorded: Literal["NFC", "NFD"], asked: Literal["NFC", "NFD"]
+) -> None:
+    session = await opened()
+    await session.record([user_message(normalize(recorded, "Die Datei heißt Übergröße.txt")), user_message("Danke.")])
+    name = normalize(asked, "Übergröße.txt")
+
+    found = [await session.recall(name), await session.recall(RecallQuery(text=name))]
+    found.append(await session.recall(RecallQuery(file=name)))
+
+    assert [refs(one)[:1] for one in found] == [["#0"]] * 3, "the message, and perhaps its neighbor"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.errors import StoreUnavailableError
 from holdfast.stores.files import write_private_lines
 from holdfast.stores.sqlite.store import SqliteStore
 
@@ -50,3 +51,36 @@ def test_a_link_planted_under_the_name_of_a_temporary_file_is_not_written_throug
     temporary = {name for name in names if name.startswith(".export.jsonl.")}
     assert len(temporary) == 2, "each time another name"
     assert modes(tmp_path) == {"victim": modes(tmp_path)["victim"], "export.jsonl": 0o600, "export.jsonl.part": 0o644}
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+
+    write_private_lines(pipe, ["one\n", "two\n"])
+
+    assert (os.read(reader, 100), pipe.is_fifo()) == (b"one\ntwo\n", True)
+    os.close(reader)
+
+
+def test_a_link_stays_a_link_and_its_file_is_replaced(tmp_path: Path) -> None:
+    link, target = tmp_path / "link.jsonl", tmp_path / "elsewhere" / "target.jsonl"
+    target.parent.mkdir()
+    target.write_text("old")
+    link.symlink_to(target)
+
+    write_private_lines(link, ["new\n"])
+
+    assert (link.is_symlink(), target.read_text(), stat.S_IMODE(target.stat().st_mode)) == (True, "new\n", 0o600)
+
+
+async def test_a_device_or_a_pipe_is_no_store_and_keeps_its_permissions(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    pipe.chmod(0o666)
+
+    with pytest.raises(StoreUnavailableError, match="it is a device or a pipe, and not a file"):
+        await SqliteStore(pipe).length("s")
+
+    assert stat.S_IMODE(pipe.stat().st_mode) == 0o666

@@ -157,6 +157,11 @@ def test_every_character_of_a_sqlite_url_belongs_to_the_file_name(tmp_path: Path
     assert (relative.path, absolute.path) == (Path(name), tmp_path / name)
 
 
+def test_a_sqlite_url_that_others_use_for_memory_makes_no_file() -> None:
+    with pytest.raises(SettingsError, match="store: sqlite:///:memory: would be a file; memory:// keeps"):
+        open_store("sqlite:///:memory:")
+
+
 def test_a_sqlite_url_with_a_nul_is_refused() -> None:
     with pytest.raises(SettingsError, match="store: sqlite:/// needs the path of a file"):
         open_store("sqlite:///a\0b")

@@ -53,6 +53,37 @@ def test_events_of_any_shape_are_read_without_an_error(events: list[object], wir
     assert read_answer(wire, events).is_complete in {True, False}
 
 
+@pytest.mark.parametrize("numbering", [{"index": 0}, {}], ids=["all-zero", "none"])
+def test_parallel_calls_of_a_chat_stream_stay_apart_however_they_are_numbered(numbering: dict[str, int]) -> None:
+    def events(call_id: str, name: str) -> list[object]:
+        first = {"id": call_id, "type": "function", "function": {"name": name, "arguments": '{"a":'}}
+        rest = {"function": {"arguments": "1}"}}
+        return [{"choices": [{"index": 0, "delta": {"tool_calls": [numbering | piece]}}]} for piece in (first, rest)]
+
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
+    answer = read_answer("openai-chat", [*events("one", "read"), *events("two", "run"), end])
+
+    calls = [
+        {"id": call_id, "type": "function", "function": {"name": name, "arguments": '{"a":1}'}}
+        for call_id, name in (("one", "read"), ("two", "run"))
+    ]
+    assert answer.messages == [{"role": "assistant", "content": None, "tool_calls": calls}]
+
+
+@pytest.mark.parametrize("wire", WIRES[:3])
+def test_indexes_of_any_shape_and_arguments_of_any_depth_are_read_without_an_error(wire: Wire) -> None:
+    deep = "[" * 200_000
+    events = [
+        {"choices": [{"delta": {"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": deep}}]}}]},
+        {"type": "content_block_start", "index": None, "content_block": {"type": "tool_use", "id": "t", "name": "f"}},
+        {"type": "content_block_delta", "index": [1], "delta": {"type": "input_json_delta", "partial_json": deep}},
+        {"type": "response.output_item.added", "output_index": "x", "item": {"type": "message"}},
+        {"type": "response.output_item.done", "output_index": [1], "item": {}},
+    ]
+
+    assert read_answer(wire, events).is_complete is False
+
+
 def test_a_chat_stream_may_begin_with_text_and_break_off() -> None:
     events = [
         {"id": "c-1", "model": "m", "choices": [{"index": 0, "delta": {"content": piece}, "finish_reason": None}]}

@@ -10,6 +10,45 @@ from holdfast.wire.overflow import is_silently_truncated
 
 OVERFLOWS = [
     (
+        "This model's maximum context length is 32768 tokens. However, your request has 40000 input tokens. Please "
+        "reduce the length of the input messages.",
+        32_768,
+        40_000,
+    ),
+    (
+        "The decoder prompt (length 12324) is longer than the maximum model length of 8192. Make sure that "
+        "`max_model_len` is no smaller than the number of text tokens.",
+        8_192,
+        12_324,
+    ),
+    ("The prompt is too long: 265392, model maximum context length: 262144", 262_144, 265_392),
+    (
+        "Unable to submit request because the input token count is 32825 but model only supports up to 32768. Reduce "
+        "the input token count and try again.",
+        32_768,
+        32_825,
+    ),
+    (
+        "Invalid input argument for Model 'meta-llama/llama-2-70b-chat': the number of input tokens 4098 cannot exceed "
+        "the total tokens limit 4096 for this model",
+        4_096,
+        4_098,
+    ),
+    (
+        "too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 4292. Try using a shorter "
+        "prompt.",
+        4_081,
+        4_292,
+    ),
+    ("Input validation error: `inputs` must have less than 4096 tokens. Given: 5000", 4_096, 5_000),
+    (
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8193. Given: 9000 `inputs` tokens and "
+        "512 `max_new_tokens`",
+        8_193,
+        9_000,
+    ),
+    ("Prompt exceeds max length", None, None),
+    (
         "This model's maximum context length is 128000 tokens. However, your messages resulted in 202868 tokens "
         "(202767 in the messages, 101 in the functions). Please reduce the length of the messages or functions.",
         128_000,
@@ -117,6 +156,11 @@ OVERFLOWS = [
 ]
 
 OUTPUT_CAPS = [
+    (
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 2048. Given: 1218 `inputs` tokens and "
+        "1500 `max_new_tokens`",
+        Refusal("output_cap", "", 2_048, 1_218),
+    ),
     (
         "input length and `max_tokens` exceed context limit: 178959 + 64000 > 200000, decrease input length or "
         "`max_tokens` and try again",

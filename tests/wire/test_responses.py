@@ -476,3 +476,34 @@ def test_images_travel_both_ways() -> None:
         "type": "image_url",
         "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="},
     }
+
+
+def test_tools_that_were_added_within_a_conversation_stay_in_every_request() -> None:
+    tools = {"type": "additional_tools", "role": "developer", "tools": [{"type": "function", "name": "deploy"}]}
+    talk = [
+        message
+        for number in range(40)
+        for message in (
+            {"role": "user", "content": f"question {number} {'word ' * 30}"},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "answer " * 30}]},
+        )
+    ]
+
+    request = govern(
+        [*talk[:2], tools, *talk[2:], {"role": "user", "content": "last"}], budget=1_500, format="openai-responses"
+    )
+
+    assert [message for message in request.messages if message.get("type") == "additional_tools"] == [tools]
+    assert request.receipt.compacted != ()
+
+
+def test_nothing_follows_an_order_to_compact() -> None:
+    items = [
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": "Hi"},
+        {"type": "compaction_trigger"},
+    ]
+
+    request = govern(items, budget=16_000, format="openai-responses")
+
+    assert (request.messages, request.receipt.repairs) == (items, ())

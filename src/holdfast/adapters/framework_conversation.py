@@ -13,8 +13,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar
 
+from holdfast.core.conversation.json_values import copied_json
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.events import MAIN, Usage
 from holdfast.core.history.visibility import SEES_NOTHING
@@ -392,17 +393,6 @@ class SubAgentCall(Generic[MessageT]):
 
 CURRENT_CALL: ContextVar[SubAgentCall[Any] | None] = ContextVar("holdfast_current_call", default=None)
 """The tool call inside which this code runs, if it is one of an agent with Holdfast."""
-
-
-def copied_json(value: Any) -> Any:
-    """Return a copy of lists and dicts; what is in them otherwise is never changed."""
-    if isinstance(value, dict):
-        return {name: copied_json(inner) for name, inner in cast("dict[Any, Any]", value).items()}
-    if isinstance(value, list):
-        return [copied_json(inner) for inner in cast("list[Any]", value)]
-    if isinstance(value, tuple):
-        return tuple(copied_json(inner) for inner in cast("tuple[Any, ...]", value))
-    return value
 
 
 def recall_definition(description: str, parameters: Mapping[str, object]) -> Mapping[str, object]:

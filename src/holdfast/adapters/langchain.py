@@ -15,11 +15,11 @@ from holdfast.adapters.framework_conversation import (
     FrameworkConversation,
     FrameworkRequest,
     SubAgentCall,
-    copied_json,
     recall_definition,
     without_cached,
 )
 from holdfast.adapters.session_pool import SessionOptions, SessionPool, check_budget
+from holdfast.core.conversation.json_values import copied_json
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.events import Usage
 from holdfast.core.planning.policy import Policy

@@ -15,10 +15,10 @@ from typing import Any, cast
 from holdfast.adapters.framework_conversation import (
     FrameworkConversation,
     FrameworkRequest,
-    copied_json,
     recall_definition,
 )
 from holdfast.adapters.session_pool import SessionOptions, SessionPool, check_budget
+from holdfast.core.conversation.json_values import copied_json
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import Policy

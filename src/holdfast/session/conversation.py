@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from holdfast.core.conversation.json_values import copied_json
 from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.conversation.transcript import MessageFormat
@@ -122,6 +123,8 @@ class Conversation:
         self._builder = engine.builder
         self.scope = scope
         """The name of this conversation in the log."""
+        self.shares_messages = False
+        """Whether messages come and go as they are, without copies, for callers that edit none, such as adapters."""
         self._agent = agent
 
     @property
@@ -169,7 +172,7 @@ class Conversation:
         scope, billed = self._resolve_scope(scope), None if usage is None else read_usage(usage)
 
         def read_messages() -> tuple[list[log.MessageAppended], list[Message]]:
-            given = as_json_messages(messages)
+            given = as_json_messages(messages, copies=not self.shares_messages)
             message_format = self._check_format(format, given)
             natives, decoded = decode_messages(given, message_format)
             name = self._agent if agent is None else agent
@@ -260,6 +263,8 @@ class Conversation:
             has_recall=has_recall,
             encode_body=encode_body,
             compacts=compacts,
+            # With `encode_body` the caller has its bytes already, and does not edit the messages.
+            shares_messages=self.shares_messages or encode_body is not None,
         )
         limit = self._compactor.options.memory_limit_bytes
         if limit is not None and scope == log.MAIN:
@@ -376,7 +381,8 @@ class Conversation:
         Leaves out messages from before a clear, rewound messages, messages that a client compacted by itself, messages
         of other agents in their own scopes, notes from memory, and attachments.
         """
-        return [native for _, native in await self.numbered_messages(scope=scope)]
+        natives = [native for _, native in await self.numbered_messages(scope=scope)]
+        return natives if self.shares_messages else copied_json(natives)
 
     @retried
     async def numbered_messages(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import cast
 
-from holdfast.core.conversation.json_values import dump_json, is_sendable_json, replace_surrogates
+from holdfast.core.conversation.json_values import copied_json, dump_json, is_sendable_json, replace_surrogates
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.transcript import MessageFormat
 from holdfast.core.schema import is_integer, is_number, short_repr
@@ -15,19 +15,24 @@ from holdfast.wire.formats import split_elements, without_response_fields
 from holdfast.wire.json_reader import InputPath
 
 MAX_ENDPOINT_CHARS = 2_000
+PARSED_FIELDS = frozenset({"parsed", "parsed_arguments"})
 _LISTS = list, Sequence
 """A plain list is recognized ten times as fast as another sequence."""
 LOCAL_HOSTS, FIRST_EPHEMERAL_PORT = {"127.0.0.1", "localhost", "[::1]"}, 32_768
 
 
-def as_json_messages(messages: object) -> list[Mapping[str, object]]:
-    """Return messages as JSON objects; messages of the libraries of OpenAI and Anthropic become what is sent back."""
+def as_json_messages(messages: object, *, copies: bool) -> list[Mapping[str, object]]:
+    """Return messages as JSON objects; messages of the libraries of OpenAI and Anthropic become what is sent back.
+
+    With `copies`, what the caller does to its own list later is no change of what was recorded.
+    """
     if not isinstance(messages, _LISTS) or isinstance(messages, str | bytes):
         raise MalformedInputError("messages", f"must be a list of objects, not {messages!r:.60}")
-    return [
+    natives = [
         without_response_fields(_as_json_message(element, index))
         for index, element in enumerate(cast("Sequence[object]", messages))
     ]
+    return copied_json(natives) if copies else natives
 
 
 def _as_json_message(element: object, index: int) -> Mapping[str, object]:
@@ -50,7 +55,18 @@ def _with_json_blocks(native: dict[str, object]) -> Mapping[str, object]:
 
 def _as_json(value: object) -> object:
     dump = getattr(value, "model_dump", None)
-    return dump(mode="json", exclude_none=True, warnings=False) if callable(dump) else value
+    return _without_parsed(dump(mode="json", exclude_none=True, warnings=False)) if callable(dump) else value
+
+
+def _without_parsed(value: object) -> object:
+    """Return a message or a part of it without what `parse` of OpenAI's library adds to it, which the API refuses."""
+    if not isinstance(value, dict):
+        return value
+    kept = {name: inner for name, inner in cast("dict[str, object]", value).items() if name not in PARSED_FIELDS}
+    for name in ("content", "tool_calls"):
+        if isinstance(parts := kept.get(name), list):
+            kept[name] = [_without_parsed(part) for part in cast("list[object]", parts)]
+    return {**kept, "function": _without_parsed(kept["function"])} if "function" in kept else kept
 
 
 def decode_messages(

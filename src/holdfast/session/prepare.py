@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from holdfast.core.conversation.cuts import uncuttable_span
-from holdfast.core.conversation.json_values import dump_json
+from holdfast.core.conversation.json_values import copied_json, dump_json
 from holdfast.core.conversation.tokens import Calibration, Counter
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
@@ -61,6 +61,7 @@ from holdfast.session.log.sent_body import BodyPiece, SentBodies
 from holdfast.session.request import (
     EncodedView,
     ViewPieces,
+    common_length,
     encode_extras,
     encode_view,
     request_of,
@@ -96,6 +97,8 @@ class RequestOptions:
     """Returns the bytes that will be sent for a request, which are recorded with it."""
     compacts: bool = True
     """Whether the context may be shortened for it."""
+    shares_messages: bool = False
+    """Whether its messages are those of the log and not copies: the caller edits none."""
     extras: RequestExtras | None = None
     """The system text and the tools to count, if they are not those of the last request."""
     served_model: ServedModel = field(init=False)
@@ -151,7 +154,7 @@ def _changed_options(history: History, options: RequestOptions) -> list[log.Even
         tools = tuple(map(dict, options.tools or ()))
         if tools != tuple(map(dict, known.tools)):
             extras_json("tools", list(tools))
-            events.append(log.ToolsChanged(tools=tools, scope=scope))
+            events.append(log.ToolsChanged(tools=copied_json(tools), scope=scope))
     has_recall = scope in history.session_state.recall_scopes
     if options.has_recall is not None and options.has_recall is not has_recall:
         events.append(log.RecallOffered(is_offered=options.has_recall, scope=scope))
@@ -195,6 +198,8 @@ class RequestBuilder:
         """By scope, the last request since the session was opened."""
         self._encoded: dict[str, EncodedView] = {}
         """By scope, the entries of the last request as they were sent."""
+        self._copies: dict[str, tuple[list[object], list[object]]] = {}
+        """By scope, the messages of the last request, and the copies that its caller got."""
         self._pieces: dict[str, ViewPieces] = {}
         self._sent_bodies = SentBodies()
         self.last_prepared: dict[str, LastPrepared] = {}
@@ -274,6 +279,7 @@ class RequestBuilder:
         """Forget the last request of an agent that will make no more."""
         self.last_requests.pop(scope, None)
         self._encoded.pop(scope, None)
+        self._copies.pop(scope, None)
         self._pieces.pop(scope, None)
         self._sent_bodies.forget(scope)
         self._extras_counter.forget(scope)
@@ -462,15 +468,17 @@ class RequestBuilder:
             system=options.system,
             tools=options.tools,
         )
-        prefix_break = self._prefix_break(self.last_requests.get(scope), request, options)
+        last = self.last_requests.get(scope)
+        prefix_break = self._prefix_break(last, request, options)
+        system, tools = _copied_extras(last, options)
         if not options.refusals:
             self._budgets[scope, options.model] = situation.budget
         sent = SentRequest(
             prefix=CachedPrefix(
                 format=self._log.history.message_format.name,
                 messages=request.messages,
-                system=options.system,
-                tools=options.tools,
+                system=system,
+                tools=tools,
                 positions=request.positions,
                 scope=scope,
             ),
@@ -512,7 +520,27 @@ class RequestBuilder:
             # `sync` compares a client's list with the last request of the main agent, the only one that clients see.
             self._log.last_sent = tuple(request.messages), request.hashes, request.positions
         self._calibrator.record_request(options.served_model, request.receipt.tokens.counted, scope)
-        return request
+        return request if options.shares_messages else await self._with_copies(request, scope)
+
+    async def _with_copies(self, request: Request, scope: str) -> Request:
+        """Return a request whose messages its caller may edit, such as to mark a cache.
+
+        An edit reaches neither the log nor a later request. A copy that nobody has edited is used again.
+        """
+        copy = partial(self._copied_messages, scope, request.messages)
+        return replace(request, messages=await plan_in_thread(copy) if self._are_many_new else copy())
+
+    def _copied_messages(self, scope: str, messages: list[object]) -> list[object]:
+        known, copies = self._copies.get(scope, ([], []))
+        same = common_length(messages, known)
+        del copies[same:]
+        if copies != messages[:same]:
+            for index, message in enumerate(messages[:same]):
+                if copies[index] != message:
+                    copies[index] = copied_json(message)
+        copies += map(copied_json, messages[same:])
+        self._copies[scope] = messages, copies
+        return copies[:]
 
     def _body_pieces(self, request: Request, options: RequestOptions) -> tuple[tuple[BodyPiece, ...], str | None]:
         """Return the bytes that will be sent for a request, in pieces, and their hash, if the caller says which."""
@@ -542,6 +570,15 @@ class RequestBuilder:
             kind = "a compaction" if history.is_last_change_a_compaction else "a change of the context"
             reasons.insert(0, f"{kind} since the last request")
         return log.PrefixBreak(at=same, reason="; ".join(reasons) or "earlier messages were repaired or shortened anew")
+
+
+def _copied_extras(
+    last: SentRequest | None, options: RequestOptions
+) -> tuple[object, Sequence[Mapping[str, object]] | None]:
+    """Return system text and tools as they are now: a caller may edit its own lists before the next request."""
+    if last is not None and (last.prefix.system, last.prefix.tools) == (options.system, options.tools):
+        return last.prefix.system, last.prefix.tools
+    return copied_json(options.system), copied_json(options.tools)
 
 
 def _limited_options(

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import NoReturn, TypeAlias, TypeVar, get_args
 
 from holdfast.core.conversation.frames import neutralize
+from holdfast.core.conversation.json_values import copied_json
 from holdfast.core.conversation.messages import Thinking, user
 from holdfast.core.history import events as log
 from holdfast.core.history.scopes import DelegationRecord, delegation_records
@@ -262,7 +263,7 @@ class Session(DelegatingConversation):
         summary as `compacted` if you know that it has; a summary that `record_side_call` recorded is recognized.
         """
         compacted = None if compacted is None else check_text("compacted", compacted)
-        messages = as_json_messages(messages)
+        messages = as_json_messages(messages, copies=not self.shares_messages)
         message_format = self._check_format(format, messages)
         natives, decoded = decode_messages(messages, message_format)
         name = message_format.name
@@ -515,7 +516,8 @@ class Session(DelegatingConversation):
             raise MalformedInputError("messages_at", f"there are messages {cleared} to {len(self.history) - 1}")
         self.history.entries.require(range(first, last))
         self._log.require_content(range(first, last))
-        return [self.history.entries.native(position) for position in range(first, last)]
+        natives = [self.history.entries.native(position) for position in range(first, last)]
+        return natives if self.shares_messages else copied_json(natives)
 
     @property
     def attachments(self) -> list[str]:

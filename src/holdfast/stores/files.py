@@ -27,6 +27,9 @@ def create_private_file(path: Path) -> None:
     if not path.exists():
         create_private_folder(path.parent)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, PRIVATE_FILE_MODE))
+    elif not path.is_file():
+        # Its permissions are not ours to change: those of a device are everybody's.
+        raise StoreUnavailableError(str(path), "it is a device or a pipe, and not a file; choose another path")
     elif stat.S_IMODE(path.stat().st_mode) & 0o077 and is_own_file(path.stat()):
         with suppress(OSError):  # on a read-only mount it stays as it is
             path.chmod(PRIVATE_FILE_MODE)
@@ -56,12 +59,20 @@ def try_lock(descriptor: int) -> bool:
 
 
 def write_private_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write lines to a private file; an older file is replaced only when everything is written."""
+    """Write lines to a private file; an older file is replaced only when everything is written.
+
+    Devices and pipes, such as `/dev/stdout`, are written to and not replaced. A link stays, and its file is replaced.
+    """
     from secrets import token_hex  # noqa: PLC0415 - most sessions write no file
 
-    # Nobody can guess the name, and put a link there that the text would be written through.
-    part = path.with_name(f".{path.name}.{token_hex(8)}.part")
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            with path.open("w", encoding="utf-8", newline="") as stream:
+                stream.writelines(lines)
+            return
+        path = path.resolve()
+        # Nobody can guess the name, and put a link there that the text would be written through.
+        part = path.with_name(f".{path.name}.{token_hex(8)}.part")
         descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE_MODE)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:

@@ -47,6 +47,8 @@ def _sqlite_path(url: str) -> "Path":
     path = unquote(url.partition("://")[2].removeprefix("/"))
     if not path or "\0" in path:
         raise SettingsError("store", "sqlite:/// needs the path of a file, such as sqlite:///chats.db")
+    if path == ":memory:":
+        raise SettingsError("store", "sqlite:///:memory: would be a file; memory:// keeps everything in memory")
     return Path(path).expanduser()
 
 

@@ -89,6 +89,8 @@ class _ChatReader:
         self._calls: dict[int, JsonObject] = {}
         self._call_texts: dict[tuple[int, str], list[str]] = {}
         """By index and member, the pieces of a call's name and of its arguments."""
+        self._renumbered: dict[int, int] = {}
+        """By index that a provider has used for several calls, the number of the newest of them."""
         self._has_deltas = False
 
     def add(self, event: JsonObject) -> None:
@@ -129,12 +131,23 @@ class _ChatReader:
     def _add_calls(self, pieces: list[JsonObject]) -> None:
         for number, piece in enumerate(pieces):
             given = piece.get("index")
-            index = given if isinstance(given, int) else number
+            index = self._index_of(piece, given if isinstance(given, int) else number)
             call = self._calls.setdefault(index, {"id": "", "type": "function"})
             call.update({key: value for key, value in piece.items() if value and key not in {"index", "function"}})
             for name, value in _object(piece.get("function")).items():
                 if value and isinstance(value, str):
                     self._call_texts.setdefault((index, name), []).append(value)
+
+    def _index_of(self, piece: JsonObject, given: int) -> int:
+        """Return the number of a call. Ollama and others number every call 0, or none: a new id is a new call."""
+        index = self._renumbered.get(given, given)
+        known, call_id = self._calls.get(index, {}).get("id"), piece.get("id")
+        if not known or not call_id or known == call_id or not _object(piece.get("function")).get("name"):
+            return index
+        same = next((number for number, call in self._calls.items() if call.get("id") == call_id), None)
+        number = max(self._calls) + 1 if same is None else same
+        self._renumbered[given] = number
+        return number
 
     def answer(self) -> Answer:
         answer = self._answer
@@ -167,7 +180,7 @@ class _AnthropicReader:
         self._usage: JsonObject = {}
 
     def add(self, event: JsonObject) -> None:
-        index = event.get("index", 0)
+        index = _index(event.get("index"))
         match event.get("type"):
             case "message_start":
                 self._start(_object(event.get("message")))
@@ -239,7 +252,7 @@ class _ResponsesReader:
         self._texts: dict[int, list[str]] = {}
 
     def add(self, event: JsonObject) -> None:
-        kind, index = event.get("type"), event.get("output_index", 0)
+        kind, index = event.get("type"), _index(event.get("output_index"))
         if kind == "response.output_text.delta":
             self._texts.setdefault(index, []).append(str(event.get("delta") or ""))
         elif kind == "response.output_item.added":
@@ -312,6 +325,10 @@ def _read_names(answer: Answer, event: JsonObject) -> None:
     answer.response_id = response_id if isinstance(response_id, str) else answer.response_id
 
 
+def _index(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
 def _object(value: object) -> JsonObject:
     return cast("JsonObject", value) if isinstance(value, dict) else {}
 
@@ -332,6 +349,6 @@ def _objects(value: object) -> list[JsonObject]:
 def _is_json(text: str) -> bool:
     try:
         json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True

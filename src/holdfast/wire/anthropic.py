@@ -170,7 +170,8 @@ def _part(block: Mapping[str, Any], kind: str, trust: Trust, place: InputPath, p
     if kind == "tool_use":
         name = place.optional_text(block, "name", path)
         arguments = place.json_text(block.get("input", {}), f"{path}.input")
-        return ToolCall(place.optional_text(block, "id", path), name, arguments, native=block)
+        call_id = place.optional_text(block, "id", path)
+        return ToolCall(call_id, name, arguments, native=block, caller=_caller(block))
     if kind == "tool_result":
         return _result(block, place, path)
     if kind == "thinking":
@@ -179,6 +180,11 @@ def _part(block: Mapping[str, Any], kind: str, trust: Trust, place: InputPath, p
     if kind == "redacted_thinking":
         return Thinking("", place.optional_text(block, "data", path), native=block)
     return _content(block, kind, trust, place, path)
+
+
+def _caller(block: Mapping[str, Any]) -> str:
+    """Return the id of the server tool use whose program made a call; empty if the model made it directly."""
+    return str(caller.get("tool_id") or "") if is_mapping(caller := block.get("caller")) else ""
 
 
 def _content(block: Mapping[str, Any], kind: str, trust: Trust, place: InputPath, path: str) -> Content:
@@ -238,7 +244,10 @@ def _call_json(call: ToolCall) -> Mapping[str, Any]:
     block = call.native if is_mapping(call.native) else {"type": "tool_use"}
     if block.get("type") == "tool_use" and not call.is_edited and "id" in block:
         return block
-    return {**block, "id": call.id, "name": call.name, "input": arguments_object(call.arguments)}
+    edited = {**block, "id": call.id, "name": call.name, "input": arguments_object(call.arguments)}
+    if _caller(block) and not call.caller:
+        del edited["caller"]
+    return edited
 
 
 def arguments_object(arguments: str) -> dict[str, Any]:

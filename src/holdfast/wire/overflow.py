@@ -10,6 +10,7 @@ Each pattern below was seen in a real error. The groups `limit` and `size` captu
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 from holdfast.dataclass import dataclass
@@ -33,6 +34,7 @@ RATE_LIMIT_PATTERNS = (
 OUTPUT_CAP_PATTERNS = (
     rf"input length and `max_tokens` exceed context limit: {_S} \+ [\d,]+ > {_L}",
     rf"you requested [\d,]+ output tokens and your prompt contains (?:at least )?{_S} input tokens",
+    rf"`inputs` tokens \+ `max_new_tokens` must be <= {_L}(?:\. Given: {_S} `inputs` tokens)?",
     r"max_tokens must be at least 1, got -\d+",
     rf"max_tokens: [\d,]+ > {_L}, which is the maximum allowed number of output tokens",
     rf"max_tokens is too large: [\d,]+\. This model supports at most {_L}",
@@ -62,8 +64,15 @@ MALFORMED_PATTERNS = (
 OVERFLOW_PATTERNS = (
     rf"maximum context length is {_L} tokens\. However, your messages resulted in {_S} tokens",
     rf"maximum context length is {_L} tokens\. However, you requested (?:about )?{_S} tokens",
+    rf"maximum context length is {_L} tokens\. However, your request has {_S} input tokens",
+    rf"decoder prompt \(length {_S}\) is longer than the maximum model length of {_L}",
     rf"configured limit of {_L} tokens\. Your messages resulted in {_S} tokens",
     rf"prompt is too long: {_S} tokens > {_L} maximum",
+    rf"prompt is too long: {_S}, model maximum context length: {_L}",
+    rf"input token count is {_S} but model only supports up to {_L}",
+    rf"number of input tokens {_S} cannot exceed the total tokens limit {_L}",
+    rf"tokens in the prompt cannot exceed {_L}(?: - received {_S})?",
+    rf"`inputs` must have less than {_L} tokens\. Given: {_S}",
     rf"input token count \({_S}\) exceeds the maximum number of tokens allowed \({_L}\)",
     rf"input token count exceeds the maximum number of tokens allowed \(?{_L}",
     rf"Prompt contains {_S} tokens(?: and \d+ draft tokens)?[^\d]*too large for model with {_L} maximum context length",
@@ -88,6 +97,7 @@ OVERFLOW_PATTERNS = (
     r"exceeded (?:the )?(?:max(?:imum)? )?context length",
     r"exceeds the model's maximum context length|token limit exceeded|too many (?:input )?tokens",
     r"prompt is too long|input is too long for requested model|input length exceeds context limit",
+    r"prompt exceeds max length|longer than the maximum model length",
     r"reduce the length of the messages",
     r"tokens to keep from the initial prompt is greater than the context length",
     r"request_too_large|request exceeds the maximum size",
@@ -150,7 +160,10 @@ def classify(body: object = None, *, status: int | None = None, is_stream: bool 
     if status == TOO_MANY_REQUESTS or "rate_limit_exceeded" in codes or _search(RATE_LIMIT_PATTERNS, message):
         return Refusal("rate_limit", message)
     if found := _search(OUTPUT_CAP_PATTERNS, message):
-        return _refusal_with_numbers("output_cap", message, found)
+        capped = _refusal_with_numbers("output_cap", message, found)
+        # If the input alone is too long, no smaller answer helps; a lower bound was computed from the answer's size.
+        is_input_too_long = not capped.is_lower_bound and (capped.size or 0) > (capped.limit or capped.size or 0)
+        return replace(capped, kind="overflow") if is_input_too_long else capped
     # A code is more reliable than what the text happens to mention.
     is_coded = bool(codes & OVERFLOW_CODES)
     if not is_coded and _search(MALFORMED_PATTERNS, message):

@@ -14,7 +14,8 @@ class Request:
     """A request to send, with its receipt."""
 
     messages: list[Any]
-    """The same JSON types as the input; unchanged messages are the same objects. Providers' own types accept them."""
+    """The same JSON types as the input. Unchanged messages are the objects that `govern` got; those of a session are
+    copies, which may be edited. Providers' own types accept them."""
     receipt: Receipt
     system: Any = None
     """The system text as it was passed in; providers' own types accept it."""

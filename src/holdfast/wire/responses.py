@@ -169,6 +169,16 @@ def _decode_item(native: Mapping[str, Any], kind: str, place: InputPath) -> tupl
         # It replaces everything before it and must not change, so it is treated as system text.
         encrypted = place.require_text(native.get("encrypted_content"), ".encrypted_content")
         return "system", (Opaque(kind, "", "summary", native, _encrypted_tokens(encrypted)),)
+    if kind == "additional_tools":
+        # Without it the model could not call these tools any more, so it is treated as system text.
+        return "system", (Opaque(kind, place.json_text(native, ""), "system", native),)
+    if kind == "compaction_trigger":
+        return "user", (Opaque(kind, "", "user", native),)  # the client's last word: nothing may follow it
+    if kind in PROGRAM_ITEM_TYPES:
+        call_id = place.require_text(native.get("call_id"), ".call_id")
+        use, result = (call_id, "") if kind == "program" else ("", call_id)
+        text = place.json_text(native, "")
+        return "assistant", (Opaque(kind, text, "model", native, server_use=use, server_result=result),)
     if tool := call_kind_of(kind, native):
         return "assistant", (_decode_call(kind, tool, native, place),)
     if tool := output_kind_of(kind, native):
@@ -349,6 +359,8 @@ TOOL_CALL_KINDS: Mapping[str, ToolItemKind] = {
     ),
 }
 TOOL_OUTPUT_KINDS: Mapping[str, ToolItemKind] = {tool.output: tool for tool in TOOL_CALL_KINDS.values()}
+PROGRAM_ITEM_TYPES = frozenset({"program", "program_output"})
+"""A program of the model that the provider runs, and its result; the calls of the program come between them."""
 NAMED_CALL_TYPES = frozenset({"function_call", "custom_tool_call", "mcp_approval_request"})
 """Calls that name their tool; for the others the type names it."""
 TEXT_OUTPUT_TYPES = frozenset({"function_call_output", "custom_tool_call_output"})
@@ -367,8 +379,8 @@ def call_kind_of(kind: str, item: Mapping[str, Any]) -> ToolItemKind | None:
 
 
 def output_kind_of(kind: str, item: Mapping[str, Any]) -> ToolItemKind | None:
-    """Return the kind of an output, or None if the item is not an output."""
-    if kind == "tool_search_output" and item.get("call_id") is None:
+    """Return the kind of an output, or None if the item is not an output of the client."""
+    if kind in PROGRAM_ITEM_TYPES or (kind == "tool_search_output" and item.get("call_id") is None):
         return None
     if kind in TOOL_OUTPUT_KINDS:
         return TOOL_OUTPUT_KINDS[kind]
@@ -391,13 +403,19 @@ def _decode_call(kind: str, tool: ToolItemKind, item: Mapping[str, Any], place: 
         native=item,
         result_overhead_tokens=tool.result_overhead_tokens,
         result_kind=tool.output,
+        caller=_caller(item),
     )
 
 
 def _decode_output(tool: ToolItemKind, item: Mapping[str, Any], place: InputPath) -> ToolResult:
     key = next((key for key in tool.output_keys if item.get(key) is not None), tool.output_keys[0])
     content = _output(tool.output, item.get("output"), place)
-    return ToolResult(place.optional_text(item, key), content, native=item, kind=tool.output)
+    return ToolResult(place.optional_text(item, key), content, native=item, kind=tool.output, caller=_caller(item))
+
+
+def _caller(item: Mapping[str, Any]) -> str:
+    """Return the id of the program that made a call; empty if the model made it directly."""
+    return str(caller.get("caller_id") or "") if is_mapping(caller := item.get("caller")) else ""
 
 
 def _output(kind: str, value: object, place: InputPath) -> tuple[Content, ...]:
@@ -430,6 +448,8 @@ def _encode_call(call: ToolCall) -> Mapping[str, Any]:
         edited["name"] = call.name
     if key := tool.arguments_key(item):
         edited[key] = call.arguments if tool.is_text else _arguments_object(call.arguments, item.get(key))
+    if _caller(item) and not call.caller:
+        del edited["caller"]
     return edited
 
 
@@ -459,6 +479,8 @@ def _encode_output(result: ToolResult) -> Mapping[str, Any]:
         ]
     elif isinstance(value, str) or is_list(value):
         edited["output"] = _content_json(result.content, value, "tool")
+    if _caller(item) and not result.caller:
+        del edited["caller"]
     return edited
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from pydantic_ai.messages import ModelMessage, ModelRequestPart
 from pydantic_ai.models import ModelRequestContext
 
-from holdfast.adapters.framework_conversation import copied_json, in_one_write, recorded_positions
+from holdfast.adapters.framework_conversation import in_one_write, recorded_positions
 from holdfast.adapters.pydantic_ai.messages import (
     SESSION_FORMAT,
     carry_state_parts,
@@ -29,6 +29,7 @@ from holdfast.adapters.pydantic_ai.messages import (
     validate_messages,
 )
 from holdfast.adapters.pydantic_ai.tools import without_recall
+from holdfast.core.conversation.json_values import copied_json
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.events import Usage
 from holdfast.core.planning.situation import Budget
@@ -73,6 +74,7 @@ class AgentConversation:
         self.session = session
         self.agent: Session | Delegate = delegate or session
         """The conversation of the agent whose runs these are: the session itself, or one of its delegates."""
+        self.session.shares_messages = self.agent.shares_messages = True
         self.active_runs = 0
         self._lock = asyncio.Lock()
         self._known_messages: list[ModelMessage] = []

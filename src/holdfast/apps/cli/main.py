@@ -40,6 +40,7 @@ def main(argv: "Sequence[str] | None" = None) -> int:
         print(f"holdfast {__version__}")
         return 0
     import asyncio
+    import errno
     import os
 
     from holdfast.apps.cli.output import configure_output, warn
@@ -62,6 +63,13 @@ def main(argv: "Sequence[str] | None" = None) -> int:
         # The reader has closed the pipe; nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}:
+            raise
+        # Standard output cannot be written, so its rest must not be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        warn(f"standard output: {error.strerror}; what it has got is not whole")
+        return 2
     return code
 
 

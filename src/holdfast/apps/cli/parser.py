@@ -223,11 +223,12 @@ def _add_command(
     group: Subparsers, name: str, command: "CommandFunction", *, of_session: bool = False, needs_url: bool = True
 ) -> argparse.ArgumentParser:
     """Add a command whose help is the docstring of its function; `needs_url` is whether `--store` alone is an error."""
+    # With `python -OO` or PYTHONOPTIMIZE=2 there are no docstrings; commands then work without their help.
     *about, examples = cleandoc(command.__doc__ or "").split("\n\n")
     added = group.add_parser(
         name,
-        help=about[0],
-        description="\n\n".join([*about, f"example:\n{indent(examples, '  ')}"]),
+        help=about[0] if about else "",
+        description="\n\n".join([*about, f"example:\n{indent(examples, '  ')}"]) if about else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     added.set_defaults(command=command)

@@ -9,6 +9,7 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from time import monotonic
 from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -73,6 +74,9 @@ class PhaseTimeouts:
     """Between two pieces of an answer."""
     retries: int = 1
     """How often a connection that failed is tried again."""
+    stale_seconds: float = 1.0
+    """How soon after a request a used connection closes that the provider had given up while it was idle. One that
+    closes later may have been read from."""
 
 
 class Upstreams:
@@ -148,6 +152,7 @@ class UpstreamClient:
         failures = 0
         while True:
             _is_reused.set(False)
+            started = monotonic()
             try:
                 async with asyncio.timeout(self.timeouts.first_byte_seconds):
                     return await self._open_session().request(
@@ -160,7 +165,8 @@ class UpstreamClient:
                     )
             except (aiohttp.ClientError, OSError) as error:
                 failure = _failure(error, url, self.timeouts)
-                is_safe = _is_reused.get() if failure.failure == "closed" else failure.failure == "unreachable"
+                is_stale = _is_reused.get() and monotonic() - started < self.timeouts.stale_seconds
+                is_safe = is_stale if failure.failure == "closed" else failure.failure == "unreachable"
                 if not is_safe or failures >= self.timeouts.retries or isinstance(body, AsyncIterator):
                     raise failure from error
                 failures += 1

@@ -3,6 +3,7 @@
 A later source in this order overrides an earlier one. Every error names its file and line, variable or flag.
 """
 
+import errno
 import json
 import os
 import re
@@ -32,6 +33,7 @@ JSON_KEY_PREFIX = "agent_"
 NOT_SETTINGS = frozenset({HOME_VARIABLE, "HOLDFAST_KILLS", "HOLDFAST_MODEL_TURNS"})
 VARIABLE_SIMILARITY = 0.8
 NO_COLOR = "NO_COLOR"
+MAX_SETTINGS_BYTES = 1_000_000
 
 SourceItem: TypeAlias = SettingValue | SettingsError | str
 """A value, an error, or a note."""
@@ -124,11 +126,21 @@ def _value_per_table(setting: SettingValue, key: str, lines: Mapping[TomlKey, in
         )
 
 
+def _content(path: Path) -> bytes:
+    """Return the content of a settings file; that of a stranger's project may have any size, and a pipe never ends."""
+    if path.is_fifo():
+        raise OSError(errno.EINVAL, "it is a pipe")
+    with path.open("rb") as file:
+        content = file.read(MAX_SETTINGS_BYTES + 1)
+    if len(content) > MAX_SETTINGS_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {MAX_SETTINGS_BYTES:,} bytes")
+    return content
+
+
 def _read_file(path: Path) -> str:
     file = display_path(path)
     try:
-        content = path.read_bytes()
-        return content.decode("utf-8")
+        return _content(path).decode("utf-8")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise SettingsError("the file", "is not UTF-8; save it as UTF-8", where=f"{file}:{line}") from error
@@ -162,7 +174,7 @@ def _read_json_files(paths: ProgramPaths) -> Iterator[SourceItem]:
 
 def _read_or_empty(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return _content(path).decode("utf-8", errors="replace")
     except OSError:
         return ""
 

@@ -1,9 +1,9 @@
 """Where a conversation may be cut, and how its exchanges and turns are counted.
 
 Providers reject a tool result without its call, a partly answered batch of parallel calls, reasoning without
-its call, and the late result of a provider's own tool without its use. Each of these is a rule that says which
-neighbors belong together. A cut is legal if no rule forbids it. All code that shortens a history asks this
-module first.
+its call, the late result of a provider's own tool without its use, and a call of a program without the program.
+Each of these is a rule that says which neighbors belong together. A cut is legal if no rule forbids it. All code
+that shortens a history asks this module first.
 
 An exchange is a request or a response: all messages between two answers of the model are one request, and
 each answer is one response. A turn reaches from one prompt of the user to before the next.
@@ -54,6 +54,10 @@ def _is_late_server_result(_before: Message, after: Message) -> bool:
     return bool(after.outline.server_results)
 
 
+def _is_call_of_program(_before: Message, after: Message) -> bool:
+    return after.outline.has_earlier_caller
+
+
 def _is_same_turn(_before: Message, after: Message) -> bool:
     return not after.is_prompt
 
@@ -62,9 +66,10 @@ CALL_AND_RESULT = CutRule("call and result", _is_call_and_result)
 PARALLEL_BATCH = CutRule("parallel batch", _is_one_batch)
 REASONING_WITH_CALL = CutRule("reasoning with its call", _is_reasoning_before)
 SERVER_TOOL_AND_RESULT = CutRule("server tool and result", _is_late_server_result)
+PROGRAM_AND_CALL = CutRule("program and call", _is_call_of_program)
 SAME_TURN = CutRule("turn", _is_same_turn)
 
-PROVIDER_RULES = (CALL_AND_RESULT, PARALLEL_BATCH, REASONING_WITH_CALL, SERVER_TOOL_AND_RESULT)
+PROVIDER_RULES = (CALL_AND_RESULT, PARALLEL_BATCH, REASONING_WITH_CALL, SERVER_TOOL_AND_RESULT, PROGRAM_AND_CALL)
 """The rules that providers enforce."""
 WHOLE_TURN_RULES = (*PROVIDER_RULES, SAME_TURN)
 """The provider rules, and a rule that keeps each turn in one piece."""

@@ -13,8 +13,9 @@ import math
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from types import NoneType
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 
+T = TypeVar("T")
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 MAX_JSON_DEPTH = 100
@@ -90,6 +91,23 @@ def _is_sendable_list(value: list[object], depth: int) -> bool:
             error.steps.append(f"[{number}]")
             raise
     return clean
+
+
+def copied_json(value: T, depth: int = 0) -> T:
+    """Return a copy of lists and dicts; texts and numbers never change. What is nested too deep stays as it is."""
+    if depth > MAX_JSON_DEPTH:
+        return value
+    copied: object = value
+    if isinstance(value, dict):
+        copied = {
+            name: inner if type(inner) is str else copied_json(inner, depth + 1)
+            for name, inner in cast("dict[object, object]", value).items()
+        }
+    elif isinstance(value, list):
+        copied = [copied_json(inner, depth + 1) for inner in cast("list[object]", value)]
+    elif isinstance(value, tuple):
+        copied = tuple(copied_json(inner, depth + 1) for inner in cast("tuple[object, ...]", value))
+    return cast("T", copied)
 
 
 def is_utf8(text: str) -> bool:

@@ -104,10 +104,16 @@ class ToolCall:
     """The extra tokens of a synthetic result for this call, if the format requires more than text."""
     result_kind: str = field(default="", compare=False, repr=False)
     """The kind of result that the call needs, if the format has several."""
+    caller: str = field(default="", repr=False)
+    """The id of the provider's own tool use whose program made the call; empty if the model made it directly."""
 
     def with_id(self, call_id: str) -> "ToolCall":
         """Return the call with another id."""
         return replace(self, id=call_id, is_edited=True)
+
+    def without_caller(self) -> "ToolCall":
+        """Return the call as one of the model."""
+        return replace(self, caller="", is_edited=True)
 
     def with_arguments(self, arguments: str) -> "ToolCall":
         """Return the call with other arguments."""
@@ -133,6 +139,8 @@ class ToolResult:
     """The kind of result, if the format has several."""
     is_recall_answer: bool = field(default=False, compare=False, repr=False)
     """Whether this is an answer of the recall tool, which repeats earlier messages."""
+    caller: str = field(default="", repr=False)
+    """The caller of the answered call, if the format repeats it here."""
 
     @property
     def text(self) -> str:
@@ -144,6 +152,10 @@ class ToolResult:
     def with_call_id(self, call_id: str) -> "ToolResult":
         """Return the result with another call id."""
         return replace(self, call_id=call_id, is_edited=True)
+
+    def without_caller(self) -> "ToolResult":
+        """Return the result of a call of the model."""
+        return replace(self, caller="", is_edited=True)
 
     def with_content(self, content: tuple[Content, ...]) -> "ToolResult":
         """Return the result with other content."""
@@ -173,6 +185,10 @@ class MessageOutline(NamedTuple):
     """The length of its own text."""
     work_chars: int = 0
     """The length of its tool calls and results."""
+    has_earlier_caller: bool = False
+    """Whether a program that began in an earlier message made one of the calls."""
+    has_server_tools: bool = False
+    """Whether what a provider runs itself begins in this message and ends in another, or the other way round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +223,7 @@ class Message:
             results = tuple(part.call_id for part in self.parts if isinstance(part, ToolResult))
             is_reasoning = all(isinstance(part, Thinking) for part in self.parts)
             server_uses, others = unpaired_server_parts(self.parts)
+            has_earlier_caller = _has_earlier_caller(self.parts)
             outline = MessageOutline(
                 tuple(part.id for part in self.parts if isinstance(part, ToolCall)),
                 results,
@@ -218,6 +235,8 @@ class Message:
                 len(self.text),
                 sum(len(call.name) + len(call.arguments) for call in self.calls)
                 + sum(len(result.text) for result in self.results),
+                has_earlier_caller,
+                bool(server_uses or others or has_earlier_caller),
             )
             object.__setattr__(self, "_outline", outline)
         return outline
@@ -309,6 +328,11 @@ class Message:
     def with_parts(self, parts: tuple[Part, ...]) -> "Message":
         """Return the message with other parts; it keeps its JSON for the encoder."""
         return replace(self, parts=parts)
+
+
+def _has_earlier_caller(parts: Sequence[Part]) -> bool:
+    callers = {part.caller for part in parts if isinstance(part, ToolCall) and part.caller}
+    return bool(callers) and not callers.issubset(part.server_use for part in parts if isinstance(part, Opaque))
 
 
 def unpaired_server_parts(parts: Sequence[Part]) -> tuple[list[Opaque], list[Opaque]]:

@@ -16,13 +16,23 @@ Nearly every history is already valid, so `is_valid_history` checks this first, 
 `GrowingRepair` repairs a history that grows: each exchange once, when the next one has begun.
 """
 
+import operator
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
 from holdfast.core.conversation.batching import ONE_RESULT_PER_MESSAGE, Batching
-from holdfast.core.conversation.messages import Entry, Message, Opaque, Text, ToolResult, unpaired_server_parts, user
+from holdfast.core.conversation.messages import (
+    Entry,
+    Message,
+    Opaque,
+    Text,
+    ToolCall,
+    ToolResult,
+    unpaired_server_parts,
+    user,
+)
 from holdfast.core.conversation.pairing import CallPairing, Repair
 from holdfast.core.conversation.tokens import Counter, message_tokens
 
@@ -51,7 +61,7 @@ def _are_messages_valid(entries: Sequence[Entry], batching: Batching) -> bool:
         call_ids, result_ids, is_filled, has_results_first = outline[:4]
         if not is_filled:
             return False
-        if (open_uses or outline.server_uses or outline.server_results) and not _follow_uses(entry.message, open_uses):
+        if (open_uses or outline.has_server_tools) and not _follow_uses(entry.message, open_uses):
             return False
         if result_ids:
             for call_id in result_ids:
@@ -75,7 +85,7 @@ def _follow_uses(message: Message, open_uses: set[str]) -> bool:
     results = set(message.outline.server_results)
     if len(results) < len(message.outline.server_results) or not results <= open_uses:
         return False
-    if _repeated_uses(message, open_uses):
+    if _repeated_uses(message, open_uses) or _lost_callers(message, open_uses):
         return False
     open_uses -= results
     open_uses.update(message.outline.server_uses)
@@ -87,6 +97,18 @@ def _repeated_uses(message: Message, open_uses: Container[str]) -> set[str]:
     return {part.server_use for part in message.parts if isinstance(part, Opaque) and part.server_use in open_uses}
 
 
+def _lost_callers(message: Message, open_uses: Container[str]) -> set[str]:
+    """Return the callers of a message's calls that are neither open nor in the message before the calls."""
+    own: set[str] = set()
+    lost: set[str] = set()
+    for part in message.parts:
+        if isinstance(part, Opaque) and part.server_use:
+            own.add(part.server_use)
+        elif isinstance(part, ToolCall) and part.caller and part.caller not in own and part.caller not in open_uses:
+            lost.add(part.caller)
+    return lost
+
+
 def _has_only_results(message: Message) -> bool:
     return all(isinstance(part, ToolResult) for part in message.parts)
 
@@ -94,13 +116,17 @@ def _has_only_results(message: Message) -> bool:
 def _are_items_valid(entries: Sequence[Entry], batching: Batching) -> bool:
     """Return whether results follow each batch of the model's items, and an item of the model follows reasoning."""
     open_calls: dict[str, None] = {}
+    open_uses: set[str] = set()
     seen: set[str] = set()
     kinds: dict[str, str] = {}
     is_answering = is_leading = False
     for entry in entries:
-        call_ids, result_ids, is_filled, _, is_reasoning = entry.message.outline[:5]
+        outline = entry.message.outline
+        call_ids, result_ids, is_filled, _, is_reasoning = outline[:5]
         is_models = entry.message.role == "assistant"
         if not (is_filled or is_reasoning) or (is_leading and not is_models):
+            return False
+        if (open_uses or outline.has_server_tools) and not _follow_uses(entry.message, open_uses):
             return False
         is_leading = is_reasoning
         if result_ids:
@@ -153,6 +179,7 @@ def repair_entries(
     repaired = list(entries)
     if not is_valid_history(entries, batching):
         paired = _without_unpaired_server_tools(entries, repairs, is_interrupted=is_interrupted)
+        paired = _without_lost_callers(paired, repairs)
         repaired = list(_without_blanks(paired, batching, repairs))
         if batching.is_itemized:
             repaired = _without_orphaned_reasoning(repaired, repairs)
@@ -255,9 +282,7 @@ class GrowingRepair:
     def extend(self, view: list[Entry], tokens: int, *, is_interrupted: bool) -> CountedRepair:
         """Return the repair of a view that begins with the one of the last call; `tokens` are those of the view."""
         outlines = [entry.message.outline for entry in view[self._known_length :]]
-        self._has_server_tools = self._has_server_tools or any(
-            one.server_uses or one.server_results for one in outlines
-        )
+        self._has_server_tools = self._has_server_tools or any(one.has_server_tools for one in outlines)
         self._known_length = len(view)
         newer, made = view[self.settled :], self._made_ids
         cut = self._last_exchange(view)
@@ -403,6 +428,30 @@ def _unpaired_server_tools(entries: Sequence[Entry], *, is_interrupted: bool) ->
         open_uses.update((part.server_use, (index, part)) for part in uses)
     if is_interrupted:
         yield from open_uses.values()
+
+
+def _without_lost_callers(entries: Sequence[Entry], repairs: list[Repair]) -> Sequence[Entry]:
+    """Return entries in which a call whose program is not there before it, and its result, are those of the model."""
+    kept = list(entries)
+    open_uses: set[str] = set()
+    orphaned: set[str] = set()
+    for index, (message, position) in enumerate(entries):
+        lost = _lost_callers(message, open_uses)
+        orphaned.update(call.id for call in message.calls if call.caller in lost)
+        open_uses.difference_update(message.outline.server_results)
+        open_uses.update(message.outline.server_uses)
+        parts = tuple(
+            part.without_caller()
+            if (isinstance(part, ToolCall) and part.caller in lost)
+            or (isinstance(part, ToolResult) and part.caller and part.call_id in orphaned)
+            else part
+            for part in message.parts
+        )
+        if any(map(operator.is_not, parts, message.parts)):
+            what = "a call" if lost else "the result of a call"
+            repairs.append(Repair(position, f"sent {what} of a program that is not there any more as the model's"))
+            kept[index] = Entry(message.with_parts(parts), position)
+    return kept
 
 
 def _is_paused(entries: Sequence[Entry]) -> bool:

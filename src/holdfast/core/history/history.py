@@ -217,7 +217,8 @@ class History:
         """
         kept, chars = self._ledgers.get(scope), 0
         for position in range(kept.stop if kept else 0, stop):
-            chars += sum(self.entries[position].message.outline[-2:])
+            outline = self.entries[position].message.outline
+            chars += outline.chat_chars + outline.work_chars
             if chars >= max_chars:
                 return position + 1, chars
         return stop, chars

@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from unicodedata import normalize
 
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.ledger.names import RankedName, pack_names
@@ -60,7 +61,8 @@ def split_questions(query: str) -> list[str]:
 
 def search_words(question: str) -> str:
     """Return the words to search for: no stop words, and if there are too many, identifiers and long words first."""
-    words = list(dict.fromkeys(_WORD.findall(question)))
+    # A letter and its accent may be two characters, as in names of files on macOS; only together are they of a word.
+    words = list(dict.fromkeys(_WORD.findall(normalize("NFC", question))))
     telling = [word for word in words if word.lower() not in STOP_WORDS] or words
     if len(telling) > MAX_QUERY_WORDS:
         best = sorted(telling, key=lambda word: (_IDENTIFIER.search(word) is None, -len(word)))[:MAX_QUERY_WORDS]

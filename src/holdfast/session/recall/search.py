@@ -12,6 +12,7 @@ message, up to a limit; the answer then says how to continue.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, cast
+from unicodedata import normalize
 
 from holdfast.core.conversation.messages import Message, ToolCall
 from holdfast.core.history import events as log
@@ -343,10 +344,14 @@ def _matches_filters(one: FoundMessage, query: RecallQuery) -> bool:
         return False
     if query.tool and query.tool.lower() not in one.tool.lower().split(", "):
         return False
-    texts = [text for _, text in one.searchable_texts]
-    if query.text and not any(query.text.lower() in text.lower() for text in texts):
+    if not query.text and not query.file:
+        return True
+    # A letter and its accent may be one character or two.
+    texts = [text if text.isascii() else normalize("NFC", text) for _, text in one.searchable_texts]
+    literal, file = normalize("NFC", query.text).lower(), normalize("NFC", query.file)
+    if literal and not any(literal in text.lower() for text in texts):
         return False
-    return not query.file or query.file in one.call_arguments or any(query.file in text for text in texts)
+    return not file or file in normalize("NFC", one.call_arguments) or any(file in text for text in texts)
 
 
 def _is_from(message: Message, role: str) -> bool:

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from holdfast.wire.anthropic import MAX_CACHE_MARKS, count_cache_marks, place_system_messages
+from holdfast.wire.json_reader import is_mapping
 from holdfast.wire.thinking import extend_prefix, prefix_message_hash, prefix_of_extras
 from holdfast.wire.validate.rules import (
     Payload,
@@ -143,6 +144,10 @@ def server_uses_are_answered(payload: Payload) -> Iterator[Violation]:
             waiting.clear()
         for number, block in enumerate(blocks):
             kind, place = str(block.get("type")), at(index, f".content[{number}]")
+            caller = block.get("caller")
+            program = caller.get("tool_id") if is_mapping(caller) else None
+            if program is not None and program not in waiting:
+                yield Violation("caller", place, f"a call of {program!r}, which is no open server_tool_use before it")
             if kind.endswith("_tool_use"):
                 waiting[block.get("id")] = place
             elif kind.endswith("_tool_result") and waiting.pop(block.get("tool_use_id"), None) is None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from holdfast.wire.json_reader import is_list
+from holdfast.wire.json_reader import is_list, is_mapping
 from holdfast.wire.responses import (
     COMPACTION_ITEM_TYPES,
     ITEM_ID_PREFIXES,
@@ -67,6 +67,20 @@ def calls_are_answered(payload: Payload) -> Iterator[Violation]:
             yield Violation("output-has-call", at(index), f"no tool call found for the output with call_id {call_id!r}")
     for call_id, index in waiting.items():
         yield Violation("call-answered", at(index), f"no tool output found for call {call_id!r}")
+
+
+def programs_come_before_their_calls(payload: Payload) -> Iterator[Violation]:
+    """The calls of a program, their outputs, and its own output come after the program."""
+    programs: set[object] = set()
+    for index, item in enumerate(payload.messages):
+        caller = item.get("caller")
+        program = caller.get("caller_id") if is_mapping(caller) else None
+        if program is not None and program not in programs:
+            yield Violation("caller", at(index, ".caller"), f"there is no program {program!r} before it")
+        if _kind(item) == "program":
+            programs.add(item.get("call_id"))
+        elif _kind(item) == "program_output" and item.get("call_id") not in programs:
+            yield Violation("program-output", at(index), f"there is no program {item.get('call_id')!r} before it")
 
 
 def outputs_are_of_their_kind(payload: Payload) -> Iterator[Violation]:
@@ -180,6 +194,7 @@ RESPONSES_RULES: tuple[ValidationRule, ...] = (
     is_not_empty,
     roles_are_known,
     calls_are_answered,
+    programs_come_before_their_calls,
     outputs_are_of_their_kind,
     call_ids_are_unique,
     call_names_are_plain,
