@@ -671,9 +671,9 @@ STALLED = FaultyAnswer(
 
 
 @asynccontextmanager
-async def gateway_to(upstream: FaultyUpstream, **options: Any) -> AsyncGenerator[Starlette]:
+async def gateway_to(upstream: FaultyUpstream | ScriptedEndpoint, **options: Any) -> AsyncGenerator[Starlette]:
     """Make a gateway in front of one upstream, without a server."""
-    app = gateway_app(upstreams={"openai": f"{upstream.url}/v1"}, **options)
+    app = gateway_app(upstreams={"openai": f"{upstream.url.removesuffix('/v1')}/v1"}, **options)
     try:
         yield app
     finally:
@@ -695,6 +695,25 @@ async def test_a_client_that_leaves_while_its_answer_is_stored_leaves_it_whole()
         await client.running
 
     assert (client.body, await said_in(store)) == (b"", ["café", "Hi"])
+
+
+async def test_a_client_that_leaves_while_its_request_is_made_smaller_does_not_interrupt_the_log() -> None:
+    store = SlowStore(passing=1)
+    async with ScriptedEndpoint([http_response(400, TOO_LONG)]) as provider, gateway_to(provider, store=store) as app:
+        client = Caller(app, body=chat_of(*LONG_TALK))
+        await store.reached.wait()
+        await client.leave()
+        store.opened.set()
+        await client.running
+
+    async with Session.open("s", store=store) as session:
+        kinds = [type(event).__name__ for event in await session.events()]
+    assert (len(provider.requests), client.sent) == (1, [])
+    assert [kind for kind in kinds if kind in {"RequestPrepared", "CompactionCompleted"}] == [
+        "RequestPrepared",
+        "CompactionCompleted",
+        "RequestPrepared",
+    ]
 
 
 async def test_a_server_that_stops_in_the_middle_of_an_answer_leaves_what_came_of_it() -> None:
