@@ -407,6 +407,56 @@ async def test_an_exchange_is_a_span_that_continues_the_clients_trace() -> None:
     assert upstream.requests[0].header("traceparent") == parent
 
 
+async def test_a_span_of_what_only_passes_through_names_no_conversation() -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    async with (
+        FaultyUpstream(FaultyAnswer(pieces=[b"{}"])) as upstream,
+        running_gateway(upstream.url, tracer=ExchangeTracer(provider)) as url,
+    ):
+        await ask(url, "GET", "/v1/models")
+
+    assert flush_spans()
+    [span] = exporter.get_finished_spans()
+    assert (span.name, dict(span.attributes or {})) == (
+        "GET openai",
+        {
+            "http.request.method": "GET",
+            "url.path": "/v1/models",
+            "gen_ai.provider.name": "openai",
+            "holdfast.upstream": "openai",
+            "http.response.status_code": 200,
+        },
+    )
+
+
+@pytest.mark.parametrize("extensions", [{}, {"websocket.http.response": {}}], ids=["close", "answer"])
+async def test_a_server_that_speaks_websockets_refuses_them_too(extensions: dict[str, Any]) -> None:
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "websocket.connect"}
+
+    app = gateway_app()
+    headers = [(b"host", b"localhost"), (b"upgrade", b"websocket")]
+    scope = {"type": "websocket", "path": "/v1/responses", "headers": headers, "extensions": extensions}
+    await app(scope, receive, send)
+    await close_gateway(app)
+
+    text = "this gateway speaks HTTP only; send the request with POST"
+    if extensions:
+        assert [(one["type"], one.get("status")) for one in sent] == [
+            ("websocket.http.response.start", 426),
+            ("websocket.http.response.body", None),
+        ]
+        assert json.loads(sent[1]["body"])["error"]["message"] == text
+    else:
+        assert sent == [{"type": "websocket.close", "code": 1008, "reason": text}]
+
+
 async def test_no_page_of_the_gateway_begins_like_a_path_of_a_provider() -> None:
     app = gateway_app()
     forwarding, *own, everything = app.routes

@@ -665,6 +665,36 @@ async def test_a_provider_that_goes_away_before_the_second_round_is_told_in_the_
     assert told["error"]["message"] == f"the gateway got no answer: {base} closed the connection before it answered"
 
 
+async def test_what_a_provider_sends_after_its_last_event_is_left_out_between_two_rounds() -> None:
+    is_seen = asyncio.Event()
+    bodies: list[bytes] = []
+
+    async def provider(_scope: Scope, receive: Receive, send: Send) -> None:
+        bodies.append((await receive()).get("body", b""))
+        kind = [(b"content-type", b"text/event-stream")]
+        events = [event_bytes(*event) for event in stream_events("openai-chat", ASKS if len(bodies) == 1 else SAYS)]
+        await send({"type": "http.response.start", "status": 200, "headers": kind})
+        await send({"type": "http.response.body", "body": b"".join(events), "more_body": True})
+        await is_seen.wait()
+        if len(bodies) == 1:
+            await send({"type": "http.response.body", "body": b": bye\n\n", "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with served(provider) as upstream, running_gateway(upstream) as url:
+        client = Client("openai-chat", url, is_stream=True)
+        client.add_prompt("What is my boat called?")
+        raw = RawClient(url)
+        await raw.send("POST", client.path, client.body(), {"x-holdfast-recall": "on"})
+        await raw.read(until=b"look")
+        is_seen.set()
+        is_whole = await raw.read_more()
+        raw.leave()
+
+    answer = read_answer("openai-chat", answer_events("openai-chat", bytes(raw.body)))
+    assert (answer_text(answer), is_whole, len(bodies)) == (ASKS.text + SAYS.text, True, 2)
+    assert b": bye" not in raw.body
+
+
 class FailingStore(MemoryStore):
     """A store that fails once some appends were made."""
 
