@@ -1,13 +1,14 @@
 """The content of one message is gone from the store: the others stay, and what is missing is told."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast import Session
 from holdfast.errors import MissingBlobError, StoreUnavailableError
 from holdfast.session.compaction.compactor import CompactionOptions
-from holdfast.session.log.records import LOST_MESSAGE_TEXT
+from holdfast.session.log.records import LOST_MESSAGE_TEXT, blob_digest
 from holdfast.session.maintenance.scrub import TOMBSTONE, scrub
 from holdfast.session.maintenance.transfer import export_records, import_session
 from holdfast.session.memory.daily import DailyMemory
@@ -120,3 +121,50 @@ async def test_a_secret_is_taken_out_of_a_session_that_has_lost_a_message() -> N
         shown = await session.visible_messages()
     assert (scrubbed.count, scrubbed.positions) == (1, (3,))
     assert [entry.message.text for entry in shown] == ["top", "", LOST_MESSAGE_TEXT, TOMBSTONE, "next"]
+
+
+class Forgetful(MemoryStore):
+    """A store that has lost a blob again when it is first referred to."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    async def append(self, session: str, records: Any, **options: Any) -> int:
+        if options.get("blobs") and self.times:
+            self.times -= 1
+            [digest] = options["blobs"]
+            del self._blobs[digest]
+            raise MissingBlobError(digest)
+        return await super().append(session, records, **options)
+
+
+async def test_a_blob_that_another_process_deletes_before_it_is_referred_to_is_stored_again() -> None:
+    store = Forgetful(1)
+    async with Session.open("s1", store=store, model="gpt-5") as session:
+        await session.record(TALK)
+    async with Session.open("s1", store=store, model="gpt-5") as session:
+        assert (await session.messages(), session.damage) == (TALK, [])
+
+
+async def test_a_blob_that_cannot_be_kept_is_told() -> None:
+    async with Session.open("s1", store=Forgetful(9), model="gpt-5") as session:
+        with pytest.raises(MissingBlobError):
+            await session.record(TALK)
+
+
+async def test_a_blob_that_is_no_json_is_lost_like_one_that_is_gone_and_is_told_once() -> None:
+    store = MemoryStore()
+    await lost(store)
+    stored = await store.read("s1")
+    digest = next(digest for one in stored if (digest := blob_digest(one.record)))
+    store._blobs[digest] = b"{odd"
+
+    async with Session.open("s1", store=store, model="gpt-5") as session:
+        texts = [entry.message.text for entry in await session.visible_messages()]
+        read = [await session._log.stored.decode(one) for one in (*stored, *stored)]
+        damage = list(session.damage)
+
+    assert texts[:4] == ["top", "", LOST_MESSAGE_TEXT, "done"]
+    assert len(read) == 2 * len(stored)
+    assert [f"record 2: blob: {digest} is not JSON" in problem for problem in damage] == [True]
