@@ -168,3 +168,12 @@ async def test_a_blob_that_is_no_json_is_lost_like_one_that_is_gone_and_is_told_
     assert texts[:4] == ["top", "", LOST_MESSAGE_TEXT, "done"]
     assert len(read) == 2 * len(stored)
     assert [f"record 2: blob: {digest} is not JSON" in problem for problem in damage] == [True]
+
+
+async def test_an_export_that_asks_for_no_list_of_losses_has_the_notice_too() -> None:
+    store = MemoryStore()
+    await lost(store)
+
+    records = [one.record async for one in export_records(store, "s1")]
+
+    assert [LOST_MESSAGE_TEXT in str(record) for record in records[:5]] == [False, False, True, False, False]

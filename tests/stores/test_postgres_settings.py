@@ -286,3 +286,78 @@ async def test_the_doctor_says_that_a_server_cannot_be_reached() -> None:
     [finding] = await check_postgres("postgresql://nobody@127.0.0.1:1/none?connect_timeout=2")
 
     assert (finding.state, "cannot be reached" in finding.said) == ("fail", True)
+
+
+async def test_tables_of_a_newer_version_are_not_touched(new_database: Callable[[], str]) -> None:
+    url = new_database()
+    store = PostgresStore(url)
+    await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
+    await store.close()
+    with psycopg.connect(url, autocommit=True) as owner:
+        owner.execute("UPDATE holdfast.schema SET version = 99")
+    later = PostgresStore(url)
+
+    with pytest.raises(StoreUnavailableError, match="it was written by a newer Holdfast; update Holdfast"):
+        await later.length("s")
+
+    await later.close()
+
+
+async def test_an_append_that_always_conflicts_is_given_up(
+    new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_pool, "ROLLBACK_PAUSE_SECONDS", 0)
+    url = new_database()
+    store = PostgresStore(url)
+    assert await store.length("s") == 0
+    with psycopg.connect(url, autocommit=True) as owner:
+        owner.execute(FAIL_TWICE.replace("{state}", "40001").replace("< 3", "< 3000").encode())
+
+    with pytest.raises(StoreUnavailableError, match="other writers changed the same rows too often; try again"):
+        await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
+
+    assert await store.read("s") == []
+    await store.close()
+
+
+async def test_one_program_builds_missing_indexes_and_only_for_their_owner(own_server: Any) -> None:
+    own_server.ask_for_passwords()
+    store = PostgresStore(own_server.url)
+    await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
+    await store.close()
+    [name, *_] = postgres_pool.POSTGRES_INDEXES
+    lock = f"SELECT pg_advisory_lock({postgres_pool.INDEX_LOCK})"
+    with psycopg.connect(own_server.url, autocommit=True) as owner:
+        owner.execute("CREATE ROLE guest LOGIN PASSWORD 'right'")
+        owner.execute("GRANT USAGE ON SCHEMA holdfast TO guest")
+        owner.execute(f"DROP INDEX holdfast.{name}".encode())
+        owner.execute(lock.encode())
+
+        await postgres_pool._build_indexes(own_server.url, [name])
+        by_another = owner.execute("SELECT to_regclass(%s)", (f"holdfast.{name}",)).fetchone()
+        owner.execute("SELECT pg_advisory_unlock_all()")
+        await postgres_pool._build_indexes(own_server.url.replace("postgres:@", "guest:right@"), [name])
+        by_guest = owner.execute("SELECT to_regclass(%s)", (f"holdfast.{name}",)).fetchone()
+        await postgres_pool._build_indexes(own_server.url, [name])
+        by_owner = owner.execute("SELECT to_regclass(%s)::text", (f"holdfast.{name}",)).fetchone()
+        owner.execute("DROP OWNED BY guest")
+        owner.execute("DROP ROLE guest")
+
+    assert (by_another, by_guest, by_owner) == ((None,), (None,), (f"holdfast.{name}",))
+
+
+def test_a_long_text_of_few_words_is_indexed_whole() -> None:
+    text = "the same words again " * 20_000
+
+    assert postgres._indexable(text).split() == text.split()
+
+
+def test_a_statement_that_was_cancelled_says_nothing_about_others_like_it() -> None:
+    def raised(cause: Exception) -> StoreUnavailableError:
+        error = StoreUnavailableError("postgresql", "it failed")
+        error.__cause__ = cause
+        return error
+
+    causes = (psycopg.errors.QueryCanceled(), psycopg.errors.UniqueViolation())
+
+    assert [postgres_pool.is_rejected_statement(raised(cause)) for cause in causes] == [False, True]

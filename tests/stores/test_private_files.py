@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.stores.files import write_private_lines
+from holdfast.errors import DamagedStoreError, WorkspaceUnavailableError
+from holdfast.session.memory import private_files
+from holdfast.stores.encoding import compress, decompress
+from holdfast.stores.files import try_lock, write_private_lines
 from holdfast.stores.sqlite.store import SqliteStore
 
 
@@ -50,3 +53,37 @@ def test_a_link_planted_under_the_name_of_a_temporary_file_is_not_written_throug
     temporary = {name for name in names if name.startswith(".export.jsonl.")}
     assert len(temporary) == 2, "each time another name"
     assert modes(tmp_path) == {"victim": modes(tmp_path)["victim"], "export.jsonl": 0o600, "export.jsonl.part": 0o644}
+
+
+def test_a_folder_that_another_program_has_locked_for_too_long_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(private_files, "LOCK_TIMEOUT_SECONDS", 0.0)
+    second = private_files.folder_lock(tmp_path)
+    said = "another process has held the lock for 0 s"
+    with private_files.folder_lock(tmp_path), pytest.raises(WorkspaceUnavailableError, match=said):
+        second.__enter__()
+
+    with private_files.folder_lock(tmp_path):
+        assert [path.name for path in tmp_path.iterdir()] == [private_files.LOCK_FILE]
+
+
+def test_a_file_that_cannot_be_locked_at_all_is_no_file_that_somebody_else_has_locked(tmp_path: Path) -> None:
+    descriptor = os.open(tmp_path / "a", os.O_CREAT | os.O_RDWR)
+    os.close(descriptor)
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        try_lock(descriptor)
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"a" * 5_000, os.urandom(5_000), os.urandom(200_000)])
+def test_content_is_stored_in_no_more_bytes_than_it_has_and_one(content: bytes) -> None:
+    stored = compress(content)
+
+    assert (decompress(stored, "a store"), len(stored) <= len(content) + 1) == (content, True)
+
+
+@pytest.mark.parametrize("stored", [b"\x7fabc", b""])
+def test_content_that_is_stored_in_an_unknown_way_is_damaged(stored: bytes) -> None:
+    with pytest.raises(DamagedStoreError, match="a piece is kept in an unknown way"):
+        decompress(stored, "a store")
