@@ -7,6 +7,7 @@ import pytest
 
 from holdfast import Session
 from holdfast.errors import MissingBlobError, StoreUnavailableError
+from holdfast.recall import RecallQuery
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.log.records import LOST_MESSAGE_TEXT, blob_digest
 from holdfast.session.maintenance.scrub import TOMBSTONE, scrub
@@ -177,3 +178,18 @@ async def test_an_export_that_asks_for_no_list_of_losses_has_the_notice_too() ->
     records = [one.record async for one in export_records(store, "s1")]
 
     assert [LOST_MESSAGE_TEXT in str(record) for record in records[:5]] == [False, False, True, False, False]
+
+
+async def test_of_many_losses_a_few_are_named_and_the_others_counted() -> None:
+    store = MemoryStore()
+    async with Session.open("s1", store=store, model="gpt-5") as session:
+        await session.record([user_message(f"row {number} " * 10_000) for number in range(5)])
+    store._blobs.clear()
+
+    async with Session.open("s1", store=store, model="gpt-5") as session:
+        answer = await session.recall(RecallQuery(refs="#0,#1,#2,#3,#4"))
+
+    assert [note for note in answer.notes if note] == [
+        *(f"the content of #{number} is gone from the store or cannot be read" for number in range(3)),
+        "and 2 more like this",
+    ]

@@ -98,8 +98,11 @@ async def test_pending_texts_of_a_killed_process_are_found_and_indexed(path: Pat
             await say(store, f"word{position} common", position)
         await store.length("s")
 
+    reader = SqliteStore(path)
     assert notes(path) < MAX_PENDING_TEXTS
-    assert await found(SqliteStore(path), "common") == list(range(90))
+    assert await found(reader, "common") == list(range(90))
+    for store in (*left, reader):
+        await store.close()
 
 
 async def test_closing_a_store_indexes_everything(store: SqliteStore, path: Path) -> None:
