@@ -759,3 +759,44 @@ async def test_a_draft_that_takes_too_long_is_refused() -> None:
 
     with pytest.raises(CompactionFailedError, match=r"it took longer than 0\.01 s"):
         await session.preview(budget=BUDGET, draft=True)
+
+
+async def test_a_job_that_ended_before_its_cancellation_keeps_its_summary() -> None:
+    store = MemoryStore()
+
+    class Finished(WaitingJobs):
+        async def cancel(self, owner: str) -> None:
+            worker = await open_session(store, summarizer=endless_summarizer())
+            outcomes.append(await worker.run_compaction(owner))
+
+    outcomes = list[str]()
+    session = await queued(Finished(), store)
+
+    was_there = await session.cancel_compaction()
+    await session.record([assistant_message("so"), user_message("and now?")])
+    await session.prepare(BUDGET)
+
+    assert (was_there, outcomes) == (True, ["summary"])
+    assert await kinds(session) == ["compaction_start", "summary_written", "compaction_complete"]
+    assert [(one.success, one.summary.by_model) for one in await compactions(session)] == [(True, "scripted")]
+
+
+async def test_a_fork_into_a_session_that_somebody_begins_meanwhile_is_refused() -> None:
+    class Begun(MemoryStore):
+        async def append(self, session: str, records: Any, **options: Any) -> int:
+            if session == "f" and not await self.length("f"):
+                async with Session.open("g", store=self) as other:
+                    await other.record([user_message("mine")])
+                mine = [one.record for one in await self.read("g")]
+                await super().append("f", mine, after=0, time_ms=1)
+            return await super().append(session, records, **options)
+
+    store = Begun()
+    session = await open_session(store)
+    await session.record([user_message("hello")])
+
+    with pytest.raises(SettingsError, match="'f' already exists; choose another id"):
+        await session.fork("f")
+
+    async with Session.open("f", store=store) as forked:
+        assert await forked.messages() == [user_message("mine")]
