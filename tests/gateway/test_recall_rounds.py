@@ -863,3 +863,19 @@ def test_an_error_that_is_no_json_is_told_as_a_text_in_the_stream(wire: Wire) ->
     event = json.loads(error_event(wire, b"<html>oops</html>").partition(b"data: ")[2])
 
     assert event["error"] == {"type": "api_error", "message": "<html>oops</html>"}
+
+
+def test_answers_that_came_without_a_bill_are_joined_without_one() -> None:
+    rounds, stops = AnswerRounds("openai-chat", is_stream=False), list[str]()
+    for reply in (ASKS, SAYS):
+        rounds.next_round()
+        answer = whole_answer("openai-chat", reply)
+        del answer["usage"]
+        rounds.add(json.dumps(answer).encode())
+        stops.append(rounds.end_round())
+
+    joined = json.loads(rounds.end())
+
+    [choice] = joined["choices"]
+    assert stops == ["called", "called"]
+    assert (choice["message"]["content"], "usage" in joined) == (ASKS.text + SAYS.text, False)
