@@ -1,15 +1,16 @@
 """The content of one message is gone from the store: the others stay, and what is missing is told."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from holdfast import Session
-from holdfast.errors import MissingBlobError, StoreUnavailableError
+from holdfast.errors import MalformedInputError, MissingBlobError, SequenceConflictError, StoreUnavailableError
 from holdfast.recall import RecallQuery
 from holdfast.session.compaction.compactor import CompactionOptions
-from holdfast.session.log.records import LOST_MESSAGE_TEXT, blob_digest
+from holdfast.session.log import event_log
+from holdfast.session.log.records import LOST_MESSAGE_TEXT, blob_digest, message_in_record
 from holdfast.session.maintenance.scrub import TOMBSTONE, scrub
 from holdfast.session.maintenance.transfer import export_records, import_session
 from holdfast.session.memory.daily import DailyMemory
@@ -193,3 +194,43 @@ async def test_of_many_losses_a_few_are_named_and_the_others_counted() -> None:
         *(f"the content of #{number} is gone from the store or cannot be read" for number in range(3)),
         "and 2 more like this",
     ]
+
+
+async def test_a_message_is_read_from_a_record_of_any_version_and_from_nothing_else() -> None:
+    store = MemoryStore()
+    async with Session.open("s1", store=store, model="gpt-5") as session:
+        await session.record([user_message("hello")])
+    [stored, *_] = await store.read("s1")
+    record = dict(stored.record)
+    data = cast("dict[str, object]", record["data"])
+    without_version = {name: value for name, value in record.items() if name != "schema"}
+
+    assert [message_in_record(one) for one in (record, without_version)] == [("openai-chat", user_message("hello"))] * 2
+    for odd in (
+        record | {"type": "session.title"},
+        record | {"data": 7},
+        record | {"data": data | {"native": "hello"}},
+    ):
+        with pytest.raises(MalformedInputError, match="is not a message"):
+            message_in_record(odd)
+
+
+class Contended(MemoryStore):
+    """A store to which another writer always appends first."""
+
+    appends = 0
+
+    async def append(self, session: str, *_: object, **__: object) -> int:
+        self.appends += 1
+        raise SequenceConflictError(session, expected=0, actual=self.appends)
+
+
+async def test_a_message_that_other_writers_always_overtake_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "MAX_CONFLICTS", 3)
+    monkeypatch.setattr(event_log, "MAX_BACKOFF_SECONDS", 0)
+    store = Contended()
+    async with Session.open("s1", store=store, model="gpt-5") as session:
+        with pytest.raises(SequenceConflictError) as refused:
+            await session.record([user_message("hello")])
+
+    assert (store.appends, refused.value.expected, refused.value.actual) == (3, 0, 0)

@@ -234,3 +234,18 @@ async def test_an_earlier_session_whose_name_alone_is_longer_than_its_share_is_l
             found = await now.recall(RecallQuery(query="zebra", max_tokens=200), earlier=[name])
 
     assert found.earlier_sessions == ()
+
+
+async def test_a_call_beside_others_is_found_by_its_own_part() -> None:
+    blocks = [
+        {"type": "text", "text": "Looking."},
+        {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {"path": "a.txt"}},
+        {"type": "tool_use", "id": "toolu_2", "name": "read", "input": {"path": "b.txt"}},
+    ]
+    async with Session.open("r1", model="claude-sonnet-5-5") as session:
+        messages = [{"role": "user", "content": "compare"}, {"role": "assistant", "content": blocks}]
+        await session.record(messages, format="anthropic-messages")
+
+        answer = await session.recall(RecallQuery(refs="toolu_2"))
+
+    assert [(one.ref, "b.txt" in one.text, "a.txt" in one.text) for one in answer.excerpts] == [("#1.3", True, False)]

@@ -735,9 +735,8 @@ class Recorder:
             return False
         [recorded] = await opened.session.messages_at(lane.positions[shared])
         before = essential_message(recorded).get("content")
-        if not is_list(before) or len(content) <= len(before):
-            return False
-        return essential_message({**listed.last, "content": content[: len(before)]}).get("content") == before
+        first = len(before) if is_list(before) else 0
+        return first > 0 and essential_message({**listed.last, "content": content[:first]}).get("content") == before
 
     async def _record_continuation(self, reading: _Reading, opened: OpenSession) -> "Exchange":
         """Record a list that holds only what is new, because the provider keeps the rest."""
