@@ -596,7 +596,8 @@ async def test_a_conversation_that_the_provider_keeps_gets_only_the_results_of_r
 
 async def test_a_continued_response_that_failed_after_a_recall_is_asked_for_again() -> None:
     replies = [SAYS, ASKS, REFUSALS["openai-responses"], ProviderReply("Yes.")]
-    async with between("openai-responses", replies, is_stream=False) as (client, provider):
+    store = MemoryStore()
+    async with between("openai-responses", replies, is_stream=False, store=store) as (client, provider):
         asked = [{"role": "user", "content": "What is my boat called?"}]
         bodies = [json.dumps({"model": "m", "input": asked, **more}).encode() for more in CONTINUED]
         seen = [await ask(client.url, path=client.path, body=body, x_holdfast_recall="on") for body in bodies]
@@ -610,6 +611,9 @@ async def test_a_continued_response_that_failed_after_a_recall_is_asked_for_agai
     assert [json.loads(body)["previous_response_id"] for body in provider.bodies[1:]] == ["resp_1"] * 3
     inputs = [[item.get("type", item.get("role")) for item in provider.list_of(number)] for number in (1, 2, 3)]
     assert inputs == [["user"], ["user", "message", "function_call", "function_call_output"], ["user"]]
+    async with Session.open(session, store=store) as log:
+        kinds = {one.get("type", one.get("role")) for one in await log.messages()}
+    assert kinds == {"user", "message"}, "no call is left that nobody answered"
 
 
 CONTINUED: tuple[dict[str, Any], ...] = ({}, {"previous_response_id": "resp_1"}, {"previous_response_id": "resp_1"})

@@ -15,11 +15,12 @@ from holdfast.apps.gateway.recording import ClientRequest, Exchange, Recorder
 from holdfast.core.history import events as log
 from holdfast.errors import ConcurrentWriteError, RecordingError, StoreUnavailableError
 from holdfast.session.conversation import Conversation
-from holdfast.stores.base import SessionInfo
+from holdfast.stores.base import SessionInfo, session_value_key
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream_events, whole_answer
 from holdfast.wire.answers import JsonMapping, Wire
 from tests.gateway.simulated_clients import SUMMARY_ORDER
+from tests.support import wait_until
 
 Json = dict[str, Any]
 TOOLS = [{"type": "function", "function": {"name": name}} for name in ("read", "write", "run")]
@@ -941,6 +942,30 @@ async def test_a_recorder_that_closes_finishes_what_is_being_recorded() -> None:
     after = Recorder(store)
     assert (receiving.cancelled(), await messages(after, "s")) == (True, ["hi"])
     await after.close()
+
+
+@pytest.mark.parametrize("request_", [chat("hi", name="s"), responses("hi", conversation="s")], ids=["list", "kept"])
+async def test_a_request_is_received_only_when_who_speaks_in_it_is_stored_too(request_: ClientRequest) -> None:
+    class SlowValues(MemoryStore):
+        async def put_value(self, key: str, value: Any) -> None:
+            reached.set()
+            await released.wait()
+            await super().put_value(key, value)
+
+    reached, released, store = asyncio.Event(), asyncio.Event(), SlowValues()
+    recorder = Recorder(store)
+    receiving = asyncio.ensure_future(recorder.receive(request_))
+    await reached.wait()
+    await wait_until(lambda: bool(store._logs))
+
+    # Nothing else keeps it any more: it would be over after a few steps.
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    assert not receiving.done()
+    released.set()
+    await (await receiving).finish("refused", 500)
+    assert await store.get_value(session_value_key("s", "client")) is not None
+    await recorder.close()
 
 
 def test_a_program_that_ends_while_a_session_is_opened_says_nothing_about_it() -> None:

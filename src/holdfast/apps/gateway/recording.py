@@ -764,9 +764,8 @@ class Recorder:
     async def _continued_response(self, reading: _Reading, opened: OpenSession) -> dict[str, bytes]:
         """Return the response that a request continues, if the client knows only the first part of it."""
         named = reading.signals.response_id
-        if not named:
-            return {}
-        rest = await self._index.rest_of(response_link(reading.request.namespace, named), opened.id)
+        link = response_link(reading.request.namespace, named) if named else None
+        rest = await self._index.rest_of(link, opened.id) if link else ""
         return {"previous_response_id": msgspec.json.encode(rest)} if rest else {}
 
     # Sub-agents.
