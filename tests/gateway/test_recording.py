@@ -705,6 +705,26 @@ def anthropic(*natives: Json, path: str = "/v1/messages", **headers: str) -> Cli
 HELLO: Json = {"role": "user", "content": "Hello"}
 
 
+@pytest.mark.parametrize("headers", [{}, {"x_session_id": "s"}], ids=["unnamed", "named"])
+async def test_a_sub_agent_of_another_provider_has_a_session_there(recorder: Recorder, headers: dict[str, str]) -> None:
+    exchange = await recorder.receive(chat("have a look", name="s"))
+    reply = ProviderReply(tool="agent", arguments={"prompt": "look around the garden"})
+    for event in stream_events("openai-chat", reply):
+        exchange.feed(event_bytes(*event))
+    await exchange.finish("complete", 200)
+    task: Json = {"role": "user", "content": [{"type": "text", "text": "look around the garden"}]}
+    called: Json = {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "read", "input": {}}]}
+    result: Json = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "Roses."}]}
+
+    child = await answered(recorder, anthropic(task, called, result, **headers), "There are roses.")
+
+    assert child == "s.anthropic" if headers else child.startswith("conversation-")
+    async with recorder.session(child) as opened:
+        assert (await opened.session.messages())[:3] == [task, called, result]
+    async with recorder.session("s") as opened:
+        assert await opened.session.delegations() == []
+
+
 async def test_a_token_count_in_a_conversation_changes_nothing_in_it(recorder: Recorder) -> None:
     await answered(recorder, anthropic(HELLO, x_session_id="s"), "Hi.")
     counting = await recorder.receive(anthropic(HELLO, path="/v1/messages/count_tokens?beta=true", x_session_id="s"))

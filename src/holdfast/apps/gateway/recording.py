@@ -220,8 +220,8 @@ class Recorder:
         """By namespace and session, the last prompts."""
         self._agent_sessions: OrderedDict[str, str] = OrderedDict()
         """By the name that a sub-agent gives its own session, the session it works in."""
-        self._delegated: OrderedDict[tuple[str, str], tuple[str, str]] = OrderedDict()
-        """By namespace and argument of a call: the session of the call, and a name for the sub-agent that gets it."""
+        self._delegated: OrderedDict[tuple[str, Wire, str], tuple[str, str]] = OrderedDict()
+        """By namespace, wire and argument of a call: the call's session, and a name for the sub-agent that gets it."""
         self._summaries: deque[tuple[str, str, str]] = deque(maxlen=MAX_RECENT)
         """Namespace, session and text of the last summaries that clients had written."""
         self._by_first: OrderedDict[tuple[str, Wire, bytes], OrderedDict[str, None]] = OrderedDict()
@@ -435,7 +435,7 @@ class Recorder:
             return None
         for index, native in enumerate(reading.body.messages(0, FIRST_PROMPTS)):
             for text in texts_of(native) if is_prompt(native) else ():
-                if found := self._delegated.get((reading.request.namespace, text.strip())):
+                if found := self._delegated.get((reading.request.namespace, reading.request.wire, text.strip())):
                     return index, *found
         return None
 
@@ -1075,8 +1075,8 @@ class Recorder:
             for text in argument_texts(answer):
                 if MIN_QUOTED_CHARS <= len(text) <= MAX_DELEGATED_CHARS:
                     agent = f"task-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:12]}"
-                    self._delegated[namespace, text.strip()] = opened.id, agent
-                    _keep_newest(self._delegated, (namespace, text.strip()))
+                    self._delegated[namespace, wire, text.strip()] = opened.id, agent
+                    _keep_newest(self._delegated, (namespace, wire, text.strip()))
 
     async def _append_messages(
         self, sink: "_LaneSink", answer: Answer, duration_ms: int, results: Sequence[JsonMapping] = ()
