@@ -250,3 +250,11 @@ async def test_a_token_is_never_forwarded_to_a_provider(path: str) -> None:
 def test_what_is_allowed_is_said_with_names() -> None:
     with pytest.raises(TypeError):
         Access("127.0.0.1")  # pyright: ignore[reportCallIssue]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "é", "a/b", "-_"])
+def test_the_name_of_a_key_has_letters_digits_and_dashes_only(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SettingsError, match="must be of letters, digits, - and _"):
+        create_key(tmp_path / "keys.toml", name)
+
+    assert list(tmp_path.iterdir()) == []

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.apps.gateway.access import Access
 from holdfast.core.planning.policy import read_policy
+from holdfast.testing.models import SAMPLE_SUMMARY, ScriptedModel
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
 from tests.gateway.serving import Seen, ask, running_gateway
 
@@ -143,3 +144,17 @@ async def test_a_preview_that_is_out_of_date_is_not_applied(url: str) -> None:
     await control(url, "compact")
 
     assert await control(url, "compact", value={"preview": preview["id"]}) == 409
+
+
+async def test_a_policy_that_is_chosen_for_a_session_leaves_the_gateways_own_summarizer(
+    upstream: FaultyUpstream,
+) -> None:
+    model = ScriptedModel([SAMPLE_SUMMARY], name="author")
+    access = Access(control_token=TOKEN)
+    async with running_gateway(upstream.url, access=access, policies={"early": EARLY}, summarizer=model) as url:
+        client = Client(url)
+        for number in range(8):
+            await client.say(f"question {number}?", x_holdfast_policy="early")
+        done = await control(url, "compact")
+
+    assert (done["success"], done["by"], len(model.prompts)) == (True, "author", 1)

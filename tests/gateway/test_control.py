@@ -10,13 +10,17 @@ import jsonschema
 import pytest
 
 from holdfast import Session
+from holdfast.apps.gateway import control as control_module
 from holdfast.apps.gateway.access import Access
-from holdfast.apps.gateway.control import _title_of
+from holdfast.apps.gateway.app import close_gateway, gateway_app, stop_live_streams
+from holdfast.apps.gateway.control import DamagedRequestError, _title_of
+from holdfast.errors import StoreUnavailableError, UnknownReferenceError, UnknownSessionError
+from holdfast.stores.base import SessionInfo
 from holdfast.stores.jsonl import load_file
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import system_message, user_message
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
-from tests.gateway.serving import RawClient, Seen, ask, running_gateway
+from tests.gateway.serving import RawClient, Seen, ask, running_gateway, served
 
 TOKEN = "t0ken"
 ANSWER = {
@@ -196,6 +200,7 @@ async def test_a_deleted_session_is_gone_and_its_name_can_be_used_again(url: str
         ("GET", "/sessions?limit=x", b"", 400),
         ("GET", "/sessions?after=x", b"", 400),
         ("GET", "/sessions/s/requests/9", b"", 404),
+        ("GET", "/sessions/s/requests/9/receipt", b"", 404),
         ("GET", "/sessions/unknown/events", b"", 404),
         ("POST", "/sessions/s/recall", b"{", 400),
         ("POST", "/sessions/s/recall", b'{"query": 3}', 400),
@@ -438,3 +443,114 @@ async def test_the_title_of_a_session_is_its_first_prompt_among_four_messages() 
     await session.record([user_message("Fix  the\nparser.")])
 
     assert (before, _title_of(session)) == ("", "Fix the parser.")
+
+
+async def test_every_session_that_a_search_finds_is_on_one_of_its_pages(url: str) -> None:
+    for name in ("red-1", "red-2", "blue-1", "red-3", "red-4"):
+        await talk(url, name, "hello")
+
+    pages, after = list[list[str]](), "&"
+    while after and len(pages) < 9:
+        page = await value(url, f"/sessions?limit=3&q=red{after}")
+        pages.append([one["id"] for one in page["sessions"]])
+        after = f"&after={page['next']}" if page["next"] else ""
+
+    assert pages == [["red-4", "red-3", "red-2"], ["red-1"]]
+    assert await value(url, "/sessions?limit=0") == {"sessions": [], "next": None}
+
+
+async def test_a_session_is_told_from_others_whose_names_begin_with_its_own(url: str) -> None:
+    for name in ("report", "report-2"):
+        await talk(url, name, f"hello from {name}")
+
+    assert [(await value(url, f"/sessions/{name}"))["title"] for name in ("report", "report-2")] == [
+        "hello from report",
+        "hello from report-2",
+    ]
+
+
+async def test_of_many_previews_the_oldest_are_forgotten(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_module, "MAX_PREVIEWS", 1)
+    await talk(url, "s", *LONG)
+
+    previews = [(await value(url, "/sessions/s/preview", "POST"))["id"] for _ in range(2)]
+    tried = [
+        await control(url, "/sessions/s/compact", "POST", json.dumps({"preview": number}).encode())
+        for number in previews
+    ]
+
+    assert [one.status for one in tried] == [404, 200]
+    assert json.loads(tried[0].body)["error"] == str(UnknownReferenceError(f"preview {previews[0]}"))
+
+
+async def test_a_quiet_stream_of_events_gets_pings_and_ends_when_the_gateway_stops(
+    upstream: FaultyUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_module, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(control_module, "PING_SECONDS", 0.0)
+    app = gateway_app(upstreams={"openai": f"{upstream.url}/v1"}, access=Access(control_token=TOKEN))
+    headers = {"authorization": f"Bearer {TOKEN}", "accept": "text/event-stream"}
+    async with served(app) as url:
+        await talk(url, "s", "one")
+        watcher = RawClient(url)
+        await watcher.send("GET", "/holdfast/v1/sessions/s/events", b"", headers)
+        await watcher.read(until=b"\n\n: ping\n\n")
+        stop_live_streams(app)
+        is_whole = await watcher.read_more()
+        watcher.leave()
+    await close_gateway(app)
+
+    assert (is_whole, bytes(watcher.body).endswith(b"\n\n: ping\n\n")) == (True, True)
+
+
+class OddStore(MemoryStore):
+    """A store that can say a wrong length, or fail."""
+
+    wrong_length = 0
+    fails = False
+
+    async def length(self, session: str) -> int:
+        return await super().length(session) or self.wrong_length
+
+    async def sessions(self, **options: Any) -> list[SessionInfo]:
+        if self.fails:
+            raise StoreUnavailableError("memory", "it is gone; bring it back")
+        return await super().sessions(**options)
+
+
+async def test_a_store_that_fails_and_a_session_that_just_went_are_told_apart(upstream: FaultyUpstream) -> None:
+    store = OddStore()
+    async with running_gateway(upstream.url, access=Access(control_token=TOKEN), store=store) as url:
+        store.fails = True
+        failing = await control(url, "/sessions")
+        store.fails, store.wrong_length = False, 1
+        gone = await control(url, "/sessions/s")
+
+    assert (failing.status, json.loads(failing.body)) == (503, {"error": "memory: it is gone; bring it back"})
+    assert (gone.status, json.loads(gone.body)) == (404, {"error": str(UnknownSessionError("s"))})
+
+
+async def test_a_request_is_refused_whose_bytes_are_unknown_or_no_longer_those_that_were_sent(
+    upstream: FaultyUpstream,
+) -> None:
+    store, access = MemoryStore(), Access(control_token=TOKEN)
+    async with running_gateway(upstream.url, access=access, store=store) as url:
+        await talk(url, "changed", "hello there")
+    records = await store.read("changed")
+    changed = {
+        one.position: json.loads(json.dumps(one.record).replace("hello there", "good bye"))
+        for one in records
+        if "hello there" in json.dumps(one.record)
+    }
+    tombstone: dict[str, object] = {"type": "test", "schema": 1, "data": {}}
+    await store.rewrite("changed", changed, tombstone=tombstone, after=len(records), time_ms=1)
+    async with Session.open("elsewhere", store=store, model="gpt-5") as session:
+        await session.record([user_message("hello")])
+        await session.prepare()
+    async with running_gateway(upstream.url, access=access, store=store) as url:
+        seen = [await control(url, f"/sessions/{name}/requests/1") for name in ("changed", "elsewhere")]
+
+    assert [(one.status, json.loads(one.body)["error"]) for one in seen] == [
+        (500, str(DamagedRequestError(1))),
+        (404, str(UnknownReferenceError("request 1, whose bytes were not recorded"))),
+    ]

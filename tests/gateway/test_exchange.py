@@ -3,27 +3,38 @@
 import asyncio
 import gzip
 import json
+import random
 import zlib
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, MutableMapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
+import httpx
 import pytest
 import zstandard
+from aiohttp.base_protocol import BaseProtocol
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from starlette.applications import Starlette
 from starlette.routing import Mount
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from holdfast import Session
+from holdfast.apps.gateway import upstream as upstream_module
 from holdfast.apps.gateway.access import Access
 from holdfast.apps.gateway.app import close_gateway, gateway_app
-from holdfast.apps.gateway.exchange import RelaySettings
+from holdfast.apps.gateway.exchange import MAX_OVERFLOW_RETRIES, MAX_REFUSAL_BYTES, RelaySettings
 from holdfast.apps.gateway.telemetry.tracing import ExchangeTracer
-from holdfast.apps.gateway.upstream import PhaseTimeouts
+from holdfast.apps.gateway.upstream import PhaseTimeouts, next_chunk
 from holdfast.errors import StoreUnavailableError
 from holdfast.session.compaction.telemetry import flush_spans
+from holdfast.session.conversation import Conversation
 from holdfast.stores.memory import MemoryStore
+from holdfast.testing.endpoint import ScriptedEndpoint, http_response
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
 from tests.gateway.serving import RawClient, Seen, ask, running_gateway, served
 
@@ -410,6 +421,56 @@ async def test_an_exchange_is_a_span_that_continues_the_clients_trace() -> None:
     assert upstream.requests[0].header("traceparent") == parent
 
 
+async def test_a_span_of_what_only_passes_through_names_no_conversation() -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    async with (
+        FaultyUpstream(FaultyAnswer(pieces=[b"{}"])) as upstream,
+        running_gateway(upstream.url, tracer=ExchangeTracer(provider)) as url,
+    ):
+        await ask(url, "GET", "/v1/models")
+
+    assert flush_spans()
+    [span] = exporter.get_finished_spans()
+    assert (span.name, dict(span.attributes or {})) == (
+        "GET openai",
+        {
+            "http.request.method": "GET",
+            "url.path": "/v1/models",
+            "gen_ai.provider.name": "openai",
+            "holdfast.upstream": "openai",
+            "http.response.status_code": 200,
+        },
+    )
+
+
+@pytest.mark.parametrize("extensions", [{}, {"websocket.http.response": {}}], ids=["close", "answer"])
+async def test_a_server_that_speaks_websockets_refuses_them_too(extensions: dict[str, Any]) -> None:
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "websocket.connect"}
+
+    app = gateway_app()
+    headers = [(b"host", b"localhost"), (b"upgrade", b"websocket")]
+    scope = {"type": "websocket", "path": "/v1/responses", "headers": headers, "extensions": extensions}
+    await app(scope, receive, send)
+    await close_gateway(app)
+
+    text = "this gateway speaks HTTP only; send the request with POST"
+    if extensions:
+        assert [(one["type"], one.get("status")) for one in sent] == [
+            ("websocket.http.response.start", 426),
+            ("websocket.http.response.body", None),
+        ]
+        assert json.loads(sent[1]["body"])["error"]["message"] == text
+    else:
+        assert sent == [{"type": "websocket.close", "code": 1008, "reason": text}]
+
+
 async def test_no_page_of_the_gateway_begins_like_a_path_of_a_provider() -> None:
     app = gateway_app()
     forwarding, *own, everything = app.routes
@@ -418,3 +479,431 @@ async def test_no_page_of_the_gateway_begins_like_a_path_of_a_provider() -> None
 
     assert (getattr(forwarding, "path", ""), getattr(everything, "path", "")) == ("/{path:provider}", "/{path:path}")
     assert [path for path in paths if path.startswith(("/v1", "/s/", "/u/", "/p/"))] == []
+
+
+def chat_of(*texts: str, **members: Any) -> bytes:
+    """Return a request whose messages are alternately the user's and the model's."""
+    listed = [{"role": ("user", "assistant")[index % 2], "content": text} for index, text in enumerate(texts)]
+    return json.dumps({"model": "gpt-5", "messages": listed, **members}).encode()
+
+
+LONG_TALK = [f"line {number}: " + "the quick brown fox reads a long report " * 12 for number in range(41)]
+TOO_LONG = {"error": {"message": "This model's maximum context length is 2048 tokens, you requested 5000 tokens"}}
+
+
+async def test_a_request_that_the_provider_refuses_as_too_long_is_made_smaller_and_sent_again() -> None:
+    async with (
+        ScriptedEndpoint([http_response(400, TOO_LONG), http_response(200, json.loads(ANSWER))]) as provider,
+        running_gateway(provider.url.removesuffix("/v1"), **CONTROL) as url,
+    ):
+        seen = await ask(url, body=chat_of(*LONG_TALK), x_holdfast_session="s", content_md5="of other bytes")
+        metrics = (await ask(url, "GET", "/metrics")).body.decode()
+        recorded = await said(url, "s")
+
+    first, second = provider.requests
+    assert (seen.status, json.loads(seen.body), seen.header("x-holdfast-compacted")) == (200, json.loads(ANSWER), "1")
+    lists: list[Any] = [one.body["messages"] for one in provider.requests]
+    assert [message["content"] for message in lists[0]] == LONG_TALK
+    assert lists[1][-1]["content"] == LONG_TALK[-1]
+    assert len(json.dumps(second.body)) < 8_000 < len(json.dumps(first.body))
+    assert [one.headers.get("content-md5") for one in (first, second)] == ["of other bytes", None]
+    assert recorded == [*LONG_TALK, "Hi"]
+    assert "holdfast_gateway_overflow_retries_total 1.0" in metrics
+
+
+async def test_a_provider_that_refuses_every_size_is_asked_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def retry(*_: object, **__: object) -> None:
+        """Say that the request was made smaller."""
+
+    monkeypatch.setattr(Conversation, "retry", retry)
+    async with (
+        ScriptedEndpoint(lambda _: http_response(400, TOO_LONG)) as provider,
+        running_gateway(provider.url.removesuffix("/v1")) as url,
+    ):
+        seen = await ask(url, body=CHAT)
+
+    assert (seen.status, json.loads(seen.body)) == (400, TOO_LONG)
+    assert len(provider.requests) == 1 + MAX_OVERFLOW_RETRIES
+
+
+@pytest.mark.parametrize(
+    ("refusal", "headers", "requests"),
+    [
+        (b'{"error": {"message": "the tool read is odd"}}', {}, 1),
+        (gzip.compress(json.dumps(TOO_LONG).encode(), mtime=0), {"content-encoding": "gzip"}, 1),
+        (json.dumps(TOO_LONG).encode() + b" " * MAX_REFUSAL_BYTES, {}, 1),
+        (b'{"error": {"message": "the tool read is odd"}}' + b" " * MAX_REFUSAL_BYTES, {"content-length": ""}, 1),
+        (b'{"error": {"message": "prompt is too long"}}', {}, 3),
+    ],
+    ids=["other", "compressed", "large", "large in chunks", "always"],
+)
+async def test_a_refusal_that_no_smaller_request_answers_reaches_the_client_as_it_came(
+    refusal: bytes, headers: dict[str, str], requests: int
+) -> None:
+    lines = {"content-type": "application/json", "content-length": str(len(refusal)), **headers}
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items() if value)
+    reply = [f"HTTP/1.1 400 -\r\nconnection: close\r\n{head}\r\n".encode(), refusal[:70], refusal[70:]]
+    async with (
+        ScriptedEndpoint(lambda _: reply) as provider,
+        running_gateway(provider.url.removesuffix("/v1"), **CONTROL) as url,
+    ):
+        seen = await ask(url, body=chat_of(*LONG_TALK), x_holdfast_session="s")
+        recorded = await said(url, "s")
+
+    assert (seen.status, seen.body, seen.header("content-encoding")) == (400, refusal, headers.get("content-encoding"))
+    assert (len(provider.requests), recorded) == (requests, LONG_TALK)
+
+
+@pytest.mark.parametrize(
+    ("named", "sent"),
+    [
+        ("", "thinking-binding-controls-2026-08-01"),
+        ("made-up", "made-up,thinking-binding-controls-2026-08-01"),
+        ("thinking-binding-controls-2026-08-01", "thinking-binding-controls-2026-08-01"),
+    ],
+)
+async def test_a_compacted_request_names_the_feature_that_drops_thinking_once(named: str, sent: str) -> None:
+    thinking = {"type": "enabled", "budget_tokens": 9}
+    body = chat_of(*LONG_TALK, model="claude-sonnet-5-5", max_tokens=10, thinking=thinking)
+    async with (
+        FaultyUpstream(FaultyAnswer(pieces=[b"{}"])) as upstream,
+        running_gateway(upstream.url, budget=2_500) as url,
+    ):
+        headers = {"anthropic_beta": named} if named else {}
+        seen = await ask(url, path="/v1/messages", body=body, **headers)
+
+    assert (seen.header("x-holdfast-compacted"), upstream.requests[0].header("anthropic-beta")) == ("1", sent)
+
+
+async def test_a_large_body_travels_as_it_came_plain_or_compressed() -> None:
+    odd = random.Random(7).randbytes(700_000).hex()  # so that it does not compress
+    plain = chat_of("café", x=odd)
+    packed = gzip.compress(plain, 1)
+    async with FaultyUpstream(FaultyAnswer(pieces=[ANSWER])) as upstream, running_gateway(upstream.url) as url:
+        seen = [
+            await ask(url, body=plain, x_holdfast_session="s"),
+            await ask(url, body=packed, x_holdfast_session="t", content_encoding="gzip"),
+            await ask(url, body=plain, x_holdfast_session="u", content_encoding="identity"),
+        ]
+
+    assert [one.body for one in upstream.requests] == [plain, packed, plain]
+    assert [(one.header("x-holdfast-session"), one.header("x-holdfast-error")) for one in seen] == [
+        ("s", None),
+        ("t", None),
+        ("u", None),
+    ]
+
+
+class SlowStore(MemoryStore):
+    """A store whose appends wait after the first ones, until they are let through."""
+
+    def __init__(self, passing: int = 0) -> None:
+        super().__init__()
+        self.passing, self.reached, self.opened = passing, asyncio.Event(), asyncio.Event()
+
+    async def append(self, *args: Any, **kwargs: Any) -> int:
+        self.passing -= 1
+        if self.passing < 0:
+            self.reached.set()
+            await self.opened.wait()
+        return await super().append(*args, **kwargs)
+
+
+async def test_a_store_that_takes_too_long_does_not_stop_the_request_and_a_header_says_so() -> None:
+    store, settings = SlowStore(), RelaySettings(recording_seconds=0.01)
+    async with (
+        FaultyUpstream(FaultyAnswer(pieces=[ANSWER])) as upstream,
+        running_gateway(upstream.url, store=store, settings=settings) as url,
+    ):
+        seen = await ask(url, body=CHAT, x_holdfast_session="s")
+        store.opened.set()
+
+    assert (seen.status, seen.body) == (200, ANSWER)
+    assert seen.header("x-holdfast-error") == "not recorded: recording took longer than 0.01 s"
+
+
+def compressed(encoding: str, pieces: Sequence[bytes]) -> list[bytes]:
+    """Return the pieces of a stream in an encoding, each of them readable when it arrives."""
+    if encoding == "deflate":
+        packer = zlib.compressobj()
+        return [packer.compress(one) + packer.flush(zlib.Z_SYNC_FLUSH) for one in pieces] + [packer.flush()]
+    zstd = zstandard.ZstdCompressor().compressobj()
+    packed = [zstd.compress(one) + zstd.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK) for one in pieces]
+    return [*packed, zstd.flush(zstandard.COMPRESSOBJ_FLUSH_FINISH)]
+
+
+@pytest.mark.parametrize("encoding", ["deflate", "zstd"])
+async def test_a_stream_in_any_encoding_that_was_asked_for_is_recorded(encoding: str) -> None:
+    pieces = compressed(encoding, SSE)
+    answer = FaultyAnswer(headers=(*STREAM, ("content-encoding", encoding)), pieces=pieces, framing="chunked")
+    async with FaultyUpstream(answer) as upstream, running_gateway(upstream.url, **CONTROL) as url:
+        seen = await ask(url, body=CHAT, x_holdfast_session="s")
+
+        assert (seen.body, seen.is_whole, await said(url, "s")) == (b"".join(pieces), True, ["café", "Hi"])
+
+
+@pytest.mark.parametrize("encoding", ["br", "gzip", "zstd"])
+@pytest.mark.parametrize("is_strict", [False, True])
+async def test_an_answer_that_cannot_be_read_passes_unless_the_gateway_is_strict(
+    encoding: str, *, is_strict: bool
+) -> None:
+    pieces = [b"no such bytes", b" at all"]
+    answer = FaultyAnswer(headers=(("content-encoding", encoding),), pieces=pieces, framing="chunked")
+    options = {"settings": RelaySettings(is_strict=is_strict), **CONTROL}
+    async with FaultyUpstream(answer) as upstream, running_gateway(upstream.url, **options) as url:
+        seen = await ask(url, body=CHAT, x_holdfast_session="s")
+        metrics = (await ask(url, "GET", "/metrics")).body.decode()
+
+        assert (seen.is_whole, seen.body == b"".join(pieces)) == ((False, False) if is_strict else (True, True))
+        assert 'holdfast_gateway_recording_failures_total{stage="answer"} 1.0' in metrics
+        assert await said(url, "s") == ["café"]
+
+
+@pytest.mark.parametrize(
+    ("first", "seen", "rest"),
+    [(b"".join(SSE[:2]) + b"data: [DONE]", SSE[1], b"\n\n"), (b"".join(SSE), SSE[2], b": bye\n\n")],
+    ids=["its own end", "something else"],
+)
+async def test_whatever_comes_after_the_mark_of_the_last_event_passes(first: bytes, seen: bytes, rest: bytes) -> None:
+    is_seen = asyncio.Event()
+
+    async def provider(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": [(b"content-type", STREAM[0][1].encode())]}
+        )
+        await send({"type": "http.response.body", "body": first, "more_body": True})
+        await is_seen.wait()
+        await send({"type": "http.response.body", "body": rest})
+
+    async with served(provider) as upstream, running_gateway(upstream, **CONTROL) as url:
+        client = RawClient(url)
+        await client.send("POST", "/v1/chat/completions", CHAT, {"x-holdfast-session": "s"})
+        await client.read(until=seen)
+        is_seen.set()
+        is_whole = await client.read_more()
+        client.leave()
+
+        assert (bytes(client.body), is_whole, await said(url, "s")) == (first + rest, True, ["café", "Hi"])
+
+
+class Caller:
+    """A client without a network: the moment at which the gateway notices that it leaves is known."""
+
+    def __init__(
+        self, app: ASGIApp, method: str = "POST", path: str = "/v1/chat/completions", body: bytes = CHAT
+    ) -> None:
+        headers = [(b"host", b"localhost"), (b"content-length", b"%d" % len(body)), (b"x-holdfast-session", b"s")]
+        scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers, "app": app}
+        # A server may say more than once that the body is over.
+        end = {"type": "http.request", "body": b"", "more_body": False}
+        self._messages = [end | {"body": body}, end]
+        self._leaving = asyncio.Event()
+        self.noticed, self.got = asyncio.Event(), asyncio.Event()
+        self.sent: list[MutableMapping[str, Any]] = []
+        self.running = asyncio.ensure_future(app(scope, self._receive, self._send))
+
+    async def _receive(self) -> MutableMapping[str, Any]:
+        if self._messages:
+            return self._messages.pop(0)
+        await self._leaving.wait()
+        self.noticed.set()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: MutableMapping[str, Any]) -> None:
+        self.sent.append(message)
+        if message.get("body"):
+            self.got.set()
+
+    async def leave(self) -> None:
+        """Leave, and return when the gateway knows it."""
+        self._leaving.set()
+        await self.noticed.wait()
+
+    @property
+    def body(self) -> bytes:
+        """What came of the answer."""
+        return b"".join(message.get("body", b"") for message in self.sent)
+
+
+STALLED = FaultyAnswer(
+    headers=STREAM,
+    pieces=SSE,
+    framing="close",
+    fault="stall",
+    at=len(FaultyAnswer(headers=STREAM, framing="close").encoded()[0]) + len(SSE[0]),
+)
+
+
+@asynccontextmanager
+async def gateway_to(upstream: FaultyUpstream | ScriptedEndpoint, **options: Any) -> AsyncGenerator[Starlette]:
+    """Make a gateway in front of one upstream, without a server."""
+    app = gateway_app(upstreams={"openai": f"{upstream.url.removesuffix('/v1')}/v1"}, **options)
+    try:
+        yield app
+    finally:
+        await close_gateway(app)
+
+
+async def said_in(store: MemoryStore) -> list[object]:
+    async with Session.open("s", store=store) as session:
+        return [native["content"] for native in await session.messages()]
+
+
+async def test_a_client_that_leaves_while_its_answer_is_stored_leaves_it_whole() -> None:
+    store = SlowStore(passing=1)
+    async with FaultyUpstream(FaultyAnswer(pieces=[ANSWER])) as upstream, gateway_to(upstream, store=store) as app:
+        client = Caller(app)
+        await store.reached.wait()
+        await client.leave()
+        store.opened.set()
+        await client.running
+
+    assert (client.body, await said_in(store)) == (b"", ["café", "Hi"])
+
+
+async def test_a_client_that_leaves_while_its_request_is_made_smaller_does_not_interrupt_the_log() -> None:
+    store = SlowStore(passing=1)
+    async with ScriptedEndpoint([http_response(400, TOO_LONG)]) as provider, gateway_to(provider, store=store) as app:
+        client = Caller(app, body=chat_of(*LONG_TALK))
+        await store.reached.wait()
+        await client.leave()
+        store.opened.set()
+        await client.running
+
+    async with Session.open("s", store=store) as session:
+        kinds = [type(event).__name__ for event in await session.events()]
+    assert (len(provider.requests), client.sent) == (1, [])
+    assert [kind for kind in kinds if kind in {"RequestPrepared", "CompactionCompleted"}] == [
+        "RequestPrepared",
+        "CompactionCompleted",
+        "RequestPrepared",
+    ]
+
+
+async def test_a_server_that_stops_in_the_middle_of_an_answer_leaves_what_came_of_it() -> None:
+    store = MemoryStore()
+    async with FaultyUpstream(STALLED) as upstream, gateway_to(upstream, store=store) as app:
+        client = Caller(app)
+        await client.got.wait()
+        client.running.cancel()
+        await asyncio.wait([client.running])
+        await asyncio.wait_for(upstream.client_left.wait(), 10)
+
+    assert (client.running.cancelled(), client.body) == (True, SSE[0])
+    assert await said_in(store) == ["café", "Hi"]
+
+
+async def test_a_server_that_stops_ends_what_only_passes_through() -> None:
+    async with FaultyUpstream(STALLED) as upstream, gateway_to(upstream) as app:
+        client = Caller(app, "GET", "/v1/files/1/content", b"")
+        await client.got.wait()
+        client.running.cancel()
+        await asyncio.wait([client.running])
+        await asyncio.wait_for(upstream.client_left.wait(), 10)
+
+    assert (client.running.cancelled(), client.body) == (True, SSE[0])
+
+
+async def test_a_client_that_leaves_ends_what_only_passes_through() -> None:
+    async with FaultyUpstream(STALLED) as upstream, gateway_to(upstream) as app:
+        client = Caller(app, "GET", "/v1/files/1/content", b"")
+        await client.got.wait()
+        await client.leave()
+        await client.running
+        await asyncio.wait_for(upstream.client_left.wait(), 10)
+
+    assert client.body == SSE[0]
+    assert [message["type"] for message in client.sent] == ["http.response.start", "http.response.body"]
+
+
+async def test_a_silent_or_broken_answer_that_only_passes_through_is_cut() -> None:
+    timeouts = PhaseTimeouts(silence_seconds=0.05)
+    async with FaultyUpstream(STALLED) as upstream, running_gateway(upstream.url, timeouts=timeouts) as url:
+        silent = await ask(url, "GET", "/v1/files/1/content")
+        upstream.answer = FaultyAnswer(
+            pieces=[b"12345"], fault="close", at=len(FaultyAnswer(pieces=[b"12345"]).encoded()[0]) + 2
+        )
+        broken = await ask(url, "GET", "/v1/files/2/content")
+
+    assert [(one.status, one.body, one.is_whole) for one in (silent, broken)] == [
+        (200, SSE[0], False),
+        (200, b"12", False),
+    ]
+
+
+async def test_a_provider_that_cannot_be_reached_is_told_for_what_only_passes_through_too() -> None:
+    async with FaultyUpstream() as upstream:
+        gone = upstream.url
+    async with running_gateway(gone, timeouts=PhaseTimeouts(retries=0)) as url:
+        seen = await ask(url, "GET", "/v1/models")
+
+    assert (seen.status, "cannot be reached" in error_of(seen)) == (502, True)
+
+
+async def test_a_body_of_unknown_length_passes_through() -> None:
+    async def pieces() -> AsyncGenerator[bytes]:
+        for _ in range(3):
+            yield b"x" * 600_000
+
+    async with (
+        FaultyUpstream(FaultyAnswer(pieces=[b"{}"])) as upstream,
+        running_gateway(upstream.url) as url,
+        httpx.AsyncClient(base_url=url) as client,
+    ):
+        answers = [await client.get("/v1/models"), await client.post("/v1/files", content=pieces())]
+
+    assert [one.status_code for one in answers] == [200, 200]
+    assert [(one.header("content-length"), one.header("transfer-encoding")) for one in upstream.requests] == [
+        (None, None),
+        (None, "chunked"),
+    ]
+    assert [len(one.body) for one in upstream.requests] == [0, 1_800_000]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (aiohttp.ConnectionTimeoutError(), 504, "{} did not accept a connection in 10 s"),
+        (aiohttp.ClientPayloadError(), 502, "{} did not answer in HTTP: ClientPayloadError"),
+    ],
+)
+async def test_each_way_in_which_a_provider_does_not_answer_is_named(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, text: str
+) -> None:
+    async def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(aiohttp.TCPConnector, "connect", fail)
+    async with FaultyUpstream() as upstream, running_gateway(upstream.url) as url:
+        seen = await ask(url, body=CHAT)
+
+    assert (seen.status, error_of(seen)) == (status, f"the gateway got no answer: {text.format(upstream.url)}")
+
+
+async def test_a_provider_that_cannot_be_reached_for_a_moment_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = aiohttp.TCPConnector.connect
+    refusals = [OSError(111, "Connection refused")]
+
+    async def refuse_once(self: aiohttp.TCPConnector, request: aiohttp.ClientRequest, *rest: Any) -> Any:
+        if refusals:
+            raise aiohttp.ClientConnectorError(request.connection_key, refusals.pop())
+        return await connect(self, request, *rest)
+
+    monkeypatch.setattr(aiohttp.TCPConnector, "connect", refuse_once)
+    monkeypatch.setattr(upstream_module, "RETRY_SECONDS", 0)
+    async with FaultyUpstream(FaultyAnswer(pieces=[ANSWER])) as upstream, running_gateway(upstream.url) as url:
+        seen = await ask(url, body=CHAT)
+
+    assert (seen.status, seen.body, len(upstream.requests)) == (200, ANSWER, 1)
+
+
+async def test_what_arrived_before_a_cut_is_read_before_the_cut_is_told() -> None:
+    loop = asyncio.get_running_loop()
+    content = aiohttp.StreamReader(BaseProtocol(loop), 1 << 16, loop=loop)
+    content.feed_data(b"the beginning")
+    content.set_exception(aiohttp.ClientPayloadError("cut"))
+    response: Any = SimpleNamespace(content=content)
+
+    assert await next_chunk(response) == b"the beginning"
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await next_chunk(response)

@@ -173,6 +173,58 @@ async def test_a_cache_mark_in_a_compacted_message_moves_to_its_replacement() ->
     assert found == [(0, mark)]
 
 
+async def test_a_cache_mark_moves_only_while_the_provider_takes_another_one() -> None:
+    recorder = Recorder(MemoryStore(), budget=BUDGET)
+    mark = {"type": "ephemeral"}
+    system = [{"type": "text", "text": f"Rule {number}.", "cache_control": mark} for number in range(4)]
+    talk = Talk(recorder, "anthropic", **members_of("anthropic"), system=system)
+    for number in range(20):
+        talk.messages.append({"role": ("user", "assistant")[number % 2], "content": f"line {number}: {WORDS}"})
+    talk.messages[0]["content"] = [{"type": "text", "text": WORDS, "cache_control": mark}]
+
+    exchange = await talk.ask("and now?")
+
+    await recorder.close()
+    assert exchange.headers["x-holdfast-compacted"] == "1"
+    assert json.loads(exchange.body)["system"] == system
+    assert "cache_control" not in json.dumps(slices_of(exchange.body, "anthropic"))
+
+
+@pytest.mark.parametrize("is_changed", [False, True], ids=["as it came", "changed"])
+async def test_reasoning_of_a_running_turn_is_sent_only_as_the_model_said_it(*, is_changed: bool) -> None:
+    recorder = Recorder(MemoryStore(), budget=BUDGET)
+    talk = Talk(recorder, "openai-responses", **members_of("openai-responses"))
+    for number in range(30):
+        talk.messages.append({"role": ("user", "assistant")[number % 2], "content": f"line {number}: {WORDS}"})
+    talk.messages.append(talk.prompt("read it"))
+    reasoning = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "secret"}
+    answer = whole_answer("openai-responses", ProviderReply(tool="read", arguments={"path": "a.txt"}))
+    answer["output"] = [reasoning, *answer["output"]]
+
+    async def receive() -> Exchange:
+        request = ClientRequest("openai-responses", PATHS["openai-responses"], "talk", {}, talk.body(), "", "x")
+        return await recorder.receive(request)
+
+    first = await receive()
+    first.feed(json.dumps(answer).encode())
+    await first.finish("complete", 200)
+    result = {"type": "function_call_output", "call_id": "call_0001", "output": "42 lines"}
+    talk.messages += [reasoning | {"encrypted_content": "made up"} if is_changed else reasoning]
+    talk.messages += [*answer["output"][1:], result]
+    second = await receive()
+    await second.finish("refused", 500)
+
+    await recorder.close()
+    assert second.headers["x-holdfast-compacted"] == "1"
+    said = [] if is_changed else [reasoning]
+    assert slices_of(second.body, "openai-responses")[-3 - len(said) :] == [
+        talk.prompt("read it"),
+        *said,
+        answer["output"][1],
+        result,
+    ]
+
+
 async def test_a_refusal_as_too_long_makes_the_same_request_smaller() -> None:
     recorder = Recorder(MemoryStore(), budget=100_000)
     talk = Talk(recorder, "openai-chat", **members_of("openai-chat"))

@@ -42,6 +42,16 @@ async def recorded(recorder: Recorder) -> list[Any]:
         return [event.native for event in await opened.session.events() if isinstance(event, log.MessageAppended)]
 
 
+async def test_tools_that_are_no_objects_are_passed_on_and_the_messages_are_recorded() -> None:
+    recorder, said = Recorder(MemoryStore()), {"role": "user", "content": "hi"}
+    body = json.dumps({"messages": [said], "tools": ["odd", 7, None, {"type": "web_search"}]}).encode()
+
+    exchange = await receive(recorder, body)
+
+    assert (exchange.body, exchange.headers.get("x-holdfast-error"), await recorded(recorder)) == (body, None, [said])
+    await recorder.close()
+
+
 async def test_a_text_that_a_client_cut_in_the_middle_of_a_character_is_recorded() -> None:
     recorder = Recorder(MemoryStore())
 

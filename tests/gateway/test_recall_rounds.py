@@ -16,11 +16,20 @@ from starlette.types import Receive, Scope, Send
 from holdfast import validate
 from holdfast.apps.gateway.access import Access, KeyEntry, Keys, key_hash
 from holdfast.apps.gateway.client_body import read_body
-from holdfast.apps.gateway.recall_rounds import MAX_RECALL_ROUNDS, summed_usage, tools_with_recall
+from holdfast.apps.gateway.recall_rounds import (
+    MAX_RECALL_ROUNDS,
+    AnswerRounds,
+    error_event,
+    summed_usage,
+    tools_with_recall,
+)
+from holdfast.apps.gateway.recording import ClientRequest, Exchange, Recorder
 from holdfast.apps.gateway.wires import answer_events
+from holdfast.errors import StoreUnavailableError
 from holdfast.session.log.sent_body import sent_body
 from holdfast.session.session import Session
 from holdfast.stores.memory import MemoryStore
+from holdfast.testing.endpoint import ScriptedEndpoint, http_response, stream_response
 from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream_events, whole_answer
 from holdfast.wire.answers import Wire, answer_text, read_answer
 from tests.gateway.serving import RawClient, Seen, ask, running_gateway, served
@@ -55,6 +64,7 @@ class Provider:
     wire: Wire
     replies: list[ProviderReply | bytes] = field(default_factory=list[ProviderReply | bytes])
     """What is answered: an answer, or the body of a refusal."""
+    refusal_status: int = 429
     bodies: list[bytes] = field(default_factory=list[bytes])
     stalls: asyncio.Event | None = None
     """If set, the next stream stops in the middle, and this is set."""
@@ -71,7 +81,7 @@ class Provider:
         reply, number = self.replies.pop(0), len(self.bodies)
         status, is_stream = 200, b'"stream"' in body or "alt=sse" in scope["query_string"].decode()
         if isinstance(reply, bytes):
-            status, pieces = 429, [reply]
+            status, pieces = self.refusal_status, [reply]
         elif is_stream:
             pieces = [event_bytes(*event) for event in stream_events(self.wire, reply, number)]
         elif scope["path"].endswith(":streamGenerateContent"):
@@ -564,3 +574,312 @@ def test_gemini_gets_the_tool_beside_the_functions_of_the_client() -> None:
 
     assert search == {"googleSearch": {}}
     assert [one["name"] for one in functions["functionDeclarations"]] == ["run", "recall"]
+
+
+async def test_a_conversation_that_the_provider_keeps_gets_only_the_results_of_recall() -> None:
+    async with between("openai-responses", [ASKS, SAYS], is_stream=False) as (client, provider):
+        body = json.dumps({"model": "m", "input": "What is my boat called?", "conversation": "conv_1"}).encode()
+        seen = await ask(client.url, path=client.path, body=body, x_holdfast_recall="on")
+
+    answer = read_answer("openai-responses", answer_events("openai-responses", seen.body))
+    first, second = map(json.loads, provider.bodies)
+    [result] = second["input"]
+    assert (answer_text(answer), seen.header("x-holdfast-session")) == (ASKS.text + SAYS.text, "conv_1")
+    assert (first["input"], result["type"], result["call_id"]) == (
+        "What is my boat called?",
+        "function_call_output",
+        "call_0001",
+    )
+    assert [one["conversation"] for one in (first, second)] == ["conv_1", "conv_1"]
+    assert first["tools"] == second["tools"]
+
+
+async def test_a_continued_response_that_failed_after_a_recall_is_asked_for_again() -> None:
+    replies = [SAYS, ASKS, REFUSALS["openai-responses"], ProviderReply("Yes.")]
+    store = MemoryStore()
+    async with between("openai-responses", replies, is_stream=False, store=store) as (client, provider):
+        asked = [{"role": "user", "content": "What is my boat called?"}]
+        bodies = [json.dumps({"model": "m", "input": asked, **more}).encode() for more in CONTINUED]
+        seen = [await ask(client.url, path=client.path, body=body, x_holdfast_recall="on") for body in bodies]
+        session = seen[-1].header("x-holdfast-session") or ""
+
+    assert [(one.status, one.header("x-holdfast-session")) for one in seen] == [
+        (200, session),
+        (429, session),
+        (200, session),
+    ]
+    assert [json.loads(body)["previous_response_id"] for body in provider.bodies[1:]] == ["resp_1"] * 3
+    inputs = [[item.get("type", item.get("role")) for item in provider.list_of(number)] for number in (1, 2, 3)]
+    assert inputs == [["user"], ["user", "message", "function_call", "function_call_output"], ["user"]]
+    async with Session.open(session, store=store) as log:
+        kinds = {one.get("type", one.get("role")) for one in await log.messages()}
+    assert kinds == {"user", "message"}, "no call is left that nobody answered"
+
+
+CONTINUED: tuple[dict[str, Any], ...] = ({}, {"previous_response_id": "resp_1"}, {"previous_response_id": "resp_1"})
+
+
+async def test_a_fork_of_a_conversation_with_recall_has_it_too_and_after_a_restart() -> None:
+    store = MemoryStore()
+    async with between("openai-chat", [ASKS, SAYS, SAYS], store=store) as (client, provider):
+        await client.prompt("What is my boat called?")
+        client.session = "fork"
+        await client.prompt("Sure?", x_holdfast_recall="")
+        messages = client.messages
+    async with between("openai-chat", [ProviderReply("Yes.")], store=store) as (client, after):
+        client.session, client.messages = "fork", messages
+        await client.prompt("Really?", x_holdfast_recall="")
+
+    tools = [json.loads(body)["tools"] for body in (*provider.bodies, *after.bodies)]
+    assert tools == [tools[0]] * 4
+    assert after.list_of(0)[: len(provider.list_of(2))] == provider.list_of(2)
+    assert [called for message in after.list_of(0) for called in called_tools(message)] == ["recall"]
+
+
+@pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
+async def test_a_second_round_that_is_too_long_is_made_smaller(*, is_stream: bool) -> None:
+    too_long = b'{"error": {"message": "maximum context length is 2048 tokens, you requested 5000 tokens"}}'
+    async with between("openai-chat", [ASKS, too_long, SAYS], is_stream=is_stream) as (client, provider):
+        provider.refusal_status = 400
+        for number in range(20):
+            client.add_prompt(f"line {number}: " + "the quick brown fox reads a long report " * 12)
+            client.messages.append({"role": "assistant", "content": f"Noted {number}."})
+
+        assert await client.prompt("What is my boat called?") == ASKS.text + SAYS.text
+
+    lists = [provider.list_of(number) for number in range(3)]
+    assert lists[1][: len(lists[0])] == lists[0]
+    assert len(json.dumps(lists[2])) < len(json.dumps(lists[1])) // 2
+    assert [called for message in lists[2] for called in called_tools(message)] == ["recall"]
+
+
+async def test_a_provider_that_goes_away_before_the_second_round_is_told_in_the_stream() -> None:
+    events = [event_bytes(*event) for event in stream_events("openai-chat", ASKS)]
+    async with (
+        ScriptedEndpoint([stream_response(*events), []]) as provider,
+        running_gateway(provider.url.removesuffix("/v1")) as url,
+    ):
+        client = Client("openai-chat", url, is_stream=True)
+        client.add_prompt("What is my boat called?")
+        seen = await ask(url, path=client.path, body=client.body(), x_holdfast_recall="on")
+
+    told = json.loads(seen.body.rstrip().rpartition(b"data: ")[2])
+    base = provider.url.removesuffix("/v1")
+    assert (seen.status, seen.is_whole, len(provider.requests)) == (200, True, 2)
+    assert told["error"]["message"] == f"the gateway got no answer: {base} closed the connection before it answered"
+
+
+async def test_what_a_provider_sends_after_its_last_event_is_left_out_between_two_rounds() -> None:
+    is_seen = asyncio.Event()
+    bodies: list[bytes] = []
+
+    async def provider(_scope: Scope, receive: Receive, send: Send) -> None:
+        bodies.append((await receive()).get("body", b""))
+        kind = [(b"content-type", b"text/event-stream")]
+        events = [event_bytes(*event) for event in stream_events("openai-chat", ASKS if len(bodies) == 1 else SAYS)]
+        await send({"type": "http.response.start", "status": 200, "headers": kind})
+        await send({"type": "http.response.body", "body": b"".join(events), "more_body": True})
+        await is_seen.wait()
+        if len(bodies) == 1:
+            await send({"type": "http.response.body", "body": b": bye\n\n", "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with served(provider) as upstream, running_gateway(upstream) as url:
+        client = Client("openai-chat", url, is_stream=True)
+        client.add_prompt("What is my boat called?")
+        raw = RawClient(url)
+        await raw.send("POST", client.path, client.body(), {"x-holdfast-recall": "on"})
+        await raw.read(until=b"look")
+        is_seen.set()
+        is_whole = await raw.read_more()
+        raw.leave()
+
+    answer = read_answer("openai-chat", answer_events("openai-chat", bytes(raw.body)))
+    assert (answer_text(answer), is_whole, len(bodies)) == (ASKS.text + SAYS.text, True, 2)
+    assert b": bye" not in raw.body
+
+
+class FailingStore(MemoryStore):
+    """A store that fails once some appends were made."""
+
+    appends_left = 2
+
+    async def append(self, *args: Any, **kwargs: Any) -> int:
+        self.appends_left -= 1
+        if self.appends_left < 0:
+            raise StoreUnavailableError("memory", "the disk is full")
+        return await super().append(*args, **kwargs)
+
+
+@pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
+async def test_a_recall_that_cannot_be_recorded_ends_the_answer(*, is_stream: bool) -> None:
+    async with between("openai-chat", [ASKS, SAYS], is_stream=is_stream, store=FailingStore()) as (client, provider):
+        text = await client.prompt("What is my boat called?")
+        metrics = (await ask(client.url, "GET", "/metrics")).body.decode()
+
+    assert (text, client.seen.is_whole, len(provider.bodies)) == (ASKS.text, True, 1)
+    assert [name for message in client.messages for name in called_tools(message)] == []
+    assert 'holdfast_gateway_recording_failures_total{stage="answer"} 2.0' in metrics
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_recall_in_an_answer_that_its_client_no_longer_waits_for_is_answered_beside_the_log(wire: Wire) -> None:
+    recorder = Recorder(MemoryStore(), offers_recall=True)
+    client = Client(wire, "", is_stream=False)
+
+    async def receive(text: str) -> Exchange:
+        client.add_prompt(text)
+        request = ClientRequest(wire, client.path, "talk", {}, client.body(), "", "x")
+        return await recorder.receive(request)
+
+    first = await receive("What is my boat called?")
+    answer = whole_answer(wire, ASKS)
+    if wire == "openai-responses":
+        answer["output"] = [{"type": "reasoning", "id": "rs_1", "summary": []}, *answer["output"]]
+    answer = {name: value for name, value in answer.items() if name not in {"usage", "usageMetadata"}}
+    first.feed(json.dumps(answer).encode())
+    second = await receive("Something else.")
+    before = first.body
+    body = await first.continue_answer()
+    for exchange in (first, second):
+        await exchange.finish("refused", 500)
+
+    listed, sent = (json.loads(raw or b"{}")[LISTS[wire]] for raw in (body, before))
+    async with recorder.session("talk") as opened:
+        recorded = await opened.session.messages()
+    await recorder.close()
+    assert listed[: len(sent)] == sent
+    assert "recall" in called_tools(listed[-2])
+    assert validate(listed, FORMATS[wire]) == []
+    assert "reasoning" not in [one.get("type") for one in listed], "the provider does not have it"
+    assert recorded == client.messages
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_only_a_gemini_request_for_one_candidate_has_recall(count: int) -> None:
+    async with between("gemini", [SAYS], is_stream=False) as (client, provider):
+        client.add_prompt("Look.")
+        body = json.loads(client.body()) | {"generationConfig": {"candidateCount": count}}
+        seen = await ask(client.url, path=client.path, body=json.dumps(body).encode(), x_holdfast_recall="on")
+
+    assert seen.header("x-holdfast-recall") == ("on" if count == 1 else "off")
+    assert ("tools" in json.loads(provider.bodies[0])) is (count == 1)
+
+
+async def test_gemini_tools_that_no_function_may_join_stay_as_they_are() -> None:
+    async with between("gemini", [SAYS], is_stream=False) as (client, provider):
+        client.tools = [{"googleSearch": {}}]
+        await client.prompt("Look.")
+
+    assert (client.seen.header("x-holdfast-recall"), json.loads(provider.bodies[0])["tools"]) == ("off", client.tools)
+
+
+@pytest.mark.parametrize("arguments", ["{cut", "[]", "3"])
+async def test_arguments_of_recall_that_are_no_object_get_an_answer_that_says_what_it_needs(arguments: str) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "recall", "arguments": arguments}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    asks = {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
+    replies = [http_response(200, asks), http_response(200, whole_answer("openai-chat", SAYS))]
+    async with (
+        ScriptedEndpoint(replies) as provider,
+        running_gateway(provider.url.removesuffix("/v1")) as url,
+    ):
+        client = Client("openai-chat", url, is_stream=False)
+        assert await client.prompt("What is my boat called?") == SAYS.text
+
+    listed: Any = provider.requests[1].body["messages"]
+    assert (listed[-1]["tool_call_id"], listed[-1]["content"].startswith("[Recall:")) == ("c1", True)
+
+
+def rounds_of(wire: Wire, *rounds: Sequence[object], is_list: bool = False) -> bytes:
+    """Return what a client sees of rounds, each given as its events, or as the whole of its answer."""
+    joined = AnswerRounds(wire, is_stream=not is_list, is_list=is_list)
+    seen = b""
+    for number, events in enumerate(rounds):
+        if number:
+            seen += joined.next_round()
+        if is_list:
+            joined.add(json.dumps(events).encode())
+        for event in () if is_list else events:
+            raw = event if isinstance(event, bytes) else b"data: %s\n\n" % json.dumps(event).encode()
+            seen += joined.add(raw)
+        joined.end_round()
+    return seen + joined.end()
+
+
+def test_comments_and_events_without_choices_pass_between_the_pieces_of_a_chat() -> None:
+    moderation: dict[str, Any] = {"choices": [], "prompt_filter_results": []}
+    events = [b": ping\n\n", moderation, {"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": None}]}]
+
+    assert rounds_of("openai-chat", events) == b": ping\n\n" + b"".join(
+        b"data: %s\n\n" % json.dumps(event).encode() for event in events[1:]
+    )
+
+
+def gemini_event(*parts: dict[str, Any], reason: str = "", **members: Any) -> dict[str, Any]:
+    end = {"finishReason": reason} if reason else {}
+    return {"candidates": [{"content": {"role": "model", "parts": [*parts]}, **end}], **members}
+
+
+def test_text_beside_a_recall_in_the_last_chunk_of_a_gemini_round_reaches_the_client() -> None:
+    call = {"functionCall": {"name": "recall", "args": {"query": "boat"}}}
+    details = [{"modality": "TEXT", "tokenCount": 3}]
+    asks = [gemini_event({"text": "Let me see. "}, call, reason="STOP", usageMetadata={"promptTokensDetails": details})]
+    says = [
+        gemini_event({"text": "It is "}),
+        gemini_event({"text": "Albatross."}, reason="STOP", usageMetadata={"promptTokensDetails": details}),
+    ]
+
+    shown = json.loads(rounds_of("gemini", asks, says, is_list=True))
+
+    assert shown == [
+        gemini_event({"text": "Let me see. "}, usageMetadata={"promptTokensDetails": details}),
+        gemini_event({"text": "It is "}),
+        gemini_event(
+            {"text": "Albatross."},
+            reason="STOP",
+            usageMetadata={"promptTokensDetails": [{"modality": "TEXT", "tokenCount": 6}]},
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "summed"),
+    [
+        (
+            [{"modality": "TEXT", "tokenCount": 3}, {"modality": "IMAGE", "tokenCount": 9}],
+            [{"modality": "TEXT", "tokenCount": 4}],
+            [{"modality": "TEXT", "tokenCount": 7}, {"modality": "IMAGE", "tokenCount": 9}],
+        ),
+        ([{"modality": "TEXT"}], [{"modality": "TEXT", "tokenCount": 4}], [{"modality": "TEXT", "tokenCount": 4}]),
+        (["odd"], [], []),
+    ],
+    ids=["summed", "no count", "odd"],
+)
+def test_counts_by_modality_are_summed_where_both_rounds_have_them(
+    first: list[Any], second: list[Any], summed: list[Any]
+) -> None:
+    assert summed_usage({"details": first}, {"details": second}) == {"details": summed}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_an_error_that_is_no_json_is_told_as_a_text_in_the_stream(wire: Wire) -> None:
+    event = json.loads(error_event(wire, b"<html>oops</html>").partition(b"data: ")[2])
+
+    assert event["error"] == {"type": "api_error", "message": "<html>oops</html>"}
+
+
+def test_answers_that_came_without_a_bill_are_joined_without_one() -> None:
+    rounds, stops = AnswerRounds("openai-chat", is_stream=False), list[str]()
+    for reply in (ASKS, SAYS):
+        rounds.next_round()
+        answer = whole_answer("openai-chat", reply)
+        del answer["usage"]
+        rounds.add(json.dumps(answer).encode())
+        stops.append(rounds.end_round())
+
+    joined = json.loads(rounds.end())
+
+    [choice] = joined["choices"]
+    assert stops == ["called", "called"]
+    assert (choice["message"]["content"], "usage" in joined) == (ASKS.text + SAYS.text, False)

@@ -10,15 +10,17 @@ import pytest
 
 from holdfast.apps.gateway import lanes, recording
 from holdfast.apps.gateway.client_body import texts_of
+from holdfast.apps.gateway.governing import requested_governing
 from holdfast.apps.gateway.recording import ClientRequest, Exchange, Recorder
 from holdfast.core.history import events as log
 from holdfast.errors import ConcurrentWriteError, RecordingError, StoreUnavailableError
 from holdfast.session.conversation import Conversation
-from holdfast.stores.base import SessionInfo
+from holdfast.stores.base import SessionInfo, session_value_key
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream_events, whole_answer
 from holdfast.wire.answers import JsonMapping, Wire
 from tests.gateway.simulated_clients import SUMMARY_ORDER
+from tests.support import wait_until
 
 Json = dict[str, Any]
 TOOLS = [{"type": "function", "function": {"name": name}} for name in ("read", "write", "run")]
@@ -667,3 +669,408 @@ async def test_a_gateway_starts_although_its_store_cannot_be_read() -> None:
 
     assert (await recorder.receive(chat("hello", name="one"))).session_id == "one"
     await recorder.close()
+
+
+def search(request: ClientRequest, query: str, *later: str) -> tuple[list[bytes], ClientRequest]:
+    """Return the answer to a request that searches for some words, and the request that has what was found."""
+    reply = ProviderReply(tool="search", arguments={"query": query})
+    body = json.loads(request.body)
+    [choice] = whole_answer("openai-chat", reply)["choices"]
+    body["messages"] += [choice["message"], {"role": "tool", "tool_call_id": "call_0001", "content": "10 results"}]
+    body["messages"] += [{"role": "user", "content": text} for text in later]
+    events = [event_bytes(*event) for event in stream_events("openai-chat", reply)]
+    return events, replace(request, body=json.dumps(body).encode())
+
+
+@pytest.mark.parametrize("name", ["", "s"])
+async def test_a_search_with_the_words_of_the_prompt_makes_no_sub_agent_of_the_conversation(
+    recorder: Recorder, name: str
+) -> None:
+    request = chat("tutorials for children", name=name)
+    exchange = await recorder.receive(request)
+    events, with_results = search(request, "tutorials for children")
+    for event in events:
+        exchange.feed(event)
+    await exchange.finish("complete", 200)
+
+    again = await answered(recorder, with_results, "Here are ten.")
+
+    assert again == exchange.session_id
+    assert await messages(recorder, again) == ["tutorials for children", "", "10 results", "Here are ten."]
+    async with recorder.session(again) as opened:
+        assert await opened.session.delegations() == []
+
+
+@pytest.mark.parametrize("name", ["", "other"])
+async def test_a_conversation_goes_on_although_another_one_searched_for_its_first_words(
+    recorder: Recorder, name: str
+) -> None:
+    other = await answered(recorder, chat("tutorials for children", name=name), "For which age?")
+    exchange = await recorder.receive(chat("find me something", name="s"))
+    for event in search(chat("find me something"), "tutorials for children")[0]:
+        exchange.feed(event)
+    await exchange.finish("complete", 200)
+
+    again = await answered(recorder, chat("tutorials for children", "For which age?", "Ten.", name=name), "Here.")
+    unrelated = await answered(recorder, chat("something else altogether"), "Well.")
+
+    assert again == other
+    assert await messages(recorder, other) == ["tutorials for children", "For which age?", "Ten.", "Here."]
+    assert unrelated not in {other, "s"}
+    async with recorder.session("s") as opened:
+        assert await opened.session.delegations() == []
+
+
+def anthropic(*natives: Json, path: str = "/v1/messages", **headers: str) -> ClientRequest:
+    body = json.dumps({"model": "claude-opus-5-5", "max_tokens": 9, "messages": natives}).encode()
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return ClientRequest("anthropic", path, None, named, body, "", "anthropic")
+
+
+HELLO: Json = {"role": "user", "content": "Hello"}
+
+
+@pytest.mark.parametrize("headers", [{}, {"x_session_id": "s"}], ids=["unnamed", "named"])
+async def test_a_sub_agent_of_another_provider_has_a_session_there(recorder: Recorder, headers: dict[str, str]) -> None:
+    exchange = await recorder.receive(chat("have a look", name="s"))
+    reply = ProviderReply(tool="agent", arguments={"prompt": "look around the garden"})
+    for event in stream_events("openai-chat", reply):
+        exchange.feed(event_bytes(*event))
+    await exchange.finish("complete", 200)
+    task: Json = {"role": "user", "content": [{"type": "text", "text": "look around the garden"}]}
+    called: Json = {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "read", "input": {}}]}
+    result: Json = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "Roses."}]}
+
+    child = await answered(recorder, anthropic(task, called, result, **headers), "There are roses.")
+
+    assert child == "s.anthropic" if headers else child.startswith("conversation-")
+    async with recorder.session(child) as opened:
+        assert (await opened.session.messages())[:3] == [task, called, result]
+    async with recorder.session("s") as opened:
+        assert await opened.session.delegations() == []
+
+
+async def test_a_token_count_in_a_conversation_changes_nothing_in_it(recorder: Recorder) -> None:
+    await answered(recorder, anthropic(HELLO, x_session_id="s"), "Hi.")
+    counting = await recorder.receive(anthropic(HELLO, path="/v1/messages/count_tokens?beta=true", x_session_id="s"))
+    counting.feed(b'{"input_tokens": 3}')
+    await counting.finish("complete", 200)
+
+    assert (counting.session_id, counting.headers["x-holdfast-session"]) == ("s", "s")
+    assert await messages(recorder, "s") == ["Hello", [{"type": "text", "text": "Hi."}]]
+    assert await kinds(recorder, "s") == []
+
+
+async def test_a_conversation_that_goes_on_with_another_provider_has_a_session_there(recorder: Recorder) -> None:
+    first = await answered(recorder, chat("hi", name="s"), "Hello there.")
+    second = await answered(recorder, anthropic(HELLO, x_session_id="s"), "Hi.")
+    third = await answered(recorder, chat("hi", "Hello there.", "more", name="s"), "Yes.")
+
+    assert (first, second, third) == ("s", "s.anthropic", "s")
+    assert await messages(recorder, "s") == ["hi", "Hello there.", "more", "Yes."]
+    assert await messages(recorder, "s.anthropic") == ["Hello", [{"type": "text", "text": "Hi."}]]
+
+
+@pytest.mark.parametrize("second", ["conv_1", {"id": "conv_1"}])
+async def test_a_conversation_that_the_provider_keeps_gets_what_each_list_adds(
+    recorder: Recorder, second: str | Json
+) -> None:
+    first = await answered(recorder, responses("hi", conversation="conv_1"), "Hello there.", 1)
+    await answered(recorder, responses("more", conversation=second), "Yes.", 2)
+
+    async with recorder.session("conv_1") as opened:
+        said = [texts_of(native) for native in await opened.session.messages()]
+    assert (first, said) == ("conv_1", [["hi"], ["Hello there."], ["more"], ["Yes."]])
+    assert await kinds(recorder, "conv_1") == []
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"session_id": "m1"}, {"user_id": '{"device": "d", "session_id": "m1"}'}], ids=["own", "user"]
+)
+async def test_metadata_in_the_body_may_name_the_conversation(recorder: Recorder, metadata: Json) -> None:
+    assert await answered(recorder, chat("hi", metadata=metadata), "Hello there.") == "m1"
+
+
+@pytest.mark.parametrize("user", ["{odd", "[]", "somebody", '{"device": "d"}', '{"session_id": 7}'])
+async def test_a_user_in_the_metadata_names_no_conversation(recorder: Recorder, user: str) -> None:
+    session_id = await answered(recorder, chat("hi", metadata={"user_id": user}), "Hello there.")
+
+    assert session_id.startswith("conversation-")
+
+
+async def test_very_long_names_are_shortened_and_stay_apart(recorder: Recorder) -> None:
+    names = ["n" * 300 + end for end in ("1", "2")]
+    first, second = [await answered(recorder, chat("hi", name=name), "Hello there.") for name in names]
+    again = await answered(recorder, chat("hi", "Hello there.", "more", name=names[0]), "Yes.")
+
+    assert (first == again, first == second) == (True, False)
+    assert [(one[:101], len(one)) for one in (first, second)] == [("n" * 100 + "~", 133)] * 2
+
+
+async def test_a_new_name_with_a_list_that_its_conversation_no_longer_has_begins_anew(recorder: Recorder) -> None:
+    await answered(recorder, chat("hi", name="s"), "Hello there.")
+    await answered(recorder, chat("good day", name="s"), "Good day to you.")
+    await answered(recorder, chat("hi", "Hello there.", "two", name="f"), "Second.")
+
+    assert await messages(recorder, "f") == ["hi", "Hello there.", "two", "Second."]
+    assert (await kinds(recorder, "f"), await messages(recorder, "s")) == ([], ["good day", "Good day to you."])
+
+
+async def test_a_list_whose_session_was_deleted_begins_a_new_one(recorder: Recorder) -> None:
+    first = await answered(recorder, chat("hi"), "Hello there.")
+    await recorder.delete(first)
+    second = await answered(recorder, chat("hi", "Hello there.", "more"), "Yes.")
+
+    assert first != second
+    assert await messages(recorder, second) == ["hi", "Hello there.", "more", "Yes."]
+    assert await kinds(recorder, second) == []
+
+
+async def test_a_conversation_without_a_name_is_found_again_by_the_summary_that_its_client_made(
+    recorder: Recorder,
+) -> None:
+    listed = ("the code word is marzipan", "Noted.")
+    first = await answered(recorder, chat(listed[0]), listed[1])
+    summary = "<summary>The user told a code word, and the model noted it.</summary>"
+    ordered = await answered(recorder, chat(*listed, SUMMARY_ORDER), summary)
+    new = "Continued from before. Summary: The user told a code word, and the model noted it.\n\nGo on."
+    again = await answered(recorder, chat(new), "On it.")
+
+    assert (ordered, again) == (first, first)
+    assert await messages(recorder, first) == [new, "On it."]
+    assert await kinds(recorder, first) == ["SideCallRecorded", "CompactionCompleted"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [({}, {"x-claude-code-context-compacted": "true"}), ({"x-codex-window-id": "w1"}, {"x-codex-window-id": "w2"})],
+    ids=["told", "window"],
+)
+async def test_a_client_may_say_that_it_has_compacted(
+    recorder: Recorder, before: dict[str, str], after: dict[str, str]
+) -> None:
+    request = chat("the code word is marzipan", name="s")
+    await answered(recorder, replace(request, headers={**request.headers, **before}), "Noted.")
+    request = chat("There was a code word. Go on.", name="s")
+    await answered(recorder, replace(request, headers={**request.headers, **after}), "On it.")
+
+    assert await messages(recorder, "s") == ["There was a code word. Go on.", "On it."]
+    assert await kinds(recorder, "s") == ["CompactionCompleted"]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "listed", "happened"),
+    [
+        (["two"], ["two", "Write it all down."], "SideCallRecorded"),
+        (["two"], ["2", "Write it all down."], "Rewound"),
+        (["two", "too"], ["two"], "Rewound"),
+        ("two", ["two", "Write it all down."], "SideCallRecorded"),
+    ],
+    ids=["added", "changed", "shorter", "added to a text"],
+)
+async def test_an_order_that_is_added_to_an_earlier_message_is_for_a_summary_of_a_part(
+    recorder: Recorder, recorded: str | list[str], listed: list[str], happened: str
+) -> None:
+    def said(texts: str | list[str]) -> Json:
+        blocks = texts if isinstance(texts, str) else [{"type": "text", "text": text} for text in texts]
+        return {"role": "user", "content": blocks}
+
+    first, second = ({"role": "assistant", "content": text} for text in ("First.", "Second."))
+    await answered(recorder, anthropic(HELLO, x_session_id="s"), "First.")
+    await answered(recorder, anthropic(HELLO, first, said(recorded), x_session_id="s"), "Second.")
+    await answered(recorder, anthropic(HELLO, first, said(recorded), second, HELLO, x_session_id="s"), "Third.")
+    await answered(recorder, anthropic(HELLO, first, said(listed), x_session_id="s"), "All of it.")
+
+    assert await kinds(recorder, "s") == [happened]
+
+
+async def test_a_sub_agent_that_orders_a_summary_of_its_own_is_no_turn_of_it(recorder: Recorder) -> None:
+    await answered(recorder, chat("hi", name="s"), "Hello there.")
+    child = {"x-session-id": "s", "x-agent-id": "a1"}
+    await answered(recorder, replace(chat("look around", system="You explore."), headers=child), "Roses.")
+    order = chat("look around", "Roses.", "Write it down.", system="You explore.")
+    compaction = {**child, "x-claude-code-request-class": "compaction"}
+    await answered(recorder, replace(order, headers=compaction), "There are roses.")
+
+    async with recorder.session("s") as opened:
+        events = await opened.session.events()
+        [delegation] = await opened.session.delegations()
+    [side] = [event for event in events if isinstance(event, log.SideCallRecorded)]
+    assert (side.purpose, side.answer, delegation.message_count) == ("summary", "There are roses.", 2)
+
+
+async def test_a_side_call_that_is_refused_leaves_nothing(recorder: Recorder) -> None:
+    await answered(recorder, chat("hi", name="s"), "Hello there.")
+    side = await recorder.receive(chat("Name it.", name="s", system="You write titles.", tools=[]))
+    await side.finish("refused", 429)
+
+    assert (await messages(recorder, "s"), await kinds(recorder, "s")) == (["hi", "Hello there."], [])
+
+
+async def test_reasoning_in_the_answer_of_a_side_call_is_no_message_of_it(recorder: Recorder) -> None:
+    first = await answered(recorder, responses("hi", store=False, tools=TOOLS), "Hello there.")
+    order = responses("title for hi", instructions="Write titles of a conversation.", prompt_cache_key="k")
+    side = await recorder.receive(order)
+    answer = whole_answer("openai-responses", ProviderReply("A greeting"))
+    answer["output"] = [{"type": "reasoning", "id": "rs_1", "summary": []}, *answer["output"]]
+    side.feed(json.dumps(answer).encode())
+    await side.finish("complete", 200)
+
+    async with recorder.session(side.session_id) as opened:
+        events = await opened.session.events()
+    assert side.session_id != first
+    assert [(one.purpose, one.answer) for one in events if isinstance(one, log.SideCallRecorded)] == [
+        ("title", "A greeting")
+    ]
+
+
+async def test_a_bill_that_cannot_be_read_costs_nothing_and_the_answer_is_recorded(recorder: Recorder) -> None:
+    exchange = await recorder.receive(chat("hi", name="s"))
+    answer = whole_answer("openai-chat", ProviderReply("Hello there."))
+    exchange.feed(json.dumps({**answer, "usage": {"prompt_tokens": "many"}}).encode())
+    await exchange.finish("complete", 200)
+
+    async with recorder.session("s") as opened:
+        usage = [event.usage for event in await opened.session.events() if isinstance(event, log.MessageAppended)]
+    assert (await messages(recorder, "s"), usage, exchange.tokens) == (["hi", "Hello there."], [None] * 3, 0)
+
+
+async def test_only_the_last_conversations_are_searched_for_what_a_side_call_quotes(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "MAX_RECENT", 1)
+    first = await answered(recorder, chat("paint the shed green"), "Done.")
+    second = await answered(recorder, chat("water the roses twice"), "Done.")
+    quoting = [
+        await answered(recorder, chat(f"title for {text}", system="Make a title of three words.", tools=[]), "A title")
+        for text in ("water the roses twice", "paint the shed green")
+    ]
+
+    assert (quoting[0], quoting[1] in {first, second}) == (second, False)
+
+
+async def test_sessions_in_use_stay_open_above_the_limit(store: MemoryStore) -> None:
+    recorder = Recorder(store, max_open_sessions=1)
+    requests = [chat("hi", name=name) for name in ("one", "two", "three")]
+    running = [await recorder.receive(request) for request in requests]
+    for exchange, request in zip(running, requests, strict=True):
+        await finish(exchange, request, "Hello there.")
+
+    assert [await messages(recorder, name) for name in ("one", "two", "three")] == [["hi", "Hello there."]] * 3
+    await recorder.close()
+
+
+class SlowStore(MemoryStore):
+    """A store whose appends wait until they are let through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.opened = asyncio.Event(), asyncio.Event()
+
+    async def append(self, *args: Any, **kwargs: Any) -> int:
+        self.reached.set()
+        await self.opened.wait()
+        return await super().append(*args, **kwargs)
+
+
+async def test_a_recorder_that_closes_finishes_what_is_being_recorded() -> None:
+    store = SlowStore()
+    recorder = Recorder(store)
+    receiving = asyncio.ensure_future(recorder.receive(chat("hi", name="s")))
+    await store.reached.wait()
+    receiving.cancel()
+    closing = asyncio.ensure_future(recorder.close())
+    await asyncio.wait([receiving])
+    store.opened.set()
+    await closing
+
+    after = Recorder(store)
+    assert (receiving.cancelled(), await messages(after, "s")) == (True, ["hi"])
+    await after.close()
+
+
+@pytest.mark.parametrize("request_", [chat("hi", name="s"), responses("hi", conversation="s")], ids=["list", "kept"])
+async def test_a_request_is_received_only_when_who_speaks_in_it_is_stored_too(request_: ClientRequest) -> None:
+    class SlowValues(MemoryStore):
+        async def put_value(self, key: str, value: Any) -> None:
+            reached.set()
+            await released.wait()
+            await super().put_value(key, value)
+
+    reached, released, store = asyncio.Event(), asyncio.Event(), SlowValues()
+    recorder = Recorder(store)
+    receiving = asyncio.ensure_future(recorder.receive(request_))
+    await reached.wait()
+    await wait_until(lambda: bool(store._logs))
+
+    # Nothing else keeps it any more: it would be over after a few steps.
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    assert not receiving.done()
+    released.set()
+    await (await receiving).finish("refused", 500)
+    assert await store.get_value(session_value_key("s", "client")) is not None
+    await recorder.close()
+
+
+def test_a_program_that_ends_while_a_session_is_opened_says_nothing_about_it() -> None:
+    complaints: list[object] = []
+
+    class Silent(MemoryStore):
+        async def get_value(self, key: str) -> Any:
+            del key
+            reached.set()
+            return await asyncio.Event().wait()
+
+    async def end_early() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        receiving.append(asyncio.ensure_future(Recorder(Silent()).receive(chat("hi", name="s"))))
+        await reached.wait()
+
+    reached, receiving = asyncio.Event(), list[asyncio.Future[Exchange]]()
+    asyncio.run(end_early())
+
+    assert ([one.cancelled() for one in receiving], complaints) == ([True], [])
+
+
+async def test_an_answer_that_other_gateways_always_overtake_is_told_as_an_error_of_the_recording(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange = await recorder.receive(chat("hi", name="s"))
+    attempts: list[object] = []
+
+    async def overtaken(_: Conversation, natives: object, **__: Any) -> Any:
+        attempts.append(natives)
+        raise ConcurrentWriteError("s")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Conversation, "record", overtaken)
+        with pytest.raises(RecordingError):
+            await finish(exchange, chat("hi", name="s"), "Hello there.")
+    await answered(recorder, chat("hi", name="s"), "Hello there.")
+
+    assert len(attempts) == recording.MAX_OVERTAKEN + 1
+    assert await messages(recorder, "s") == ["hi", "Hello there."]
+
+
+async def test_a_request_that_cannot_be_governed_goes_on_as_it_came_and_says_so(store: MemoryStore) -> None:
+    recorder = Recorder(store, budget=300)
+    request = chat("word " * 1_000, name="s")
+    exchange = await recorder.receive(request)
+    await finish(exchange, request, "Hello there.")
+
+    assert exchange.body == request.body
+    assert exchange.headers["x-holdfast-error"].startswith("not governed: ")
+    assert exchange.shrink is None
+    await recorder.close()
+
+
+async def test_a_compaction_that_a_request_asks_for_too_early_is_told_and_the_request_goes_on(
+    recorder: Recorder,
+) -> None:
+    request = replace(chat("hi", name="s"), governing=requested_governing({"x-holdfast-compaction": "now"}, None))
+    exchange = await recorder.receive(request)
+    await finish(exchange, request, "Hello there.")
+
+    assert (exchange.body, await messages(recorder, "s")) == (request.body, ["hi", "Hello there."])
+    assert exchange.headers["x-holdfast-error"].startswith("not compacted: ")

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 from starlette.applications import Starlette
 
+from holdfast.apps.gateway import upstream_summarizer
 from holdfast.apps.gateway.app import close_gateway, gateway_app
-from holdfast.apps.gateway.upstream_summarizer import ClientAccess, Payment
+from holdfast.apps.gateway.upstream_summarizer import ClientAccess, Payment, UpstreamSummarizer
 from holdfast.core.history import events as log
+from holdfast.errors import ModelAccessError
+from holdfast.models.base import SummaryPrompt
 from holdfast.session.session import Session
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.endpoint import ReceivedRequest, ScriptedEndpoint
@@ -65,7 +68,7 @@ async def talk(
                 messages.append({"role": "user", "content": f"question {number}?"})
                 members = {"model": "gpt-5", "stream": True, "store": False, "max_tokens": 100}
                 body = json.dumps({**members, name: messages}).encode()
-                seen = await ask(url, path=f"/s/s{path}", body=body, **{header: credential})
+                seen = await ask(url, path=f"/s/s{path}", body=body, **({header: credential} if credential else {}))
                 assert seen.status == 200, seen.body
                 lines = [line[6:] for line in seen.body.decode().splitlines() if line.startswith("data: {")]
                 messages += read_answer(wire, list(map(json.loads, lines))).messages
@@ -126,6 +129,37 @@ async def test_without_a_key_that_may_pay_the_digest_is_used(credential: str, pa
     assert not any(map(is_summary_call, requests))
     done = [event for event in await events_of(store) if isinstance(event, log.CompactionCompleted)]
     assert {event.summary.by_model for event in done} == {None}
+
+
+async def test_the_key_of_the_gateway_pays_where_the_client_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-key-of-the-gateway")
+
+    requests, _ = await talk("openai-chat", "")
+
+    assert {one.headers["authorization"] for one in requests} == {"Bearer sk-key-of-the-gateway"}
+    assert any(map(is_summary_call, requests))
+
+
+async def test_an_api_that_takes_no_order_for_a_summary_gets_none() -> None:
+    access = ClientAccess.of("https://api.example/v1beta/models/g:generateContent", {}, {"x-goog-api-key": "abc"})
+    summarizer = UpstreamSummarizer()
+
+    assert summarizer.use("gemini", "gemini-3-pro", access, b"{}") is False
+    summarizer.note_answer()
+    with pytest.raises(ModelAccessError, match="there is no key of a client"):
+        await summarizer.write(SummaryPrompt(system="", text="Summarize.", max_output_tokens=9))
+
+
+async def test_a_summary_waits_no_longer_than_a_limit_for_the_conversations_own_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(upstream_summarizer, "FIRST_BYTE_SECONDS", 0)
+    access = ClientAccess.of("https://api.example/v1/chat/completions", {}, {"authorization": "abc"})
+    summarizer = UpstreamSummarizer()
+
+    assert summarizer.use("openai-chat", "gpt-5", access, b"{}") is True
+    with pytest.raises(ModelAccessError, match="the conversation's own request gets no answer"):
+        await summarizer.write(SummaryPrompt(system="", text="Summarize.", max_output_tokens=9))
 
 
 async def test_a_login_pays_only_if_that_is_switched_on() -> None:

@@ -10,16 +10,20 @@ from holdfast.core.history import events as log
 from holdfast.core.planning.rules.default import MAX_QUOTED_SHARE, DefaultCompaction
 from holdfast.errors import (
     CompactionCancelledError,
+    CompactionFailedError,
     CompactionRunningError,
     ModelAccessError,
     ModelUnreachableError,
     NoContextError,
     NothingToCompactError,
     RemoteCompactionError,
+    SettingsError,
 )
 from holdfast.models.base import ModelReply
 from holdfast.models.retry import _ABANDONED_CALLS, RetryLimits
+from holdfast.session.compaction import compactor as compactor_module
 from holdfast.session.compaction.compactor import HELD_HERE, CompactionOptions, SummaryDraft
+from holdfast.session.requested_compaction import PREVIEW_IS_OLD
 from holdfast.session.session import RemoteSession
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, user_message
@@ -604,3 +608,195 @@ async def test_the_preset_says_which_model_writes_automatic_summaries(policy: st
     assert not isinstance(chosen, str)
     assert chosen is not None
     assert chosen.name == author
+
+
+class WaitingJobs:
+    """A queue in memory whose jobs wait until a test runs them."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.jobs: list[tuple[str, str, log.CompactionTrigger]] = []
+        self.cancelled: list[str] = []
+
+    async def submit(self, session: str, owner: str, trigger: log.CompactionTrigger) -> None:
+        if self.error is not None:
+            raise self.error
+        self.jobs.append((session, owner, trigger))
+
+    async def cancel(self, owner: str) -> None:
+        self.cancelled.append(owner)
+
+
+async def queued(queue: WaitingJobs, store: MemoryStore, *, scale: int = 1, **settings: Any) -> Session:
+    """Return a session that needs a summary and has left it to a queue."""
+    options = CompactionOptions(automatic=endless_summarizer(), queue=queue)
+    session = await open_session(store, compaction=options, **settings)
+    await record_turns(session, 11, words=WORDS * scale)
+    await session.record([user_message("next?")])
+    await session.prepare(BUDGET * scale)
+    return session
+
+
+async def test_a_summary_that_is_left_to_a_queue_is_written_by_a_worker_and_applied_by_the_next_request() -> None:
+    queue, store = WaitingJobs(), MemoryStore()
+    session = await queued(queue, store)
+    [(name, owner, trigger)] = queue.jobs
+    worker = await open_session(store, summarizer=endless_summarizer())
+
+    outcomes = [await worker.run_compaction(owner), await worker.run_compaction(owner)]
+    await session.record([assistant_message("so"), user_message("and now?")])
+    await session.prepare(BUDGET)
+
+    assert ((name, trigger), outcomes) == (("c1", "threshold"), ["summary", "not wanted"])
+    assert await kinds(session) == ["compaction_start", "summary_written", "compaction_complete"]
+    assert [(one.success, one.summary.by_model) for one in await compactions(session)] == [(True, "scripted")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({}, "this worker has no model to write a summary"),
+        ({"summarizer": FailingModel("unauthorized")}, "failing:unauthorized: 401 invalid key"),
+        ({"compaction": CompactionOptions(manual=endless_summarizer())}, "summarizer: there is no model"),
+    ],
+    ids=["no model", "no key", "a model for requested summaries only"],
+)
+async def test_a_worker_that_cannot_write_a_summary_ends_the_compaction_in_a_digest(
+    settings: dict[str, Any], why: str
+) -> None:
+    queue, store = WaitingJobs(), MemoryStore()
+    await queued(queue, store, scale=3)
+    worker = await open_session(store, **settings)
+
+    outcome = await worker.run_compaction(queue.jobs[0][1])
+
+    done = (await compactions(worker))[-1]
+    assert (outcome, done.success, done.summary.by_model) == ("digest", True, None)
+    assert done.reason.startswith("a digest, because ")
+    assert why in done.reason
+
+
+async def test_a_queue_that_cannot_be_reached_ends_the_compaction_and_the_session_goes_on() -> None:
+    session = await queued(WaitingJobs(OSError("no route to the queue")), MemoryStore())
+
+    [ended] = await compactions(session)
+    assert (ended.success, ended.error) == (
+        False,
+        f"it could not be queued: {CompactionFailedError('OSError: no route to the queue')}",
+    )
+    assert await session.cancel_compaction() is False
+
+
+async def test_a_job_that_waits_in_a_queue_is_cancelled_there_and_in_the_log() -> None:
+    queue = WaitingJobs()
+    session = await queued(queue, MemoryStore())
+
+    cancelled = [await session.cancel_compaction(), await session.cancel_compaction()]
+
+    [ended] = await compactions(session)
+    assert (cancelled, queue.cancelled) == ([True, False], [queue.jobs[0][1]])
+    assert (ended.success, ended.error) == (False, "it was cancelled")
+
+
+async def test_a_request_that_must_wait_for_a_worker_goes_on_as_soon_as_the_summary_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compactor_module, "POLL_SECONDS", 0)
+    queue, store = WaitingJobs(), MemoryStore()
+    session = await queued(queue, store, policy="copilot")
+    await record_turns(session, 4, 10)
+    await session.record([user_message("more?")])
+    waiting = asyncio.ensure_future(session.prepare(BUDGET))
+    worker = await open_session(store, summarizer=endless_summarizer())
+
+    outcome = await worker.run_compaction(queue.jobs[0][1])
+    request = await waiting
+
+    assert (outcome, request.tokens.total < BUDGET) == ("summary", True)
+    assert [(one.success, one.summary.by_model) for one in await compactions(session)] == [(True, "scripted")]
+
+
+async def test_a_requested_compaction_sets_a_ready_summary_aside() -> None:
+    session = await open_session(summarizer=endless_summarizer())
+    await record_turns(session, 10)
+    await session.record([user_message("next?")])
+    await session.prepare(BUDGET)
+    await wait_for_summary(session)
+
+    done = await session.compact()
+
+    first, second = await compactions(session)
+    assert (first.success, first.error) == (
+        False,
+        "another compaction replaces it; the summary is kept for the next compaction",
+    )
+    assert (done.success, second.trigger) == (True, "manual")
+
+
+@pytest.mark.parametrize("limit", [0, -1, 2.5, "1", True])
+def test_a_limit_of_memory_is_a_number_of_bytes(limit: Any) -> None:
+    with pytest.raises(SettingsError, match="must be a number of bytes above 0"):
+        CompactionOptions(memory_limit_bytes=limit)
+
+
+async def test_a_preview_whose_messages_are_gone_is_refused() -> None:
+    session = await open_session()
+    await record_turns(session, 10)
+    preview = await session.preview(budget=BUDGET)
+    await session.rewind(to=2)
+
+    with pytest.raises(CompactionFailedError) as refused:
+        await session.apply_preview(preview, budget=BUDGET)
+
+    assert str(refused.value) == str(CompactionFailedError(PREVIEW_IS_OLD))
+
+
+async def test_a_draft_that_takes_too_long_is_refused() -> None:
+    limits = RetryLimits(deadline_seconds=0.01)
+    options = CompactionOptions(automatic=FailingModel("hanging"), retry_limits=limits)
+    session = await open_session(compaction=options)
+    await record_turns(session, 10)
+
+    with pytest.raises(CompactionFailedError, match=r"it took longer than 0\.01 s"):
+        await session.preview(budget=BUDGET, draft=True)
+
+
+async def test_a_job_that_ended_before_its_cancellation_keeps_its_summary() -> None:
+    store = MemoryStore()
+
+    class Finished(WaitingJobs):
+        async def cancel(self, owner: str) -> None:
+            worker = await open_session(store, summarizer=endless_summarizer())
+            outcomes.append(await worker.run_compaction(owner))
+
+    outcomes = list[str]()
+    session = await queued(Finished(), store)
+
+    was_there = await session.cancel_compaction()
+    await session.record([assistant_message("so"), user_message("and now?")])
+    await session.prepare(BUDGET)
+
+    assert (was_there, outcomes) == (True, ["summary"])
+    assert await kinds(session) == ["compaction_start", "summary_written", "compaction_complete"]
+    assert [(one.success, one.summary.by_model) for one in await compactions(session)] == [(True, "scripted")]
+
+
+async def test_a_fork_into_a_session_that_somebody_begins_meanwhile_is_refused() -> None:
+    class Begun(MemoryStore):
+        async def append(self, session: str, records: Any, **options: Any) -> int:
+            if session == "f" and not await self.length("f"):
+                async with Session.open("g", store=self) as other:
+                    await other.record([user_message("mine")])
+                mine = [one.record for one in await self.read("g")]
+                await super().append("f", mine, after=0, time_ms=1)
+            return await super().append(session, records, **options)
+
+    store = Begun()
+    session = await open_session(store)
+    await session.record([user_message("hello")])
+
+    with pytest.raises(SettingsError, match="'f' already exists; choose another id"):
+        await session.fork("f")
+
+    async with Session.open("f", store=store) as forked:
+        assert await forked.messages() == [user_message("mine")]

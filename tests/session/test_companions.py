@@ -16,7 +16,7 @@ from holdfast import MalformedInputError, Session
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.history import events as log
 from holdfast.counters.vocabularies import counter_for
-from holdfast.errors import CompactionFailedError, ModelRefusedError, NothingToCompactError
+from holdfast.errors import CompactionFailedError, ModelRefusedError, NothingToCompactError, SettingsError
 from holdfast.models.base import SummaryPrompt
 from holdfast.session.compaction.checkpoints import Checkpoints
 from holdfast.session.compaction.compactor import CompactionOptions
@@ -363,6 +363,17 @@ async def test_ones_own_texts_replace_what_a_preview_showed_unless_somebody_wrot
     done = await session.compact_with(["What I keep."], span=range(shown.start, shown.stop))
 
     assert (done.success, done.replacement, done.span) == (True, ("What I keep.",), shown)
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["What I keep.", " \n"]])
+async def test_nothing_is_replaced_by_no_text(texts: list[str]) -> None:
+    session: Session = await Session.open("c1", model="gpt-5")
+    await record_turns(session, 6)
+
+    with pytest.raises(SettingsError, match="must be one or more texts that are not empty"):
+        await session.compact_with(texts, span=range(4))
+
+    assert await session.receipts() == []
 
 
 class OvertakenStore(MemoryStore):

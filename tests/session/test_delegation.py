@@ -10,11 +10,12 @@ from holdfast import MalformedInputError, SettingsError, read_policy, validate
 from holdfast.core.history.events import AgentChanged, SystemChanged, ToolsChanged
 from holdfast.core.planning.policy import PRESETS
 from holdfast.delegation import DelegateAnswer, Visibility
-from holdfast.errors import DelegationEndedError, SessionClosedError
+from holdfast.errors import DelegationEndedError, SessionClosedError, StoreUnavailableError
 from holdfast.session.log.leases import HELD_HERE
 from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
+from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 
 
@@ -484,3 +485,26 @@ async def test_a_delegate_whose_request_was_refused_sends_a_smaller_one_and_may_
             smaller = await child.prepare(16_000)
 
     assert smaller.tokens.total < min(1_000, first.tokens.total)
+
+
+async def test_an_error_in_a_delegation_that_cannot_be_recorded_is_raised_with_a_note() -> None:
+    class Full(MemoryStore):
+        is_full = False
+
+        async def append(self, *args: Any, **options: Any) -> int:
+            if self.is_full:
+                raise StoreUnavailableError("memory", "the disk is full")
+            return await super().append(*args, **options)
+
+    store = Full()
+    session: Session = await Session.open("c1", store=store, model="gpt-5")
+
+    async def fail() -> None:
+        async with session.delegate("explorer", task="look around"):
+            store.is_full = True
+            raise ValueError("nothing there")
+
+    with pytest.raises(ValueError, match="nothing there") as raised:
+        await fail()
+
+    assert raised.value.__notes__ == ["Holdfast could not record how the delegation ended: memory: the disk is full"]

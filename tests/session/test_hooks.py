@@ -1,13 +1,14 @@
 """Hooks are told before and after a compaction, and nothing they do can hurt the session."""
 
 import asyncio
+import inspect
 import json
 import os
 import select
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -19,6 +20,7 @@ from holdfast.core.history.events import CompactionTrigger, TokenBreakdown
 from holdfast.errors import SettingsError
 from holdfast.session.compaction import hooks as hooks_module
 from holdfast.session.compaction.hooks import HookCall, HookCommand, Hooks, run_hooks
+from tests.support import wait_until
 
 TOKENS = TokenBreakdown(system_tokens=10, conversation_tokens=900, tool_definitions_tokens=90)
 BEFORE = HookCall(name="preCompact", session="c1", trigger="manual", focus="the parser", tokens=TOKENS)
@@ -337,6 +339,24 @@ async def test_a_synchronous_hook_cannot_block_the_loop_and_is_left_behind_when_
     assert problem.endswith("did not finish within 0.05 s and was abandoned")
     release.set()
     assert await asyncio.to_thread(freed.wait, 30)
+
+
+async def test_what_a_hook_returns_too_late_is_not_awaited_any_more() -> None:
+    release, returned = threading.Event(), list[Coroutine[Any, Any, None]]()
+
+    async def later() -> None:
+        """Say nothing, because nobody listens."""
+
+    def too_late(_: HookCall) -> Awaitable[None]:
+        assert release.wait(timeout=30)
+        returned.append(later())
+        return returned[0]
+
+    [problem] = await run_hooks(before(too_late, timeout_seconds=0.05), BEFORE)
+    release.set()
+    await wait_until(lambda: bool(returned) and inspect.getcoroutinestate(returned[0]) == inspect.CORO_CLOSED)
+
+    assert problem.endswith("did not finish within 0.05 s and was abandoned")
 
 
 async def test_what_a_callable_returns_is_awaited_wherever_it_comes_from() -> None:

@@ -1,13 +1,16 @@
 """The content of one message is gone from the store: the others stay, and what is missing is told."""
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from holdfast import Session
-from holdfast.errors import MissingBlobError, StoreUnavailableError
+from holdfast.errors import MalformedInputError, MissingBlobError, SequenceConflictError, StoreUnavailableError
+from holdfast.recall import RecallQuery
 from holdfast.session.compaction.compactor import CompactionOptions
-from holdfast.session.log.records import LOST_MESSAGE_TEXT
+from holdfast.session.log import event_log
+from holdfast.session.log.records import LOST_MESSAGE_TEXT, blob_digest, message_in_record
 from holdfast.session.maintenance.scrub import TOMBSTONE, scrub
 from holdfast.session.maintenance.transfer import export_records, import_session
 from holdfast.session.memory.daily import DailyMemory
@@ -120,3 +123,114 @@ async def test_a_secret_is_taken_out_of_a_session_that_has_lost_a_message() -> N
         shown = await session.visible_messages()
     assert (scrubbed.count, scrubbed.positions) == (1, (3,))
     assert [entry.message.text for entry in shown] == ["top", "", LOST_MESSAGE_TEXT, TOMBSTONE, "next"]
+
+
+class Forgetful(MemoryStore):
+    """A store that has lost a blob again when it is first referred to."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    async def append(self, session: str, records: Any, **options: Any) -> int:
+        if options.get("blobs") and self.times:
+            self.times -= 1
+            [digest] = options["blobs"]
+            del self._blobs[digest]
+            raise MissingBlobError(digest)
+        return await super().append(session, records, **options)
+
+
+async def test_a_blob_that_another_process_deletes_before_it_is_referred_to_is_stored_again() -> None:
+    store = Forgetful(1)
+    async with Session.open("s1", store=store, model="gpt-5") as session:
+        await session.record(TALK)
+    async with Session.open("s1", store=store, model="gpt-5") as session:
+        assert (await session.messages(), session.damage) == (TALK, [])
+
+
+async def test_a_blob_that_cannot_be_kept_is_told() -> None:
+    async with Session.open("s1", store=Forgetful(9), model="gpt-5") as session:
+        with pytest.raises(MissingBlobError):
+            await session.record(TALK)
+
+
+async def test_a_blob_that_is_no_json_is_lost_like_one_that_is_gone_and_is_told_once() -> None:
+    store = MemoryStore()
+    await lost(store)
+    stored = await store.read("s1")
+    digest = next(digest for one in stored if (digest := blob_digest(one.record)))
+    store._blobs[digest] = b"{odd"
+
+    async with Session.open("s1", store=store, model="gpt-5") as session:
+        texts = [entry.message.text for entry in await session.visible_messages()]
+        read = [await session._log.stored.decode(one) for one in (*stored, *stored)]
+        damage = list(session.damage)
+
+    assert texts[:4] == ["top", "", LOST_MESSAGE_TEXT, "done"]
+    assert len(read) == 2 * len(stored)
+    assert [f"record 2: blob: {digest} is not JSON" in problem for problem in damage] == [True]
+
+
+async def test_an_export_that_asks_for_no_list_of_losses_has_the_notice_too() -> None:
+    store = MemoryStore()
+    await lost(store)
+
+    records = [one.record async for one in export_records(store, "s1")]
+
+    assert [LOST_MESSAGE_TEXT in str(record) for record in records[:5]] == [False, False, True, False, False]
+
+
+async def test_of_many_losses_a_few_are_named_and_the_others_counted() -> None:
+    store = MemoryStore()
+    async with Session.open("s1", store=store, model="gpt-5") as session:
+        await session.record([user_message(f"row {number} " * 10_000) for number in range(5)])
+    store._blobs.clear()
+
+    async with Session.open("s1", store=store, model="gpt-5") as session:
+        answer = await session.recall(RecallQuery(refs="#0,#1,#2,#3,#4"))
+
+    assert [note for note in answer.notes if note] == [
+        *(f"the content of #{number} is gone from the store or cannot be read" for number in range(3)),
+        "and 2 more like this",
+    ]
+
+
+async def test_a_message_is_read_from_a_record_of_any_version_and_from_nothing_else() -> None:
+    store = MemoryStore()
+    async with Session.open("s1", store=store, model="gpt-5") as session:
+        await session.record([user_message("hello")])
+    [stored, *_] = await store.read("s1")
+    record = dict(stored.record)
+    data = cast("dict[str, object]", record["data"])
+    without_version = {name: value for name, value in record.items() if name != "schema"}
+
+    assert [message_in_record(one) for one in (record, without_version)] == [("openai-chat", user_message("hello"))] * 2
+    for odd in (
+        record | {"type": "session.title"},
+        record | {"data": 7},
+        record | {"data": data | {"native": "hello"}},
+    ):
+        with pytest.raises(MalformedInputError, match="is not a message"):
+            message_in_record(odd)
+
+
+class Contended(MemoryStore):
+    """A store to which another writer always appends first."""
+
+    appends = 0
+
+    async def append(self, session: str, *_: object, **__: object) -> int:
+        self.appends += 1
+        raise SequenceConflictError(session, expected=0, actual=self.appends)
+
+
+async def test_a_message_that_other_writers_always_overtake_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "MAX_CONFLICTS", 3)
+    monkeypatch.setattr(event_log, "MAX_BACKOFF_SECONDS", 0)
+    store = Contended()
+    async with Session.open("s1", store=store, model="gpt-5") as session:
+        with pytest.raises(SequenceConflictError) as refused:
+            await session.record([user_message("hello")])
+
+    assert (store.appends, refused.value.expected, refused.value.actual) == (3, 0, 0)

@@ -379,3 +379,34 @@ async def test_an_exception_that_says_overflow_only_in_its_text_gets_a_smaller_r
     smaller = await session.retry(RuntimeError("prompt is too long: 208310 tokens > 200000 maximum"))
 
     assert smaller.tokens.total < request.tokens.total
+
+
+async def test_a_refusal_before_any_request_is_raised() -> None:
+    session: Session = await Session.open("c1", model="gpt-5")
+
+    with pytest.raises(ModelOverflowError):
+        await session.retry(OVERFLOW, status=400)
+
+
+async def test_an_interruption_that_is_passed_as_a_refusal_is_raised_itself() -> None:
+    session = await talked(MemoryStore(), turns=2)
+    await session.prepare(100_000)
+    stopped = KeyboardInterrupt()
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        await session.retry(stopped)
+
+    assert raised.value is stopped
+
+
+async def test_the_same_request_prepared_again_does_not_begin_the_ladder_anew() -> None:
+    session = await talked(MemoryStore())
+    await session.prepare(100_000)
+    count = 0
+    while await retried(session, SILENT) is not None:
+        count += 1
+
+    await session.prepare(100_000)
+
+    assert count >= 2
+    assert await retried(session, SILENT) is None

@@ -10,6 +10,7 @@ from holdfast.core.history import events as log
 from holdfast.core.planning.policy import PRESETS
 from holdfast.errors import ModelAccessError, ModelOverflowError, ModelRefusedError
 from holdfast.models.base import CachedPrefix, SummaryPrompt
+from holdfast.models.retry import RetryLimits
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import (
@@ -245,3 +246,15 @@ async def test_a_second_summary_updates_the_first_one_behind_the_request_that_sh
     assert ask.text.count(SUMMARY) == 1
     assert "Update the previous summary" in ask.text
     assert "The messages in question are #8 to #16." in ask.text
+
+
+async def test_a_provider_that_is_down_is_not_asked_in_another_way() -> None:
+    down = ModelRefusedError("gpt-5", "503 overloaded", status=503)
+    model = writer([down] * 9)
+    session = await opened(model, retry_limits=RetryLimits(attempts=1))
+    await talked(session)
+
+    done = await session.compact()
+
+    assert set(ways(model)) == {"behind"}
+    assert (done.success, done.summary.by_model) == (True, None)

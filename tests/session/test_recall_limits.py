@@ -9,6 +9,7 @@ from holdfast import Session
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError
 from holdfast.recall import RecallQuery
+from holdfast.session.recall import search as search_module
 from holdfast.testing.chat import tool_call_message, tool_result_message, user_message
 
 ENDLESS = "9" * 5_000
@@ -188,3 +189,63 @@ async def test_a_search_through_large_messages_takes_no_time() -> None:
 
     assert last.text == "needle"
     assert time.monotonic() - start < 3
+
+
+async def test_a_long_look_back_says_where_it_stopped_and_goes_on_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_module, "MAX_SCANNED_MESSAGES", 3)
+    async with Session.open("r1", model="gpt-5") as session:
+        await session.record([user_message(f"zebra {number}") for number in range(8)])
+        asked: RecallQuery | None = RecallQuery(role="user")
+        answers: list[tuple[list[int], tuple[str, ...]]] = []
+        while asked:
+            found = await session.recall(asked)
+            answers.append(([one.position for one in found.excerpts], found.notes))
+            asked = found.next_query
+
+    assert answers == [
+        ([7, 6, 5], ("messages before #5 were not looked at yet",)),
+        ([4, 3, 2], ("messages before #2 were not looked at yet",)),
+        ([1, 0], ()),
+    ]
+
+
+@pytest.mark.parametrize(("most", "found"), [(64, [0]), (4, [])])
+async def test_what_was_taken_back_hides_nothing_that_is_still_there(
+    monkeypatch: pytest.MonkeyPatch, most: int, found: list[int]
+) -> None:
+    monkeypatch.setattr(search_module, "INDEX_HITS", 2)
+    monkeypatch.setattr(search_module, "MAX_INDEX_HITS", most)
+    async with Session.open("r1", model="gpt-5") as session:
+        await session.record([user_message("zebra of the meadow behind the old house"), user_message("hello")])
+        await session.record([user_message("zebra") for _ in range(12)])
+        await session.rewind(to=2)
+
+        answer = await session.recall("zebra")
+
+    assert [one.position for one in answer.excerpts][:1] == found
+
+
+async def test_an_earlier_session_whose_name_alone_is_longer_than_its_share_is_left_out() -> None:
+    name = "名𓀀" * 60
+    async with Session.open(name, model="gpt-5") as session:
+        await session.record([user_message("zebra walked")])
+        async with session.open_sibling("now") as now:
+            await now.record([user_message("hello")])
+            found = await now.recall(RecallQuery(query="zebra", max_tokens=200), earlier=[name])
+
+    assert found.earlier_sessions == ()
+
+
+async def test_a_call_beside_others_is_found_by_its_own_part() -> None:
+    blocks = [
+        {"type": "text", "text": "Looking."},
+        {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {"path": "a.txt"}},
+        {"type": "tool_use", "id": "toolu_2", "name": "read", "input": {"path": "b.txt"}},
+    ]
+    async with Session.open("r1", model="claude-sonnet-5-5") as session:
+        messages = [{"role": "user", "content": "compare"}, {"role": "assistant", "content": blocks}]
+        await session.record(messages, format="anthropic-messages")
+
+        answer = await session.recall(RecallQuery(refs="toolu_2"))
+
+    assert [(one.ref, "b.txt" in one.text, "a.txt" in one.text) for one in answer.excerpts] == [("#1.3", True, False)]

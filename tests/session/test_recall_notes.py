@@ -130,3 +130,24 @@ async def test_the_names_that_go_with_a_question_and_left_the_view_are_told_behi
         told = await session.recall_tool().call({"query": "harbour_7", "max_tokens": 600})
 
     assert told.splitlines()[-3] == IDENTIFIERS_HEADING
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "found"),
+    [
+        ("2026-01-31T11:00+02:00", "", ["nine", "ten"]),
+        ("2026-01-31 09:30", "", ["ten"]),
+        ("", "2026-01-31t09", ["nine"]),
+        ("", "2026-01-31", ["nine", "ten"]),
+        ("", "2026-01-30", []),
+    ],
+)
+async def test_a_time_may_name_its_zone_and_a_day_lasts_to_its_end(since: str, until: str, found: list[str]) -> None:
+    times = iter([1_769_850_000_000, 1_769_853_600_000])  # 2026-01-31, 09:00 and 10:00 UTC
+    async with Session.open("f", store=MemoryStore(), clock=lambda: next(times)) as session:
+        for text in ("nine", "ten"):
+            await session.record([user_message(text)])
+
+        answer = await session.recall(RecallQuery(role="user", since=since, until=until))
+
+    assert sorted(one.text for one in answer.excerpts) == found

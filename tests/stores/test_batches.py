@@ -18,6 +18,7 @@ from holdfast.stores import postgres
 from holdfast.stores.appends import MAX_BATCH, Append
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.sqlite import database
+from holdfast.stores.sqlite import store as store_module
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.store_contract import (
     NOW_MS,
@@ -209,3 +210,17 @@ async def test_appends_to_a_locked_file_fail_together_and_not_one_after_another(
     assert len({id(result) for result in results}) == 50
     assert statements.count("BEGIN IMMEDIATE") <= 3
     assert await append_to_fifty(sqlite_store, 1) == [2] * 50
+
+
+async def test_more_appends_than_one_batch_holds_are_written_in_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "MAX_BATCH", 2)
+    store = SqliteStore(tmp_path / "a.db")
+    appends = [store.append(f"s{n}", [message_record(str(n))], after=0, time_ms=NOW_MS) for n in range(7)]
+
+    lengths = await asyncio.gather(*appends)
+
+    assert lengths == [1] * 7
+    assert [len(await store.read(f"s{number}")) for number in range(7)] == [1] * 7
+    await store.close()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast import HoldfastError, MalformedInputError, convert, validate
 from holdfast.errors import StoreUnavailableError
+from holdfast.stores import jsonl
 from holdfast.stores.base import StoredRecord
 from holdfast.stores.files import write_private_lines
 from holdfast.stores.jsonl import LoadedFile, UnreadableLine, export_lines, load_bytes, load_file
@@ -243,3 +244,14 @@ def test_a_time_that_is_none_is_noted_with_its_line_and_the_record_stays(time_ms
 
     assert [time for _, time, _ in found.conversations[0].records] == [None]
     assert found.notes == ["line 1: timeMs is not a time in milliseconds; the time before it was used"]
+
+
+def test_an_open_line_is_joined_with_no_more_than_a_limit_of_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "MAX_JOINED_CHARS", 100)
+    lines = ['{"role": "user", "content": "begins', *("line " * 8 for _ in range(8)), 'ends"}']
+    whole = json.dumps({"role": "user", "content": "hello"})
+
+    found = load_bytes("\n".join([whole, *lines, whole]).encode())
+
+    assert [message["content"] for _, message in found.conversations[0].messages] == ["hello", "hello"]
+    assert found.losses[0].line == 2

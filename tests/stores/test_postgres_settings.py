@@ -12,7 +12,7 @@ from holdfast.errors import StoreUnavailableError
 from holdfast.stores import postgres, postgres_pool
 from holdfast.stores.base import IndexEntry, Snapshot
 from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.postgres_check import check_postgres
+from holdfast.stores.postgres_check import StoreFinding, _about_server, _about_tables, _ServerFacts, check_postgres
 from holdfast.testing.store_contract import NOW_MS, message_record
 from tests.stores.concurrent_writers import write_at_once
 
@@ -210,3 +210,155 @@ async def test_the_doctor_says_what_an_operator_should_know_about_the_server(own
     assert [(one.state, one.remedy) for one in found if one.state == "fail"] == [
         ("fail", "as their owner: GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO reader")
     ]
+
+
+SERVER = _ServerFacts(
+    number=160004,
+    version="16.4",
+    process=1,
+    role="holdfast",
+    isolation="read committed",
+    commit="on",
+    max_connections=100,
+    connections=10,
+    size=2_500_000,
+    oldest_seconds=None,
+    sessions=12,
+)
+WELL = StoreFinding("ok", "PostgreSQL 16.4, directly, as holdfast; 2.5 MB, about 12 sessions")
+
+
+@pytest.mark.parametrize(
+    ("server", "expected"),
+    [
+        (SERVER, []),
+        (
+            SERVER._replace(connections=99),
+            [
+                StoreFinding(
+                    "warn", "99 of 100 connections are in use", "raise max_connections, or put PgBouncer in front"
+                )
+            ],
+        ),
+        (
+            SERVER._replace(oldest_seconds=90_000.0),
+            [
+                StoreFinding(
+                    "warn",
+                    "a transaction is open for 90,000 s, and nothing deleted since can be reused",
+                    "end it: see pg_stat_activity",
+                )
+            ],
+        ),
+    ],
+    ids=["well", "full", "an old transaction"],
+)
+def test_the_doctor_warns_of_a_full_server_and_of_old_transactions(
+    server: _ServerFacts, expected: list[StoreFinding]
+) -> None:
+    assert list(_about_server(server, is_pooled=False)) == [WELL, *expected]
+
+
+def test_the_doctor_says_what_saves_round_trips_behind_a_pooler() -> None:
+    server = SERVER._replace(isolation="serializable", commit="off")
+
+    _, warning = _about_server(server, is_pooled=True)
+
+    settings = "default_transaction_isolation, synchronous_commit"
+    assert warning == StoreFinding(
+        "warn",
+        f"behind a pooler each statement sets {settings} again, which takes three more round trips",
+        "to save them: ALTER ROLE holdfast SET default_transaction_isolation = 'read committed'; "
+        "ALTER ROLE holdfast SET synchronous_commit = on",
+    )
+
+
+def test_the_doctor_names_tables_that_nobody_vacuums() -> None:
+    assert list(_about_tables(SERVER, [], [], [("events", 20_000, 500)])) == [
+        StoreFinding(
+            "warn",
+            "holdfast.events has 20,000 deleted rows beside 500",
+            "run VACUUM holdfast.events, and see why autovacuum does not",
+        )
+    ]
+
+
+async def test_the_doctor_says_that_a_server_cannot_be_reached() -> None:
+    [finding] = await check_postgres("postgresql://nobody@127.0.0.1:1/none?connect_timeout=2")
+
+    assert (finding.state, "cannot be reached" in finding.said) == ("fail", True)
+
+
+async def test_tables_of_a_newer_version_are_not_touched(new_database: Callable[[], str]) -> None:
+    url = new_database()
+    store = PostgresStore(url)
+    await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
+    await store.close()
+    with psycopg.connect(url, autocommit=True) as owner:
+        owner.execute("UPDATE holdfast.schema SET version = 99")
+    later = PostgresStore(url)
+
+    with pytest.raises(StoreUnavailableError, match="it was written by a newer Holdfast; update Holdfast"):
+        await later.length("s")
+
+    await later.close()
+
+
+async def test_an_append_that_always_conflicts_is_given_up(
+    new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_pool, "ROLLBACK_PAUSE_SECONDS", 0)
+    url = new_database()
+    store = PostgresStore(url)
+    assert await store.length("s") == 0
+    with psycopg.connect(url, autocommit=True) as owner:
+        owner.execute(FAIL_TWICE.replace("{state}", "40001").replace("< 3", "< 3000").encode())
+
+    with pytest.raises(StoreUnavailableError, match="other writers changed the same rows too often; try again"):
+        await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
+
+    assert await store.read("s") == []
+    await store.close()
+
+
+async def test_one_program_builds_missing_indexes_and_only_for_their_owner(own_server: Any) -> None:
+    own_server.ask_for_passwords()
+    store = PostgresStore(own_server.url)
+    await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
+    await store.close()
+    [name, *_] = postgres_pool.POSTGRES_INDEXES
+    lock = f"SELECT pg_advisory_lock({postgres_pool.INDEX_LOCK})"
+    with psycopg.connect(own_server.url, autocommit=True) as owner:
+        owner.execute("CREATE ROLE guest LOGIN PASSWORD 'right'")
+        owner.execute("GRANT USAGE ON SCHEMA holdfast TO guest")
+        owner.execute(f"DROP INDEX holdfast.{name}".encode())
+        owner.execute(lock.encode())
+
+        await postgres_pool._build_indexes(own_server.url, [name])
+        by_another = owner.execute("SELECT to_regclass(%s)", (f"holdfast.{name}",)).fetchone()
+        owner.execute("SELECT pg_advisory_unlock_all()")
+        await postgres_pool._build_indexes(own_server.url.replace("postgres:@", "guest:right@"), [name])
+        by_guest = owner.execute("SELECT to_regclass(%s)", (f"holdfast.{name}",)).fetchone()
+        await postgres_pool._build_indexes(own_server.url, [name])
+        by_owner = owner.execute("SELECT to_regclass(%s)::text", (f"holdfast.{name}",)).fetchone()
+        owner.execute("DROP OWNED BY guest")
+        owner.execute("DROP ROLE guest")
+
+    assert (by_another, by_guest, by_owner) == ((None,), (None,), (f"holdfast.{name}",))
+
+
+def test_a_long_text_of_few_words_is_indexed_whole() -> None:
+    text = "the same words again " * 20_000
+
+    assert postgres._indexable(text).split() == text.split()
+
+
+def test_a_statement_that_was_cancelled_says_nothing_about_others_like_it() -> None:
+    def raised(cause: Exception) -> StoreUnavailableError:
+        error = StoreUnavailableError("postgresql", "it failed")
+        error.__cause__ = cause
+        return error
+
+    causes = (psycopg.errors.QueryCanceled(), psycopg.errors.UniqueViolation())
+
+    assert [postgres_pool.is_rejected_statement(raised(cause)) for cause in causes] == [False, True]

@@ -1,14 +1,17 @@
 """Files and folders of a store are readable by their owner only, whatever the umask, and nobody can redirect them."""
 
 import os
+import random
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from holdfast.errors import StoreUnavailableError
-from holdfast.stores.files import write_private_lines
+from holdfast.errors import DamagedStoreError, StoreUnavailableError, WorkspaceUnavailableError
+from holdfast.session.memory import private_files
+from holdfast.stores.encoding import compress, decompress
+from holdfast.stores.files import try_lock, write_private_lines
 from holdfast.stores.sqlite.store import SqliteStore
 
 
@@ -84,3 +87,39 @@ async def test_a_device_or_a_pipe_is_no_store_and_keeps_its_permissions(tmp_path
         await SqliteStore(pipe).length("s")
 
     assert stat.S_IMODE(pipe.stat().st_mode) == 0o666
+
+
+def test_a_folder_that_another_program_has_locked_for_too_long_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(private_files, "LOCK_TIMEOUT_SECONDS", 0.0)
+    second = private_files.folder_lock(tmp_path)
+    said = "another process has held the lock for 0 s"
+    with private_files.folder_lock(tmp_path), pytest.raises(WorkspaceUnavailableError, match=said):
+        second.__enter__()
+
+    with private_files.folder_lock(tmp_path):
+        assert [path.name for path in tmp_path.iterdir()] == [private_files.LOCK_FILE]
+
+
+def test_a_file_that_cannot_be_locked_at_all_is_no_file_that_somebody_else_has_locked(tmp_path: Path) -> None:
+    descriptor = os.open(tmp_path / "a", os.O_CREAT | os.O_RDWR)
+    os.close(descriptor)
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        try_lock(descriptor)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"short", b"a" * 5_000, *map(random.Random(1).randbytes, (5_000, 200_000))], ids=len
+)
+def test_content_is_stored_in_no_more_bytes_than_it_has_and_one(content: bytes) -> None:
+    stored = compress(content)
+
+    assert (decompress(stored, "a store"), len(stored) <= len(content) + 1) == (content, True)
+
+
+@pytest.mark.parametrize("stored", [b"\x7fabc", b""])
+def test_content_that_is_stored_in_an_unknown_way_is_damaged(stored: bytes) -> None:
+    with pytest.raises(DamagedStoreError, match="a piece is kept in an unknown way"):
+        decompress(stored, "a store")

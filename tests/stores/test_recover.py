@@ -2,13 +2,18 @@
 
 import os
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.stores.sqlite.recover import RecoveredStore, SqlitePages, recover_store
+from holdfast.errors import StoreUnavailableError
+from holdfast.stores.encoding import compress
+from holdfast.stores.sqlite.recover import RecoveredStore, SqlitePages, SqliteRow, recover_store
+from holdfast.stores.sqlite.schema import POSITION_BITS
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.store_contract import NOW_MS, message_record
 
@@ -78,3 +83,54 @@ def test_no_content_makes_the_page_reader_fail(tmp_path_factory: pytest.TempPath
 
     assert isinstance(list(pages.rows()), list)
     pages.close()
+
+
+async def test_what_is_no_record_and_what_does_not_match_its_hash_is_left_out(path: Path) -> None:
+    before = recover_store(path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        rows = [((1 << POSITION_BITS) + 40, compress(b"[1]")), ((1 << POSITION_BITS) + 41, compress(b"{odd"))]
+        connection.executemany("INSERT INTO events VALUES (?, 1, ?)", rows)
+        connection.execute("INSERT INTO blobs VALUES (?, ?)", (b"\0" * 32, compress(b"another piece")))
+
+    found = recover_store(path)
+
+    assert (texts(found), found.blobs) == (texts(before), before.blobs)
+
+
+def test_a_file_that_is_not_there_cannot_be_recovered(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailableError, match="No such file or directory; check the path"):
+        recover_store(tmp_path / "gone.db")
+
+
+def test_rows_of_other_programs_are_read_with_their_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE prices (id INTEGER PRIMARY KEY, price REAL, count INTEGER)")
+        connection.execute("INSERT INTO prices VALUES (-5, 1.25, 70000)")
+
+    with closing(SqlitePages(path)) as pages:
+        *_, last = pages.rows()
+
+    assert last == SqliteRow(2**64 - 5, (None, 1.25, 70_000))
+
+
+def test_a_damaged_row_hides_no_other_row_of_its_page(tmp_path: Path) -> None:
+    page_bytes, whole = 512, bytes([3, 9, 2, 1, 7])
+    damaged = {
+        "no length": bytes([0, 1, 2, 1, 7]),
+        "longer than the file": bytes([0xFF, 0xFF, 0x7F, 1, 2, 1, 7]),
+        "a header that is longer than the row": bytes([3, 1, 9, 1, 7]),
+        "a value that is longer than the row": bytes([3, 1, 2, 6, 7]),
+        "longer than its page": bytes([100, 1, 2, 1, 7]),
+    }
+    cells = [whole, *damaged.values()]
+    ends = [page_bytes - sum(map(len, cells[at + 1 :])) for at in range(len(cells))]
+    starts = [end - len(cell) for end, cell in zip(ends, cells, strict=True)]
+    head = bytes(16) + page_bytes.to_bytes(2, "big") + bytes(82)
+    head += bytes([0x0D, 0, 0]) + len(cells).to_bytes(2, "big") + bytes(3)
+    head += b"".join(start.to_bytes(2, "big") for start in starts)
+    path = tmp_path / "page.db"
+    path.write_bytes(head + bytes(starts[0] - len(head)) + b"".join(cells))
+
+    with closing(SqlitePages(path)) as pages:
+        assert list(pages.rows()) == [SqliteRow(9, (7,))]

@@ -13,6 +13,7 @@ from holdfast.errors import StoreUnavailableError
 from holdfast.stores.base import IndexEntry
 from holdfast.stores.encoding import compress
 from holdfast.stores.search_terms import search_terms
+from holdfast.stores.sqlite import search as search_module
 from holdfast.stores.sqlite.schema import POSITION_BITS, SQLITE_MIGRATIONS
 from holdfast.stores.sqlite.search import MAX_PENDING_CHARS, MAX_PENDING_TEXTS, FullTextIndex
 from holdfast.stores.sqlite.store import SqliteStore
@@ -97,8 +98,11 @@ async def test_pending_texts_of_a_killed_process_are_found_and_indexed(path: Pat
             await say(store, f"word{position} common", position)
         await store.length("s")
 
+    reader = SqliteStore(path)
     assert notes(path) < MAX_PENDING_TEXTS
-    assert await found(SqliteStore(path), "common") == list(range(90))
+    assert await found(reader, "common") == list(range(90))
+    for store in (*left, reader):
+        await store.close()
 
 
 async def test_closing_a_store_indexes_everything(store: SqliteStore, path: Path) -> None:
@@ -229,3 +233,35 @@ async def test_a_phrase_is_looked_up_once_whatever_else_is_searched(store: Sqlit
 
     assert len(hits) == 180
     assert sum("""MATCH '"2 3 1"' """ in statement for statement in statements) == 1
+
+
+async def test_of_words_that_are_all_common_the_newest_messages_with_two_of_them_are_found(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_module, "COMMON_WORD_MESSAGES", 3)
+    monkeypatch.setattr(search_module, "MAX_CANDIDATES", 4)
+    texts = [f"{first} {second}" for first in ("red", "green", "blue") for second in ("apple", "pear", "plum", "fig")]
+    for position, text in enumerate(texts * 2):
+        await say(store, text, position)
+
+    both, either = [
+        {texts[hit.position % 12] for hit in await store.search(words, session="s", limit=9)}
+        for words in ("green pear", "red green blue")
+    ]
+
+    assert both == {"green pear"}
+    assert {text.split()[0] for text in either} <= {"red", "green", "blue"}
+    assert len(either) == 4
+
+
+async def test_a_removed_text_is_not_found_in_a_large_index_and_all_others_are(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_module, "MAX_OPTIMIZED_MESSAGES", 1)
+    for position in range(3):
+        await say(store, f"a {SECRET} of {position}", position)
+        await say(store, f"another {SECRET}", position, session="t")
+
+    await store.delete("t")
+
+    assert (await found(store, SECRET), await found(store, SECRET, session=None)) == ([0, 1, 2], [0, 1, 2])

@@ -25,7 +25,7 @@ from holdfast.core.history.read_notes import NO_READS
 from holdfast.errors import NotInMemoryError
 from holdfast.session.log.event_log import SessionLog
 from holdfast.session.request import message_hash
-from holdfast.wire.formats import CANONICAL, canonical_message
+from holdfast.wire.formats import canonical_message
 
 READ_CALL_LOOKBACK = 64
 """How many messages before a result are searched for its call."""
@@ -63,15 +63,12 @@ def recorded_fingerprints(history: History, session_log: SessionLog) -> list[Rec
     for position in new:
         # No client sends a note from memory again.
         is_note = history.entries[position].message.is_from_memory
-        sent = None if format_name in CANONICAL else session_log.message_hashes.get(position)
-        known[position] = "" if is_note else sent or message_fingerprint(history.entries.native(position), format_name)
+        known[position] = "" if is_note else message_fingerprint(history.entries.native(position), format_name)
     return [RecordedMessage(position, fingerprint) for position in own if (fingerprint := known[position])]
 
 
 def last_sent_fingerprints(session_log: SessionLog, format_name: str) -> list[tuple[str, int | None]]:
     """Return the fingerprints of the last request's messages, with their recorded positions."""
-    if format_name not in CANONICAL:
-        return list(zip(*session_log.last_sent[1:], strict=True))
     known, unchanged = session_log.fingerprints.get(format_name, {}), session_log.message_hashes
     return [
         (

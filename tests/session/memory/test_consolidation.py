@@ -9,6 +9,7 @@ import pytest
 from holdfast import Session
 from holdfast.core.planning.summary.board_prompt import BOARD_TOOL, CONSOLIDATION_AGENT, BoardProposal
 from holdfast.models.base import SummaryPrompt
+from holdfast.session.memory import consolidation
 from holdfast.session.memory.board_file import ContextBoard, Repository, board_key
 from holdfast.session.memory.consolidation import (
     CONSOLIDATION_INTERACTION,
@@ -189,3 +190,27 @@ async def test_a_conversation_that_was_deleted_meanwhile_leaves_nothing(tmp_path
     done = await agent(tmp_path, store).run(only="gone")
 
     assert (done.proposals, done.read_progress["gone"].messages) == ((), 0)
+
+
+async def test_a_model_that_was_opened_by_name_is_closed_and_one_that_was_passed_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Writer(ScriptedModel):
+        is_closed = False
+
+        async def close(self) -> None:
+            self.is_closed = True
+
+    opened, passed = Writer([]), Writer([])
+
+    def open_named(name: str) -> Writer:
+        assert name == "some-model"
+        return opened
+
+    monkeypatch.setattr(consolidation, "open_summarizer", open_named)
+    board = ContextBoard(tmp_path, WORK)
+
+    for summarizer in ("some-model", passed):
+        await RemAgent(MemoryStore(), board, summarizer=summarizer, clock=lambda: NOW).close()
+
+    assert (opened.is_closed, passed.is_closed) == (True, False)

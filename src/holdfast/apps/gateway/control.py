@@ -320,18 +320,16 @@ class _ControlApi:
         before = _cursor(request.query_params.get("after"))
         prefix = f"{session_id_for(caller.namespace, '')}" if caller.namespace else ""
         found: list[dict[str, object]] = []
-        while len(found) < limit:
-            page = await self._recorder.store.sessions(prefix=prefix, before=before, limit=min(limit, 500))
+        size = max(1, min(limit, 500))
+        while page := await self._recorder.store.sessions(prefix=prefix, before=before, limit=size):
             for info in page:
-                if len(found) < limit:
-                    described = await self._described(info, caller)
-                    if words in f"{described['id']} {described['title']}".lower():
-                        found.append(described)
-                    before = info.updated_ms, info.id
-            if not page or len(page) < min(limit, 500):
-                before = None
-                break
-        return {"sessions": found, "next": None if before is None else f"{before[0]}:{before[1]}"}
+                if len(found) >= limit:
+                    return {"sessions": found, "next": None if before is None else f"{before[0]}:{before[1]}"}
+                described = await self._described(info, caller)
+                if words in f"{described['id']} {described['title']}".lower():
+                    found.append(described)
+                before = info.updated_ms, info.id
+        return {"sessions": found, "next": None}
 
     async def session(self, request: Request, caller: Caller) -> object:
         session_id = await self._known(request, caller)

@@ -57,17 +57,19 @@ class StreamDecompressor:
     """Reads a compressed answer as it arrives. What cannot be read is left out, and `is_readable` becomes false."""
 
     def __init__(self, encoding: str) -> None:
-        self._decompressor: _Decompressor | None = None
         self.is_plain = not encoding or encoding == "identity"
-        self.is_readable = True
+        self._decompressor: _Decompressor | None = None
         if encoding in {"gzip", "x-gzip"}:
             self._decompressor = zlib.decompressobj(GZIP_WINDOW)
         elif encoding == "deflate":
             self._decompressor = zlib.decompressobj()
         elif encoding == "zstd":
             self._decompressor = zstandard.ZstdDecompressor().decompressobj()
-        elif not self.is_plain:
-            self.is_readable = False
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether everything that came so far could be read."""
+        return self.is_plain or self._decompressor is not None
 
     def read(self, chunk: bytes) -> bytes:
         """Return the plain bytes of a chunk."""
@@ -78,5 +80,5 @@ class StreamDecompressor:
         try:
             return self._decompressor.decompress(chunk)
         except (zlib.error, zstandard.ZstdError):
-            self._decompressor, self.is_readable = None, False
+            self._decompressor = None
             return b""

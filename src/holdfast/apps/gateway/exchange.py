@@ -8,8 +8,8 @@ exchange goes on without it, unless the gateway is strict.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from secrets import token_hex
 from urllib.parse import quote
@@ -185,6 +185,15 @@ class ClientConnection:
         async with self._writing:
             await self._send({"type": "http.response.body", "body": self.ping, "more_body": True})
         self.pings += 1
+
+    @contextmanager
+    def storing(self) -> Generator[None]:
+        """Leave the exchange alone while something is stored."""
+        before, self.is_interruptible = self.is_interruptible, False
+        try:
+            yield
+        finally:
+            self.is_interruptible = before
 
     def interruption(self) -> Exception | None:
         """Return why this connection interrupted the exchange; None if somebody else cancelled it."""
@@ -394,7 +403,7 @@ class Relay:
             return "refused"
         if not response.ok:
             refusal = await self._refusal_text(call, response)
-            if refusal is not None and (smaller := await self._shrunk(call, refusal)) is not None:
+            if refusal is not None and (smaller := await self._shrunk(call, response, refusal)) is not None:
                 return await self._forward(call, smaller, CONTENT_HEADERS)
             await client.start(response.status, call.answer_headers(response))
             return await self._pass_error(call, response, refusal or b"")
@@ -419,19 +428,19 @@ class Relay:
                     break
         return text
 
-    async def _shrunk(self, call: "_Call", refusal: bytes) -> bytes | None:
+    async def _shrunk(self, call: "_Call", response: aiohttp.ClientResponse, refusal: bytes) -> bytes | None:
         """Return a smaller body if the provider refused this one as too long; None if it said something else."""
         exchange = call.exchange
         if exchange is None or exchange.shrink is None or call.retries >= MAX_OVERFLOW_RETRIES:
             return None
         call.retries += 1
         try:
-            await exchange.shrink(refusal.decode(errors="replace"), call.status)
+            with call.client.storing():
+                await exchange.shrink(refusal.decode(errors="replace"), call.status)
         except HoldfastError:
             return None
         self._metrics.overflow_retries.inc()
-        if call.response is not None:
-            call.response.close()
+        response.close()
         return exchange.body
 
     async def _call_upstream(
@@ -484,6 +493,12 @@ class Relay:
             await self._finish(call, "cut")
             await client.send(tail.release())
             return "cut"
+        if not tail.is_readable and call.exchange is not None:
+            encoding = response.headers.get("content-encoding", "")
+            self._note_failure(call, "answer", f"its encoding cannot be read: {encoding!r:.40}")
+            if self._settings.is_strict:
+                await self._finish(call, "cut")
+                raise AnswerWithheldError
         await self._finish(call, "cut" if tail.is_cut else "complete")
         await client.send(tail.release())
         await client.end()
@@ -521,13 +536,13 @@ class Relay:
             client.ping = PINGS.get(wire)
         while True:
             try:
-                await self._pass_round(call, response, rounds)
+                await self._pass_round(call, exchange, response, rounds)
             except (aiohttp.ClientError, OSError):
                 await self._finish(call, "cut")
                 await client.send(rounds.end() if is_stream else b"")
                 return "cut"
             stop = rounds.end_round()
-            body = await self._next_round(call) if stop == "called" else None
+            body = await self._next_round(call, exchange) if stop == "called" else None
             if body is None:
                 break
             await client.send(rounds.next_round())
@@ -543,15 +558,16 @@ class Relay:
         await client.end()
         return "complete"
 
-    async def _pass_round(self, call: "_Call", response: aiohttp.ClientResponse, rounds: AnswerRounds) -> None:
+    async def _pass_round(
+        self, call: "_Call", exchange: Exchange, response: aiohttp.ClientResponse, rounds: AnswerRounds
+    ) -> None:
         """Pass on what one response says to the client."""
-        client, exchange, loop = call.client, call.exchange, asyncio.get_running_loop()
+        client, loop = call.client, asyncio.get_running_loop()
         decompressor = StreamDecompressor(response.headers.get("content-encoding", "").strip().lower())
         while chunk := await next_chunk(response):
             client.active_at = loop.time()
             plain = decompressor.read(chunk)
-            if exchange is not None:
-                exchange.feed(plain)
+            exchange.feed(plain)
             await client.send(rounds.add(plain))
             if rounds.is_over:
                 # Only the end of the response is still to come, after which its connection can be used again.
@@ -560,17 +576,14 @@ class Relay:
                         pass
                 return
 
-    async def _next_round(self, call: "_Call") -> bytes | None:
+    async def _next_round(self, call: "_Call", exchange: Exchange) -> bytes | None:
         """Return the request for the rest of an answer; None if it is over."""
-        client, exchange = call.client, call.exchange
-        was_interruptible, client.is_interruptible = client.is_interruptible, False
         try:
-            return await exchange.continue_answer() if exchange is not None else None
+            with call.client.storing():
+                return await exchange.continue_answer()
         except RecordingError as error:
             self._note_failure(call, "answer", str(error))
             return None
-        finally:
-            client.is_interruptible = was_interruptible
 
     async def _ask_again(self, call: "_Call", headers: CIMultiDict[str], body: bytes) -> aiohttp.ClientResponse | None:
         """Return the provider's answer to the next request of an answer; None if the client was told of a fault."""
@@ -581,7 +594,7 @@ class Relay:
             if response is None or response.ok:
                 return response
             refusal = await self._refusal_text(call, response)
-            smaller = None if refusal is None else await self._shrunk(call, refusal)
+            smaller = None if refusal is None else await self._shrunk(call, response, refusal)
             if smaller is None:
                 break
             body = smaller
@@ -601,18 +614,16 @@ class Relay:
         if call.exchange is None or call.ended:
             return
         call.ended = ended
-        was_interruptible, call.client.is_interruptible = call.client.is_interruptible, False
         self._metrics.endings.labels(ended).inc()
         try:
-            await call.exchange.finish(ended, call.status if status is None else status)
+            with call.client.storing():
+                await call.exchange.finish(ended, call.status if status is None else status)
         except Exception as error:
             self._note_failure(call, "answer", str(error) or type(error).__name__)
             if self._settings.is_strict and ended == "complete":
                 raise AnswerWithheldError from error
-        finally:
-            call.client.is_interruptible = was_interruptible
         self._access.spend(call.caller, call.exchange.tokens)
-        if was_interruptible and call.client.is_gone:
+        if call.client.is_interruptible and call.client.is_gone:
             raise ClientLeftError
 
     async def _pass_through(self, call: "_Call") -> None:
@@ -760,6 +771,11 @@ class _AnswerTail:
         self._held = b""
         self._held_plain = b""
         self._is_over = False
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the bytes could be read so far, and not only passed on."""
+        return self._decompressor.is_readable
 
     @property
     def is_waiting(self) -> bool:

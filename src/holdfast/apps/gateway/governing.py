@@ -141,23 +141,24 @@ def governed_body(
     kept = frozenset(request.receipt.kept)
     sent: list[bytes] = [bytes(one) for one in body.leading]
     unsent = dict(slices)
-    replacement: int | None = None
+    replacement: tuple[int, JsonMapping] | None = None
     for native, position in zip(request.messages, request.positions, strict=True):
         if position in kept and position in slices:
             sent.append(bytes(unsent.pop(position)))
         elif position is None:
-            replacement = len(sent)
+            replacement = len(sent), native
             sent.append(write_json(native))
         elif position in slices or position in hidden or not _is_left_to_client(native):
             instead = hidden.get(position)
             mark = None if instead is None or body.wire != "anthropic" else _cache_mark(bytes(instead))
-            own = write_json(native)
-            sent.append(own if mark is None else _with_cache_mark(own, mark))
+            sent.append(write_json(native if mark is None else _with_cache_mark(native, mark)))
     if body.wire == "anthropic" and replacement is not None:
         beside = _mark_count(raw) - sum(_mark_count(bytes(one)) for one in slices.values())
         if beside + sum(map(_mark_count, sent)) < MAX_CACHE_MARKS:
             marks = [mark for one in unsent.values() if (mark := _cache_mark(bytes(one))) is not None]
-            sent[replacement] = _with_cache_mark(sent[replacement], marks[-1]) if marks else sent[replacement]
+            if marks:
+                at, native = replacement
+                sent[at] = write_json(_with_cache_mark(native, marks[-1]))
     return with_members(raw, {LIST_MEMBERS[body.wire]: b"[%s]" % b",".join(sent)})
 
 
@@ -201,16 +202,13 @@ def thinking_that_drops_blocks(wire: Wire, raw: bytes) -> bytes | None:
 # Cache marks.
 
 
-def _with_cache_mark(raw: bytes, mark: object) -> bytes:
-    """Return a message with the cache mark of one that it replaces."""
-    message = read_json(raw)
-    if not is_mapping(message):
-        return raw
+def _with_cache_mark(message: JsonMapping, mark: object) -> JsonMapping:
+    """Return a message with the cache mark of one that it replaces; as it is if it has nothing that can be marked."""
     content = message.get("content")
     blocks: object = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    if not is_list(blocks) or not blocks or not is_mapping(blocks[-1]) or _mark_of(blocks[-1]):
-        return raw
-    return write_json({**message, "content": [*blocks[:-1], {**blocks[-1], "cache_control": mark}]})
+    if not is_list(blocks) or not blocks or not is_mapping(blocks[-1]):
+        return message
+    return {**message, "content": [*blocks[:-1], {**blocks[-1], "cache_control": mark}]}
 
 
 def _cache_mark(raw: bytes) -> object:

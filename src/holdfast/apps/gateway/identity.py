@@ -411,7 +411,3 @@ class AnswerIndex:
         for session in found:
             self.remember(link, session)
         return found
-
-    def forget(self, link: bytes, session: str) -> None:
-        """Remove an entry of a session that was deleted."""
-        self._known.get(link, {}).pop(session, None)

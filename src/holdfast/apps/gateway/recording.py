@@ -220,8 +220,8 @@ class Recorder:
         """By namespace and session, the last prompts."""
         self._agent_sessions: OrderedDict[str, str] = OrderedDict()
         """By the name that a sub-agent gives its own session, the session it works in."""
-        self._delegated: OrderedDict[tuple[str, str], tuple[str, str]] = OrderedDict()
-        """By namespace and argument of a call: the session of the call, and a name for the sub-agent that gets it."""
+        self._delegated: OrderedDict[tuple[str, Wire, str], tuple[str, str]] = OrderedDict()
+        """By namespace, wire and argument of a call: the call's session, and a name for the sub-agent that gets it."""
         self._summaries: deque[tuple[str, str, str]] = deque(maxlen=MAX_RECENT)
         """Namespace, session and text of the last summaries that clients had written."""
         self._by_first: OrderedDict[tuple[str, Wire, bytes], OrderedDict[str, None]] = OrderedDict()
@@ -261,7 +261,7 @@ class Recorder:
                 exchange.headers["x-holdfast-error"] = f"not recorded: the body has no messages of {request.wire}"
             return exchange
         try:
-            return await self.run_to_completion(self._receive_until_current(reading))
+            return await self.run_to_completion(self._until_current(lambda: self._receive(reading)))
         except (HoldfastError, ValueError) as error:
             raise RecordingError(str(error)) from error
 
@@ -272,14 +272,14 @@ class Recorder:
         lane = opened.lanes.get(MAIN_LANE) if opened else None
         return lane.last_body if lane else None
 
-    async def _receive_until_current(self, reading: _Reading) -> "Exchange":
-        """Record a request, and again if another process has written to its session meanwhile."""
+    async def _until_current(self, record: Callable[[], Awaitable[T]]) -> T:
+        """Record something, and again if another process has written to its session meanwhile."""
         for _ in range(MAX_OVERTAKEN):
             try:
-                return await self._receive(reading)
+                return await record()
             except ConcurrentWriteError:
                 self._has_other_writers = True
-        return await self._receive(reading)
+        return await record()
 
     async def close(self) -> None:
         """Finish what is being recorded, and close all sessions."""
@@ -410,9 +410,10 @@ class Recorder:
         if request.path.partition("?")[0].endswith(TOKEN_COUNT_PATHS):
             return await self._receive_token_count(reading)
         if not signals.agent and (task := self._delegated_task(reading)):
-            session_id, agent = task
-            async with self.session(session_id) as opened, opened.lock:
-                return await self._record_delegate(replace(reading, signals=replace(signals, agent=agent)), opened)
+            index, session_id, agent = task
+            if not await self._was_said_before(reading, index, session_id):
+                async with self.session(session_id) as opened, opened.lock:
+                    return await self._record_delegate(replace(reading, signals=replace(signals, agent=agent)), opened)
         if signals.name:
             session_id = session_id_for(request.namespace, signals.name)
             session_id = self._agent_sessions.get(session_id, session_id)
@@ -428,15 +429,37 @@ class Recorder:
                 return await self._record_continuation(reading, opened)
         return await self._receive_unnamed(reading)
 
-    def _delegated_task(self, reading: _Reading) -> tuple[str, str] | None:
-        """Return the session and a name for a sub-agent whose prompt is an argument of a call in that session."""
+    def _delegated_task(self, reading: _Reading) -> tuple[int, str, str] | None:
+        """Return the index of a prompt that is an argument of a call, the call's session and a sub-agent's name."""
         if not self._delegated:
             return None
-        for native in reading.body.messages(0, FIRST_PROMPTS):
+        for index, native in enumerate(reading.body.messages(0, FIRST_PROMPTS)):
             for text in texts_of(native) if is_prompt(native) else ():
-                if found := self._delegated.get((reading.request.namespace, text.strip())):
-                    return found
+                if found := self._delegated.get((reading.request.namespace, reading.request.wire, text.strip())):
+                    return index, *found
         return None
+
+    async def _was_said_before(self, reading: _Reading, index: int, caller_id: str) -> bool:
+        """Return whether the message at an index is already in the conversation of its list.
+
+        A model that searches often does so with the words of its user. These are then an argument of a call, and yet
+        no task for a sub-agent: neither in the conversation of the call nor in another that began with them.
+        """
+        name, session_ids = reading.signals.name, [caller_id]
+        if name:
+            session_ids.append(session_id_for(reading.request.namespace, name))
+        elif found := await self._index.sessions_with(self._read_near(reading).chain.answer_links()):
+            session_ids += found[1]
+        for session_id in dict.fromkeys(session_ids):
+            async with self.session(session_id) as opened, opened.lock:
+                if not (opened.session.history.format or "").startswith(reading.request.wire):
+                    continue
+                lane = await self._main_lane(opened, reading)
+                listed = lane.read(reading.body)
+                is_shared = lane.chain.shared_length(listed.chain) >= listed.lengths[index]
+                if is_shared and not lane.is_other_agent(reading.body):
+                    return True
+        return False
 
     async def _receive_token_count(self, reading: _Reading) -> "Exchange":
         name = reading.signals.name
@@ -712,9 +735,8 @@ class Recorder:
             return False
         [recorded] = await opened.session.messages_at(lane.positions[shared])
         before = essential_message(recorded).get("content")
-        if not is_list(before) or len(content) <= len(before):
-            return False
-        return essential_message({**listed.last, "content": content[: len(before)]}).get("content") == before
+        first = len(before) if is_list(before) else 0
+        return first > 0 and essential_message({**listed.last, "content": content[:first]}).get("content") == before
 
     async def _record_continuation(self, reading: _Reading, opened: OpenSession) -> "Exchange":
         """Record a list that holds only what is new, because the provider keeps the rest."""
@@ -742,9 +764,8 @@ class Recorder:
     async def _continued_response(self, reading: _Reading, opened: OpenSession) -> dict[str, bytes]:
         """Return the response that a request continues, if the client knows only the first part of it."""
         named = reading.signals.response_id
-        if not named:
-            return {}
-        rest = await self._index.rest_of(response_link(reading.request.namespace, named), opened.id)
+        link = response_link(reading.request.namespace, named) if named else None
+        rest = await self._index.rest_of(link, opened.id) if link else ""
         return {"previous_response_id": msgspec.json.encode(rest)} if rest else {}
 
     # Sub-agents.
@@ -958,11 +979,10 @@ class Recorder:
         agent = lane.agent_of(reading.body)
         opened.window = reading.signals.window or opened.window
         known, opened.session.model = opened.session.model, reading.body.model
-        if reading.body.slices:
-            alike = self._by_first.setdefault(_first_key(reading), OrderedDict())
-            alike[opened.id] = None
-            _keep_newest(alike, opened.id)
-            _keep_newest(self._by_first, _first_key(reading))
+        alike = self._by_first.setdefault(_first_key(reading), OrderedDict())
+        alike[opened.id] = None
+        _keep_newest(alike, opened.id)
+        _keep_newest(self._by_first, _first_key(reading))
         if agent == lane.agent and known in {None, reading.body.model}:
             return None
         opened.agent = lane.agent = agent
@@ -982,10 +1002,18 @@ class Recorder:
         opened = sink.opened
         async with opened.lock:
             sink.lane.in_flight -= 1
-            if not await self._append_if_current(sink, answer, duration_ms):
+            tip, open_answer = sink.tip, sink.open_answer
+
+            async def append() -> bool:
+                sink.tip, sink.open_answer = tip, open_answer
+                return await self._append_if_current(sink, answer, duration_ms)
+
+            if not await self._until_current(append):
                 # The client went on without this answer: another request was faster.
                 await record_side_answer(opened.session, answer, "other")
                 return
+            if not answer.is_complete:
+                await sink.lane.conversation.interrupt()
             if sink.lane_name != MAIN_LANE:
                 return
             tip = sink.lane.chain.tip
@@ -1002,26 +1030,14 @@ class Recorder:
         Another gateway may have written to the session meanwhile. A whole answer still belongs to the conversation if
         nothing was said since. One that was cut does not: its client has asked another gateway for a whole one.
         """
-        tip, open_answer = sink.tip, sink.open_answer
         is_main = sink.lane_name == MAIN_LANE
-        for attempt in range(MAX_OVERTAKEN + 1):
-            if is_main:
-                sink.lane = await self._main_lane(sink.opened, sink.reading)
-            if not self._is_current(sink) or not (answer.is_complete or sink is sink.lane.newest):
-                return False
-            try:
-                # Nobody else writes in the scope of a sub-agent: its answer may follow whatever others have recorded.
-                async with self._writing(sink.opened, MAIN_LANE, sink.lane) if is_main else nullcontext():
-                    await self._append_answer(sink, answer, duration_ms)
-            except ConcurrentWriteError:
-                if attempt == MAX_OVERTAKEN:
-                    raise
-                self._has_other_writers = True
-                sink.tip, sink.open_answer = tip, open_answer
-            else:
-                break
-        if not answer.is_complete:
-            await sink.lane.conversation.interrupt()
+        if is_main:
+            sink.lane = await self._main_lane(sink.opened, sink.reading)
+        if not self._is_current(sink) or not (answer.is_complete or sink is sink.lane.newest):
+            return False
+        # Nobody else writes in the scope of a sub-agent: its answer may follow whatever others have recorded.
+        async with self._writing(sink.opened, MAIN_LANE, sink.lane) if is_main else nullcontext():
+            await self._append_answer(sink, answer, duration_ms)
         return True
 
     def _is_current(self, sink: "_LaneSink") -> bool:
@@ -1059,8 +1075,8 @@ class Recorder:
             for text in argument_texts(answer):
                 if MIN_QUOTED_CHARS <= len(text) <= MAX_DELEGATED_CHARS:
                     agent = f"task-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:12]}"
-                    self._delegated[namespace, text.strip()] = opened.id, agent
-                    _keep_newest(self._delegated, (namespace, text.strip()))
+                    self._delegated[namespace, wire, text.strip()] = opened.id, agent
+                    _keep_newest(self._delegated, (namespace, wire, text.strip()))
 
     async def _append_messages(
         self, sink: "_LaneSink", answer: Answer, duration_ms: int, results: Sequence[JsonMapping] = ()
@@ -1209,8 +1225,7 @@ class Exchange:
         Raises `RecordingError`.
         """
         sink = self._sink
-        if not isinstance(sink, _LaneSink):
-            return None
+        assert isinstance(sink, _LaneSink)  # noqa: S101 - only answers of a conversation have calls of `recall`
         duration_ms = int((monotonic() - self._started) * 1000)
         try:
             answer = await self._read_answer()

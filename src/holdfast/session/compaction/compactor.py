@@ -245,8 +245,12 @@ class Compactor:
 
     async def run_job(self, job: SummaryJob, event: log.CompactionStarted) -> HoldfastError | None:
         """Write the summary of a compaction that was left to a worker, and return why it failed, if it did."""
+        try:
+            summarizer = self.summarizer_for(job.step.trigger)
+        except HoldfastError as error:
+            return error
         self.last_error = None
-        await self._run(job, event, self.summarizer_for(job.step.trigger))
+        await self._run(job, event, summarizer)
         return self.last_error
 
     def make_job(
@@ -409,23 +413,13 @@ class Compactor:
             await self.observers.run_pre_compact_hooks(event)
             summary = await self._summarize(job, summarizer)
         if self.options.approve is not None:
-            approved = await self._ask_approval(SummaryDraft(job.step, summary, job.replaced_tokens))
+            draft = SummaryDraft(job.step, summary, job.replaced_tokens)
+            approved = await _ask_approval(self.options.approve, draft)
             if approved is None:
                 return compaction_abandoned_event(event, "it was not approved", is_cancelled=True)
             summary = approved
         span = event.span
         return log.SummaryWritten(start=span.start, stop=span.stop, summary=summary, scope=event.scope)
-
-    async def _ask_approval(self, draft: SummaryDraft) -> Summary | None:
-        """Return the approved summary; only True and a text approve it."""
-        verdict: object = None
-        if self.options.approve is not None:
-            with suppress(Exception):
-                verdict = await self.options.approve(draft)
-        if isinstance(verdict, str) and verdict.strip():
-            # The check has not seen the edited text.
-            return replace(draft.summary, text=replace_surrogates(verdict), score=None, put_back=(), left_out=())
-        return draft.summary if verdict is True else None
 
     async def _record_outcome(
         self, started: log.CompactionStarted, event: log.SummaryWritten | log.CompactionCompleted
@@ -473,6 +467,17 @@ class Compactor:
         if self.options.progress is not None:
             with suppress(Exception):
                 self.options.progress(text)
+
+
+async def _ask_approval(approve: Approval, draft: SummaryDraft) -> Summary | None:
+    """Return the approved summary; only True and a text approve it."""
+    verdict: object = None
+    with suppress(Exception):
+        verdict = await approve(draft)
+    if isinstance(verdict, str) and verdict.strip():
+        # The check has not seen the edited text.
+        return replace(draft.summary, text=replace_surrogates(verdict), score=None, put_back=(), left_out=())
+    return draft.summary if verdict is True else None
 
 
 def _answered_prompt(projection: Projection) -> int | None:

@@ -155,22 +155,22 @@ class StoredLog:
             return [_blob_content(record) for record in whole]
 
         contents = await record_in_thread(find_contents) if is_long else find_contents()
-        for attempt in range(2):
+
+        async def append_with_blobs() -> int:
             blobs: list[str] = []
             records = [
                 record if content is None else await _with_blob(self.store, record, content, blobs)
                 for record, content in zip(whole, contents, strict=True)
             ]
-            try:
-                self.length = await self.store.append(
-                    self.session, records, after=self.length, time_ms=time_ms, index=index, blobs=blobs
-                )
-            except MissingBlobError:
-                # The last session that referred to a blob was deleted meanwhile: store the blob again.
-                if attempt:
-                    raise
-                continue
-            return
+            return await self.store.append(
+                self.session, records, after=self.length, time_ms=time_ms, index=index, blobs=blobs
+            )
+
+        try:
+            self.length = await append_with_blobs()
+        except MissingBlobError:
+            # The last session that referred to a blob was deleted meanwhile: store the blob again.
+            self.length = await append_with_blobs()
 
     async def read_new(self, limit: int | None = None) -> list[tuple[int, log.Event]]:
         """Return the events that were written since the last read, each with its time; at most `limit` of them."""

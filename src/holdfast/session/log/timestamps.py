@@ -27,7 +27,7 @@ def parse_time(where: str, text: str, *, is_end: bool = False) -> int:
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    is_day = not {"T", ":", " "} & {*text_time}
+    is_day = len(text_time) <= len("2026-01-31")
     return int(moment.timestamp() * 1000) + (86_400_000 if is_end and is_day else int(is_end))
 
 

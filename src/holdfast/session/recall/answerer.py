@@ -151,7 +151,8 @@ class _RecallAnswerer:
         for page in self._visible_pages(reference):
             read = await self._reader.read(page, with_tools=True)
             found = [one for one in read if one.body.part_range(reference.part)]
-            exists = exists or bool(found)
+            # One that cannot be read exists too: a note says that its content is gone.
+            exists = exists or bool(found) or len(read) < len(page)
             notes = [past_end_note(reference, one) for one in found]
             self._reader.notes += filter(None, notes)
             wanted = [(reference, one) for one, note in zip(found, notes, strict=True) if not note]
