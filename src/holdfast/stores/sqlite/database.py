@@ -6,6 +6,7 @@ use this class.
 
 import json
 import sqlite3
+import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -112,6 +113,9 @@ class SqliteDatabase:
         connection = sqlite3.connect(
             uri, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False, uri=True
         )
+        # Python 3.13 warns of a connection that nobody has closed. At the exit of the program none is closed: the
+        # thread may be using it, and the exit would wait for a lock.
+        weakref.finalize(self, connection.close).atexit = False
         try:
             for pragma in () if self.is_immutable else PRAGMAS:
                 connection.execute(pragma)
