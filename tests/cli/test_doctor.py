@@ -284,7 +284,7 @@ async def test_a_gateway_that_records_nothing_or_cannot_be_asked_is_told(
         foreign = await asked_of(server, capsys)
         without = await asked_of(server, capsys, ("X-Holdfast-Session", "s"))
         monkeypatch.setenv("HOLDFAST_CONTROL_TOKEN", "wrong")
-        async with running_gateway(server.url, access=Access(control_token="right")) as url:
+        async with running_gateway(server.url, access=Access(control_token=os.urandom(8).hex())) as url:
             _, findings = await asyncio.to_thread(checked, capsys, "--gateway", url)
 
     assert failed == ["fail: the request was forwarded, and the store is full; check the store of the gateway"]
