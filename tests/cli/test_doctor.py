@@ -7,6 +7,7 @@ import socket
 import stat
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError
 from importlib.util import find_spec
 from pathlib import Path
@@ -341,7 +342,10 @@ def test_a_server_that_does_not_speak_http_is_no_gateway(capsys: Captured) -> No
 def test_a_package_that_a_model_needs_is_named_with_the_command(
     model: str, missing: str, problem: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == missing else find_spec(name))
+    def found(name: str) -> ModuleSpec | None:
+        return None if name == missing else find_spec(name)
+
+    monkeypatch.setattr(doctor, "find_spec", found)
 
     code, findings = checked(capsys, "--model", model)
 
