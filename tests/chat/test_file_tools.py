@@ -110,7 +110,7 @@ def test_a_search_that_does_not_reach_every_file_says_so(folder: FileTools, monk
     (folder.root / "a_first.txt").write_text("heron\n" + "x" * 900)
     (folder.root / "b_second.txt").write_text("a heron and an egret\n" + "x" * 900)
 
-    omitted = "… more than 1,000 characters: look in a folder below, or in fewer files"
+    omitted = "… more than 1,000 characters: look in a folder below, or in fewer"
     assert folder.search_files("heron", pattern="*_*.txt") == f"a_first.txt:1: heron\n{omitted}"
     assert folder.search_files("egret", pattern="*_*.txt") == f"'egret' was not found so far\n{omitted}"
     assert folder.search_files("egret", pattern="b_*.txt") == "b_second.txt:1: a heron and an egret"

@@ -117,9 +117,7 @@ class FileTools:
             if fnmatch.fnmatch(file.name, pattern) and (content := self._searchable_text(file)) is not None:
                 room -= len(content)
                 if room < 0:
-                    omitted = (
-                        f"… more than {MAX_SEARCHED_CHARS:,} characters: look in a folder below, or in fewer files"
-                    )
+                    omitted = f"… more than {MAX_SEARCHED_CHARS:,} characters: look in a folder below, or in fewer"
                     return "\n".join([*(hits or [f"{text!r} was not found so far"]), omitted])
                 hits += self._hits(file, content, text.casefold())
             if len(hits) > MAX_FILE_HITS:
