@@ -159,6 +159,11 @@ def test_copilots_thresholds_come_from_its_own_variables(settings: Setup) -> Non
         ("[mcp.files]\ncommand = 'x'\n[mcp.files.env]\nA = 1", 4, "mcp.files.env.A: must be a text, not 1"),
         ("[models.'a-9.5']\nwindow = 'x'", 2, "models.a-9.5.window: must be a whole number of tokens, not 'x'"),
         ("[hooks]\npre_compakt = []", 2, "hooks.pre_compakt: is not a setting; did you mean 'pre_compact'?"),
+        (
+            "[hooks]\npre_compact = 7",
+            2,
+            'hooks.pre_compact: must be a list of commands such as [["notify", "--quiet"]], not 7',
+        ),
         ("[hooks]\npre_compact = [[]]", 2, 'hooks.pre_compact: [] is not a command; write it as ["notify", "--quiet"]'),
         ("[hooks]\ntimeout_seconds = 0", 2, "hooks.timeout_seconds: must be a number above 0, not 0"),
         ("hooks = 1", 1, "hooks: must be a table, not 1"),

@@ -111,6 +111,20 @@ def test_a_wrong_option_is_one_line_on_standard_error(
     assert message in line
 
 
+def test_background_jobs_of_a_gateway_need_a_store_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
+
+    code = main(["gateway", "--store", "memory://", "--jobs", "--port", "0"])
+
+    assert (code, capsys.readouterr().err.splitlines()[-1]) == (
+        2,
+        "holdfast: store: background jobs need a store on disk: postgresql://… or sqlite:///file",
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["gateway.token"]
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_a_port_in_use_is_one_line_on_standard_error(
     host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

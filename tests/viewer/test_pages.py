@@ -237,6 +237,26 @@ def as_sent(page: dict[str, Any]) -> str:
     return head + "".join(f"{dump_json(message)}," for message in page["native"])
 
 
+async def test_a_changed_system_text_or_tool_breaks_the_cache_before_the_first_message() -> None:
+    store, tool = MemoryStore(), {"type": "function", "function": {"name": "look", "parameters": {}}}
+    async with Session.open("s", store=store, model="gpt-5") as session:
+        await session.record([user_message("hello")])
+        await session.prepare(9_000, system="Be brief.")
+        await session.prepare(9_000, system="Be kind.")
+        await session.prepare(9_000, system="Be kind.", tools=[tool])
+
+    async with visiting(store) as browser:
+        pages = [await browser.json(f"/s/s/requests/{number}") for number in (2, 3)]
+
+    breaks = [page["cache"] for page in pages]
+    assert [(one["place"], one["same_messages"], one["is_prefix"]) for one in breaks] == [
+        ("the system text", 0, False),
+        ("the tools", 0, False),
+    ]
+    assert [one["byte"] for one in breaks] == [len('["Be '), len('["Be kind.",[')]
+    assert [(one["was"], one["now"][:8]) for one in breaks] == [('brief.",[]]', 'kind.",['), ("]]", '{"type":')]
+
+
 async def test_each_line_of_a_summary_opens_its_sources(browser: Browser) -> None:
     page = await browser.json("/s/report/changes/1")
 
