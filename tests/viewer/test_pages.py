@@ -584,3 +584,27 @@ async def test_a_file_of_the_pages_is_kept_by_browsers_and_others_are_not_there(
     assert (icon.status_code, icon.headers["content-type"]) == (200, "image/svg+xml")
     assert "immutable" in style.headers["cache-control"]
     assert (secret.status_code, secret.text) == (404, "there is no such file")
+
+
+async def test_messages_of_which_only_the_text_is_sent_and_the_lines_of_a_summary_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_index, "SNAPSHOT_MIN_RECORDS", 1)
+    store = MemoryStore()
+    lines = "\n".join(f"Line {number} of a summary [#0]." for number in range(9))
+    events: list[log.Event] = [
+        said("one"),
+        said("two", log.Usage(output_tokens=1)),
+        log.CompactionCompleted(success=True, span=Span(stop=2), replacement=(lines,)),
+        said("three"),
+        said("four", log.Usage(output_tokens=1)),
+        log.TurnsReducedToText(line=4),
+        said("five"),
+    ]
+    await store.append("s", [to_record(event) for event in events], after=0, time_ms=1)
+
+    async with visiting(store) as browser:
+        rows = [row for row in (await browser.json("/s/s"))["rows"] if row["message"]]
+
+    assert [row["sent"]["kind"] for row in rows] == ["compacted", "compacted", "text_only", "text_only", "same"]
+    assert rows[0]["sent"]["lines"] == [f"Line {number} of a summary [#0]." for number in range(6)]

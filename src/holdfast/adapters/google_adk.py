@@ -323,8 +323,9 @@ def _declarations(request: LlmRequest) -> list[Mapping[str, object]]:
 
 def _system_text(request: LlmRequest) -> str | None:
     given: Any = request.config.system_instruction
-    if given is None or isinstance(given, str):
-        return given
-    if isinstance(given, types.Content):
-        return CONTENTS.text(given)
-    return str(given)
+    if given is None:
+        return None
+    parts: list[Any] = (
+        given.parts or [] if isinstance(given, types.Content) else given if isinstance(given, list) else [given]
+    )
+    return "\n".join(text for part in parts if (text := part if isinstance(part, str) else getattr(part, "text", "")))
