@@ -325,7 +325,6 @@ def _system_text(request: LlmRequest) -> str | None:
     given: Any = request.config.system_instruction
     if given is None:
         return None
-    parts: list[Any] = (
-        given.parts or [] if isinstance(given, types.Content) else given if isinstance(given, list) else [given]
-    )
+    listed: Any = given.parts or [] if isinstance(given, types.Content) else given
+    parts = cast("list[Any]", listed if isinstance(listed, list) else [listed])
     return "\n".join(text for part in parts if (text := part if isinstance(part, str) else getattr(part, "text", "")))
