@@ -23,7 +23,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeVar, cast
+from typing import ClassVar, Self, TypeVar, cast
 
 from holdfast.core.history.events import CompactionTrigger
 from holdfast.errors import CompactionRunningError, HoldfastError, SettingsError, imports_of_extra
@@ -293,8 +293,10 @@ class JobsConnection(sqlite3.Connection):
     of Debian 12, to which a newer Python may be linked, is 3.40.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - those of `sqlite3.connect`
-        super().__init__(*args, **options)
+    def __init__(self, database: str, *, check_same_thread: bool = True, factory: object = None) -> None:
+        """Connect as `sqlite3.connect` tells with `factory`, which is this class."""
+        del factory
+        super().__init__(database, check_same_thread=check_same_thread)
         self.create_function("unixepoch", 1, _seconds_now)
 
 
