@@ -78,8 +78,8 @@ UPDATE_SESSIONS = """
 INSERT_EVENTS = """
     INSERT INTO events (id, time_ms, data)
     SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),
-        substr(?1, json_extract(value, '$[2]'), json_extract(value, '$[3]'))
-    FROM json_each(?2)
+        substr(?, json_extract(value, '$[2]'), json_extract(value, '$[3]'))
+    FROM json_each(?)
 """
 """Parameters: the bytes of all records, and for each its row, its time, where its bytes start (from 1) and how many."""
 
