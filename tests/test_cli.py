@@ -3,17 +3,22 @@
 import asyncio
 import json
 import os
+import re
+import sqlite3
 import stat
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
+from holdfast.apps.cli import output
 from holdfast.apps.cli.main import main
 from holdfast.core.history.codec import from_record, to_record
 from holdfast.core.history.events import MessageAppended, RequestPrepared
@@ -22,6 +27,7 @@ from holdfast.session.log.event_log import now_ms
 from holdfast.session.request import chain_hash, rebuild_request
 from holdfast.session.session import Session
 from holdfast.stores.base import JsonRecord, Store
+from holdfast.stores.sqlite import database
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.sessions import generate_session
@@ -481,3 +487,113 @@ def test_an_interrupt_ends_cleanly(
 
     assert run(capsys, "sessions", "rm", "report-1")[0] == 130
     assert run(capsys, "show", "report-1")[0] == 0
+
+
+class Terminal(StringIO):
+    """A terminal, with what somebody types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_whoever_does_not_agree_deletes_nothing(
+    chats: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talked(chats)
+    monkeypatch.setattr(sys, "stdin", Terminal("no\n"))
+    kept = run(capsys, "sessions", "rm", "report-1")
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    deleted = run(capsys, "sessions", "rm", "report-1")
+
+    assert kept == (130, "", "delete session 'report-1' with 10 events? [y/N] holdfast: interrupted\n")
+    assert deleted[0] == 0
+    assert run(capsys, "sessions", "--json")[1] == "[]\n"
+
+
+def test_a_replay_lists_requests_and_names_what_was_not_loaded(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    talked(chats)
+
+    sound = run(capsys, "replay", "report-1")
+    on(
+        chats,
+        lambda store: store.append(
+            "report-1", [{"type": "message.appended", "schema": 1, "data": 7}], after=10, time_ms=now_ms()
+        ),
+    )
+    damaged = run(capsys, "replay", "report-1", "--verify")
+
+    assert (sound[0], [line.split() for line in sound[1].splitlines()]) == (
+        0,
+        [["REQUEST", "MESSAGES"], ["1", "1"], ["2", "5"]],
+    )
+    assert damaged[0] == 1
+    assert damaged[2].startswith("holdfast: not loaded: ")
+
+
+def test_a_session_without_requests_has_nothing_to_prove(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def talk(store: Store) -> None:
+        await (await Session.open("quiet", store=store)).record([user_message("Hello")])
+
+    on(chats, talk)
+
+    assert run(capsys, "replay", "quiet", "--verify") == (
+        0,
+        "0 requests: 0 the same, 0 scrubbed, 0 different\n",
+        "",
+    )
+
+
+def test_a_message_that_the_store_has_lost_is_named_in_an_export(
+    chats: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def talk(store: Store) -> None:
+        await (await Session.open("large", store=store)).record([user_message("heron " * 40_000)])
+
+    on(chats, talk)
+    with closing(sqlite3.connect(chats)) as connection, connection:
+        assert connection.execute("DELETE FROM blobs").rowcount == 1
+
+    code, _, told = run(capsys, "export", "large")
+
+    assert code == 1
+    assert re.fullmatch(
+        r"holdfast: record \d+: the store has lost this message; the export has a notice in its place\n", told
+    )
+
+
+def test_a_scrub_says_where_the_secret_still_is(
+    chats: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(database, "BUSY_MS", 50)
+    talked(chats)
+    with closing(sqlite3.connect(chats)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM events").fetchone()
+        _, _, told = run(capsys, "scrub", "report-1", "sk-secret12345")
+
+    assert f"holdfast: not finished: {chats}-wal still holds what was replaced" in told
+
+
+def test_progress_is_shown_in_place_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, seconds = Terminal(), 0.0
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(output.time, "monotonic", lambda: seconds)
+    progress = output.ProgressCounter("records")
+
+    for count in (1, 1_000, 2_000):
+        progress(count)
+        seconds += 0.7
+    progress.done()
+
+    assert screen.getvalue() == "\r2,000 records\r\x1b[K"
+
+
+@pytest.mark.parametrize(
+    "option", [["sessions", "--limit", "0"], ["view", "--port", "65536"], ["gateway", "--port", "x"]]
+)
+def test_a_number_that_cannot_be_is_refused(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(option)
+
+    form = "a whole number, 1 or more" if "--limit" in option else "a port from 0 to 65535"
+    assert (ended.value.code, f"must be {form}, not {option[-1]!r}" in capsys.readouterr().err) == (2, True)

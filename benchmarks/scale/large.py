@@ -6,6 +6,7 @@ import sqlite3
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -86,7 +87,7 @@ async def fill_sqlite(url: str, sessions: int) -> None:
     await store.append("made-first", [{"type": "x"}], after=0, time_ms=1)
     await store.delete("made-first")
     await store.close()
-    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
         connection.execute("PRAGMA synchronous = OFF")
         for number in range(sessions):
             row = (number + 2, f"made-{number}", MESSAGES, FIRST_MS + number, FIRST_MS + number * 60_000)

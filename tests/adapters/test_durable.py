@@ -10,6 +10,7 @@ from pydantic_ai.durable_exec.dbos import DBOSDurability
 
 from holdfast import Session
 from holdfast.adapters.pydantic_ai import Holdfast
+from holdfast.apps.jobs import JobsConnection
 from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.testing.agents import ScriptedAgentModel, tool_call_response
 
@@ -20,6 +21,7 @@ def engine(tmp_path: Path) -> Iterator[None]:
         config={
             "name": "durable-tests",
             "system_database_url": f"sqlite:///{tmp_path / 'engine.db'}",
+            "db_engine_kwargs": {"connect_args": {"factory": JobsConnection}},
             "log_level": "ERROR",
         }
     )

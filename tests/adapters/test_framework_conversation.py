@@ -18,6 +18,7 @@ from holdfast.adapters.google_adk import CONTENTS
 from holdfast.adapters.langchain import MESSAGES
 from holdfast.adapters.openai_agents import ITEMS
 from holdfast.core.history import events as log
+from holdfast.core.history.visibility import SEES_NOTHING
 
 ROOMY = FrameworkRequest(budget=16_000, model=None, system=None, tools=())
 TIGHT = FrameworkRequest(budget=1_000, model=None, system=None, tools=())
@@ -340,3 +341,46 @@ def _nested_content(part: str) -> types.Content:
     return _content(
         "user", function_response=types.FunctionResponse(name="look", response={"result": "found"}, parts=parts)
     )
+
+
+async def test_a_call_without_a_result_is_answered_before_the_model_is_asked_again(framework: Framework) -> None:
+    call, _ = framework.call("word")
+    async with Session.open("c") as session:
+        conversation = FrameworkConversation(session, framework.codec)
+
+        sent = await conversation.prepare([framework.user("look"), call, framework.user("and now?")], ROOMY)
+
+    assert [framework.codec.encode(one) for one in (sent[0], sent[1], sent[-1])] == [
+        framework.codec.encode(one) for one in (framework.user("look"), call, framework.user("and now?"))
+    ]
+    assert len(sent) == 4
+
+
+async def test_a_message_that_a_sub_agent_changes_is_added_to_its_list(framework: Framework) -> None:
+    messages = exchanges(framework, 2)
+    async with Session.open("c") as session:
+        context = session.delegate("helper", task="look", sees=SEES_NOTHING, adds_task_message=False)
+        async with context as helper:
+            conversation = FrameworkConversation(session, framework.codec, helper)
+            await conversation.prepare(messages, ROOMY)
+
+            changed = [*messages[:4], framework.user("something else"), *messages[5:]]
+            sent = await conversation.prepare(changed, ROOMY)
+            again = await conversation.prepare(changed, ROOMY)
+
+            added = [framework.codec.encode(one) for one in (*messages, changed[4])]
+            assert await helper.messages() == added
+            assert [framework.codec.encode(one) for one in sent] == added
+            assert again == sent
+
+
+async def test_tuples_of_a_framework_are_copied() -> None:
+    block: Any = {"type": "text", "text": "hello", "span": (1, [2])}
+    async with Session.open("c") as session:
+        conversation = FrameworkConversation(session, MESSAGES)
+        [sent] = await conversation.prepare([HumanMessage([block])], ROOMY)
+        block["span"][1].append(3)
+        [again] = await conversation.prepare([HumanMessage([block])], ROOMY)
+
+        assert len([one for one in await session.events() if isinstance(one, log.MessageAppended)]) == 2
+    assert (sent.content, again.content) == ([block], [block])

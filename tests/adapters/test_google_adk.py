@@ -1,12 +1,13 @@
 """Agents of Google's ADK keep the promises of the contract, and more that only ADK has."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from google.adk.agents import BaseAgent, LlmAgent, RunConfig
+from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.run_config import StreamingMode  # pyright: ignore[reportPrivateImportUsage] - as its docs say
 from google.adk.apps import App
@@ -14,6 +15,7 @@ from google.adk.events import Event
 from google.adk.models import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
+from google.adk.plugins import BasePlugin
 from google.adk.runners import Runner
 from google.adk.sessions import BaseSessionService, InMemorySessionService
 from google.adk.tools import AgentTool
@@ -248,3 +250,76 @@ def test_the_page_and_the_example_run_as_they_stand(capsys: pytest.CaptureFixtur
     run_example("google_adk_agent")
 
     assert capsys.readouterr().out
+
+
+class Changing(BasePlugin):
+    """Changes each request before other plugins see it."""
+
+    def __init__(self, change: Callable[[LlmRequest], None]) -> None:
+        super().__init__("changing")
+        self._change = change
+
+    async def before_model_callback(self, *, callback_context: CallbackContext, llm_request: LlmRequest) -> None:
+        del callback_context
+        self._change(llm_request)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "Be brief.\nBe kind.",
+        types.Content(parts=[types.Part(text="Be brief."), types.Part(text="Be kind.")]),
+        ["Be brief.", types.Part(text="Be kind.")],
+        types.Part(text="Be brief.\nBe kind."),
+    ],
+    ids=["text", "content", "list", "part"],
+)
+async def test_system_text_is_recorded_in_whatever_form_it_comes(given: Any) -> None:
+    def instruct(request: LlmRequest) -> None:
+        request.config.system_instruction = given
+
+    plugin = HoldfastPlugin(budget=16_000)
+    app = App(
+        name="app",
+        root_agent=LlmAgent(name="a", model=TalkingLlm(replies=["two"])),
+        plugins=[Changing(instruct), plugin],
+    )
+    runner = Runner(app=app, session_service=InMemorySessionService(), auto_create_session=True)
+
+    assert await said(runner, "one") == "two"
+
+    request = plugin.last_request("s")
+    assert request is not None
+    assert request.system == "Be brief.\nBe kind."
+    await plugin.close()
+
+
+async def test_a_request_without_contents_is_left_alone() -> None:
+    plugin, model = HoldfastPlugin(budget=16_000), TalkingLlm(replies=["two"])
+    app = App(
+        name="app",
+        root_agent=LlmAgent(name="a", model=model),
+        plugins=[Changing(lambda request: request.contents.clear()), plugin],
+    )
+    runner = Runner(app=app, session_service=InMemorySessionService(), auto_create_session=True)
+
+    assert await said(runner, "one") == "two"
+
+    assert (model.requests, plugin.last_request("s")) == ([[]], None)
+    await plugin.close()
+
+
+# AgentTool makes its runner in a way that ADK itself calls deprecated.
+@pytest.mark.filterwarnings("ignore:The `plugins` argument is deprecated:DeprecationWarning")
+async def test_an_agent_in_a_tool_that_fails_ends_its_delegation_with_the_error() -> None:
+    plugin = HoldfastPlugin(budget=16_000)
+    helper = LlmAgent(name="helper", model=TalkingLlm(replies=[ValueError("no network")]))
+    call = types.FunctionCall(name="helper", args={"request": "help"}, id="c1")
+    agent = LlmAgent(name="a", model=TalkingLlm(replies=[call]), tools=[AgentTool(agent=helper)])
+
+    with pytest.raises(ValueError, match="no network"):
+        await said(runner_of(agent, plugin), "go")
+
+    [delegation] = await asyncio.to_thread(lambda: plugin.session("s").delegations())
+    assert (delegation.started.agent, delegation.state) == ("helper", "failed")
+    await plugin.close()

@@ -1,5 +1,6 @@
 """LangChain agents keep the promises of the contract, and more that only LangChain has."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,11 +13,11 @@ from langchain_core.exceptions import ContextOverflowError
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-from langchain_core.tools import tool
+from langchain_core.tools import StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import Field
 
-from holdfast import SettingsError
+from holdfast import Budget, SettingsError
 from holdfast.adapters.langchain import MESSAGES, HoldfastMiddleware
 from holdfast.core.history import events as log
 from holdfast.testing.agent_contract import (
@@ -325,3 +326,81 @@ def test_the_page_and_the_example_run_as_they_stand(capsys: pytest.CaptureFixtur
     run_example("langchain_agent")
 
     assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("is_delegated", [False, True])
+def test_a_tool_that_fails_raises_and_ends_the_delegation_of_an_agent_inside_it(
+    middleware: HoldfastMiddleware, *, is_async: bool, is_delegated: bool
+) -> None:
+    calls: Any = [{"name": "ask", "args": {}, "id": "c1"}]
+    model = ScriptedReplies(replies=iter([AIMessage("", tool_calls=calls)]))
+    helper = create_agent(RepeatingChatModel(requests=[], errors=[ValueError("no network")]), middleware=[middleware])
+
+    def ask() -> str:
+        """Ask the helper."""
+        if is_delegated:
+            helper.invoke({"messages": [HumanMessage("help")]})
+        raise ValueError("no network")
+
+    async def ask_later() -> str:
+        if is_delegated:
+            await helper.ainvoke({"messages": [HumanMessage("help")]})
+        raise ValueError("no network")
+
+    agent = create_agent(model, [StructuredTool.from_function(ask, ask_later, name="ask")], middleware=[middleware])
+    asked: Any = {"messages": [HumanMessage("go")]}
+
+    def run() -> None:
+        if is_async:
+            asyncio.run(agent.ainvoke(asked, configured("t")))
+        else:
+            agent.invoke(asked, configured("t"))
+
+    with pytest.raises(ValueError, match="no network"):
+        run()
+
+    delegations = middleware.session("t").delegations()
+    assert [one.state for one in delegations] == ["failed"] * is_delegated
+
+
+def test_a_prompt_that_no_model_takes_raises_the_providers_own_error_with_a_note(
+    middleware: HoldfastMiddleware,
+) -> None:
+    model = RepeatingChatModel(requests=[], errors=[ContextOverflowError("too long") for _ in range(20)])
+    agent = create_agent(model, middleware=[middleware])
+
+    with pytest.raises(ContextOverflowError) as raised:
+        agent.invoke({"messages": [HumanMessage("one")]}, configured("t"))
+
+    assert raised.value.__notes__[0].startswith("Holdfast could not make the request small enough: ")
+
+
+def test_a_blocking_agent_recalls_and_outside_of_one_the_tool_says_where_it_works(
+    middleware: HoldfastMiddleware,
+) -> None:
+    [recall] = middleware.tools
+    calls: Any = [{"name": recall.name, "args": {"query": "KESTREL"}, "id": "c1"}]
+    model = ScriptedReplies(replies=iter([AIMessage("Noted."), AIMessage("", tool_calls=calls), AIMessage("Yes.")]))
+    provided: Any = {"type": "web_search_20250305", "name": "web_search"}
+    agent = create_agent(model, [provided], middleware=[middleware], checkpointer=InMemorySaver())
+    agent.invoke({"messages": [HumanMessage("the code is KESTREL")]}, configured("t"))
+
+    state = agent.invoke({"messages": [HumanMessage("what was it?")]}, configured("t"))
+    outside = [recall.invoke({"query": "x"}), asyncio.run(recall.ainvoke({"query": "x"}))]
+
+    assert "the code is KESTREL" in state["messages"][-2].text
+    assert outside == ["[Recall: this tool works only in an agent with HoldfastMiddleware.]"] * 2
+
+
+def test_the_budget_is_the_window_of_the_models_profile_where_none_is_given() -> None:
+    middleware = HoldfastMiddleware()
+    model = RepeatingChatModel(requests=[], profile={"max_input_tokens": 5_000})
+    agent = create_agent(model, middleware=[middleware])
+
+    agent.invoke({"messages": [HumanMessage("one")]}, configured("t"))
+
+    request = middleware.last_request("t")
+    assert request is not None
+    assert request.receipt.budget == Budget.resolve(provider_window=5_000)
+    middleware.close()

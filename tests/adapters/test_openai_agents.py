@@ -302,3 +302,58 @@ def test_the_page_and_the_example_run_as_they_stand(capsys: pytest.CaptureFixtur
     run_example("openai_agents_agent")
 
     assert capsys.readouterr().out
+
+
+async def test_a_prompt_that_no_model_takes_raises_the_providers_own_error_with_a_note() -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    errors = [ScriptedProviderError(OVERFLOW_TEXT, 400) for _ in range(20)]
+    agent = Agent(name="a", model=kept.recovering(ScriptedModel(errors)))
+
+    with pytest.raises(ScriptedProviderError) as governed:
+        await Runner.run(agent, "one", session=kept, run_config=kept.run_config())
+    assert [note.partition(":")[0] for note in governed.value.__notes__] == [
+        "Holdfast could not make the request small enough"
+    ]
+    await kept.close()
+
+
+async def test_an_overflow_of_a_run_without_the_filter_arrives_unchanged() -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    agent = Agent(name="a", model=kept.recovering(ScriptedModel([ScriptedProviderError(OVERFLOW_TEXT, 400)])))
+
+    with pytest.raises(ScriptedProviderError) as raised:
+        await Runner.run(agent, "one", session=kept)
+
+    assert not getattr(raised.value, "__notes__", [])
+    await kept.close()
+
+
+class BreakingModel(ScriptedModel):
+    """Breaks off each stream after its first event."""
+
+    async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        async for event in super().stream_response(*args, **kwargs):
+            yield event
+            raise ScriptedProviderError(OVERFLOW_TEXT, 400)
+
+
+async def test_a_stream_is_opened_again_smaller_unless_it_has_begun() -> None:
+    past: Any = [{"role": role, "content": "word " * 150} for _ in range(10) for role in ("user", "assistant")]
+    given: Any = [*past, {"role": "user", "content": "go"}]
+    refused = ScriptedModel([ScriptedProviderError(OVERFLOW_TEXT, 400), [assistant_message("ok")]])
+    broken = BreakingModel([[assistant_message("one")], [assistant_message("two")]])
+
+    async def streamed(name: str, model: ScriptedModel) -> Any:
+        kept = HoldfastSession(name, budget=CONTRACT_BUDGET)
+        agent = Agent(name="a", model=kept.recovering(model))
+        result = Runner.run_streamed(agent, given, run_config=kept.run_config())
+        async for _ in result.stream_events():
+            pass
+        await kept.close()
+        return result.final_output
+
+    assert await streamed("s", refused) == "ok"
+    assert len(str(refused.calls[1].input)) < len(str(refused.calls[0].input))
+    with pytest.raises(ScriptedProviderError):
+        await streamed("t", broken)
+    assert len(broken.calls) == 1

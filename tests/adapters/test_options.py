@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -11,12 +13,14 @@ from pydantic_ai import Agent
 from pydantic_ai.models.test import TestModel
 
 from holdfast import Session, SettingsError
+from holdfast.adapters import session_pool
 from holdfast.adapters.google_adk import HoldfastPlugin
 from holdfast.adapters.langchain import HoldfastMiddleware
 from holdfast.adapters.openai_agents import HoldfastSession
 from holdfast.adapters.pydantic_ai import Holdfast
 from holdfast.blocking import Session as BlockingSession
 from holdfast.errors import SessionClosedError
+from holdfast.session.background_loop import BACKGROUND_LOOP
 
 ADAPTERS: list[Callable[..., object]] = [
     Holdfast,
@@ -78,3 +82,68 @@ def test_sessions_of_a_loop_that_stands_still_are_closed_from_another_loop(tmp_p
     with pytest.raises(SessionClosedError):
         still.run_until_complete(opened.clear())
     still.close()
+
+
+def test_sessions_of_loops_that_run_or_have_ended_are_closed_from_another_loop(tmp_path: Path) -> None:
+    governed = Holdfast(store=f"sqlite:///{tmp_path / 'chats.db'}", budget=16_000)
+    agent, both = Agent(TestModel(), capabilities=[governed]), Barrier(3)
+
+    def run(name: str) -> None:
+        async def work() -> None:
+            await agent.run("one", conversation_id=name)
+            both.wait()  # each thread has a loop of its own, and neither finds one that has ended
+
+        asyncio.run(work())
+
+    BACKGROUND_LOOP.run(agent.run("one", conversation_id="c"))
+    with ThreadPoolExecutor() as threads:
+        ended = [threads.submit(run, name) for name in ("a", "b")]
+        both.wait()
+        for one in ended:
+            one.result()
+    opened = governed.sessions
+    assert sorted(opened) == ["a", "b", "c"]
+
+    asyncio.run(asyncio.wait_for(governed.close(), timeout=20))
+
+    assert not governed.sessions
+    for name, run_on_loop in (("a", asyncio.run), ("b", asyncio.run), ("c", BACKGROUND_LOOP.run)):
+        with pytest.raises(SessionClosedError):
+            run_on_loop(opened[name].clear())
+
+
+def test_a_run_on_a_new_loop_continues_what_was_open_on_one_that_has_ended(tmp_path: Path) -> None:
+    governed = Holdfast(store=f"sqlite:///{tmp_path / 'chats.db'}", budget=16_000)
+    agent = Agent(TestModel(), capabilities=[governed])
+
+    asyncio.run(agent.run("one", conversation_id="c"))
+    opened = governed.sessions["c"]
+    result = asyncio.run(agent.run("two", conversation_id="c"))
+
+    assert governed.sessions["c"] is opened
+    assert len(result.all_messages()) == 4
+    asyncio.run(governed.close())
+
+
+async def test_idle_conversations_of_a_store_on_disk_are_closed_and_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_pool, "MAX_OPEN_SESSIONS", 1)
+    async with Holdfast(store=f"sqlite:///{tmp_path / 'chats.db'}", budget=16_000) as governed:
+        agent = Agent(TestModel(), capabilities=[governed])
+        for name in ("a", "b", "a"):
+            result = await agent.run("hello", conversation_id=name)
+
+            assert list(governed.sessions) == [name]
+
+    assert len(result.all_messages()) == 4
+
+
+async def test_an_open_session_has_siblings_for_other_conversations() -> None:
+    async with Session.open("first") as session, Holdfast(session=session) as governed:
+        agent = Agent(TestModel(), capabilities=[governed])
+        await agent.run("hello", conversation_id="first")
+
+        other = await governed.open("second")
+
+        assert (other.id, other.store is session.store, len(await other.messages())) == ("second", True, 0)

@@ -103,7 +103,7 @@ def test_hooks_checkpoints_and_approval_go_with_compactions(settings: Setup, hom
     async def approve(_draft: object) -> bool:
         return True
 
-    found = settings("[hooks]\npre_compact = ['notify --now']\npost_compact = [['log', 'a b']]\ntimeout_seconds = 2")
+    found = settings("[hooks]\npre_compact = 'notify --now'\npost_compact = [['log', 'a b']]\ntimeout_seconds = 2")
     callbacks = SessionCallbacks(approve=approve)
     how = compaction_from(found, "s1", callbacks)
 

@@ -88,6 +88,18 @@ async def test_a_call_without_a_conversation_means_the_default_or_says_which_the
     assert (await ConversationReader(store).call("drop", {}))[1]
 
 
+async def test_a_beginning_that_several_conversations_have_names_them_as_their_owner_does(store: Store) -> None:
+    for name in ("ada:tides-1", "ada:tides-2"):
+        async with Session.open(name, store=store) as session:
+            await session.record([user_message("hello")])
+
+    text, is_error = await ConversationReader(store, owner="ada:").call("show", {"conversation": "tides"})
+
+    assert is_error
+    assert "tides-1" in text
+    assert "ada:" not in text
+
+
 async def test_a_long_conversation_is_shown_in_pages(store: Store) -> None:
     async with Session.open("long", store=store) as session:
         await session.record([user_message("word " * 5_000)])

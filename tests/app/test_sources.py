@@ -160,6 +160,11 @@ def test_copilots_thresholds_come_from_its_own_variables(settings: Setup) -> Non
         ("[mcp.files]\ncommand = 'x'\n[mcp.files.env]\nA = 1", 4, "mcp.files.env.A: must be a text, not 1"),
         ("[models.'a-9.5']\nwindow = 'x'", 2, "models.a-9.5.window: must be a whole number of tokens, not 'x'"),
         ("[hooks]\npre_compakt = []", 2, "hooks.pre_compakt: is not a setting; did you mean 'pre_compact'?"),
+        (
+            "[hooks]\npre_compact = 7",
+            2,
+            'hooks.pre_compact: must be a list of commands such as [["notify", "--quiet"]], not 7',
+        ),
         ("[hooks]\npre_compact = [[]]", 2, 'hooks.pre_compact: [] is not a command; write it as ["notify", "--quiet"]'),
         ("[hooks]\ntimeout_seconds = 0", 2, "hooks.timeout_seconds: must be a number above 0, not 0"),
         ("hooks = 1", 1, "hooks: must be a table, not 1"),
@@ -200,7 +205,7 @@ def test_a_file_that_is_no_text_or_cannot_be_read_is_named(settings: Setup, home
     (home / "holdfast.toml").write_bytes(b"model = 'x'\n\xff\n")
     (project / "holdfast.toml").mkdir()
 
-    found = settings(config_json='{"agent_max_steps": 1,\n}', is_tolerant=True)
+    found = settings(config_json='{"agent_max_steps": 1,\n?}', is_tolerant=True)
 
     assert [str(one).partition(": ")[0] for one in found.problems] == [
         f"{home}/holdfast.toml:2",

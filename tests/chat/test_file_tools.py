@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.apps.chat.tools import files
 from holdfast.apps.chat.tools.files import (
     MAX_FILE_BYTES,
     MAX_FILE_HITS,
@@ -102,3 +103,27 @@ def test_what_is_too_much_is_cut_and_said_to_be(folder: FileTools) -> None:
     assert folder.read_file("wide.txt") == f"{'x' * MAX_READ_LINE_CHARS} … [9 more characters in this line]"
     assert folder.read_file("huge.txt") == "huge.txt is not a text file, or larger than 10,000,000 bytes"
     assert folder.list_files("../") == "../ is outside the working folder; only what is inside can be read or changed"
+
+
+def test_a_search_that_does_not_reach_every_file_says_so(folder: FileTools, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MAX_SEARCHED_CHARS", 1_000)
+    (folder.root / "a_first.txt").write_text("heron\n" + "x" * 900)
+    (folder.root / "b_second.txt").write_text("a heron and an egret\n" + "x" * 900)
+
+    omitted = "… more than 1,000 characters: look in a folder below, or in fewer"
+    assert folder.search_files("heron", pattern="*_*.txt") == f"a_first.txt:1: heron\n{omitted}"
+    assert folder.search_files("egret", pattern="*_*.txt") == f"'egret' was not found so far\n{omitted}"
+    assert folder.search_files("egret", pattern="b_*.txt") == "b_second.txt:1: a heron and an egret"
+
+
+def test_a_file_that_is_too_large_to_be_read_hides_no_other_one(
+    folder: FileTools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAX_SEARCHED_CHARS", 1_000)
+    with (folder.root / "a_movie.bin").open("wb") as movie:
+        movie.truncate(files.MAX_FILE_BYTES + 1)
+    (folder.root / "b_notes.txt").write_text("a heron\n")
+
+    assert folder.search_files("heron", pattern="*_*") == "b_notes.txt:1: a heron"
+    assert folder.list_files(pattern="**/b_*") == "b_notes.txt"
+    assert folder.complete_path("_note") == ["b_notes.txt"]

@@ -1,6 +1,9 @@
 """Screens for pipes and programs."""
 
+import asyncio
 import json
+import sys
+from io import StringIO
 
 import pytest
 
@@ -16,7 +19,7 @@ from holdfast.apps.chat.events import (
     ToolCallStarted,
     TurnEnded,
 )
-from holdfast.apps.chat.plain_screen import JsonScreen, PlainScreen
+from holdfast.apps.chat.plain_screen import JsonScreen, PlainScreen, TypedLines
 
 EVENTS: list[ChatEvent] = [
     ThinkingDelta("hm"),
@@ -96,3 +99,21 @@ def test_a_compaction_is_told_in_a_pipe_and_to_programs(capsys: pytest.CaptureFi
         "messages": 22,
         "by_model": "served",
     }
+
+
+async def test_whoever_ends_the_input_at_a_question_does_not_agree_and_the_chat_ends(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", StringIO("a\n"))
+    lines = TypedLines()
+    screen = PlainScreen(lines)
+
+    async with asyncio.timeout(20):
+        assert await screen.ask_consent("Run: make") == "no"
+        assert [await lines.read(), await lines.read()] == [None, None]
+        assert await screen.ask_consent("Run: ls", has_always=True) == "no"
+
+    choice = "[y] yes  [n] no, and Enter"
+    assert capsys.readouterr().err == (
+        f"Run: make\n{choice}\n{choice}\nRun: ls\n[y] yes  [a] always  [n] no, and Enter\n"
+    )

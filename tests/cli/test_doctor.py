@@ -3,12 +3,18 @@
 import asyncio
 import json
 import os
+import socket
 import stat
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import ModuleSpec
+from importlib.metadata import PackageNotFoundError
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from holdfast.apps.cli import doctor
 from holdfast.apps.cli.main import main
 from holdfast.apps.gateway.access import Access
 from holdfast.session.log.event_log import now_ms
@@ -261,4 +267,109 @@ def test_a_gateway_that_does_not_run_is_named_with_the_way_to_start_it(capsys: C
 
     assert about(findings, "gateway") == [
         ("fail", "no gateway answers at http://127.0.0.1:1; start one: holdfast gateway")
+    ]
+
+
+async def asked_of(server: FaultyUpstream, capsys: Captured, *headers: tuple[str, str], status: int = 200) -> list[str]:
+    """Return what is found where a server gives the same answer to every request."""
+    server.answer = FaultyAnswer(status=status, headers=headers, pieces=[b'{"status": "fine"}'])
+    _, findings = await asyncio.to_thread(checked, capsys, "--gateway", server.url)
+    return [f"{state}: {said}" for state, said in about(findings, "gateway")][1:]
+
+
+async def test_a_gateway_that_records_nothing_or_cannot_be_asked_is_told(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FaultyUpstream() as server:
+        failed = await asked_of(server, capsys, ("x-holdfast-error", "the store is full"))
+        foreign = await asked_of(server, capsys)
+        without = await asked_of(server, capsys, ("X-Holdfast-Session", "s"))
+        monkeypatch.setenv("HOLDFAST_CONTROL_TOKEN", "wrong")
+        async with running_gateway(server.url, access=Access(control_token=os.urandom(8).hex())) as url:
+            _, findings = await asyncio.to_thread(checked, capsys, "--gateway", url)
+
+    assert failed == ["fail: the request was forwarded, and the store is full; check the store of the gateway"]
+    assert foreign == ["fail: the answer does not say which session it belongs to; is this a Holdfast gateway?"]
+    assert without == [
+        "warn: the control API was not asked, because there is no token; "
+        "set HOLDFAST_CONTROL_TOKEN, or use the same --store as the gateway"
+    ]
+    state, said = about(findings, "gateway")[1]
+    assert (state, said.partition(":")[0], said.rpartition("; ")[2]) == (
+        "fail",
+        "the control API answered 401",
+        "set HOLDFAST_CONTROL_TOKEN to the token of that gateway",
+    )
+
+
+async def test_a_gateway_that_breaks_off_is_told(capsys: Captured) -> None:
+    async with FaultyUpstream(FaultyAnswer(pieces=[b'{"status": "fine"}'])) as server:
+        checking = asyncio.create_task(asyncio.to_thread(checked, capsys, "--gateway", server.url))
+        await server.request_received.wait()
+        server.answer = FaultyAnswer(fault="reset")
+        _, findings = await checking
+
+    state, said = about(findings, "gateway")[0]
+    assert (state, said.rpartition("; ")[2]) == ("fail", "look at its output")
+
+
+def test_a_server_that_does_not_speak_http_is_no_gateway(capsys: Captured) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def greet() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+                connection.recv(10_000)
+
+        with ThreadPoolExecutor() as threads:
+            threads.submit(greet)
+            _, findings = checked(capsys, "--gateway", f"http://127.0.0.1:{port}")
+
+    assert about(findings, "gateway") == [
+        ("fail", f"no gateway answers at http://127.0.0.1:{port}; start one: holdfast gateway")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "missing", "problem"),
+    [
+        ("openai:gpt-5", "pydantic_ai", "openai:gpt-5 needs the package pydantic_ai"),
+        ("embedded", "xllamacpp", "the engine of the embedded model is not installed"),
+    ],
+)
+def test_a_package_that_a_model_needs_is_named_with_the_command(
+    model: str, missing: str, problem: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(name: str) -> ModuleSpec | None:
+        return None if name == missing else find_spec(name)
+
+    monkeypatch.setattr(doctor, "find_spec", found)
+
+    code, findings = checked(capsys, "--model", model)
+
+    state, said = about(findings, "model")[0]
+    assert (code, state, said.partition("; ")[0]) == (1, "fail", problem)
+    assert "pip install" in said
+
+
+def test_a_missing_counter_and_a_clock_in_the_past_are_failures(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        if name == "splintr-rs":
+            raise PackageNotFoundError
+        return "1.0"
+
+    monkeypatch.setattr(doctor, "version", version)
+    monkeypatch.setattr(doctor.time, "time", lambda: 0.0)
+
+    code, findings = checked(capsys)
+
+    assert code == 1
+    assert [state for state, _ in about(findings, "packages")] == ["fail", "ok"]
+    assert about(findings, "packages")[0][1].startswith("splintr-rs is not installed; ")
+    assert about(findings, "clock") == [
+        ("fail", "1970-01-01 00:00:00 UTC is in the past; set the clock of this machine")
     ]

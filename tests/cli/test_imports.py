@@ -131,3 +131,36 @@ def test_the_lab_says_what_each_policy_would_have_cost_broken_and_forgotten(
     ]
     assert all("broken" in line for line in lines[1:4])
     assert "  Every request fits whole, so no policy had to leave anything out; try a smaller --budget." in lines
+
+
+def test_a_list_for_people_names_what_was_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root, elsewhere = copy_of("pi", tmp_path), tmp_path / "elsewhere.jsonl"
+    elsewhere.write_text('{"type": "session", "id": "secret"}\n')
+    (root / "link.jsonl").symlink_to(elsewhere)
+
+    code, out, told = run(
+        capsys, "import", "--from", "pi", str(root), "--list", "--store", f"sqlite:///{tmp_path}/s.db"
+    )
+
+    titles, row = out.splitlines()
+    assert (code, titles.split()) == (0, ["DATE", "SIZE", "MODEL", "FOLDER", "TITLE", "ID"])
+    assert row.split()[-4:] == ["m", "/home/ada/boat", "Sails", SESSION]
+    assert told == f"holdfast: not read: {root}/link.jsonl is a link that leads elsewhere\n"
+
+
+def test_an_unfinished_answer_and_a_changed_log_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root, store = copy_of("gemini", tmp_path), f"sqlite:///{tmp_path}/store.db"
+    session = "gemini-9e319100-0000-4000-8000-000000000001"
+    (path,) = root.glob("tmp/sky/chats/*12-00*.jsonl")
+    thinking = {"id": "z", "type": "gemini", "thoughts": [{"subject": "Stars"}], "content": ""}
+    with path.open("a") as file:
+        file.write(json.dumps(thinking) + "\n")
+
+    first = run(capsys, "import", "--from", "gemini", str(root), "--store", store)
+    path.write_text(path.read_text().replace("Good night", "Sleep well"))
+    second = run(capsys, "import", "--from", "gemini", str(root), "--store", store)
+
+    waiting = f"holdfast: {session}: an answer that may still be written was left for the next import\n"
+    changed = f"holdfast: {session}: its log was changed from message 13 on; the session was rewound there\n"
+    assert (first[0], first[2]) == (0, waiting)
+    assert (second[0], second[2]) == (0, waiting + changed)

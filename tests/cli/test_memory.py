@@ -2,6 +2,10 @@
 
 import asyncio
 import json
+import sqlite3
+import sys
+from contextlib import closing
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -168,3 +172,44 @@ def test_who_looks_where_nothing_was_noted_is_told_so(
 
     assert other_day == (0, "", "holdfast: there are no notes for 2020-01-01\n")
     assert nothing == [(0, "", "holdfast: there are no notes yet\n")] * 3
+
+
+class Terminal(StringIO):
+    """What somebody types at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("answer", "is_applied"), [("no\n", False), ("Yes\n", True)])
+def test_consolidate_asks_at_a_terminal(
+    answer: str, earlier: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, *, is_applied: bool
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SUMMARIZATION_MODEL", "none")
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+
+    code, out, told = run(capsys, "consolidate")
+
+    boards = [path.read_text() for path in earlier.glob("*.md")]
+    question, _, done = told.partition("? [y/N] ")
+    assert (code, question) == (0, f"change {earlier / repository_of(Path()).key}.md")
+    assert RULE in out
+    assert [RULE in board for board in boards] == [True] * is_applied
+    assert done.startswith("holdfast: applied 1 change to" if is_applied else "holdfast: nothing was changed\n")
+
+
+def test_a_file_or_a_conversation_that_cannot_be_read_is_told(
+    home: Path, earlier: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SUMMARIZATION_MODEL", "none")
+    (home / "memory" / "2026-11-16.md").mkdir()
+    with closing(sqlite3.connect(home / "chats.db")) as database, database:
+        database.execute("UPDATE events SET data = x'00'")
+
+    _, found, unread = run(capsys, "memory", "search", "keys")
+    _, _, told = run(capsys, "consolidate")
+
+    assert "the keys are in the red box" in found
+    assert "2026-11-16.md" in unread
+    assert told.startswith("holdfast: earlier could not be read: ")
+    assert [*earlier.glob("*.md")] == []

@@ -111,14 +111,36 @@ def test_a_wrong_option_is_one_line_on_standard_error(
     assert message in line
 
 
-def test_a_port_in_use_is_one_line_on_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+def test_background_jobs_of_a_gateway_need_a_store_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
+
+    code = main(["gateway", "--store", "memory://", "--jobs", "--port", "0"])
+
+    assert (code, capsys.readouterr().err.splitlines()[-1]) == (
+        2,
+        "holdfast: store: background jobs need a store on disk: postgresql://… or sqlite:///file",
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["gateway.token"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_port_in_use_is_one_line_on_standard_error(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        server = socket.create_server((host, 0), family=family)
+    except OSError:
+        pytest.skip("there is no IPv6 here")
+    with server as taken:
         port = taken.getsockname()[1]
-        code = main(["gateway", "--store", f"sqlite:///{tmp_path}/a.db", "--port", str(port)])
+        code = main(["gateway", "--store", f"sqlite:///{tmp_path}/a.db", "--host", host, "--port", str(port)])
 
     line = capsys.readouterr().err.splitlines()[-1]
     assert code == 2
-    assert line.startswith(f"holdfast: gateway: cannot listen on 127.0.0.1:{port}: ")
+    assert line.startswith(f"holdfast: gateway: cannot listen on {host}:{port}: ")
     assert line.endswith("choose another with --port and --host")
 
 

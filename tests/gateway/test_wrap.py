@@ -4,11 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from holdfast.apps.cli.wrap import PROGRAMS, RUN_HOLDFAST
+from holdfast.apps.cli.main import main
+from holdfast.apps.cli.wrap import PROGRAMS, RUN_HOLDFAST, is_gateway
 
 AGENT = """\
 #!{python}
@@ -81,3 +84,43 @@ def test_a_gateway_that_does_not_start_says_why_once(tmp_path: Path) -> None:
 
     assert (done.returncode, done.stderr.count("holdfast:"), done.stderr.count("\n")) == (2, 1, 1)
     assert done.stderr.startswith("holdfast: gateway: --preset: 'other' is not known")
+
+
+class Health(BaseHTTPRequestHandler):
+    """Answers as a gateway does that is asked how it is."""
+
+    def do_GET(self) -> None:
+        content = b'{"status": "ok"}'
+        self.send_response(200)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as in the standard library
+        del format, args
+
+
+def test_a_gateway_that_runs_is_used_and_goes_on_after_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "claude"
+    program.write_text(AGENT.format(python=sys.executable))
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("HOLDFAST_STORE", raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Health) as server, ThreadPoolExecutor() as threads:
+        threads.submit(server.serve_forever)
+        url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            code = main(["wrap", "claude", "--port", str(server.server_port), "--", "-p", "hello"])
+            is_running = is_gateway(url)
+        finally:
+            server.shutdown()
+
+    out, told = capfd.readouterr()
+    assert (code, is_running) == (7, True)
+    assert json.loads(out) == {"arguments": ["-p", "hello"], "url": url, "health": 200}
+    assert told == (
+        f"holdfast: gateway: {url}; by hand: ANTHROPIC_BASE_URL={url} CLAUDE_CODE_GATEWAY_HINT_HEADERS=1 "
+        "claude -p hello\n"
+    )

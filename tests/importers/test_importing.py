@@ -321,6 +321,40 @@ def test_a_line_that_is_too_long_is_skipped_without_being_read_whole(
     assert dict(report.damaged) == {"longer than 64 MiB": 1}
 
 
+def test_the_end_of_a_file_may_be_a_line_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.importers.source.MAX_LINE_BYTES", 100)
+    path, report = tmp_path / "log.jsonl", ReadReport()
+    path.write_text('{"n": 1}\n' + json.dumps({"n": "x" * 3_000_000}))
+
+    assert [line["n"] for line in read_json_lines(path, report)] == [1]
+    assert (report.lines, dict(report.damaged)) == (1, {"longer than 64 MiB": 1})
+
+
+def test_a_file_that_is_cut_while_it_is_read_ends_there(tmp_path: Path) -> None:
+    path, report = tmp_path / "log.jsonl", ReadReport()
+    path.write_text("".join(f'{{"n": {number}}}\n' for number in range(100_000)))
+    lines = read_json_lines(path, report)
+    read = [next(lines)["n"]]
+    os.truncate(path, 0)
+
+    read += [line["n"] for line in lines]
+
+    assert 0 < len(read) < 100_000
+    assert (read, report.is_unfinished, dict(report.damaged)) == (list(range(len(read))), True, {})
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this platform has no named pipes")
+async def test_a_file_that_became_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    root = copy_of("pi", tmp_path)
+    (path,) = root.glob(LINE_FILES["pi"])
+    (found,) = found_in(root, "pi")
+    path.unlink()
+    os.mkfifo(path)
+
+    with pytest.raises(OSError, match="is not a regular file"):
+        await import_found(MemoryStore(), program_named("pi"), found, now_ms=LATER_MS)
+
+
 async def test_hostile_text_stays_text(tmp_path: Path) -> None:
     store, root = MemoryStore(), copy_of("pi", tmp_path)
     (path,) = root.glob(LINE_FILES["pi"])
@@ -415,6 +449,54 @@ async def test_a_message_that_cannot_be_read_is_left_out_by_every_import_alike(t
 
     assert [one.new_messages > 0 for one in first] == [True] * len(first)
     assert [(one.new_messages, one.rewound_to) for one in again] == [(0, None)] * len(first)
+
+
+async def test_a_rewind_may_name_a_message_that_was_left_out(tmp_path: Path) -> None:
+    store, path = MemoryStore(), tmp_path / "5e55.jsonl"
+
+    def said(uuid: str, parent: str, content: object, role: str = "user") -> str:
+        message = {"role": role, "content": content, "id": uuid}
+        return json.dumps({"type": role, "uuid": uuid, "parentUuid": parent, "sessionId": "5e55", "message": message})
+
+    lines = [
+        said("u1", "", "Hello"),
+        said("a1", "u1", [{"type": "text", "text": "Good day."}], "assistant"),
+        said("u2", "a1", [7]),
+        said("a2", "u2", [{"type": "text", "text": "I cannot read that."}], "assistant"),
+        said("u3", "a1", "How are you?"),
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    first, *_ = await import_all(store, path, "claude-code")
+    with path.open("a") as file:
+        file.write(said("a3", "u3", [{"type": "text", "text": "Well."}], "assistant") + "\n")
+    again, *_ = await import_all(store, path, "claude-code")
+
+    assert await lines_of(store, first.session) == [
+        "main: user: Hello",
+        "main: assistant: Good day.",
+        "main: assistant: I cannot read that.",
+        "rewound to 2",
+        "main: user: How are you?",
+        "main: assistant: Well.",
+    ]
+    assert (again.new_messages, again.rewound_to) == (1, None)
+
+
+async def test_a_summary_of_messages_that_the_log_does_not_hold_is_a_message(tmp_path: Path) -> None:
+    store, path = MemoryStore(), tmp_path / "2026-03-02T13-00-00-000Z_01bb.jsonl"
+    lines: list[object] = [
+        {"type": "session", "id": "01bb"},
+        {"type": "compaction", "id": "p1", "parentId": "", "summary": "The sails are fine."},
+        {"type": "message", "id": "p2", "parentId": "p1", "message": {"role": "user", "content": "Sell the boat"}},
+    ]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    first, *_ = await import_all(store, path, "pi")
+    touch(tmp_path)
+    again, *_ = await import_all(store, path, "pi")
+
+    expected = ["main: memory: The sails are fine.", "main: user: Sell the boat"]
+    assert await lines_of(store, first.session) == expected
+    assert (first.new_messages, first.compactions, again.new_messages, again.rewound_to) == (2, 0, 0, None)
 
 
 async def test_a_database_that_is_damaged_further_in_is_reported_as_such(tmp_path: Path) -> None:

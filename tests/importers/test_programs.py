@@ -1,14 +1,19 @@
 """Every message of a session that another program wrote is imported, in order, with calls, sub-agents, compactions."""
 
 import json
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from holdfast import Session
+from holdfast.importers.importing import import_found
+from holdfast.importers.programs import program_named
 from holdfast.importers.source import ReadReport
 from holdfast.stores.memory import MemoryStore
-from tests.importers.reading import copy_of, found_in, import_all, lines_of, write_as_files
+from tests.importers.reading import LATER_MS, copy_of, found_in, import_all, lines_of, write_as_files
 
 CLAUDE_CODE = [
     "main: user: Count the tulips",
@@ -366,3 +371,260 @@ async def test_one_file_of_an_older_opencode_is_imported_with_its_sub_agents(tmp
     (done,) = await import_all(store, root / "storage/session/global/ses_1.json", "opencode")
 
     assert (done.messages, done.agents, done.compactions) == (12, 1, 1)
+
+
+def write_lines(path: Path, lines: Iterable[object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+async def test_sub_agents_in_files_beside_the_session_of_claude_code_are_scopes(tmp_path: Path) -> None:
+    root = copy_of("claude-code", tmp_path)
+    (main,) = root.glob("projects/*/*.jsonl")
+    (agent,) = root.glob("projects/*/*/subagents/*.jsonl")
+    agent.rename(main.with_name("agent-a77.jsonl"))
+    write_lines(main.with_name("agent-b88.jsonl"), [{"type": "user", "sessionId": "of-another-session"}])
+    expected = [line.replace("Explore", "agent") for line in CLAUDE_CODE if line.startswith("Explore:")]
+
+    for place in (root, main):
+        store = MemoryStore()
+        (done,) = await import_all(store, place, "claude-code")
+
+        assert [line for line in await lines_of(store, done.session) if line.startswith("agent:")] == expected
+        assert done.agents == 1
+
+
+async def test_a_file_of_claude_code_without_a_conversation_is_not_listed(tmp_path: Path) -> None:
+    root = copy_of("claude-code", tmp_path)
+    write_lines(root / "projects/-home-ada-garden/notes.jsonl", [{"type": "file-history-snapshot"}])
+
+    assert [one.title for one in found_in(root, "claude-code")] == ["Tulips and roses"]
+
+
+async def test_of_claude_code_what_says_nothing_new_is_left_out(tmp_path: Path) -> None:
+    store, path = MemoryStore(), tmp_path / "5e55.jsonl"
+    shape = {"system": [{"type": "text", "text": "Be brief."}], "tools": [{"name": "Read"}]}
+    answer = {"id": "m1", "model": "claude-sonnet-4-5", "content": [{"type": "text", "text": "Hi."}]}
+    write_lines(
+        path,
+        [
+            {"type": "api-request-shape", "shape": shape},
+            {"type": "user", "uuid": "u1", "sessionId": "5e55", "message": {"role": "user", "content": "Hello"}},
+            {"type": "api-request-shape", "shape": shape},
+            {"type": "attachment", "uuid": "u2", "attachment": {"type": "todo"}, "rendered": [{"content": ""}]},
+            {"type": "assistant", "uuid": "u3", "message": answer},
+        ],
+    )
+
+    (done,) = await import_all(store, path, "claude-code")
+
+    assert await lines_of(store, done.session) == [
+        "main: system: Be brief.",
+        "main: tools: Read",
+        "main: user: Hello",
+        "main: assistant: Hi.",
+    ]
+
+
+async def test_one_file_of_codex_is_imported_with_its_sub_agents_of_another_day(tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of("codex", tmp_path)
+    (main,) = root.glob("sessions/2026/03/02/*0001.jsonl")
+    (agent,) = root.glob("sessions/2026/03/02/*0002.jsonl")
+    moved = root / "sessions/2026/03/04" / agent.name
+    moved.parent.mkdir()
+    agent.rename(moved)
+
+    (done,) = await import_all(store, main, "codex")
+
+    assert (done.session, done.agents) == ("codex-01a00000-0000-7000-8000-000000000001", 1)
+    assert await lines_of(store, done.session) == CODEX
+
+
+async def test_of_codex_a_model_is_noted_when_it_changes_and_only_for_the_main_agent(tmp_path: Path) -> None:
+    store = MemoryStore()
+    said = {"type": "message", "role": "user", "content": "Hello"}
+    context = {"type": "turn_context", "payload": {"model": "gpt-5"}}
+    spawned = {"subagent": {"thread_spawn": {"parent_thread_id": "0001", "agent_nickname": "Ada"}}}
+    write_lines(
+        tmp_path / "rollout-2026-03-02T10-00-00-0001.jsonl",
+        [
+            {"type": "session_meta", "payload": {"id": "0001"}},
+            context,
+            {"type": "response_item", "payload": said},
+            context,
+            {"type": "response_item", "payload": {"type": "teapot"}},
+        ],
+    )
+    write_lines(
+        tmp_path / "rollout-2026-03-02T10-00-01-0002.jsonl",
+        [
+            {"type": "session_meta", "payload": {"id": "0002", "source": spawned}},
+            {"type": "turn_context", "payload": {"model": "gpt-5-mini"}},
+            {"type": "response_item", "payload": {**said, "content": "Weigh it"}},
+        ],
+    )
+
+    (done,) = await import_all(store, tmp_path, "codex")
+
+    assert await lines_of(store, done.session) == [
+        "model: gpt-5",
+        "main: user: Hello",
+        "Ada:0002: started by main as Ada: Weigh it",
+        "Ada:0002: user: Weigh it",
+        "Ada:0002: silent: ",
+    ]
+    assert dict(done.report.unknown) == {"teapot": 1}
+
+
+async def test_of_copilot_what_says_nothing_new_is_left_out(tmp_path: Path) -> None:
+    store, folder = MemoryStore(), tmp_path / "session-state/c091"
+    write_lines(folder.with_name("notes.jsonl"), [{"type": "a note"}])
+    write_lines(folder / "other/events.jsonl", [])
+    write_lines(
+        folder / "events.jsonl",
+        [
+            {"type": "session.start", "data": {"sessionId": "c091"}},
+            {"type": "system.message", "data": {"content": "You are a baker."}},
+            {"type": "user.message", "id": "1", "data": {"content": "Bake"}},
+            {"type": "system.message", "data": {"content": "You are a baker."}},
+            {"type": "assistant.message", "id": "2", "data": {"content": "", "toolRequests": []}},
+            {"type": "session.compaction_start", "data": {}},
+            {"type": "session.compaction_complete", "data": {"success": False, "summaryContent": "Half a summary"}},
+            {"type": "assistant.message", "id": "3", "data": {"content": "Baked."}},
+        ],
+    )
+
+    (done,) = await import_all(store, tmp_path, "copilot")
+
+    assert await lines_of(store, done.session) == [
+        "main: system: You are a baker.",
+        "main: user: Bake",
+        "main: assistant: Baked.",
+    ]
+
+
+async def test_of_gemini_a_list_without_a_new_text_is_no_compaction(tmp_path: Path) -> None:
+    store, path = MemoryStore(), tmp_path / "chats/session-2026-03-02T12-00-9e31.jsonl"
+    call = {"functionCall": {"id": "c1", "name": "look", "args": {}}}
+    write_lines(
+        path,
+        [
+            {"sessionId": "9e31", "projectHash": "x"},
+            {"id": "1", "type": "user", "content": "Hello"},
+            {"id": "2", "type": "gemini", "content": [call], "toolCalls": [{"id": "c1", "name": "look"}]},
+            {"id": "3", "type": "gemini", "content": ""},
+            {"id": "4", "type": "teapot"},
+            {"id": "1", "type": "user", "content": "Hello"},
+            {"$set": {"messages": [{"id": "1", "type": "user", "content": "Hello"}, {"id": "9", "type": "info"}]}},
+            {"$set": {"messages": [{"id": "10", "type": "gemini", "content": ""}]}},
+            {"id": "5", "type": "gemini", "content": "Good day."},
+        ],
+    )
+    (path.parent / "session-2026-03-02T12-00-damaged.json").write_text("[1, 2]")
+
+    (done,) = await import_all(store, tmp_path, "gemini")
+
+    assert await lines_of(store, done.session) == [
+        "main: user: Hello",
+        "main: assistant: → c1 look {}",
+        "main: assistant: Good day.",
+    ]
+    assert dict(done.report.unknown) == {"teapot": 1}
+
+
+async def test_a_session_of_opencode_that_is_no_longer_there_adds_nothing(tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of("opencode", tmp_path)
+    (found,) = found_in(root, "opencode")
+    with closing(sqlite3.connect(root / "opencode.db")) as database, database:
+        database.execute("DELETE FROM session WHERE id = 'ses_1'")
+
+    done = await import_found(store, program_named("opencode"), found, now_ms=LATER_MS)
+
+    assert (done.messages, await store.sessions()) == (0, [])
+
+
+async def test_of_opencode_a_message_has_several_steps_and_images(tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of("opencode", tmp_path)
+    image = {"type": "file", "mime": "image/png", "filename": "lake.png", "url": "data:image/png;base64,aGk="}
+    look = {"type": "tool", "tool": "look", "callID": "c1", "state": {"status": "running", "input": {}}}
+    messages: list[tuple[object, list[object]]] = [
+        ({"role": "user"}, [{"type": "text", "text": "What is this?"}, {"type": "step-start"}, image]),
+        (
+            {"role": "assistant", "modelID": "m"},
+            [{"type": "text", "text": "I look."}, look, {"type": "step-start"}, {"type": "text", "text": "A lake."}],
+        ),
+        ({"role": "user"}, []),
+        ({"role": "teapot"}, []),
+        ({"role": "assistant", "modelID": "m"}, [{"type": "step-start"}]),
+        ({"role": "assistant", "summary": True}, []),
+    ]
+    with closing(sqlite3.connect(root / "opencode.db")) as database, database:
+        for table in ("part", "message", "session"):
+            database.execute(f"DELETE FROM {table} WHERE NOT id = 'ses_1'")  # noqa: S608
+        for number, (message, parts) in enumerate(messages):
+            row = (f"m{number}", "ses_1", number, 1, json.dumps(message))
+            database.execute("INSERT INTO message VALUES (?, ?, ?, ?, ?)", row)
+            for place, part in enumerate(parts):
+                row = (f"p{number}{place}", f"m{number}", "ses_1", 1, 1, json.dumps(part))
+                database.execute("INSERT INTO part VALUES (?, ?, ?, ?, ?, ?)", row)
+
+    (done,) = await import_all(store, root, "opencode")
+
+    async with Session.open(done.session, store=store) as session:
+        assert (await session.messages())[0] == {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "What is this?"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}},
+            ],
+        }
+    assert (await lines_of(store, done.session))[1:] == [
+        "model: m",
+        "main: assistant: I look. → c1 look {}",
+        "main: assistant: A lake.",
+    ]
+    assert dict(done.report.unknown) == {"message of teapot": 1}
+
+
+async def test_of_pi_a_fork_names_its_parent_and_rarer_entries_are_read(tmp_path: Path) -> None:
+    store = MemoryStore()
+
+    def entry(key: str, parent: str, **fields: object) -> dict[str, object]:
+        return {"id": key, "parentId": parent, **fields}
+
+    def message(key: str, parent: str, role: str, **fields: object) -> dict[str, object]:
+        return entry(key, parent, type="message", message={"role": role, **fields})
+
+    write_lines(
+        tmp_path / "2026-03-02T13-00-00-000Z_01bb.jsonl",
+        [
+            {"type": "session", "id": "01bb", "parentSession": "/s/2026-03-01T13-00-00-000Z_01aa.jsonl"},
+            message("p1", "", "user", content="Check the sails"),
+            message("p2", "p1", "assistant", content=[]),
+            message("p3", "p2", "bashExecution", command="ls", output="x", excludeFromContext=True),
+            message("p4", "p3", "hookMessage", content="A hook ran."),
+            message("p5", "p4", "teapot"),
+            message("p6", "p5", "assistant", content=[{"type": "text", "text": "Fine."}]),
+            entry("p7", "p6", type="label"),
+            message("p8", "p1", "user", content="Sell the boat"),
+            message("p9", "p7", "user", content="Keep the boat"),
+            entry("p10", "p9", type="compaction", summary="The sails are fine.", firstKeptEntryId="p7"),
+        ],
+    )
+
+    (done,) = await import_all(store, tmp_path, "pi")
+
+    assert await lines_of(store, done.session) == [
+        "forked from pi-01aa at 0",
+        "main: user: Check the sails",
+        "main: memory: A hook ran.",
+        "main: assistant: Fine.",
+        "rewound to 1",
+        "main: user: Sell the boat",
+        "rewound to 3",
+        "main: memory: A hook ran.",
+        "main: assistant: Fine.",
+        "main: user: Keep the boat",
+        "main: client compaction of 0–7, kept [6]: The sails are fine.",
+    ]
+    assert dict(done.report.unknown) == {"message of teapot": 1}

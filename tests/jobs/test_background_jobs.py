@@ -1,17 +1,19 @@
 """Compactions on DBOS: durable, taken over, cancelled, and without a word of a message in its tables."""
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 import pytest
 from dbos import DBOS
+from sqlalchemy.exc import OperationalError
 
 from benchmarks.scale.servers import Server, pgbouncer, pgbouncer_program
 from holdfast import Session
@@ -281,3 +283,25 @@ async def test_a_second_worker_in_one_process_is_refused(new_file: str) -> None:
         with pytest.raises(SettingsError, match="DBOS runs once in a process"):
             async with BackgroundJobs(url, opener(url, None)):
                 pass
+
+
+async def test_after_a_worker_that_could_not_start_another_one_starts(new_file: str, tmp_path: Path) -> None:
+    nowhere = f"sqlite:///{tmp_path / 'missing'}/chats.db"
+    with pytest.raises(OperationalError, match="unable to open database file"):
+        await BackgroundJobs(nowhere, opener(nowhere, None)).start()
+
+    author = Author()
+    async with BackgroundJobs(new_file, opener(new_file, author)) as jobs, queued(new_file, jobs) as session:
+        started = await converse_until_started(session)
+
+        assert await jobs.result(started.owner) == "summary"
+
+
+def test_the_times_of_a_jobs_database_are_written_with_any_sqlite(tmp_path: Path) -> None:
+    before = time.time() - 1
+    with closing(sqlite3.connect(tmp_path / "jobs.db", factory=jobs_module.JobsConnection)) as connection:
+        connection.execute("CREATE TABLE made (at INTEGER NOT NULL DEFAULT (unixepoch('subsec') * 1000))")
+        connection.execute("INSERT INTO made DEFAULT VALUES")
+        [(at,)] = connection.execute("SELECT at FROM made")
+
+    assert before * 1000 < at < (time.time() + 1) * 1000

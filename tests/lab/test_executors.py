@@ -1,11 +1,15 @@
 """Replays run wherever an executor runs them: in threads, or on a Dask cluster, with the same results in one table."""
 
+import asyncio
 import json
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +40,46 @@ async def test_any_executor_does_the_work_and_what_fails_is_told() -> None:
 
     assert heard == {0: 1, 1: "ValueError: invalid literal for int() with base 10: 'x'", 2: 3}
     assert pool.signal == 0
+
+
+class CancellingExecutor(Executor):
+    """Does nothing of what it is told, as a cluster that is shut down."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        del fn, args, kwargs
+        future = Future[Any]()
+        future.cancel()
+        return future
+
+
+async def test_work_that_an_executor_cancels_has_failed_and_is_no_interrupt() -> None:
+    heard: dict[int, object] = {}
+    pool = WorkerPool[str, object](int, lambda problem: problem, executor=CancellingExecutor())
+
+    await pool.run(["1", "2"], [0, 1], lambda number, result: heard.update({number: result}))
+
+    assert (heard, pool.signal) == (dict.fromkeys((0, 1), "the executor has cancelled it"), 0)
+
+
+async def test_an_interrupt_leaves_what_an_executor_has_not_done() -> None:
+    heard, first, may_end = dict[int, object](), asyncio.Event(), threading.Event()
+
+    def work(text: str) -> int:
+        return int(text) if text == "1" else may_end.wait(60)
+
+    def hear(number: int, result: object) -> None:
+        heard[number] = result
+        first.set()
+
+    with ThreadPoolExecutor(1) as executor:
+        pool = WorkerPool[str, object](work, lambda problem: problem, executor=executor)
+        running = asyncio.create_task(pool.run(["1", "2", "3"], [0, 1, 2], hear))
+        await first.wait()
+        running.cancel()
+        await running
+        may_end.set()
+
+    assert (heard, pool.signal, running.cancelling()) == ({0: 1}, signal.SIGINT, 0)
 
 
 async def test_replays_run_in_an_executor_of_the_caller() -> None:

@@ -9,7 +9,7 @@ import pytest
 from holdfast.apps.lab.baselines import BASELINES, ReplayRequest, SummaryCost
 from holdfast.apps.lab.metrics.cost import PrefixStability, SimulatedCost, bill_deviation, cost_growth, token_slope
 from holdfast.apps.lab.metrics.validity import BudgetAdherence, Determinism, RequestValidity
-from holdfast.apps.lab.recordings import Recording, concatenate, read_recording
+from holdfast.apps.lab.recordings import RecordedCompaction, Recording, concatenate, read_recording
 from holdfast.apps.lab.replay import Replayer, ReplayTurn
 from holdfast.apps.lab.simulation import SimulatedSession
 from holdfast.core.planning.policy import PRESETS
@@ -177,6 +177,7 @@ def test_a_record_is_read_without_its_annotations() -> None:
             {"question": "What?", "answer": "x", "category": 1, "evidence": ["D1"]},
             {"question": "Who?", "answer": "y", "category": 1, "evidence": ["D9"]},
         ],
+        "meta": {"compactions": [{"at_message": 1, "summary": "x was said"}, {"at_message": 2, "summary": "late"}, 7]},
     }
 
     recording = read_recording(json.loads(json.dumps(record)))
@@ -187,6 +188,7 @@ def test_a_record_is_read_without_its_annotations() -> None:
     assert recording.times[1] - recording.times[0] == 60
     assert recording.usage == [None, {"input": 5}]
     assert [(probe.question, probe.evidence) for probe in recording.probes] == [("What?", (0,))]
+    assert recording.compactions == (RecordedCompaction(1, "x was said"),)
 
 
 async def test_conversations_are_joined_without_mixing_their_calls() -> None:

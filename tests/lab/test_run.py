@@ -27,7 +27,7 @@ from holdfast.apps.lab.tables import TABLE_WIDTH, build_table, shorten_names
 from holdfast.core.planning.situation import PROVIDER_PRICES, Prices
 from holdfast.errors import SettingsError
 from holdfast.session.session import Session
-from holdfast.testing.chat import assistant_message, tool_call_message, user_message
+from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.sessions import generate_session
 from tests.support import InThisProcess
 
@@ -201,6 +201,7 @@ def test_a_session_of_the_store_is_played_too(
         (["--budget", "9" * 5_000], "is not a list of budgets above 3,000 tokens"),
         (["--prices", "acme"], "--prices: 'acme' is not known; choose from anthropic"),
         (["--prices", "prices.toml"], "--prices: prices.toml: [mine] needs output"),
+        (["--prices", "empty.toml"], "--prices: empty.toml has no prices; write a table for each list: "),
     ],
 )
 def test_a_mistake_is_told_in_a_line(
@@ -209,6 +210,7 @@ def test_a_mistake_is_told_in_a_line(
     monkeypatch.chdir(sessions.parent)
     Path("mine.toml").write_text("[compaction]\nsofd_share = 0.5\n")
     Path("prices.toml").write_text("[mine]\nread = 0.1\nwrite = 1.0\n")
+    Path("empty.toml").touch()
 
     code, out, problems = ran(capsys, str(sessions), *arguments)
 
@@ -357,3 +359,40 @@ def test_a_run_that_is_terminated_leaves_nothing_behind(tmp_path: Path) -> None:
     assert process.returncode == 128 + signal.SIGTERM
     assert "interrupted after " in problems
     assert "semaphore" not in problems
+
+
+def test_baselines_and_every_list_of_prices_have_their_figures(tmp_path: Path, capsys: Captured) -> None:
+    messages = [user_message("Look at src/first.py")]
+    for number in range(6):
+        result = tool_result_message(f"c{number}", f"src/found_{number}.py " * 120)
+        messages += [tool_call_message(f"c{number}"), result, assistant_message("Seen."), user_message("Go on.")]
+    path = tmp_path / "talk.jsonl"
+    path.write_text(json.dumps({"id": "talk", "messages": [*messages, assistant_message("Done.")]}) + "\n")
+
+    code, out, _ = ran(
+        capsys,
+        str(path),
+        "--budget",
+        "6000",
+        "--baselines",
+        "head-tail,masking",
+        "--prices",
+        "anthropic,none",
+        "--json",
+    )
+
+    rows = {row["policy"]: row for row in json.loads(out)}
+    assert (code, list(rows)) == (0, ["head-tail", "masking", "default"])
+    assert all(0 < row["M6.anthropic.total"] < row["M6.none.total"] for row in rows.values())
+    assert all(row["M9.over"] == 0 for name, row in rows.items() if name != "masking")
+
+
+def test_where_nothing_can_be_replayed_the_reasons_are_told(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n")
+
+    code, out, problems = ran(capsys, str(tmp_path / "empty.jsonl"), "--budget", "6000")
+
+    assert (code, out) == (2, "")
+    assert problems.splitlines()[-1] == (
+        "holdfast: SOURCE: there is nothing to replay; name a file of conversations or a session"
+    )

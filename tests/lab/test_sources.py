@@ -1,6 +1,7 @@
 """Wherever a conversation was kept, the laboratory plays what was said, and says what it cannot play."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -199,20 +200,24 @@ async def test_what_cannot_be_played_is_told_once_with_file_line_and_session_and
         {"id": "odd", "messages": [user_message("a"), {"role": "user", "content": 5}, assistant_message("b")]},
         {"id": "none", "messages": [user_message("a")]},
         {"id": "text", "messages": "hello"},
+        {"id": "roles", "messages": [user_message("a"), "b"]},
     )
+    empty = lines(tmp_path / "empty.jsonl", {"type": "a note"})
     torn = tmp_path / "torn.jsonl"
     torn.write_text('{"id": "x", "messages": [\n')
     bare = lines(tmp_path / "bare.jsonl", user_message("a"), {"role": "user", "content": 5}, assistant_message("b"))
 
-    found, problems = await load_recordings([str(path), str(torn), str(bare), "tlaks.jsonl"], MemoryStore())
+    found, problems = await load_recordings([str(path), str(torn), str(bare), str(empty), "tlaks.jsonl"], MemoryStore())
 
     assert [one.name for one in found] == ["good"]
     assert problems == [
         f"{path}, line 2: session 'odd': messages[1].content: must be a string or a list of blocks, not a number",
         f"{path}, line 3: session 'none': there is no assistant turn to replay",
         f"{path}, line 4: session 'text': must be an object with a list of messages",
+        f"{path}, line 5: session 'roles': messages[1]: must be an object with a role",
         f"{torn}: nothing in it can be read as JSON",
         f"{bare}: line 2: session 'bare': messages[1].content: must be a string or a list of blocks, not a number",
+        f"{empty}: it holds neither a Holdfast export nor chat messages nor pydantic-ai messages",
         "tlaks.jsonl: there is no such file, and no such session",
     ]
 
@@ -239,3 +244,17 @@ async def test_sessions_of_another_program_are_replayed_with_its_own_compactions
     assert written == ["<local-command-cavea", "<local-command-stdou", "<system-reminder>\nRe"]
     assert recording.is_claude
     assert recording.static is not None
+
+
+async def test_the_newest_sessions_of_a_program_are_replayed_and_empty_ones_are_not(tmp_path: Path) -> None:
+    root = copy_of("codex", tmp_path)
+    fork, main = (next(root.rglob(f"*{number}.jsonl")) for number in ("0003", "0001"))
+    empty = main.with_name("rollout-2026-03-02T10-00-00-0009.jsonl")
+    empty.write_text('{"type": "session_meta", "payload": {"id": "0009"}}\n')
+    for number, path in enumerate((main, fork, empty)):
+        os.utime(path, (4_000_000_000 + number, 4_000_000_000 + number))
+
+    found, problems = await load_program_sessions(program_named("codex"), [str(root)], 1)
+
+    assert [one.name for one in found] == ["codex-01a00000-0000-7000-8000-000000000003"]
+    assert problems == []

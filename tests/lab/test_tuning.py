@@ -157,3 +157,13 @@ def test_tuning_wants_one_budget(talk: Path, capsys: Captured) -> None:
 
     assert (code, out) == (2, "")
     assert "--budget: '5000,6000' is more than one budget; give the one to tune for" in problems
+
+
+def test_a_table_marks_the_versions_and_invalid_combinations_are_told(talk: Path, capsys: Captured) -> None:
+    asked = [str(talk), "--budget", str(BUDGET), "--vary", "compaction.summary_share=0.02,7"]
+
+    code, out, problems = tuned(capsys, *asked)
+
+    rows = [line.split()[:2] for line in out.splitlines() if line.startswith("*") and "0." in line]
+    assert (code, rows) == (0, [["*▸", "0.1"], ["*", "0.02"]])
+    assert problems.startswith("holdfast: 1 of 2 combinations are invalid and were skipped: ")

@@ -60,6 +60,16 @@ async def test_ollama_is_found_by_itself_and_an_endpoint_is_asked_for_its_models
     monkeypatch.delenv(endpoint.key_variable)
 
 
+async def test_the_only_model_of_an_endpoint_need_not_be_named() -> None:
+    server = await serve(b'{"data": [{"id": "llama3"}]}', [])
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+
+    named = await asyncio.to_thread(endpoint_model, url, None, None)
+    server.close()
+
+    assert named == f"{url}#llama3"
+
+
 def test_a_server_that_does_not_run_offers_nothing_and_an_address_that_is_none_is_refused() -> None:
     assert find_ollama_models({"OLLAMA_HOST": "127.0.0.1:9"}) == []
     for url, model, key, problem in (

@@ -3,6 +3,7 @@
 import re
 import sqlite3
 import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -460,7 +461,7 @@ async def test_a_message_whose_blob_was_deleted_by_hand_is_told_to_be_gone(tmp_p
             [message for n in range(80) for message in (user_message(f"more {n}?"), assistant_message("yes " * 60))]
         )
         await session.prepare(3_000)
-    with sqlite3.connect(tmp_path / "chats.db") as database:
+    with closing(sqlite3.connect(tmp_path / "chats.db")) as database, database:
         assert database.execute("DELETE FROM blobs").rowcount == 1
 
     async with opened(url) as session:

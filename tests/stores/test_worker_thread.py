@@ -24,6 +24,24 @@ asyncio.run(main())
 """
 
 
+LEFT_WORKING = """
+import asyncio, sys, threading
+from holdfast.stores.sqlite.store import SqliteStore
+
+began, never = threading.Event(), threading.Event()
+
+async def main():
+    store = SqliteStore(sys.argv[1])
+    await store.length("s")
+    running = asyncio.ensure_future(store.run_in_thread(lambda database: (began.set(), never.wait())))
+    await asyncio.to_thread(began.wait)
+    print("working")
+    running.cancel()
+
+asyncio.run(main())
+"""
+
+
 async def test_actions_run_one_after_another_in_order() -> None:
     thread, done = WorkerThread(NAME), list[tuple[int, str]]()
 
@@ -112,3 +130,11 @@ def test_a_program_that_never_closes_its_store_ends(tmp_path: Path) -> None:
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
 
     assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+def test_a_program_that_ends_while_its_store_works_does_not_wait_for_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LEFT_WORKING, str(tmp_path / "chats.db")]
+
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+
+    assert done.stdout == "working\n"

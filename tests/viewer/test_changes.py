@@ -5,6 +5,7 @@ import re
 import pytest
 
 from holdfast import Session
+from holdfast.apps.viewer.changes import StoreEditor
 from holdfast.core.history import events as log
 from holdfast.session.log.records import StoredLog
 from holdfast.stores.memory import MemoryStore
@@ -134,3 +135,28 @@ async def test_a_change_that_cannot_be_made_is_refused(action: str, fields: dict
 
     assert status == 400
     assert await store.length("report") == length
+
+
+async def test_more_is_undone_than_there_is_and_a_form_that_is_too_large_is_refused(store: MemoryStore) -> None:
+    async with visiting(store, may_change=True) as browser:
+        changes = (await browser.json("/s/report"))["changes"]
+        undone = await post(browser, "undo", times="999")
+        after = (await browser.json("/s/report"))["changes"]
+        once = await post(browser, "undo")
+        large = await post(browser, "undo", times="1" * (1 << 20))
+
+    assert (undone, once, large) == (200, 200, 413)
+    assert [change["is_undone"] for change in after] == [True] * len(changes)
+
+
+async def test_a_session_that_nobody_looked_at_is_deleted_with_its_files(store: MemoryStore) -> None:
+    deleted: list[str] = []
+    editor = StoreEditor(store, delete_files=deleted.append)
+    await store.append("other", [{"type": "x"}], after=0, time_ms=1)
+
+    async with visiting(store, may_change=True, editor=editor) as browser:
+        found = re.search(r'name="csrf" value="([^"]+)"', await browser.page("/s/report"))
+        assert found
+        answer = await browser.client.post("/s/other/do/delete", data={"csrf": found[1]})
+
+    assert (answer.status_code, deleted, await store.length("other")) == (200, ["other"], 0)

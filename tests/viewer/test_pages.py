@@ -13,12 +13,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from holdfast import Session
+from holdfast.apps.viewer import session_index
 from holdfast.apps.viewer.access import ViewerAccess
 from holdfast.apps.viewer.app import viewer_app
 from holdfast.apps.viewer.pages import context_plot
 from holdfast.apps.viewer.rendering import plot_picture, round_up, rounded_dollars, session_of_slug, session_slug
 from holdfast.apps.viewer.session_index import SessionIndex
 from holdfast.core.conversation.json_values import dump_json, is_utf8
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import to_record
 from holdfast.session.maintenance.scrub import TOMBSTONE, scrub
@@ -233,6 +235,26 @@ def as_sent(page: dict[str, Any]) -> str:
     """Return a request in the encoding in which its bytes are counted."""
     head = dump_json([page["system"] or "", page["tools"] or []])
     return head + "".join(f"{dump_json(message)}," for message in page["native"])
+
+
+async def test_a_changed_system_text_or_tool_breaks_the_cache_before_the_first_message() -> None:
+    store, tool = MemoryStore(), {"type": "function", "function": {"name": "look", "parameters": {}}}
+    async with Session.open("s", store=store, model="gpt-5") as session:
+        await session.record([user_message("hello")])
+        await session.prepare(9_000, system="Be brief.")
+        await session.prepare(9_000, system="Be kind.")
+        await session.prepare(9_000, system="Be kind.", tools=[tool])
+
+    async with visiting(store) as browser:
+        pages = [await browser.json(f"/s/s/requests/{number}") for number in (2, 3)]
+
+    breaks = [page["cache"] for page in pages]
+    assert [(one["place"], one["same_messages"], one["is_prefix"]) for one in breaks] == [
+        ("the system text", 0, False),
+        ("the tools", 0, False),
+    ]
+    assert [one["byte"] for one in breaks] == [len('["Be '), len('["Be kind.",[')]
+    assert [(one["was"], one["now"][:8]) for one in breaks] == [('brief.",[]]', 'kind.",['), ("]]", '{"type":')]
 
 
 async def test_each_line_of_a_summary_opens_its_sources(browser: Browser) -> None:
@@ -460,3 +482,129 @@ async def test_a_log_that_is_being_read_shows_its_messages_at_once(tmp_path: Pat
 @pytest.mark.parametrize("kind", ["messages", "requests", "changes"])
 async def test_a_number_that_no_log_has_is_no_page(browser: Browser, kind: str) -> None:
     assert (await browser.get(f"/s/report/{kind}/{'9' * 5_000}")).status_code == 404
+
+
+async def test_a_long_list_goes_on_on_its_next_page(store: MemoryStore) -> None:
+    for number in range(60):
+        await store.append(f"s{number:02}", [to_record(said("hello"))], after=0, time_ms=number)
+
+    async with visiting(store) as browser:
+        first = await browser.json("/")
+        second = await browser.json(f"/?after={first['next']}")
+        wrong = await browser.get("/?after=99999999999999999999:s01&format=json")
+
+    listed = [one["id"] for page in (first, second) for one in page["sessions"]]
+    assert listed == ["report", *(f"s{number:02}" for number in reversed(range(60)))]
+    assert (second["next"], wrong.status_code) == (None, 400)
+
+
+@pytest.mark.parametrize("count", [1, 200])
+async def test_a_session_that_was_deleted_and_begun_again_is_read_anew(
+    count: int, browser: Browser, store: MemoryStore
+) -> None:
+    before = await browser.json("/s/report?from=0")
+    await store.delete("report")
+    async with Session.open("report", store=store) as session:
+        await session.record([user_message(f"a new beginning {number}") for number in range(count)])
+    after = await browser.json("/s/report?from=0")
+
+    shown = [row["message"]["parts"][0]["text"] for row in after["rows"] if row["message"]]
+    assert (before["message_count"], after["message_count"]) == (48, count)
+    assert shown == [f"a new beginning {number}" for number in range(len(shown))]
+
+
+def said(text: str, usage: log.Usage | None = None) -> log.MessageAppended:
+    role = "assistant" if usage else "user"
+    return log.MessageAppended(format="openai-chat", native={"role": role, "content": text}, usage=usage)
+
+
+async def test_changes_of_every_kind_are_told_where_no_request_is_on_record() -> None:
+    store, usage = MemoryStore(), log.Usage(input_tokens=1_000, output_tokens=10)
+    events: list[log.Event] = [
+        log.ModelSwitched(model="gpt-5"),
+        said("one"),
+        said("first answer", usage),
+        log.ChangeUndone(),
+        log.CompactionCompleted(success=False, error="the model failed"),
+        log.CompactionCompleted(
+            success=True,
+            span=Span(stop=2),
+            replacement=("A summary.",),
+            pre_compaction_tokens=1_000,
+            post_compaction_tokens=100,
+            summary=log.Summary(text="A summary.", dollars=0.25),
+        ),
+        said("two"),
+        said("second answer", log.Usage(output_tokens=10)),
+        log.SideCallRecorded(purpose="title", answer="Two", model="gpt-5", usage=usage),
+        said("two again"),
+        said("third answer", usage),
+        log.Rewound(to=4),
+        log.ContextCleared(),
+        said("three"),
+        said("fourth answer", usage),
+    ]
+    await store.append("s", [to_record(event) for event in events], after=0, time_ms=1)
+
+    async with visiting(store) as browser:
+        page = await browser.json("/s/s")
+
+    saved = [(one["kind"], one["savings"] and one["savings"]["tokens"]) for one in page["changes"]]
+    assert saved == [
+        ("session.compaction_complete", None),
+        ("session.compaction_complete", 900),
+        ("session.rewound", None),
+        ("session.context_cleared", None),
+    ]
+    sent = [row["sent"]["kind"] for row in page["rows"] if row["message"]]
+    assert sent == ["cleared"] * 4 + ["rewound"] * 2 + ["same"] * 2
+    assert page["billed"]["input_tokens"] == 4_000
+    assert page["facts"]["dollars"] == pytest.approx(0.25 + 4_000 * 1.25 / 1e6 + 50 * 10 / 1e6)
+
+
+async def test_only_the_sessions_and_messages_looked_at_last_stay_in_memory(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_index, "MAX_INDEXES", 1)
+    monkeypatch.setattr(session_index, "MAX_LOADED_MESSAGES", 3)
+    await record_conversation(store, "other", turns=2)
+
+    async with visiting(store) as browser:
+        shown = [await browser.json(path) for path in ("/s/report", "/s/other", "/s/report")]
+        found = [await browser.page(f"/s/report/messages/{number}") for number in (0, 47)]
+
+    assert shown[0] == shown[2]
+    assert ["question 0" in found[0], "answer 11" in found[1]] == [True, True]
+
+
+async def test_a_file_of_the_pages_is_kept_by_browsers_and_others_are_not_there(browser: Browser) -> None:
+    style, icon, secret = [await browser.get(path) for path in ("/static/viewer.css", "/favicon.ico", "/static/x.py")]
+
+    assert (style.status_code, style.headers["content-type"]) == (200, "text/css; charset=utf-8")
+    assert (icon.status_code, icon.headers["content-type"]) == (200, "image/svg+xml")
+    assert "immutable" in style.headers["cache-control"]
+    assert (secret.status_code, secret.text) == (404, "there is no such file")
+
+
+async def test_messages_of_which_only_the_text_is_sent_and_the_lines_of_a_summary_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_index, "SNAPSHOT_MIN_RECORDS", 1)
+    store = MemoryStore()
+    lines = "\n".join(f"Line {number} of a summary [#0]." for number in range(9))
+    events: list[log.Event] = [
+        said("one"),
+        said("two", log.Usage(output_tokens=1)),
+        log.CompactionCompleted(success=True, span=Span(stop=2), replacement=(lines,)),
+        said("three"),
+        said("four", log.Usage(output_tokens=1)),
+        log.TurnsReducedToText(line=4),
+        said("five"),
+    ]
+    await store.append("s", [to_record(event) for event in events], after=0, time_ms=1)
+
+    async with visiting(store) as browser:
+        rows = [row for row in (await browser.json("/s/s"))["rows"] if row["message"]]
+
+    assert [row["sent"]["kind"] for row in rows] == ["compacted", "compacted", "text_only", "text_only", "same"]
+    assert rows[0]["sent"]["lines"] == [f"Line {number} of a summary [#0]." for number in range(6)]

@@ -183,8 +183,7 @@ class FrameworkConversation(Generic[MessageT]):
 
     async def answer(self, text: str) -> None:
         """End a delegate's conversation with its answer."""
-        if isinstance(self.agent, Delegate):
-            await self.agent.answer(text)
+        await cast("Delegate", self.agent).answer(text)
 
     async def take_last(self) -> MessageT | None:
         """Take the newest message of the session back, and return it; None if there is none."""
@@ -231,21 +230,18 @@ class FrameworkConversation(Generic[MessageT]):
         tools = [*options.tools, *([options.recall_tool] if options.recall_tool and has_recall else [])]
         if self.agent is self.session:
             self.session.model = options.model  # whose tokens are counted when messages are recorded
-        for attempt in range(2):
-            try:
-                return await self.agent.prepare(
-                    options.budget,
-                    model=options.model,
-                    system=options.system,
-                    tools=tools or None,
-                    has_recall=has_recall,
-                )
-            except PendingToolCallsError:
-                # A framework that asks the model again has no tool running.
-                if attempt:
-                    raise
-                await self.agent.interrupt()
-        raise AssertionError  # pragma: no cover - the second attempt returns or raises
+
+        async def prepare() -> Request:
+            return await self.agent.prepare(
+                options.budget, model=options.model, system=options.system, tools=tools or None, has_recall=has_recall
+            )
+
+        try:
+            return await prepare()
+        except PendingToolCallsError:
+            # A framework that asks the model again has no tool running.
+            await self.agent.interrupt()
+            return await prepare()
 
     async def _sync(self, messages: Sequence[MessageT]) -> None:
         known = list(messages[: len(self._natives)])

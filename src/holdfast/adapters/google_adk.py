@@ -323,8 +323,8 @@ def _declarations(request: LlmRequest) -> list[Mapping[str, object]]:
 
 def _system_text(request: LlmRequest) -> str | None:
     given: Any = request.config.system_instruction
-    if given is None or isinstance(given, str):
-        return given
-    if isinstance(given, types.Content):
-        return CONTENTS.text(given)
-    return str(given)
+    if given is None:
+        return None
+    listed: Any = given.parts or [] if isinstance(given, types.Content) else given
+    parts = cast("list[Any]", listed if isinstance(listed, list) else [listed])
+    return "\n".join(text for part in parts if (text := part if isinstance(part, str) else getattr(part, "text", "")))

@@ -121,9 +121,6 @@ class SessionPool(Generic[PooledT]):
 
     async def close(self) -> None:
         """Close what the pool has opened; a session or a store that was passed in stays open."""
-        if not self._by_loop:
-            return
-        self._loop_sessions()  # takes over what a loop that has ended left open
         here = asyncio.get_running_loop()
         for loop, opened in list(self._by_loop.items()):
             if loop is here:
@@ -131,7 +128,10 @@ class SessionPool(Generic[PooledT]):
             elif loop.is_running():
                 closing = asyncio.run_coroutine_threadsafe(self._close_all(opened), loop)
                 await asyncio.wrap_future(closing)
-            elif not loop.is_closed():
+            elif loop.is_closed():
+                opened.lock = asyncio.Lock()
+                await self._close_all(opened)
+            else:
                 # It stands still between two calls of `run_until_complete`, as pydantic-ai's `run_sync` leaves it.
                 await asyncio.to_thread(loop.run_until_complete, self._close_all(opened))
         self._by_loop.clear()

@@ -17,8 +17,9 @@ import hashlib
 import os
 import secrets
 import socket
+import sqlite3
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
@@ -145,10 +146,20 @@ class BackgroundJobs:
         }
         if config["system_database_url"] and config["system_database_url"].startswith("postgres"):
             config["db_engine_kwargs"] = {"connect_args": {"prepare_threshold": None}, "pool_size": 4}
+        else:
+            config["db_engine_kwargs"] = {"connect_args": {"factory": JobsConnection}}
         DBOS(config=config)
         upkeep = [RETENTION_QUEUE, *([self._consolidation_queue] if self._consolidation else [])]
         DBOS.listen_queues([self._queue, *upkeep])
-        DBOS.launch()
+        try:
+            DBOS.launch()
+            self._register_queues(upkeep)
+        except BaseException:
+            # It counts as launched from now on, and no other worker could start in this process.
+            DBOS.destroy()
+            raise
+
+    def _register_queues(self, upkeep: Sequence[str]) -> None:
         limit = self._rate_limit
         # Not partitioned by session: DBOS compares priorities within a partition only.
         DBOS.register_queue(
@@ -273,6 +284,25 @@ class BackgroundJobs:
                 # DBOS calls this for its own service; on one database, the workers do it for each other.
                 await asyncio.to_thread(DBOS._recover_pending_workflows, [worker])  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
                 del seen[worker]
+
+
+class JobsConnection(sqlite3.Connection):
+    """A connection of DBOS to a SQLite file.
+
+    With Python 3.12 and later DBOS writes times as `unixepoch('subsec')`, which is NULL before SQLite 3.42: the SQLite
+    of Debian 12, to which a newer Python may be linked, is 3.40.
+    """
+
+    def __init__(self, database: str, *, check_same_thread: bool = True, factory: object = None) -> None:
+        """Connect as `sqlite3.connect` tells with `factory`, which is this class."""
+        del factory
+        super().__init__(database, check_same_thread=check_same_thread)
+        self.create_function("unixepoch", 1, _seconds_now)
+
+
+def _seconds_now(modifier: str) -> float:
+    del modifier  # DBOS passes "subsec" only
+    return round(time.time(), 3)
 
 
 def _jobs_url(store: str) -> str:

@@ -186,6 +186,8 @@ class _Writer:
         """Ranges of positions that were imported from what the source no longer holds."""
         self._positions: dict[str, dict[str, int]] = {}
         """By scope and key, the position of each message."""
+        self._places: dict[str, dict[str, int]] = {}
+        """The same, also for messages that were left out: the position of the next one."""
         self._count = 0
         self._answers: dict[str, str] = {}
         """By scope, the answer of each sub-agent that has finished."""
@@ -203,6 +205,7 @@ class _Writer:
             if not changed_at:
                 lanes, self._result.compactions = self._read(), 0
                 self._positions.clear()
+                self._places.clear()
             self.superseded.append([changed_at, self._count])
             self._result.rewound_to = changed_at
             self._append(log.Rewound(to=changed_at), self._result.found.modified_ms)
@@ -255,28 +258,36 @@ class _Writer:
 
     def _take_message(self, lanes: _Lanes, event: log.MessageAppended, position: int) -> bool:
         """Take the next message of an agent from the source if it is this one, with what the source has before it."""
-        item, skipped = self._next_of_list(lanes, event.scope)
+        item, skipped = self._next_of_list(lanes, event.scope, position)
         known = self._positions.setdefault(event.scope, {})
         is_message = item is not None and (isinstance(item.event, log.MessageAppended) or not known)
         if item is None or not is_message or not _is_same(self._as_message(item), event):
             lanes.put_back(event.scope, skipped)
             return False
-        known[item.key] = position
+        known[item.key] = self._places.setdefault(event.scope, {})[item.key] = position
         lanes.take(event.scope)
         return True
 
-    def _next_of_list(self, lanes: _Lanes, scope: str) -> tuple[LoggedItem | None, list[tuple[int, LoggedItem]]]:
-        """Take the items of an agent before the next one that changes its list; return that one, and those taken."""
+    def _next_of_list(
+        self, lanes: _Lanes, scope: str, position: int
+    ) -> tuple[LoggedItem | None, list[tuple[int, LoggedItem]]]:
+        """Take the items of an agent before the next one that changes its list; return that one, and those taken.
+
+        `position` is that of the next message of the list.
+        """
         taken: list[tuple[int, LoggedItem]] = []
-        known = self._positions.get(scope, {})
+        places = self._places.setdefault(scope, {})
         while (item := lanes.peek(scope)) is not None:
             match item.event:
                 case log.CompactionCompleted():
                     break
-                case log.Rewound() if item.rewind_to in known:
+                case log.Rewound() if item.rewind_to in places:
                     break
                 case log.MessageAppended() as event if _can_be_read(event):
                     break
+                case log.MessageAppended():
+                    places[item.key] = position
+                    taken.append(lanes.take(scope))
                 case _:
                     taken.append(lanes.take(scope))
         return item, taken
@@ -292,18 +303,18 @@ class _Writer:
         scope, skipped = scope_of(event), list[tuple[int, LoggedItem]]()
         item, known = lanes.peek(scope), self._positions.get(scope, {})
         if isinstance(event, log.CompactionCompleted | log.Rewound):
-            item, skipped = self._next_of_list(lanes, scope)
+            item, skipped = self._next_of_list(lanes, scope, self._count)
         match item.event if item else None, event:
             case (log.CompactionCompleted() as new, log.CompactionCompleted()) if item:
                 new = self._placed(new, item, known)
                 is_same = (new.replacement, new.span.kept) == (event.replacement, event.span.kept)
             case (log.Rewound(), log.Rewound(to=to)) if item:
-                is_same = known.get(item.rewind_to) == to
+                is_same = self._places.get(scope, {}).get(item.rewind_to) == to
             case (log.Forked(), log.Forked()) | (log.DelegationStarted(), log.DelegationStarted()):
                 is_same = True
             case (log.DelegationFinished(), log.DelegationFinished()):
                 is_same = True
-            case (new, _):
+            case new, _:
                 is_same = new is not None and to_record(new) == to_record(event)
         if is_same:
             lanes.take(scope)
@@ -314,6 +325,7 @@ class _Writer:
     def _add(self, item: LoggedItem) -> None:
         """Append the event of an item, with its positions."""
         known = self._positions.setdefault(item.scope, {})
+        places = self._places.setdefault(item.scope, {})
         match item.event:
             case log.MessageAppended() as event:
                 self._add_message(item, event)
@@ -322,8 +334,8 @@ class _Writer:
             case log.CompactionCompleted() as event:
                 self._result.compactions += 1
                 self._append(self._placed(event, item, known), item.time_ms)
-            case log.Rewound() if item.rewind_to in known:
-                self._append(log.Rewound(to=known[item.rewind_to]), item.time_ms)
+            case log.Rewound() if item.rewind_to in places:
+                self._append(log.Rewound(to=places[item.rewind_to]), item.time_ms)
             case log.Rewound():
                 pass
             case log.Forked() as event:
@@ -350,6 +362,7 @@ class _Writer:
             self._answers[event.scope] = event.answer
 
     def _add_message(self, item: LoggedItem, event: log.MessageAppended) -> None:
+        self._places.setdefault(item.scope, {})[item.key] = self._count
         try:
             message = _decoded(event, self._count)
         except MalformedInputError:

@@ -143,7 +143,7 @@ def read_json_lines(path: Path, report: ReadReport, *, max_lines: int | None = N
             max_lines = None if max_lines is None else max_lines - 1
             if not line:
                 return
-            if not line.endswith(b"\n") and left > 0:
+            if left > 0 and len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
                 left -= _skip_line(file, left)
                 report.damaged["longer than 64 MiB"] += 1
                 continue

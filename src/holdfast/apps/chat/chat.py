@@ -13,7 +13,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from holdfast.apps.chat.attachments import (
     MAX_INLINE_SHARE,
@@ -587,9 +587,7 @@ class Chat:
         return outcome
 
     def _show_interrupted(self) -> TurnOutcome:
-        task = asyncio.current_task()
-        if task is not None:
-            task.uncancel()
+        cast("asyncio.Task[object]", asyncio.current_task()).uncancel()
         self.notify("Interrupted by user.", "warning")
         self.screen.show(self._complete(TurnEnded("interrupted")))
         return "interrupted"

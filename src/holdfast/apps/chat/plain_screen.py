@@ -82,7 +82,7 @@ class TypedLines:
         self._thread: threading.Thread | None = None
 
     async def read(self) -> str | None:
-        """Return the next line; None at the end of the input."""
+        """Return the next line; None at the end of the input, as often as it is asked."""
         if self._thread is None:
             loop = asyncio.get_running_loop()
             self._thread = threading.Thread(target=self._read_all, args=(loop,), daemon=True)
@@ -90,12 +90,16 @@ class TypedLines:
         while not self._lines:
             self._has_lines.clear()
             await self._has_lines.wait()
-        return self._lines.popleft()
+        line = self._lines[0]
+        if line is not None:
+            self._lines.popleft()
+        return line
 
     @contextmanager
     def keep_earlier(self) -> Generator[None]:
         """Keep the lines that were typed before for later: they do not answer a question that comes now."""
-        earlier, self._lines = self._lines, deque()
+        earlier = self._lines
+        self._lines = deque([None] if None in earlier else [])  # nothing comes after the end of the input
         try:
             yield
         finally:

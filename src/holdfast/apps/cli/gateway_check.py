@@ -6,6 +6,8 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from email.message import Message
+from http.client import HTTPException
 from pathlib import Path
 from typing import Literal, NamedTuple
 from urllib.error import HTTPError, URLError
@@ -35,7 +37,8 @@ class GatewayFinding(NamedTuple):
 class _Answer:
     status: int
     body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    headers: Message = field(default_factory=Message)
+    """A proxy may have written the names in other letters."""
 
     @property
     def quoted(self) -> str:
@@ -105,11 +108,11 @@ def _send(url: str, body: bytes | None, headers: Mapping[str, str], method: str 
     request = Request(url, body, dict(headers), method=method or ("POST" if body else "GET"))  # noqa: S310 - HTTP only
     try:
         with urlopen(request, timeout=ANSWER_SECONDS) as answer:  # noqa: S310 - as above
-            return _Answer(answer.status, answer.read(MAX_READ_BYTES), dict(answer.headers))
+            return _Answer(answer.status, answer.read(MAX_READ_BYTES), answer.headers)
     except HTTPError as error:
         with error:
-            return _Answer(error.code, error.read(MAX_READ_BYTES), dict(error.headers))
-    except (URLError, OSError, ValueError) as error:
+            return _Answer(error.code, error.read(MAX_READ_BYTES), error.headers)
+    except (URLError, OSError, ValueError, HTTPException) as error:
         return _Answer(0, str(error).encode())
 
 

@@ -15,6 +15,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from urllib.request import urlopen
 
 from holdfast.apps.cli.output import warn
@@ -165,7 +166,7 @@ def is_gateway(url: str) -> bool:
     try:
         with urlopen(f"{url}/health", timeout=HEALTH_SECONDS) as answer:  # noqa: S310 - an address on loopback
             return b"status" in answer.read(1_000)
-    except (OSError, ValueError):
+    except (OSError, ValueError, HTTPException):
         return False
 
 

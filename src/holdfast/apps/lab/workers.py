@@ -18,12 +18,13 @@ from contextlib import contextmanager, suppress
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 BLOCKED_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 WORKER_DIED = "the worker process has died"
+CANCELLED_ELSEWHERE = "the executor has cancelled it"
 
 
 class WorkerPool(Generic[ItemT, ResultT]):
@@ -65,9 +66,7 @@ class WorkerPool(Generic[ItemT, ResultT]):
                 for number in waiting:
                     on_result(number, self._failure_result(WORKER_DIED))
             except asyncio.CancelledError:
-                self.signal = self.signal or signal.SIGINT
-                if (task := asyncio.current_task()) is not None:
-                    task.uncancel()
+                self._note_interrupt()
             finally:
                 for process in {*active_children()} - others:
                     process.kill()
@@ -89,15 +88,22 @@ class WorkerPool(Generic[ItemT, ResultT]):
                 while waiting:
                     done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                     for future in done:
-                        error = future.exception()
-                        failed = self._failure_result(f"{type(error).__name__}: {error}")
-                        on_result(futures[future], failed if error else future.result())
+                        on_result(futures[future], self._result_of(future))
             except asyncio.CancelledError:
-                self.signal = self.signal or signal.SIGINT
+                self._note_interrupt()
                 for future in waiting:
                     future.cancel()
-                if (task := asyncio.current_task()) is not None:
-                    task.uncancel()
+
+    def _result_of(self, future: "asyncio.Future[ResultT]") -> ResultT:
+        if future.cancelled():
+            return self._failure_result(CANCELLED_ELSEWHERE)
+        error = future.exception()
+        return self._failure_result(f"{type(error).__name__}: {error}") if error else future.result()
+
+    def _note_interrupt(self) -> None:
+        """Let the task go on that an interrupt, or SIGTERM, has cancelled."""
+        self.signal = self.signal or signal.SIGINT
+        cast("asyncio.Task[object]", asyncio.current_task()).uncancel()
 
     async def _feed(
         self,
@@ -130,12 +136,11 @@ class WorkerPool(Generic[ItemT, ResultT]):
     @contextmanager
     def _stop_on_sigterm(self) -> Generator[None]:
         """Handle SIGTERM like an interrupt."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        loop, task = asyncio.get_running_loop(), cast("asyncio.Task[object]", asyncio.current_task())
 
         def stop() -> None:
             self.signal = signal.SIGTERM
-            if task is not None:
-                task.cancel()
+            task.cancel()
 
         with suppress(RuntimeError, ValueError, NotImplementedError):  # only the main thread may handle signals
             loop.add_signal_handler(signal.SIGTERM, stop)

@@ -55,6 +55,8 @@ LIST_WAIT_SECONDS, PAGE_WAIT_SECONDS = 0.15, 0.12
 MAX_EXCERPT_CHARS = 220
 MAX_BODY_BYTES = 20_000
 """How much of a request's bytes a page shows; its own address has all of them."""
+MAX_TIME_DIGITS = 15
+"""Of a time in milliseconds: more than any session has, and no more than a store can compare."""
 MAX_SOURCES_PER_LINE, MAX_LINES_PER_MESSAGE = 12, 6
 
 SentKind: TypeAlias = Literal[
@@ -892,6 +894,6 @@ def _cursor(text: str | None) -> tuple[int, str] | None:
     if not text:
         return None
     time, _, session = text.partition(":")
-    if not time.isdecimal() or not session:
+    if not time.isascii() or not time.isdecimal() or len(time) > MAX_TIME_DIGITS or not session:
         raise MalformedInputError("after", f"must be the `next` of the page before, not {text!r:.40}")
     return int(time), session

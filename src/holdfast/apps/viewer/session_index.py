@@ -28,7 +28,7 @@ from holdfast.session.log.records import StoredLog
 from holdfast.session.log.sent_body import SentBody, body_positions, is_whole_body, join_body
 from holdfast.session.log.session_snapshot import decode_snapshot
 from holdfast.session.request import chain_hash, message_hash, rebuild_messages
-from holdfast.stores.base import Store, session_value_key
+from holdfast.stores.base import Store, StoredRecord, session_value_key
 from holdfast.text import clip_to_line
 from holdfast.wire.formats import format_named
 
@@ -183,6 +183,8 @@ class SessionIndex:
 
     def _reset(self) -> None:
         self._stored = StoredLog(self.store, self.session)
+        self._first: list[StoredRecord] = []
+        """The first record, by which another session of the same name is recognized."""
         self._history = History(format_named)
         self._positions = array("q")
         self._chars = {name: array("q", [0]) for name in ("system", "user", "assistant", "tool_output")}
@@ -317,9 +319,12 @@ class SessionIndex:
         If a snapshot knows so many messages, return at once. What is left is read in the background.
         """
         total = await self.store.length(self.session)
-        if total < self._stored.length:
-            async with self.lock:
-                self._reset()  # the session was deleted, and another one has its name
+        if total != self._stored.length:
+            first = await self.store.read_at(self.session, [0])
+            if self._stored.length and (total < self._stored.length or first != self._first):
+                async with self.lock:
+                    self._reset()  # the session was deleted, and another one has its name
+            self._first = first
         self.total = total
         if self._stored.length >= total:
             return

@@ -6,6 +6,8 @@ use this class.
 
 import json
 import sqlite3
+import threading
+import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -76,8 +78,8 @@ UPDATE_SESSIONS = """
 INSERT_EVENTS = """
     INSERT INTO events (id, time_ms, data)
     SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),
-        substr(?1, json_extract(value, '$[2]'), json_extract(value, '$[3]'))
-    FROM json_each(?2)
+        substr(?, json_extract(value, '$[2]'), json_extract(value, '$[3]'))
+    FROM json_each(?)
 """
 """Parameters: the bytes of all records, and for each its row, its time, where its bytes start (from 1) and how many."""
 
@@ -89,6 +91,8 @@ class SqliteDatabase:
         """`run_later` runs an action in the same thread, after the current one."""
         self._path, self._name = path, str(path)
         self._run_later = run_later
+        self.in_use = threading.RLock()
+        """Held while the connection is used, so that the exit of the program closes only an idle one."""
         create_private_file(path)
         self.is_immutable = False
         """Whether the file is read without locks, because nothing can be written next to it."""
@@ -112,6 +116,8 @@ class SqliteDatabase:
         connection = sqlite3.connect(
             uri, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False, uri=True
         )
+        # Python 3.13 warns of a connection that nobody has closed.
+        weakref.finalize(self, _close_if_idle, connection, self.in_use)
         try:
             for pragma in () if self.is_immutable else PRAGMAS:
                 connection.execute(pragma)
@@ -122,9 +128,10 @@ class SqliteDatabase:
         return connection
 
     def close(self) -> None:
-        with suppress(sqlite3.Error, StoreError):
-            self._index_pending_if_free()
-        self._connection.close()
+        with self.in_use:
+            with suppress(sqlite3.Error, StoreError):
+                self._index_pending_if_free()
+            self._connection.close()
 
     @property
     def is_outdated(self) -> bool:
@@ -226,7 +233,12 @@ class SqliteDatabase:
         """Index pending texts after the current action if there are enough; no caller waits for that."""
         if self._index.needs_indexing:
             # If it fails, the texts stay pending.
-            self._run_later(lambda: self._index.needs_indexing and self._index_pending())
+            self._run_later(self._index_if_needed)
+
+    def _index_if_needed(self) -> None:
+        with self.in_use:
+            if self._index.needs_indexing:
+                self._index_pending()
 
     def rewrite(
         self,
@@ -441,6 +453,15 @@ class SqliteDatabase:
         query = "SELECT key, value FROM facts WHERE key >= ? AND key < ? ORDER BY key"
         rows = self._connection.execute(query, (prefix, f"{prefix}{LAST_CHARACTER}"))
         return {key: decode_record(value, self._name) for key, value in rows}
+
+
+def _close_if_idle(connection: sqlite3.Connection, in_use: threading.RLock) -> None:
+    """Close a connection whose owner is garbage, or at the exit of the program, which waits for nobody."""
+    if in_use.acquire(blocking=False):
+        try:
+            connection.close()
+        finally:
+            in_use.release()
 
 
 def _row_id(session: int, position: int) -> int:

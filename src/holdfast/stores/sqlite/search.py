@@ -162,8 +162,8 @@ MAX_OPTIMIZED_MESSAGES, MERGED_PAGES = 10_000, 64
 MAX_PENDING_TEXTS, MAX_PENDING_CHARS = 64, 65_536
 """With this many pending texts or characters, indexing is worthwhile. A search indexes fewer in milliseconds."""
 _SLICES = """
-    SELECT json_extract(value, '$[0]'), substr(?1, json_extract(value, '$[1]'), json_extract(value, '$[2]'))
-    FROM json_each(?2)
+    SELECT json_extract(value, '$[0]'), substr(?, json_extract(value, '$[1]'), json_extract(value, '$[2]'))
+    FROM json_each(?)
 """
 """Parameters: all contents as bytes, and for each its row, where it starts (from 1) and its size."""
 INSERT_PENDING = f"INSERT OR REPLACE INTO noted (id, text) {_SLICES}"

@@ -222,7 +222,8 @@ class SqliteStore:
             if self._database is None:
                 self._database = SqliteDatabase(self.path, self._max_bytes, self._thread.submit)
             self._database.check_file()
-            return action(self._database)
+            with self._database.in_use:
+                return action(self._database)
         except sqlite3.Error as error:
             if self._database is not None and getattr(error, "sqlite_errorname", "").startswith("SQLITE_READONLY"):
                 # A connection opened read-only stays read-only when the permissions change, so it is opened again.

@@ -18,8 +18,8 @@ MAX_COMPLETED_FILES = 50
 MAX_WALKED_FILES = 20_000
 """How many files a completion looks at."""
 MAX_FILE_BYTES = 10_000_000
-MAX_SEARCHED_BYTES = 200_000_000
-"""The most bytes that a search reads."""
+MAX_SEARCHED_CHARS = 200_000_000
+"""The most that a search looks through."""
 PROBE_BYTES = 4_096
 SKIPPED_FOLDERS = frozenset({".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache",
                      ".ruff_cache", ".pytest_cache", ".hypothesis", ".tox"})  # fmt: skip
@@ -112,9 +112,14 @@ class FileTools:
         if not text.strip():
             return ToolRefusal("say what to look for")
         hits: list[str] = []
+        room = MAX_SEARCHED_CHARS
         for file in _files(found) if found.is_dir() else iter([found]):
-            if fnmatch.fnmatch(file.name, pattern):
-                hits += self._hits(file, text.casefold())
+            if fnmatch.fnmatch(file.name, pattern) and (content := self._searchable_text(file)) is not None:
+                room -= len(content)
+                if room < 0:
+                    omitted = f"… more than {MAX_SEARCHED_CHARS:,} characters: look in a folder below, or in fewer"
+                    return "\n".join([*(hits or [f"{text!r} was not found so far"]), omitted])
+                hits += self._hits(file, content, text.casefold())
             if len(hits) > MAX_FILE_HITS:
                 return "\n".join([*hits[:MAX_FILE_HITS], f"… more than {MAX_FILE_HITS}: look for something rarer"])
         return "\n".join(hits) or f"{text!r} is in no file of {path}"
@@ -174,11 +179,12 @@ class FileTools:
             if fnmatch.fnmatch(str(path.relative_to(folder)), flat):
                 yield self._relative_name(path)
 
-    def _hits(self, file: Path, text: str) -> list[str]:
-        if may_hold_secrets(file.name) or not file.resolve().is_relative_to(self.root):
-            return []
-        content = _read_text(file)
-        if content is None or text not in content.casefold():
+    def _searchable_text(self, file: Path) -> str | None:
+        is_hidden = may_hold_secrets(file.name) or not file.resolve().is_relative_to(self.root)
+        return None if is_hidden else _read_text(file)
+
+    def _hits(self, file: Path, content: str, text: str) -> list[str]:
+        if text not in content.casefold():
             return []
         lines = enumerate(content.splitlines(), start=1)
         name = self._relative_name(file)
@@ -193,19 +199,10 @@ def may_hold_secrets(name: str) -> bool:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield files below a folder in a stable order, up to a limit of bytes."""
-    seen = 0
+    """Yield files below a folder in a stable order."""
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS)
-        for name in sorted(names):
-            path = Path(place, name)
-            try:
-                seen += path.stat().st_size
-            except OSError:
-                continue
-            if seen > MAX_SEARCHED_BYTES:
-                return
-            yield path
+        yield from (path for name in sorted(names) if os.access(path := Path(place, name), os.F_OK))
 
 
 def _read_text(path: Path) -> str | None:
