@@ -10,7 +10,15 @@ from re import Match, Pattern
 from re import compile as compile_pattern
 from typing import cast
 
-_ACCENTS = dict.fromkeys(range(0x300, 0x370))
+_POINTS = (range(0x591, 0x5C8), range(0x610, 0x61B), range(0x64B, 0x660), (0x670,), range(0x6D6, 0x6EE))
+_UNWRITTEN = (0xAD, 0x640, 0x200C, 0x200D, 0x2060)
+"""What stands within words for the eye alone: hyphens that may break them, and what joins or stretches letters."""
+_ACCENTS = dict.fromkeys(
+    code
+    for codes in (range(0x300, 0x370), *_POINTS, _UNWRITTEN)
+    for code in codes
+    if code in _UNWRITTEN or unicodedata.category(chr(code)) == "Mn"
+)
 
 
 class LazyPattern:
@@ -58,5 +66,8 @@ def clip_to_line(text: str, max_chars: int = 160) -> str:
 
 
 def plain_letters(text: str) -> str:
-    """Return a text without accents and without other forms of the same characters, such as full-width ones."""
+    """Return a text without accents and without other forms of the same characters, such as full-width ones.
+
+    The vowel points of Hebrew and Arabic are accents too: most people leave them out.
+    """
     return unicodedata.normalize("NFC", unicodedata.normalize("NFKD", text).translate(_ACCENTS))

@@ -272,6 +272,8 @@ class StoreContract:
             "コードはＡＢＣ１２３です": ["abc123", "ＡＢＣ１２３"],
             "η ΑΘΗΝΑ, İstanbul, naïve cafe\u0301": ["αθήνα", "istanbul", "naive", "CAFÉ"],
             "Ёлка, 한국어로, القاهرة": ["ёлка", "елка", "한국어", "القاهرة"],
+            "שָׁלוֹם עולם, كِتَابٌ جديد": ["שלום", "كتاب", "كِتَاب"],
+            "Donau\u00addampf\u00adschiff, می\u200cخواهم": ["donaudampfschiff", "میخواهم"],
         }
         index = [IndexEntry(position, text) for position, text in enumerate(found_by)]
         await store.append("a", [message_record(text) for text in found_by], after=0, time_ms=NOW_MS, index=index)
