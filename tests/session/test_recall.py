@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast import Session
 from holdfast.core.history import events as log
+from holdfast.core.recall.ranking import search_words
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError, SessionClosedError, UnknownReferenceError
 from holdfast.recall import RecallQuery
@@ -110,6 +111,10 @@ async def test_asking_for_more_gives_every_byte_once_and_never_more_than_was_all
 
 
 # By search.
+
+
+def test_the_vowels_of_a_hindi_question_stay_with_their_words() -> None:
+    assert search_words("क्या गुलाबी हाथी थे, report.md में?") == "क्या गुलाबी हाथी थे report.md में"
 
 
 @pytest.mark.parametrize("recorded", ["NFC", "NFD"])

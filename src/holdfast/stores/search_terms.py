@@ -7,7 +7,8 @@ case make no difference: `naive` finds "naïve", `STRASSE` finds "Straße".
 
 An index holds words as they were written. A query may use other forms ("camping", "camped"), so a longer word is
 searched by the stem that its forms share. A name of several words is searched word by word and also as a phrase,
-which is rarer and therefore counts more.
+which is rarer and therefore counts more. Hindi and its like write vowels as marks beside a letter, and the pieces of a
+word between them are indexed; nearly every text has them, so such a word is searched only as the phrase of its pieces.
 """
 
 import math
@@ -22,6 +23,8 @@ MAX_WORD_CHARS = 64
 _WORD = r"[^\W_]+"
 _CJK = r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff]"
 _RUN = rf"{_CJK}+|(?:(?!{_CJK})\w)+"
+_INDIC = r"[\u0900-\u0963\u0966-\u096f\u0971-\u0df3]"
+"""What words of the scripts of India and Sri Lanka consist of: their blocks without full stops."""
 _PART = r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+"
 _BETWEEN = {code: " " for code in range(128) if not chr(code).isalnum()}
 """The ASCII characters that separate words."""
@@ -92,6 +95,9 @@ def search_terms(query: str) -> list[SearchTerm]:
     terms: dict[SearchTerm, None] = {}
     for token in query.split():
         words = _without_run_ends(index_words(token))
+        if words and re.search(_INDIC, token):
+            terms[SearchTerm(tuple(words[:MAX_NAME_WORDS]))] = None
+            continue
         if 1 < len(words) <= MAX_NAME_WORDS:
             terms[SearchTerm(tuple(words))] = None
         for word in words:

@@ -34,7 +34,8 @@ MAX_QUERY_WORDS = 16
 """How many words of a question to search for, the most specific first."""
 _SPEAKER = lazy_pattern(r"(?:\[[^\]\n]{0,120}\]\s*)?([^\W\d_][\w.'’-]{0,30}(?: [^\W\d_][\w.'’-]{0,30}){0,2}):\s")
 _QUESTIONS = lazy_pattern(r"[?？;；\n]+")
-_WORD = lazy_pattern(r"[^\W_]+(?:['’_.\-/][^\W_]+)*")
+# The scripts of India and Sri Lanka write vowels as marks beside a letter, which are part of the word.
+_WORD = lazy_pattern(r"[^\W_]+(?:['’_.\-/][^\W_]+|[\u0900-\u0963\u0966-\u096f\u0971-\u0df3]+[^\W_]*)*")
 _IDENTIFIER = lazy_pattern(r"[a-z][A-Z]|[_/\d]|\w[.\-]\w|[A-Z]{2}")
 _STOP_WORDS = (
     "a about above after again against all also am an and any are as at be because been before being below "
