@@ -279,6 +279,21 @@ async def test_a_response_that_the_provider_keeps_is_continued(recorder: Recorde
     assert [("hi" in texts[0]), "Hello there." in texts[1], "more" in texts[2], "Yes." in texts[3]] == [True] * 4
 
 
+async def test_a_continuation_of_a_response_that_was_refused_and_is_sent_again_is_recorded_once(
+    recorder: Recorder,
+) -> None:
+    session_id = await answered(recorder, responses("hi"), "Hello there.", 1)
+    request = responses("more", previous_response_id="resp_1")
+    for _ in range(2):
+        await (await recorder.receive(request)).finish("refused", 429)
+    await answered(recorder, request, "Yes.", 2)
+    await answered(recorder, responses("more", previous_response_id="resp_2"), "Again.", 3)
+
+    async with recorder.session(session_id) as opened:
+        said = [entry.message.text for entry in opened.session.history.entries]
+    assert said == ["hi", "Hello there.", "more", "Yes.", "more", "Again."]
+
+
 async def test_a_sub_agent_works_in_a_scope_of_its_own(recorder: Recorder) -> None:
     await answered(recorder, chat("hi", name="s"), "Hello there.")
     child = chat("look around", system="You explore.")

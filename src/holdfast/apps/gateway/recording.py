@@ -742,6 +742,11 @@ class Recorder:
         """Record a list that holds only what is new, because the provider keeps the rest."""
         lane = await self._main_lane(opened, reading)
         shared = len(lane.chain.links)
+        listed = ClientList.read(reading.body, lane.chain.first(shared))
+        if 0 < (count := len(listed.chain.links) - shared) <= shared:
+            # A request that was refused is sent again: the log ends with its messages, and no answer follows them.
+            repeated = ClientList.read(reading.body, lane.chain.first(shared - count))
+            listed = repeated if repeated.chain.tip == lane.chain.tip else listed
         exchange = Exchange(reading.request)
         async with self._writing(opened, MAIN_LANE, lane):
             if opened.is_empty:
@@ -749,7 +754,7 @@ class Recorder:
             if lane.open_answer is not None:
                 await opened.session.rewind(to=lane.open_answer.position)
                 lane.open_answer = None
-            await self._append(opened, lane, ClientList.read(reading.body, lane.chain.first(shared)), shared)
+            await self._append(opened, lane, listed, shared)
             saving = self._remember_client(reading, opened, lane)
         if saving:
             await saving
