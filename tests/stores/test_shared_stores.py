@@ -12,7 +12,9 @@ import psycopg
 import pytest
 
 from holdfast import Session
-from holdfast.stores.open import SHARED_STORES, SharedStores
+from holdfast.errors import StoreError
+from holdfast.stores.base import Store
+from holdfast.stores.open import SHARED_STORES, SharedStores, open_store
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, user_message
 
@@ -96,6 +98,25 @@ async def test_after_the_last_close_the_url_opens_another_store(tmp_path: Path) 
     async with Session.open("s", store=url) as session:
         assert session.store is not first
         assert await take_turn(session) == 4
+
+
+async def test_a_session_that_cannot_be_opened_does_not_keep_its_store_though_its_error_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.db").write_bytes(b"no database " * 1_000)
+    url, opened = f"sqlite:///{tmp_path / 'a.db'}", list[Store]()
+
+    def note_store(given: str) -> Store:
+        opened.append(open_store(given))
+        return opened[-1]
+
+    monkeypatch.setattr("holdfast.stores.open.open_store", note_store)
+    with pytest.raises(StoreError) as refusal:
+        await Session.open("s", store=url)
+    store = SHARED_STORES.share(url, note_store)
+    await SHARED_STORES.release(store, note_store)
+
+    assert (len(opened), store is opened[1], refusal.value.__traceback__ is None) == (2, True, False)
 
 
 async def test_a_session_that_is_never_closed_does_not_keep_its_store(tmp_path: Path) -> None:

@@ -193,6 +193,9 @@ class Session(DelegatingConversation):
         await self._compactor.close()
         async with self._log.lock:
             await self._log.close()
+        await self._release_store()
+
+    async def _release_store(self) -> None:
         if self._shares_store:
             await SHARED_STORES.release(self.store, self)
 
@@ -203,10 +206,15 @@ class Session(DelegatingConversation):
             return await self._log.refresh()
 
     async def _start(self) -> "Session":
-        await self._restore()
-        if self.policy.retention_days is not None:
-            with suppress(StoreUnavailableError):  # a store that is read-only
-                self.expired_sessions = await delete_expired_sessions(self.store, now_ms=self.clock(), keep=self.id)
+        try:
+            await self._restore()
+            if self.policy.retention_days is not None:
+                with suppress(StoreUnavailableError):  # a store that is read-only
+                    self.expired_sessions = await delete_expired_sessions(self.store, now_ms=self.clock(), keep=self.id)
+        except BaseException:
+            # Nobody gets this session, and whoever keeps the error would keep it, and with it the store.
+            await self._release_store()
+            raise
         return self
 
     @locked
