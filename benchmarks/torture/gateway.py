@@ -259,7 +259,9 @@ class HostileClient:
         if listed is None:
             return  # what it says cannot be read here
         assert count_tokens(listed, FORMATS[self.wire]) <= budget, "over budget"
-        if seen.headers.get("x-holdfast-compacted") == "1" and not self.recalls:
+        # The tool that a client asks for by a header changes the body too.
+        has_recall = self.recalls or seen.headers.get("x-holdfast-recall") == "on"
+        if seen.headers.get("x-holdfast-compacted") == "1" and not has_recall:
             size = count_tokens(_list_in(body, self.wire) or [], FORMATS[self.wire])
             assert self.is_small_for_good or 2 * size > budget, f"compacted {size:,} tokens at a budget of {budget:,}"
             self.is_small_for_good = True

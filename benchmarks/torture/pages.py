@@ -142,7 +142,9 @@ async def _check_answer(app: ASGIApp, asked: Mapping[str, Any], cookie: str, csr
         headers.append(("content-type", "application/x-www-form-urlencoded"))
     if asked["is_signed_in"]:
         headers += [("cookie", cookie), ("authorization", f"Bearer {TOKEN}")]
-    leaves = 0 if "live" in path or asked["accept"] == "text/event-stream" else None
+    # What goes on for ever: the pages that follow a session, and the events of one if a stream is accepted.
+    is_stream = path.endswith("/events") and "text/event-stream" in asked["accept"]
+    leaves = 0 if "live" in path or is_stream or asked["accept"] == "text/event-stream" else None
     full = f"{path}?{query}" if query else path
     seen = await ask(app, AsgiRequest(asked["method"], full, headers, body, leaves))
 
