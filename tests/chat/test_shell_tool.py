@@ -1,6 +1,7 @@
 """Running commands for a model."""
 
 import asyncio
+import os
 import string
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -11,7 +12,6 @@ from hypothesis import given, strategies
 from holdfast.apps.chat.events import Consent
 from holdfast.apps.chat.tools.shell import (
     COMMAND_REFUSED,
-    COMMAND_TERMINATE_SECONDS,
     HARMLESS_VARIABLES,
     MAX_OUTPUT_BYTES,
     ShellTool,
@@ -118,9 +118,24 @@ async def test_a_command_that_ignores_the_signal_to_end_does_not_survive_a_secon
     with pytest.raises(asyncio.CancelledError):
         await turn
 
-    async with asyncio.timeout(COMMAND_TERMINATE_SECONDS / 2):
-        while is_running(tmp_path / "pid"):  # noqa: ASYNC110 - the system ends it
-            await asyncio.sleep(0.01)
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+@pytest.mark.parametrize("command", ["yes", "setsid sleep 3 & echo begun"])
+async def test_a_command_that_was_stopped_leaves_no_pipe_open(tmp_path: Path, command: str) -> None:
+    def open_pipes() -> set[str]:
+        links = (os.path.realpath(one) for one in Path("/proc/self/fd").iterdir())
+        return {one for one in links if "/pipe:" in one}
+
+    shell = ShellTool(tmp_path, Person("yes"))
+    before = open_pipes()
+
+    said = await shell.run_command(command, timeout_seconds=1)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert said.endswith("[stopped after 1 s]")
+    assert open_pipes() == before
 
 
 SECRETS = {

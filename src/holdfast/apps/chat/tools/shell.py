@@ -145,14 +145,23 @@ async def _collect_output(process: asyncio.subprocess.Process, output: bytearray
 async def _terminate(process: asyncio.subprocess.Process) -> None:
     """End a process and everything that it started, also if this is cancelled in turn, as by a second Esc."""
     _signal_group(process, signal.SIGTERM)
-    if process.returncode is not None:
-        return
+    try:
+        if process.returncode is None:
+            await _wait_or_kill(process)
+    finally:
+        # A pipe that was not read to its end, or that a daemon holds, would stay open; only the transport closes it.
+        transport: asyncio.SubprocessTransport = vars(process)["_transport"]
+        transport.close()
+
+
+async def _wait_or_kill(process: asyncio.subprocess.Process) -> None:
     try:
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), COMMAND_TERMINATE_SECONDS)
     finally:
         _signal_group(process, signal.SIGKILL if sys.platform != "win32" else signal.SIGTERM)
-    await process.wait()
+        # Nothing survives that signal, so this is short also for somebody who has cancelled twice.
+        await process.wait()
 
 
 def _signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
