@@ -83,8 +83,8 @@ class ShellTool:
         return consent != "no"
 
     async def _run(self, command: str, timeout_seconds: int) -> str:
-        try:
-            process = await asyncio.create_subprocess_shell(
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_shell(
                 command,
                 cwd=self._folder,
                 env=command_environment(os.environ, self._variables),
@@ -93,10 +93,22 @@ class ShellTool:
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
             )
+        )
+        cancellation: asyncio.CancelledError | None = None
+        while not starting.done():
+            # If the start itself were cancelled, what the command has started meanwhile would go on without us.
+            try:
+                await asyncio.wait([starting])
+            except asyncio.CancelledError as error:
+                cancellation = error
+        try:
+            process = starting.result()
         except OSError as error:
             return ToolRefusal(f"the command could not be started: {error}")
         output = bytearray()
         try:
+            if cancellation is not None:
+                raise cancellation
             async with asyncio.timeout(timeout_seconds):
                 await _collect_output(process, output)
                 code = await process.wait()
