@@ -486,6 +486,8 @@ def _with_calls_after_users(entries: Iterable[Entry], repairs: list[Repair]) -> 
                 extra_fields_json=before.message.extra_fields_json + turn.message.extra_fields_json,
             )
             turn = before.with_message(joined)
+        if turn is not entry:
+            repairs.append(Repair(turn.position, "joined a turn of the model with the calls after it"))
         if whole and is_split_turn(whole[-1], turn):
             repairs.append(Repair(turn.position, "put a user message before a turn with calls"))
             whole.append(CLOSING)
