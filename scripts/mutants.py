@@ -80,8 +80,10 @@ class Place:
 
 
 def draw_mutants(root: Path, paths: Sequence[str], seed: int, wanted: int) -> list[Mutant]:
-    """Return this many mutants of the files under the folders, each at another place, in the order of the draw."""
-    files = sorted({file for path in paths for file in (root / path).rglob("*.py")})
+    """Return this many mutants of files and those under folders, each at another place, in the order of the draw."""
+    files = sorted(
+        {file for path in paths for file in ([root / path] if path.endswith(".py") else (root / path).rglob("*.py"))}
+    )
     sources = {file.relative_to(root).as_posix(): file.read_text() for file in files}
     places = [place for path, source in sources.items() for place in places_in(path, source)]
     drawn: list[Mutant] = []

@@ -108,6 +108,7 @@ def test_each_mutant_is_another_place_and_another_program(tmp_path: Path) -> Non
 
     mutants = draw_mutants(tmp_path, ["."], 1, 100)
 
+    assert draw_mutants(tmp_path, ["bill.py"], 1, 100) == mutants
     assert len(mutants) == len({mutant.key for mutant in mutants}) == 5
     for mutant in mutants:
         changed = mutant.apply(SOURCE)
@@ -185,4 +186,4 @@ def test_a_folder_without_code_is_an_error_that_says_what_to_name() -> None:
     )
 
     assert done.returncode == 1
-    assert done.stderr.startswith("There is nothing to change in docs/images. Name folders below ")
+    assert done.stderr.startswith("There is nothing to change in docs/images. Name files or folders below ")
