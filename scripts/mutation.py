@@ -262,7 +262,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--results", type=Path, help="where results are kept (default: build/mutation/seed-SEED.jsonl)")
     parser.add_argument("--no-measuring", action="store_true", help="leave out tests that were not measured")
     parser.add_argument(
-        "packages", nargs="*", default=PACKAGES, help="files or folders to change (default: core, wire, session, gateway)"
+        "packages",
+        nargs="*",
+        default=PACKAGES,
+        help="files or folders to change (default: core, wire, session, gateway)",
     )
     return parser
 

@@ -117,6 +117,17 @@ def test_each_mutant_is_another_place_and_another_program(tmp_path: Path) -> Non
         assert SOURCE.replace(removed, added, 1) == changed != SOURCE
 
 
+def test_a_dotted_name_in_a_list_of_exceptions_is_left_as_it_is(tmp_path: Path) -> None:
+    source = "import os\n\ntry:\n    os.getcwd()\nexcept (os.error, ValueError):\n    pass\n"
+
+    assert drawn(tmp_path, source, seed=1) == [
+        (
+            "core/ExceptionReplacer",
+            "-except (os.error, ValueError):\n+except (os.error, CosmicRayTestingException):",
+        )
+    ]
+
+
 def test_the_statement_of_a_line_ends_before_its_body_and_knows_what_it_defines() -> None:
     assert statement_at(SOURCE, 6) == Statement(range(6, 7), range(0), ("LIMIT",))
     assert statement_at(SOURCE, 10) == Statement(range(10, 12), range(12, 15), ("total",))
