@@ -44,14 +44,14 @@ class _Words(NamedTuple):
 
     def term_count(self, term: SearchTerm) -> int:
         """Return how often the text holds a term; the words of a phrase follow one another."""
-        if len(term.words) > 1:
+        first, *others = term.words
+        if others:
             is_possible = all(word in self.counts for word in term.words)
             # The space between two phrases belongs to both.
             return len(re.findall(rf"(?= {' '.join(term.words)} )", self.body)) if is_possible else 0
-        word = term.words[0]
         if not term.is_stem:
-            return self.counts[word]
-        return sum(count for held, count in self.counts.items() if held.startswith(word))
+            return self.counts[first]
+        return sum(count for held, count in self.counts.items() if held.startswith(first))
 
 
 @dataclass(slots=True)
