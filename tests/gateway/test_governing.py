@@ -137,6 +137,25 @@ async def test_a_result_that_no_call_asked_for_counts_as_long_as_it_is_sent(
     assert int(exchange.headers["x-holdfast-tokens"]) == tokens
 
 
+async def test_calls_of_the_older_form_are_recorded_and_compacted_like_others() -> None:
+    recorder = Recorder(MemoryStore(), budget=BUDGET)
+    talk = Talk(recorder, "openai-chat", **members_of("openai-chat"))
+    call = {"role": "assistant", "content": None, "function_call": {"name": "read", "arguments": "{}"}}
+    compacted: list[bool] = []
+    for number in range(12):
+        talk.messages += [talk.prompt("go"), call, {"role": "function", "name": "read", "content": f"{number} {WORDS}"}]
+
+        exchange = await talk.ask(f"prompt {number}")
+
+        compacted.append(exchange.headers.get("x-holdfast-compacted") == "1")
+        assert "x-holdfast-error" not in exchange.headers
+        assert (exchange.body == talk.raw) is not compacted[-1]
+        assert int(exchange.headers["x-holdfast-tokens"]) <= BUDGET
+    async with recorder.session("talk") as opened:
+        assert await opened.session.messages_at(0, len(talk.messages)) == talk.messages
+    assert (compacted[0], compacted[-1]) == (False, True)
+
+
 def tool_use(call_id: str) -> dict[str, Any]:
     return {"type": "tool_use", "id": call_id, "name": "run", "input": {"path": call_id}}
 

@@ -133,6 +133,28 @@ def test_thinking_is_kept_with_its_signature_and_dropped_without_it() -> None:
     assert read_answer("anthropic", events).messages == []
 
 
+@pytest.mark.parametrize(
+    ("stop", "is_complete", "calls"),
+    [
+        (2, False, []),
+        (3, False, [{"name": "read", "arguments": '{"a":1}'}]),
+        (4, True, [{"name": "read", "arguments": '{"a":1}'}]),
+    ],
+)
+def test_a_function_call_of_the_older_form_is_read_once_it_is_whole(
+    stop: int, calls: list[dict[str, str]], *, is_complete: bool
+) -> None:
+    deltas = [{"role": "assistant", "function_call": {"name": "read", "arguments": ""}}]
+    deltas += [{"function_call": {"arguments": piece}} for piece in ('{"a":', "1}")]
+    end: object = {"choices": [{"index": 0, "delta": {}, "finish_reason": "function_call"}]}
+    events = [*({"choices": [{"index": 0, "delta": delta}]} for delta in deltas), end]
+
+    answer = read_answer("openai-chat", events[:stop])
+
+    assert answer.is_complete == is_complete
+    assert answer.messages == [{"role": "assistant", "content": None, "function_call": call} for call in calls]
+
+
 def gemini_event(*parts: object, **members: object) -> dict[str, object]:
     return {"candidates": [{"content": {"role": "model", "parts": [*parts]}, **members}]}
 

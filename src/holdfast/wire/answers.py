@@ -15,6 +15,8 @@ Wire: TypeAlias = Literal["openai-chat", "openai-responses", "anthropic", "gemin
 """A provider's API: its paths, its requests and its streams."""
 JsonObject: TypeAlias = dict[str, Any]
 JsonMapping: TypeAlias = Mapping[str, Any]
+_FUNCTION_CALL = -1
+"""The index of a call in the older form, of which a message has one."""
 _APPENDED_TEXTS = ("content", "refusal", "reasoning_content", "reasoning")
 _NEEDS_ITS_END = ("tool_use", "server_tool_use", "thinking", "redacted_thinking")
 """Blocks that cannot be sent again in part: a call without its arguments, thinking without its signature."""
@@ -126,12 +128,17 @@ class _ChatReader:
             self._answer.is_complete = True
         if choice.get("finish_reason") is not None:
             self._answer.is_complete = True
-        for name, value in _object(choice.get("delta")).items():
+        self._add_delta(_object(choice.get("delta")))
+
+    def _add_delta(self, delta: JsonObject) -> None:
+        for name, value in delta.items():
             if isinstance(value, str):
                 if name in _APPENDED_TEXTS:
                     self._texts.setdefault(name, []).append(value)
             elif name == "tool_calls":
                 self._add_calls(_objects(value))
+            elif name == "function_call":
+                self._add_texts(_FUNCTION_CALL, _object(value))
 
     def _add_calls(self, pieces: list[JsonObject]) -> None:
         for number, piece in enumerate(pieces):
@@ -139,9 +146,17 @@ class _ChatReader:
             index = self._index_of(piece, given if isinstance(given, int) else number)
             call = self._calls.setdefault(index, {"id": "", "type": "function"})
             call.update({key: value for key, value in piece.items() if value and key not in {"index", "function"}})
-            for name, value in _object(piece.get("function")).items():
-                if value and isinstance(value, str):
-                    self._call_texts.setdefault((index, name), []).append(value)
+            self._add_texts(index, _object(piece.get("function")))
+
+    def _add_texts(self, index: int, piece: JsonObject) -> None:
+        for name, value in piece.items():
+            if value and isinstance(value, str):
+                self._call_texts.setdefault((index, name), []).append(value)
+
+    def _function(self, index: int) -> JsonObject:
+        """Return the name and the arguments of a call; nothing if they are not whole."""
+        function = {name: "".join(self._call_texts.get((index, name), ())) for name in ("name", "arguments")}
+        return function if self._answer.is_complete or _is_json(function["arguments"]) else {}
 
     def _index_of(self, piece: JsonObject, given: int) -> int:
         """Return the number of a call. Ollama and others number every call 0, or none: a new id is a new call."""
@@ -162,12 +177,13 @@ class _ChatReader:
         message |= {name: "".join(self._texts[name]) for name in _APPENDED_TEXTS if name in self._texts}
         calls: list[JsonObject] = []
         for index, call in sorted(self._calls.items()):
-            function = {name: "".join(self._call_texts.get((index, name), ())) for name in ("name", "arguments")}
-            if answer.is_complete or _is_json(function["arguments"]):
+            if function := self._function(index):
                 calls.append({**call, "function": function})
         if calls:
             message["tool_calls"] = calls
-        if answer.is_complete or calls or any(self._texts.values()):
+        if (_FUNCTION_CALL, "name") in self._call_texts and (function := self._function(_FUNCTION_CALL)):
+            message["function_call"] = function
+        if answer.is_complete or calls or "function_call" in message or any(self._texts.values()):
             answer.messages = [message]
         return answer
 
