@@ -27,7 +27,12 @@ from holdfast import Session
 from holdfast.apps.gateway import upstream as upstream_module
 from holdfast.apps.gateway.access import Access
 from holdfast.apps.gateway.app import close_gateway, gateway_app
-from holdfast.apps.gateway.exchange import MAX_OVERFLOW_RETRIES, MAX_REFUSAL_BYTES, RelaySettings
+from holdfast.apps.gateway.exchange import (
+    MAX_OVERFLOW_RETRIES,
+    MAX_REFUSAL_BYTES,
+    ClientConnection,
+    RelaySettings,
+)
 from holdfast.apps.gateway.telemetry.tracing import ExchangeTracer
 from holdfast.apps.gateway.upstream import PhaseTimeouts, next_chunk
 from holdfast.errors import StoreUnavailableError
@@ -534,8 +539,9 @@ async def test_a_provider_that_refuses_every_size_is_asked_a_few_times(monkeypat
         (json.dumps(TOO_LONG).encode() + b" " * MAX_REFUSAL_BYTES, {}, 1),
         (b'{"error": {"message": "the tool read is odd"}}' + b" " * MAX_REFUSAL_BYTES, {"content-length": ""}, 1),
         (b'{"error": {"message": "prompt is too long"}}', {}, 3),
+        (b'{"error": {"message": "' + b"a" * 80 + b': prompt is too long"}}', {}, 3),
     ],
-    ids=["other", "compressed", "large", "large in chunks", "always"],
+    ids=["other", "compressed", "large", "large in chunks", "always", "always in chunks"],
 )
 async def test_a_refusal_that_no_smaller_request_answers_reaches_the_client_as_it_came(
     refusal: bytes, headers: dict[str, str], requests: int
@@ -744,6 +750,13 @@ async def gateway_to(upstream: FaultyUpstream | ScriptedEndpoint, **options: Any
         await close_gateway(app)
 
 
+async def metrics_of(app: Starlette) -> list[str]:
+    """Return what the gateway has counted."""
+    client = Caller(app, "GET", "/metrics", b"")
+    await client.running
+    return [line for line in client.body.decode().splitlines() if not line.startswith("#")]
+
+
 async def said_in(store: MemoryStore) -> list[object]:
     async with Session.open("s", store=store) as session:
         return [native["content"] for native in await session.messages()]
@@ -811,9 +824,116 @@ async def test_a_client_that_leaves_ends_what_only_passes_through() -> None:
         await client.leave()
         await client.running
         await asyncio.wait_for(upstream.client_left.wait(), 10)
+        counted = await metrics_of(app)
 
     assert client.body == SSE[0]
+    assert 'holdfast_gateway_requests_total{status="499",wire="other"} 1.0' in counted
     assert [message["type"] for message in client.sent] == ["http.response.start", "http.response.body"]
+
+
+async def test_the_end_of_a_silent_answer_that_only_passes_through_is_no_error_of_the_gateway() -> None:
+    timeouts = PhaseTimeouts(silence_seconds=0.05)
+    async with FaultyUpstream(STALLED) as upstream, gateway_to(upstream, timeouts=timeouts) as app:
+        client = Caller(app, "GET", "/v1/files/1/content", b"")
+        await client.running
+        counted = await metrics_of(app)
+
+    assert [message["type"] for message in client.sent] == ["http.response.start", "http.response.body"]
+    assert 'holdfast_gateway_requests_total{status="200",wire="other"} 1.0' in counted
+
+
+async def test_every_ping_is_counted() -> None:
+    async with (
+        FaultyUpstream(STALLED) as upstream,
+        gateway_to(upstream, settings=RelaySettings(ping_seconds=0.02)) as app,
+    ):
+        client = Caller(app)
+        while b": ping" not in client.body:
+            client.got.clear()
+            await client.got.wait()
+        await client.leave()
+        await client.running
+        counted = await metrics_of(app)
+
+    pings = [message for message in client.sent if message.get("body") == b": ping\n\n"]
+    assert f"holdfast_gateway_pings_total {len(pings)}.0" in counted
+
+
+async def test_a_provider_that_was_just_heard_gets_no_ping() -> None:
+    calls: list[str] = []
+
+    async def receive() -> MutableMapping[str, Any]:
+        calls.append("receive")
+        if len(calls) < 4:
+            await asyncio.Event().wait()  # until the next tick
+        return {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        calls.append(message["type"])
+
+    client = ClientConnection(receive, send, ping_seconds=0.001, silence_seconds=1_000)
+    client.ping = b": ping"
+    await client.start(200, [])
+    client.watch()
+    client.active_at += 1_000
+    assert client._watcher is not None
+    await client._watcher
+
+    assert calls == ["http.response.start", *["receive"] * 3]
+
+
+async def test_what_somebody_else_cancels_stays_cancelled() -> None:
+    found: list[object] = []
+    begun = asyncio.Event()
+
+    async def serve() -> None:
+        client = ClientConnection(asyncio.Event().wait, asyncio.sleep, ping_seconds=1_000, silence_seconds=1_000)  # pyright: ignore[reportArgumentType]
+        client.watch()
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            task = asyncio.current_task()
+            found.extend([client.interruption(), task.cancelling() if task else None])
+            client.close()
+
+    serving = asyncio.create_task(serve())
+    await begun.wait()
+    serving.cancel()
+    await asyncio.wait([serving])
+
+    assert (serving.cancelled(), found) == (True, [None, 1])
+
+
+async def test_an_error_without_an_end_reaches_the_client_while_it_lasts() -> None:
+    head = FaultyAnswer(status=400, framing="close").encoded()[0]
+    size = MAX_REFUSAL_BYTES + 100
+    endless = FaultyAnswer(status=400, pieces=[b"x" * 2 * size], framing="close", fault="stall", at=len(head) + size)
+    async with FaultyUpstream(endless) as upstream, gateway_to(upstream) as app:
+        client = Caller(app)
+        await client.got.wait()
+        await client.leave()
+        await client.running
+
+    assert client.body[:MAX_REFUSAL_BYTES] == b"x" * MAX_REFUSAL_BYTES
+
+
+async def test_an_event_that_only_may_be_the_last_ends_no_gemini_answer() -> None:
+    def event(text: str) -> bytes:
+        found = {"content": {"role": "model", "parts": [{"text": text}]}, "finishReason": "STOP"}
+        return b"data: %s\n\n" % json.dumps({"candidates": [found]}).encode()
+
+    store, body = MemoryStore(), b'{"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}'
+    answer = FaultyAnswer(headers=STREAM, pieces=[event("Hel"), event("lo")])
+    async with FaultyUpstream(answer) as upstream:
+        app = gateway_app(store=store, upstreams={"gemini": upstream.url})
+        client = Caller(app, path="/v1beta/models/gemini-3-pro:streamGenerateContent", body=body)
+        await client.running
+        await close_gateway(app)
+
+    async with Session.open("s", store=store) as session:
+        answers = [native for native in await session.messages() if native["role"] == "model"]
+    assert answers == [{"role": "model", "parts": [{"text": "Hello"}]}]
 
 
 async def test_a_silent_or_broken_answer_that_only_passes_through_is_cut() -> None:
