@@ -73,7 +73,7 @@ OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})
 MAX_REFUSAL_BYTES = 1 << 16
 MAX_OVERFLOW_RETRIES = 5
 HEADERS_KEY = "holdfast_headers"
-PATH_CHARACTERS = "/:@!$&'()*+,;="
+PATH_CHARACTERS = "/:@!$+&'*,;=()"
 """What a path holds as it is (RFC 3986): Gemini has a colon before the method."""
 
 
