@@ -841,6 +841,66 @@ async def test_the_end_of_a_silent_answer_that_only_passes_through_is_no_error_o
     assert 'holdfast_gateway_requests_total{status="200",wire="other"} 1.0' in counted
 
 
+async def test_a_client_that_leaves_its_answer_is_counted_as_such() -> None:
+    async with FaultyUpstream(STALLED) as upstream, gateway_to(upstream) as app:
+        client = Caller(app)
+        await client.got.wait()
+        await client.leave()
+        await client.running
+        counted = await metrics_of(app)
+
+    assert 'holdfast_gateway_requests_total{status="499",wire="openai-chat"} 1.0' in counted
+    assert 'holdfast_gateway_answers_total{ended="client_left"} 1.0' in counted
+
+
+async def test_nothing_is_left_of_an_answer_that_was_recorded() -> None:
+    async with FaultyUpstream(FaultyAnswer(headers=STREAM, pieces=SSE)) as upstream, gateway_to(upstream) as app:
+        before = asyncio.all_tasks()
+        client = Caller(app)
+        await client.running
+        counted = await metrics_of(app)
+        watchers = {task for task in asyncio.all_tasks() - before if "_watch" in repr(task.get_coro())}
+        await asyncio.wait_for(asyncio.gather(*watchers, return_exceptions=True), 10)
+
+    assert client.body == b"".join(SSE)
+    assert (b"x-accel-buffering", b"no") in client.sent[0]["headers"]
+    assert not [line for line in counted if line.startswith("holdfast_gateway_recording_failures_total")]
+
+
+async def test_a_last_event_in_two_pieces_is_passed_on_after_the_answer_is_stored() -> None:
+    is_seen = asyncio.Event()
+
+    async def provider(_scope: Scope, _receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", STREAM[0][1].encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"".join(SSE)[:-2], "more_body": True})
+        await is_seen.wait()
+        await send({"type": "http.response.body", "body": SSE[2][-2:]})
+
+    store = SlowStore(passing=1)
+    async with served(provider) as upstream:
+        app = gateway_app(store=store, upstreams={"openai": f"{upstream}/v1"})
+        client = Caller(app)
+        await client.got.wait()
+        is_seen.set()
+        await store.reached.wait()
+        before = client.body
+        store.opened.set()
+        await client.running
+        await close_gateway(app)
+
+    assert (before, client.body) == (b"".join(SSE[:2]), b"".join(SSE))
+
+
+async def test_a_body_in_one_piece_above_the_limit_is_refused_too() -> None:
+    settings = RelaySettings(max_body_bytes=len(CHAT) - 1)
+    async with FaultyUpstream() as upstream, gateway_to(upstream, settings=settings) as app:
+        client = Caller(app)
+        await client.running
+
+    assert (client.sent[0]["status"], upstream.requests) == (413, [])
+
+
 async def test_every_ping_is_counted() -> None:
     async with (
         FaultyUpstream(STALLED) as upstream,
