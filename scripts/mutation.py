@@ -225,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path: Path = options.results or ROOT / "build" / "mutation" / f"seed-{options.seed}.jsonl"
     drawn = draw_mutants(ROOT, options.packages, options.seed, options.mutants)
     if not drawn:
-        sys.exit(f"There is nothing to change in {' '.join(options.packages)}. Name folders below {ROOT}.")
+        sys.exit(f"There is nothing to change in {' '.join(options.packages)}. Name files or folders below {ROOT}.")
     if options.list:
         print("\n\n".join(f"{mutant.path}:{mutant.line} {mutant.operator}\n{mutant.diff}" for mutant in drawn))
         return 0
@@ -262,7 +262,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--results", type=Path, help="where results are kept (default: build/mutation/seed-SEED.jsonl)")
     parser.add_argument("--no-measuring", action="store_true", help="leave out tests that were not measured")
     parser.add_argument(
-        "packages", nargs="*", default=PACKAGES, help="folders to change (default: core, wire, session, gateway)"
+        "packages",
+        nargs="*",
+        default=PACKAGES,
+        help="files or folders to change (default: core, wire, session, gateway)",
     )
     return parser
 

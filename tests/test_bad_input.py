@@ -165,6 +165,22 @@ def test_any_mapping_is_an_object_and_a_tuple_is_a_list() -> None:
 
 
 @pytest.mark.parametrize(
+    ("tools", "problem"),
+    [
+        (5, "tools: must be a list of objects, not 5"),
+        ("read", "tools: must be a list of objects, not 'read'"),
+        ({"name": "read"}, "tools: must be a list of objects, not {'name': 'read'}"),
+        (["read"], "tools[0]: must be an object, not 'read'"),
+    ],
+)
+def test_what_are_no_tools_is_refused_with_what_they_are(tools: object, problem: str) -> None:
+    with pytest.raises(MalformedInputError) as refused:
+        govern([user_message("hi")], budget=1_000, tools=tools)
+
+    assert str(refused.value) == problem
+
+
+@pytest.mark.parametrize(
     ("settings", "problem"),
     [
         ({"budget": 0}, "budget: must be at least 1, not 0"),

@@ -589,7 +589,13 @@ def test_progress_is_shown_in_place_at_a_terminal(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    "option", [["sessions", "--limit", "0"], ["view", "--port", "65536"], ["gateway", "--port", "x"]]
+    "option",
+    [
+        ["sessions", "--limit", "0"],
+        ["view", "--port", "65536"],
+        ["gateway", "--port", "x"],
+        ["wrap", "claude", "--port", "65536"],
+    ],
 )
 def test_a_number_that_cannot_be_is_refused(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

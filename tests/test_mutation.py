@@ -108,12 +108,24 @@ def test_each_mutant_is_another_place_and_another_program(tmp_path: Path) -> Non
 
     mutants = draw_mutants(tmp_path, ["."], 1, 100)
 
+    assert draw_mutants(tmp_path, ["bill.py"], 1, 100) == mutants
     assert len(mutants) == len({mutant.key for mutant in mutants}) == 5
     for mutant in mutants:
         changed = mutant.apply(SOURCE)
         compile(changed, "changed", "exec")
         removed, added = (line[1:] for line in mutant.diff.splitlines())
         assert SOURCE.replace(removed, added, 1) == changed != SOURCE
+
+
+def test_a_dotted_name_in_a_list_of_exceptions_is_left_as_it_is(tmp_path: Path) -> None:
+    source = "import os\n\ntry:\n    os.getcwd()\nexcept (os.error, ValueError):\n    pass\n"
+
+    assert drawn(tmp_path, source, seed=1) == [
+        (
+            "core/ExceptionReplacer",
+            "-except (os.error, ValueError):\n+except (os.error, CosmicRayTestingException):",
+        )
+    ]
 
 
 def test_the_statement_of_a_line_ends_before_its_body_and_knows_what_it_defines() -> None:
@@ -185,4 +197,4 @@ def test_a_folder_without_code_is_an_error_that_says_what_to_name() -> None:
     )
 
     assert done.returncode == 1
-    assert done.stderr.startswith("There is nothing to change in docs/images. Name folders below ")
+    assert done.stderr.startswith("There is nothing to change in docs/images. Name files or folders below ")

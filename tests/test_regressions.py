@@ -309,7 +309,7 @@ def test_a_value_that_holds_itself_is_refused() -> None:
     with pytest.raises(MalformedInputError, match="nested deeper than 100 levels"):
         govern([{"role": "user", "content": "y", "extra": loop}], budget=1_000)
     with pytest.raises(MalformedInputError, match=r"tools.*nested deeper"):
-        govern([user_message("x")], budget=1_000, tools=loop)
+        govern([user_message("x")], budget=1_000, tools=[{"extra": loop}])
 
 
 def test_removed_cache_marks_are_accounted_for_and_no_more_are_removed_than_needed() -> None:

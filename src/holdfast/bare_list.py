@@ -36,7 +36,7 @@ from holdfast.counters.vocabularies import bound_of, counter_for
 from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks, place_system_messages
 from holdfast.wire.formats import format_named, split_elements
-from holdfast.wire.json_reader import InputPath, check_list
+from holdfast.wire.json_reader import InputPath, check_list, check_tools
 from holdfast.wire.request import Request
 
 
@@ -58,9 +58,9 @@ def govern(
     """Return a request that its provider accepts and that fits the budget.
 
     `budget` is the largest input in tokens, or a `Budget`; by default it comes from the table of models.
-    `system` is system text outside the messages, in the shape of the format. `pins` are indices of messages that
-    stay whole. Of `policy`, what needs neither a session nor a summarizer applies. Raise a `HoldfastError` that names
-    the place and the remedy if nothing can be sent.
+    `system` is system text outside the messages, and `tools` a list of objects, both in the shape of the format.
+    `pins` are indices of messages that stay whole. Of `policy`, what needs neither a session nor a summarizer applies.
+    Raise a `HoldfastError` that names the place and the remedy if nothing can be sent.
     """
     message_format = format_named(format)
     elements = check_list(messages)
@@ -73,6 +73,7 @@ def govern(
     if isinstance(system, str) and not is_utf8(system):
         repairs.append(Repair(None, "replaced lone surrogates in the system text"))
         system = replace_surrogates(system)
+    tools = check_tools(tools)
     marks, max_marks = count_cache_marks(system) + count_cache_marks(tools), message_format.max_cache_marks
     if max_marks is not None and marks > max_marks:
         raise SettingsError(

@@ -12,6 +12,8 @@ from holdfast.adapters.pydantic_ai import Holdfast
 from holdfast.apps.chat.agent import build_agent
 from holdfast.apps.chat.plain_screen import PlainScreen
 from holdfast.apps.chat.runtime import RuntimeCache
+from holdfast.models.base import EMBEDDED_MODEL
+from holdfast.models.embedded.server import EmbeddedServer
 from holdfast.testing.endpoint import ReceivedRequest, ResponsePiece, ScriptedEndpoint, http_response
 from tests.chat.recording_screen import open_chat
 
@@ -52,11 +54,20 @@ async def test_a_provider_that_caches_only_what_it_is_asked_to_is_asked() -> Non
     assert request.body["cache_control"] == {"type": "ephemeral", "ttl": "5m"}
 
 
-def test_the_first_start_says_what_it_does_with_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_first_start_says_what_it_does_with_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    chat, _ = await open_chat(tmp_path, flags={"model": EMBEDDED_MODEL})
     cache = RuntimeCache(PlainScreen())
 
-    for phase, done in (("downloading", 0), ("downloading", 98), ("unpacking", 98), ("ready", 98)):
-        cache._show_download(phase, done, 98)
+    async def download(_: EmbeddedServer) -> None:
+        for phase, done in (("downloading", 0), ("downloading", 98), ("unpacking", 98), ("ready", 98)):
+            cache._show_download(phase, done, 98)
+
+    monkeypatch.setattr(EmbeddedServer, "start", download)
+    await cache._running_server(chat.settings)
+    await chat.close()
 
     assert capsys.readouterr().err.splitlines() == [
         "downloading the embedded model, once …",

@@ -4,6 +4,7 @@ from holdfast.core.conversation.batching import CALL_AND_RESPONSE_TURNS, CALLS_A
 from holdfast.core.conversation.cuts import cut_points
 from holdfast.core.conversation.messages import Entry, Message, Text, Thinking, ToolCall, ToolResult, assistant, user
 from holdfast.core.conversation.messages import tool_result as result
+from holdfast.core.conversation.pairing import Repair
 from holdfast.core.conversation.repair import RepairedEntries, is_valid_history, repair_entries
 
 HM = Message("assistant", (Thinking("hm", "sig"),))
@@ -193,4 +194,7 @@ def test_calls_behind_another_turn_of_the_model_join_it() -> None:
     )
 
     assert said(torn) == [user("go"), assistant("Looking.", ToolCall("a", "run", "{}")), results("a")]
-    assert what(torn) == ["joined a turn with calls to the turn of the model before it"]
+    assert torn.repairs == [
+        Repair(2, "joined a turn with calls to the turn of the model before it"),
+        Repair(1, "joined a turn of the model with the calls after it"),
+    ]

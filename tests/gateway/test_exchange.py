@@ -27,7 +27,12 @@ from holdfast import Session
 from holdfast.apps.gateway import upstream as upstream_module
 from holdfast.apps.gateway.access import Access
 from holdfast.apps.gateway.app import close_gateway, gateway_app
-from holdfast.apps.gateway.exchange import MAX_OVERFLOW_RETRIES, MAX_REFUSAL_BYTES, RelaySettings
+from holdfast.apps.gateway.exchange import (
+    MAX_OVERFLOW_RETRIES,
+    MAX_REFUSAL_BYTES,
+    ClientConnection,
+    RelaySettings,
+)
 from holdfast.apps.gateway.telemetry.tracing import ExchangeTracer
 from holdfast.apps.gateway.upstream import PhaseTimeouts, next_chunk
 from holdfast.errors import StoreUnavailableError
@@ -744,6 +749,13 @@ async def gateway_to(upstream: FaultyUpstream | ScriptedEndpoint, **options: Any
         await close_gateway(app)
 
 
+async def metrics_of(app: Starlette) -> list[str]:
+    """Return what the gateway has counted."""
+    client = Caller(app, "GET", "/metrics", b"")
+    await client.running
+    return [line for line in client.body.decode().splitlines() if not line.startswith("#")]
+
+
 async def said_in(store: MemoryStore) -> list[object]:
     async with Session.open("s", store=store) as session:
         return [native["content"] for native in await session.messages()]
@@ -811,9 +823,205 @@ async def test_a_client_that_leaves_ends_what_only_passes_through() -> None:
         await client.leave()
         await client.running
         await asyncio.wait_for(upstream.client_left.wait(), 10)
+        counted = await metrics_of(app)
 
     assert client.body == SSE[0]
+    assert 'holdfast_gateway_requests_total{status="499",wire="other"} 1.0' in counted
     assert [message["type"] for message in client.sent] == ["http.response.start", "http.response.body"]
+
+
+async def test_the_end_of_a_silent_answer_that_only_passes_through_is_no_error_of_the_gateway() -> None:
+    timeouts = PhaseTimeouts(silence_seconds=0.05)
+    async with FaultyUpstream(STALLED) as upstream, gateway_to(upstream, timeouts=timeouts) as app:
+        client = Caller(app, "GET", "/v1/files/1/content", b"")
+        await client.running
+        counted = await metrics_of(app)
+
+    assert [message["type"] for message in client.sent] == ["http.response.start", "http.response.body"]
+    assert 'holdfast_gateway_requests_total{status="200",wire="other"} 1.0' in counted
+
+
+async def test_a_client_that_leaves_its_answer_is_counted_as_such() -> None:
+    async with FaultyUpstream(STALLED) as upstream, gateway_to(upstream) as app:
+        client = Caller(app)
+        await client.got.wait()
+        await client.leave()
+        await client.running
+        counted = await metrics_of(app)
+
+    assert 'holdfast_gateway_requests_total{status="499",wire="openai-chat"} 1.0' in counted
+    assert 'holdfast_gateway_answers_total{ended="client_left"} 1.0' in counted
+
+
+async def test_nothing_is_left_of_an_answer_that_was_recorded() -> None:
+    async with FaultyUpstream(FaultyAnswer(headers=STREAM, pieces=SSE)) as upstream, gateway_to(upstream) as app:
+        before = asyncio.all_tasks()
+        client = Caller(app)
+        await client.running
+        counted = await metrics_of(app)
+        watchers = {task for task in asyncio.all_tasks() - before if "_watch" in repr(task.get_coro())}
+        await asyncio.wait_for(asyncio.gather(*watchers, return_exceptions=True), 10)
+
+    assert client.body == b"".join(SSE)
+    assert (b"x-accel-buffering", b"no") in client.sent[0]["headers"]
+    assert not [line for line in counted if line.startswith("holdfast_gateway_recording_failures_total")]
+
+
+async def test_a_last_event_in_two_pieces_is_passed_on_after_the_answer_is_stored() -> None:
+    is_seen = asyncio.Event()
+
+    async def provider(_scope: Scope, _receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", STREAM[0][1].encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"".join(SSE)[:-2], "more_body": True})
+        await is_seen.wait()
+        await send({"type": "http.response.body", "body": SSE[2][-2:]})
+
+    store = SlowStore(passing=1)
+    async with served(provider) as upstream:
+        app = gateway_app(store=store, upstreams={"openai": f"{upstream}/v1"})
+        client = Caller(app)
+        await client.got.wait()
+        is_seen.set()
+        await store.reached.wait()
+        before = client.body
+        store.opened.set()
+        await client.running
+        await close_gateway(app)
+
+    assert (before, client.body) == (b"".join(SSE[:2]), b"".join(SSE))
+
+
+async def test_a_body_in_one_piece_above_the_limit_is_refused_too() -> None:
+    settings = RelaySettings(max_body_bytes=len(CHAT) - 1)
+    async with FaultyUpstream() as upstream, gateway_to(upstream, settings=settings) as app:
+        client = Caller(app)
+        await client.running
+
+    assert (client.sent[0]["status"], upstream.requests) == (413, [])
+
+
+async def test_every_ping_is_counted() -> None:
+    async with (
+        FaultyUpstream(STALLED) as upstream,
+        gateway_to(upstream, settings=RelaySettings(ping_seconds=0.02)) as app,
+    ):
+        client = Caller(app)
+        while b": ping" not in client.body:
+            client.got.clear()
+            await client.got.wait()
+        await client.leave()
+        await client.running
+        counted = await metrics_of(app)
+
+    pings = [message for message in client.sent if message.get("body") == b": ping\n\n"]
+    assert f"holdfast_gateway_pings_total {len(pings)}.0" in counted
+
+
+async def test_a_provider_that_was_just_heard_gets_no_ping() -> None:
+    calls: list[str] = []
+
+    async def receive() -> MutableMapping[str, Any]:
+        calls.append("receive")
+        if len(calls) < 4:
+            await asyncio.Event().wait()  # until the next tick
+        return {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        calls.append(message["type"])
+
+    client = ClientConnection(receive, send, ping_seconds=0.001, silence_seconds=1_000)
+    client.ping = b": ping"
+    await client.start(200, [])
+    client.watch()
+    client.active_at += 1_000
+    assert client._watcher is not None
+    await client._watcher
+
+    assert calls == ["http.response.start", *["receive"] * 3]
+
+
+async def test_what_somebody_else_cancels_stays_cancelled() -> None:
+    found: list[object] = []
+    begun = asyncio.Event()
+
+    async def serve() -> None:
+        client = ClientConnection(asyncio.Event().wait, asyncio.sleep, ping_seconds=1_000, silence_seconds=1_000)  # pyright: ignore[reportArgumentType]
+        client.watch()
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            task = asyncio.current_task()
+            found.extend([client.interruption(), task.cancelling() if task else None])
+            client.close()
+
+    serving = asyncio.create_task(serve())
+    await begun.wait()
+    serving.cancel()
+    await asyncio.wait([serving])
+
+    assert (serving.cancelled(), found) == (True, [None, 1])
+
+
+async def test_an_error_without_an_end_reaches_the_client_while_it_lasts() -> None:
+    head = FaultyAnswer(status=400, framing="close").encoded()[0]
+    size = MAX_REFUSAL_BYTES + 100
+    endless = FaultyAnswer(status=400, pieces=[b"x" * 2 * size], framing="close", fault="stall", at=len(head) + size)
+    async with FaultyUpstream(endless) as upstream, gateway_to(upstream) as app:
+        client = Caller(app)
+        await client.got.wait()
+        await client.leave()
+        await client.running
+
+    assert client.body[:MAX_REFUSAL_BYTES] == b"x" * MAX_REFUSAL_BYTES
+
+
+async def test_a_refusal_that_comes_in_pieces_is_read_to_its_end() -> None:
+    said = json.dumps({"error": {"message": "prompt is too long"}}).encode()
+    calls: list[str] = []
+
+    async def provider(scope: Scope, _receive: Receive, send: Send) -> None:
+        calls.append(scope["path"])
+        await send({"type": "http.response.start", "status": 400, "headers": []})
+        await send({"type": "http.response.body", "body": said[:20], "more_body": True})
+        for _ in range(50):
+            await asyncio.sleep(0)  # so that the gateway gets the first piece alone
+        await send({"type": "http.response.body", "body": said[20:]})
+
+    async with served(provider) as upstream, running_gateway(upstream) as url:
+        seen = await ask(url, body=chat_of(*LONG_TALK))
+
+    assert (seen.status, seen.body) == (400, said)
+    assert len(calls) == 3
+
+
+async def test_an_event_that_only_may_be_the_last_ends_no_gemini_answer() -> None:
+    def event(text: str) -> bytes:
+        found = {"content": {"role": "model", "parts": [{"text": text}]}, "finishReason": "STOP"}
+        return b"data: %s\n\n" % json.dumps({"candidates": [found]}).encode()
+
+    is_seen = asyncio.Event()
+
+    async def provider(_scope: Scope, _receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", STREAM[0][1].encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": event("Hel"), "more_body": True})
+        await is_seen.wait()
+        await send({"type": "http.response.body", "body": event("lo")})
+
+    store, body = MemoryStore(), b'{"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}'
+    async with served(provider) as upstream:
+        app = gateway_app(store=store, upstreams={"gemini": upstream})
+        client = Caller(app, path="/v1beta/models/gemini-3-pro:streamGenerateContent", body=body)
+        await client.got.wait()
+        is_seen.set()
+        await client.running
+        await close_gateway(app)
+
+    async with Session.open("s", store=store) as session:
+        answers = [native for native in await session.messages() if native["role"] == "model"]
+    assert answers == [{"role": "model", "parts": [{"text": "Hello"}]}]
 
 
 async def test_a_silent_or_broken_answer_that_only_passes_through_is_cut() -> None:

@@ -137,6 +137,95 @@ async def test_a_result_that_no_call_asked_for_counts_as_long_as_it_is_sent(
     assert int(exchange.headers["x-holdfast-tokens"]) == tokens
 
 
+async def test_calls_of_the_older_form_are_recorded_and_compacted_like_others() -> None:
+    recorder = Recorder(MemoryStore(), budget=BUDGET)
+    talk = Talk(recorder, "openai-chat", **members_of("openai-chat"))
+    call = {"role": "assistant", "content": None, "function_call": {"name": "read", "arguments": "{}"}}
+    compacted: list[bool] = []
+    for number in range(12):
+        talk.messages += [talk.prompt("go"), call, {"role": "function", "name": "read", "content": f"{number} {WORDS}"}]
+
+        exchange = await talk.ask(f"prompt {number}")
+
+        compacted.append(exchange.headers.get("x-holdfast-compacted") == "1")
+        assert "x-holdfast-error" not in exchange.headers
+        assert (exchange.body == talk.raw) is not compacted[-1]
+        assert int(exchange.headers["x-holdfast-tokens"]) <= BUDGET
+    async with recorder.session("talk") as opened:
+        assert await opened.session.messages_at(0, len(talk.messages)) == talk.messages
+    assert (compacted[0], compacted[-1]) == (False, True)
+
+
+def tool_use(call_id: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call_id, "name": "run", "input": {"path": call_id}}
+
+
+def tool_result(call_id: str) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call_id, "content": f"ran {call_id}"}]}
+
+
+def model_turn(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "model", "parts": [*parts]}
+
+
+def function_call(name: str) -> dict[str, Any]:
+    return {"functionCall": {"name": name, "args": {"path": name}}}
+
+
+def function_response(name: str) -> dict[str, Any]:
+    return {"role": "user", "parts": [{"functionResponse": {"name": name, "response": {"output": f"ran {name}"}}}]}
+
+
+TWO_CALLS = {"role": "assistant", "content": [tool_use("a"), tool_use("b")]}
+SAID = {"text": "looking"}
+
+
+@pytest.mark.parametrize(
+    ("wire", "messages"),
+    [
+        pytest.param("anthropic", [TWO_CALLS, tool_result("a"), tool_result("b")], id="results in two messages"),
+        pytest.param(
+            "anthropic",
+            [TWO_CALLS, tool_result("a"), {"role": "user", "content": "wait"}, tool_result("b")],
+            id="a late result",
+        ),
+        pytest.param(
+            "anthropic",
+            [TWO_CALLS, tool_result("a"), {"role": "assistant", "content": "well"}],
+            id="a result that never came",
+        ),
+        pytest.param("gemini", [model_turn(SAID), model_turn(function_call("a"))], id="a turn in two messages"),
+        pytest.param(
+            "gemini",
+            [
+                model_turn(SAID),
+                model_turn(function_call("a")),
+                model_turn(function_call("b")),
+                function_response("b"),
+            ],
+            id="a turn in three messages",
+        ),
+        pytest.param(
+            "gemini",
+            [model_turn(function_call("a"), function_call("b")), function_response("a"), function_response("b")],
+            id="responses in two messages",
+        ),
+    ],
+)
+async def test_what_only_a_repair_would_put_elsewhere_goes_on_as_the_client_sent_it(
+    wire: Wire, messages: list[dict[str, Any]]
+) -> None:
+    recorder = Recorder(MemoryStore(), budget=100_000)
+    talk = Talk(recorder, wire, **members_of(wire))
+    talk.messages = [talk.prompt("go"), *messages]
+
+    for _ in range(2):
+        exchange = await talk.ask("and now?")
+
+        assert exchange.body == talk.raw
+        assert "x-holdfast-compacted" not in exchange.headers
+
+
 async def test_between_two_compactions_the_prefix_stays_the_same_bytes() -> None:
     recorder = Recorder(MemoryStore(), budget=BUDGET)
     talk = Talk(recorder, "anthropic", **members_of("anthropic"))

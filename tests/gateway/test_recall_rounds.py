@@ -843,6 +843,24 @@ def test_text_beside_a_recall_in_the_last_chunk_of_a_gemini_round_reaches_the_cl
     ]
 
 
+def test_no_piece_of_a_recall_whose_arguments_are_streamed_reaches_the_client() -> None:
+    own = {"functionCall": {"name": "look", "willContinue": True}}
+    rest = {"functionCall": {"partialArgs": [{"jsonPath": "$.at", "stringValue": "sea"}]}}
+    asks = [
+        gemini_event({"functionCall": {"name": "recall", "willContinue": True}}),
+        gemini_event(
+            {"functionCall": {"partialArgs": [{"jsonPath": "$.query", "stringValue": "boat"}], "willContinue": True}},
+            {"text": "Let me see. "},
+        ),
+        gemini_event({"functionCall": {}}, reason="STOP"),
+    ]
+    says = [gemini_event(own), gemini_event(rest, reason="STOP")]
+
+    shown = json.loads(rounds_of("gemini", asks, says, is_list=True))
+
+    assert shown == [gemini_event({"text": "Let me see. "}), *says]
+
+
 @pytest.mark.parametrize(
     ("first", "second", "summed"),
     [

@@ -294,6 +294,35 @@ async def test_a_continuation_of_a_response_that_was_refused_and_is_sent_again_i
     assert said == ["hi", "Hello there.", "more", "Yes.", "more", "Again."]
 
 
+async def test_a_continuation_whose_answer_was_cut_and_that_is_sent_again_is_recorded_once(recorder: Recorder) -> None:
+    session_id = await answered(recorder, responses("hi"), "Hello there.", 1)
+    request = responses("more", previous_response_id="resp_1")
+    exchange = await recorder.receive(request)
+    for name, event in [*stream_events(request.wire, ProviderReply("Well, yes and no."), 2)][:-3]:
+        exchange.feed(event_bytes(name, event))
+    await exchange.finish("cut", 200)
+    cut = await messages(recorder, session_id)
+    await answered(recorder, request, "Yes.", 3)
+
+    said = await messages(recorder, session_id)
+
+    assert ["Well" in str(content) for content in cut] == [False, False, False, True]
+    assert ["more" in str(content) for content in said] == [False, False, True, False]
+    assert "Yes." in str(said[3])
+
+
+async def test_a_response_that_continues_an_earlier_one_takes_its_place(recorder: Recorder) -> None:
+    session_id = await answered(recorder, responses("hi"), "Hello there.", 1)
+    await answered(recorder, responses("more", previous_response_id="resp_1"), "Yes.", 2)
+    await answered(recorder, responses("less", previous_response_id="resp_1"), "No.", 3)
+    await answered(recorder, responses("so?", previous_response_id="resp_3"), "So.", 4)
+
+    said = await messages(recorder, session_id)
+
+    expected = ["hi", "Hello there.", "less", "No.", "so?", "So."]
+    assert [text in str(content) for text, content in zip(expected, said, strict=True)] == [True] * 6
+
+
 async def test_a_sub_agent_works_in_a_scope_of_its_own(recorder: Recorder) -> None:
     await answered(recorder, chat("hi", name="s"), "Hello there.")
     child = chat("look around", system="You explore.")

@@ -124,3 +124,18 @@ def test_a_gateway_that_runs_is_used_and_goes_on_after_the_agent(
         f"holdfast: gateway: {url}; by hand: ANTHROPIC_BASE_URL={url} CLAUDE_CODE_GATEWAY_HINT_HEADERS=1 "
         "claude -p hello\n"
     )
+
+
+def test_a_gateway_on_this_machine_is_not_looked_for_at_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Health) as server, ThreadPoolExecutor() as threads:
+        threads.submit(server.serve_forever)
+        url = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("http_proxy", url)  # it answers as a gateway for whatever it is asked
+        try:
+            is_here, is_elsewhere = is_gateway("http://127.0.0.1:1"), is_gateway("http://gateway.example")
+        finally:
+            server.shutdown()
+
+    assert (is_here, is_elsewhere) == (False, True)

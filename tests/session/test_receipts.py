@@ -237,3 +237,25 @@ async def test_an_undone_compaction_is_not_made_again_as_long_as_the_messages_fi
     )
     assert too_small.tokens.total < whole.tokens.total
     assert [event.KIND for event in await session.events()].count(log.CompactionCompleted.KIND) == 2
+
+
+@pytest.mark.parametrize(
+    ("budget", "clipped", "elided"),
+    [pytest.param(100_000, (), (), id="moved"), pytest.param(1_200, (2,), (2,), id="moved and shortened")],
+)
+async def test_an_output_that_a_repair_put_into_another_message_counts_as_shortened_only_if_it_is(
+    budget: int, clipped: tuple[int, ...], elided: tuple[int, ...]
+) -> None:
+    session = await Session.open("r1", store=MemoryStore(), model="claude-sonnet-5")
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGVsbG8="}}
+    first = {"type": "tool_result", "tool_use_id": "a", "content": [image]}
+    second = {"type": "tool_result", "tool_use_id": "b", "content": [image, {"type": "text", "text": WORDS * 20}]}
+    calls = [{"type": "tool_use", "id": name, "name": "look", "input": {}} for name in "ab"]
+    answers = [{"role": "user", "content": [result]} for result in (first, second)]
+    talk = [user_message("look"), {"role": "assistant", "content": calls}, *answers]
+    await session.record(talk, format="anthropic-messages")
+
+    receipt = (await session.prepare(budget)).receipt
+
+    assert (receipt.clipped, receipt.elided, receipt.compacted) == (clipped, elided, ())
+    assert [repair.position for repair in receipt.repairs] == [2, 3]

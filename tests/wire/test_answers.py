@@ -131,3 +131,85 @@ def test_thinking_is_kept_with_its_signature_and_dropped_without_it() -> None:
     block = {"type": "thinking", "thinking": "Let me see.", "signature": "c2ln"}
     assert whole.messages == [{"role": "assistant", "content": [block]}]
     assert read_answer("anthropic", events).messages == []
+
+
+@pytest.mark.parametrize(
+    ("stop", "is_complete", "calls"),
+    [
+        (2, False, []),
+        (3, False, [{"name": "read", "arguments": '{"a":1}'}]),
+        (4, True, [{"name": "read", "arguments": '{"a":1}'}]),
+    ],
+)
+def test_a_function_call_of_the_older_form_is_read_once_it_is_whole(
+    stop: int, calls: list[dict[str, str]], *, is_complete: bool
+) -> None:
+    deltas = [{"role": "assistant", "function_call": {"name": "read", "arguments": ""}}]
+    deltas += [{"function_call": {"arguments": piece}} for piece in ('{"a":', "1}")]
+    end: object = {"choices": [{"index": 0, "delta": {}, "finish_reason": "function_call"}]}
+    events = [*({"choices": [{"index": 0, "delta": delta}]} for delta in deltas), end]
+
+    answer = read_answer("openai-chat", events[:stop])
+
+    assert answer.is_complete == is_complete
+    assert answer.messages == [{"role": "assistant", "content": None, "function_call": call} for call in calls]
+
+
+def gemini_event(*parts: object, **members: object) -> dict[str, object]:
+    return {"candidates": [{"content": {"role": "model", "parts": [*parts]}, **members}]}
+
+
+def pieces(*given: dict[str, object], **members: object) -> dict[str, object]:
+    return {"functionCall": {"partialArgs": [*given], **members}}
+
+
+GEMINI_PIECES = [
+    gemini_event({"text": "Looking."}),
+    gemini_event({**pieces(name="edit", id="c1", willContinue=True), "thoughtSignature": "sig"}),
+    gemini_event(pieces({"jsonPath": "$.path", "stringValue": "src/", "willContinue": True}, willContinue=True)),
+    gemini_event(
+        pieces({"jsonPath": "$.path", "stringValue": "a.py"}, {"jsonPath": "$.line", "numberValue": 7}),
+        {"text": "And"},
+    ),
+    gemini_event(pieces({"jsonPath": "$.lines[0].new", "stringValue": "x = "}, name="write", willContinue=True)),
+    gemini_event(pieces({"jsonPath": "$.lines[0].new", "stringValue": "1"}, willContinue=True)),
+    gemini_event(
+        pieces(
+            {"jsonPath": "$.lines[1]['it\\'s']", "boolValue": True},
+            {"jsonPath": '$["a b"]', "nullValue": "NULL_VALUE"},
+            {"jsonPath": "$.lines[1].no.way", "stringValue": "of a text"},
+            {"jsonPath": "$.lines.first", "stringValue": "of a list"},
+            willContinue=True,
+        )
+    ),
+    gemini_event({"functionCall": {}}),
+    gemini_event({"functionCall": {"name": "stop", "args": {}}}, finishReason="STOP"),
+]
+
+
+def test_the_arguments_of_a_gemini_call_that_come_in_pieces_are_joined() -> None:
+    edit = {"name": "edit", "id": "c1", "args": {"path": "src/a.py", "line": 7}}
+    lines = [{"new": "x = 1"}, {"it's": True, "no": {"way": "of a text"}}]
+    write = {"name": "write", "args": {"lines": lines, "a b": None}}
+
+    whole = read_answer("gemini", GEMINI_PIECES)
+
+    assert whole.messages == [
+        {
+            "role": "model",
+            "parts": [
+                {"text": "Looking."},
+                {"functionCall": edit, "thoughtSignature": "sig"},
+                {"text": "And"},
+                {"functionCall": write},
+                {"functionCall": {"name": "stop", "args": {}}},
+            ],
+        }
+    ]
+
+
+@pytest.mark.parametrize(("stop", "names"), [(2, []), (4, ["edit"]), (7, ["edit"]), (8, ["edit", "write"])])
+def test_a_gemini_call_that_is_cut_between_its_pieces_is_left_out(stop: int, names: list[str]) -> None:
+    (message,) = read_answer("gemini", GEMINI_PIECES[:stop]).messages
+
+    assert [part["functionCall"]["name"] for part in message["parts"] if "functionCall" in part] == names

@@ -341,3 +341,22 @@ def test_separate_system_text_is_repaired_or_refused_too() -> None:
     assert convert([user_message("x")], source="anthropic", target="anthropic", system="a\ud800").system == "a\ufffd"
     with pytest.raises(MalformedInputError, match="system"):
         convert([user_message("x")], source="anthropic", target="anthropic", system=[{1: 2}])
+
+
+def test_calls_and_outputs_of_the_older_form_become_those_of_tools() -> None:
+    called = {"name": "read", "arguments": '{"path": "a"}'}
+    messages = [
+        user_message("go"),
+        {"role": "assistant", "content": None, "function_call": called},
+        {"role": "function", "name": "read", "content": "done"},
+    ]
+
+    converted = convert(messages, source="openai-chat", target="openai-responses")
+
+    assert converted.messages == [
+        user_message("go"),
+        {"type": "function_call", "call_id": "call_1", **called},
+        {"type": "function_call_output", "call_id": "call_1", "output": "done"},
+    ]
+    for target in ("anthropic-messages", "gemini", "mistral", "bedrock"):
+        assert '"done"' in json.dumps(convert(messages, source="openai-chat", target=target).messages)

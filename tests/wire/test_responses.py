@@ -10,6 +10,7 @@ from holdfast import (
     Media,
     Opaque,
     PendingToolCallsError,
+    Session,
     Text,
     Thinking,
     ToolCall,
@@ -20,6 +21,7 @@ from holdfast import (
 )
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.shorten import clip_arguments, clip_outputs, drop_media
+from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import (
     assistant_message,
     system_message,
@@ -507,3 +509,23 @@ def test_nothing_follows_an_order_to_compact() -> None:
     request = govern(items, budget=16_000, format="openai-responses")
 
     assert (request.messages, request.receipt.repairs) == (items, ())
+
+
+async def test_an_order_to_compact_is_not_sent_again_after_its_request() -> None:
+    items: list[dict[str, Any]] = [
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": "Hi"},
+        {"type": "compaction_trigger"},
+    ]
+    later: list[dict[str, Any]] = [{"role": "assistant", "content": "Well."}, {"role": "user", "content": "And?"}]
+    session = await Session.open("s1", store=MemoryStore(), model="gpt-5")
+    await session.record(items, format="openai-responses")
+
+    first = await session.prepare(16_000)
+    await session.record(later)
+    second = await session.prepare(16_000)
+
+    assert (first.messages, first.receipt.repairs) == (items, ())
+    assert second.messages == govern([*items, *later], budget=16_000, format="openai-responses").messages
+    assert second.messages == [*items[:2], *later]
+    assert [repair.position for repair in second.receipt.repairs] == [2]

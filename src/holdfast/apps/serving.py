@@ -11,7 +11,6 @@ import signal
 import socket
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
 from types import FrameType
 from urllib.parse import urlsplit
 
@@ -70,15 +69,6 @@ def check_source(headers: Mapping[str, str], is_own_host: Callable[[str], bool],
         raise AccessDeniedError(403, f"requests of the web page {origin!r:.80} are refused")
     if headers.get("sec-fetch-site", "none") not in SAFE_FETCH_SITES:
         raise AccessDeniedError(403, "requests of other web pages are refused")
-
-
-@lru_cache(maxsize=256)
-def is_loopback(host: str) -> bool:
-    """Return whether a host name or address leads to this machine only."""
-    name = host.strip("[]").lower()
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    return is_address(name) and ipaddress.ip_address(name).is_loopback
 
 
 def is_address(name: str) -> bool:

@@ -13,6 +13,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import urlsplit
@@ -173,7 +174,7 @@ class HttpEndpoint:
         self.key = _check_key(api_key)
         self._headers = dict(headers or {})
         self._idle_seconds = idle_seconds
-        self._is_loopback = _is_loopback(parts.hostname)
+        self._is_loopback = is_loopback(parts.hostname)
         self._tls: ssl.SSLContext | None = None
 
     async def ask(
@@ -272,8 +273,11 @@ def _check_key(key: str | None) -> str | None:
     return key or None
 
 
-def _is_loopback(host: str) -> bool:
+@lru_cache(maxsize=256)
+def is_loopback(host: str) -> bool:
+    """Return whether a host name or address leads to this machine only."""
+    name = host.strip("[]").lower()
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(name).is_loopback
     except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
+        return name == "localhost" or name.endswith(".localhost")

@@ -12,7 +12,7 @@ from holdfast.core.schema import is_integer, is_number, short_repr
 from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.redaction import redact_text
 from holdfast.wire.formats import split_elements, without_response_fields
-from holdfast.wire.json_reader import InputPath
+from holdfast.wire.json_reader import InputPath, check_tools
 
 MAX_ENDPOINT_CHARS = 2_000
 PARSED_FIELDS = frozenset({"parsed", "parsed_arguments"})
@@ -82,14 +82,7 @@ def check_extras(system: object, tools: object) -> tuple[object, Sequence[Mappin
     """Return system text and tools; `extras_json` checks their content when they change."""
     if isinstance(system, str) and not system.isascii():
         system = replace_surrogates(system)
-    if tools is None:
-        return system, None
-    if not isinstance(tools, Sequence) or isinstance(tools, str | bytes):
-        raise MalformedInputError("tools", f"must be a list of objects, not {short_repr(tools)}")
-    for index, tool in enumerate(cast("Sequence[object]", tools)):
-        if not isinstance(tool, Mapping):
-            raise MalformedInputError(f"tools[{index}]", f"must be an object, not {short_repr(tool)}")
-    return system, cast("Sequence[Mapping[str, object]]", tools)
+    return system, check_tools(tools)
 
 
 def check_position(where: str, value: object) -> int:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import compress
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 from holdfast import __version__
 from holdfast.core.conversation.json_values import encode_canonical_json
 from holdfast.core.conversation.messages import Entry, Media, Message, tool_texts
-from holdfast.core.conversation.pairing import INTERRUPTED_RESULT
+from holdfast.core.conversation.pairing import MADE_RESULTS
 from holdfast.core.conversation.spans import ranges_without
 from holdfast.core.conversation.transcript import MessageFormat
 from holdfast.core.history import events as log
@@ -152,27 +152,44 @@ def encode_view(
         encoded.digests.append(bytes.fromhex(digest))
         encoded.positions.append(position)
         encoded.is_kept.append(is_kept)
-        encoded.is_clipped.append(not is_kept and recorded is not None and _is_clipped(message, recorded))
+        encoded.is_clipped.append(not is_kept and recorded is not None and _is_clipped(message, recorded, history))
         encoded.is_elided.append(not is_kept and recorded is not None and _is_elided(message, recorded))
     return encoded
 
 
-def _is_clipped(message: Message, recorded: Message) -> bool:
-    """Return whether an output or the arguments of a call are shorter than recorded; a repair shortens neither."""
-    if not message.calls and not message.results:
+def _is_clipped(message: Message, recorded: Message, history: History) -> bool:
+    """Return whether an output or the arguments of a call are shorter than recorded.
+
+    A repair shortens neither, but it may have put them here from other messages.
+    """
+    known = {*MADE_RESULTS, *tool_texts(recorded)}
+    others = [(call_id, text) for call_id, text in _texts_of_calls(message) if text not in known]
+    if not others:
         return False
-    known = {INTERRUPTED_RESULT, *tool_texts(recorded)}
-    return any(text not in known for text in tool_texts(message))
+    own = {call_id for call_id, _ in _texts_of_calls(recorded)}
+    if any(call_id in own for call_id, _ in others):
+        return True
+    known.update(text for entry in history.entries for text in tool_texts(entry.message))
+    return any(text not in known for _, text in others)
+
+
+def _texts_of_calls(message: Message) -> Iterable[tuple[str, str]]:
+    """Return the arguments and the outputs of a message, each with the id of its call."""
+    return zip((*message.outline.call_ids, *message.outline.result_ids), tool_texts(message), strict=True)
 
 
 def _is_elided(message: Message, recorded: Message) -> bool:
-    """Return whether media were replaced by a notice; a repair may remove a result with its media instead."""
-    expected = recorded.media_count
-    if len(message.results) < len(recorded.results):
-        sent = {result.call_id for result in message.results}
-        removed = [result for result in recorded.results if result.call_id not in sent]
-        expected -= sum(isinstance(part, Media) for result in removed for part in result.content)
-    return message.media_count < expected
+    """Return whether media were replaced by a notice; a repair may move a result with its media instead."""
+    own, sent = set(recorded.outline.result_ids), set(message.outline.result_ids)
+    if len(own) == len(sent):
+        return message.media_count < recorded.media_count
+    return _media_count(message, own) < _media_count(recorded, sent)
+
+
+def _media_count(message: Message, results: Container[str]) -> int:
+    """Return how many media a message has; of its tool results, only those of the given calls count."""
+    others = [result for result in message.results if result.call_id not in results]
+    return message.media_count - sum(isinstance(part, Media) for result in others for part in result.content)
 
 
 def common_length(one: Sequence[object], other: Sequence[object]) -> int:

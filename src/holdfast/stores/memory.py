@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
+from typing import NamedTuple
 
 from holdfast.core.conversation.json_values import encode_json
 from holdfast.dataclass import dataclass
@@ -22,10 +24,34 @@ from holdfast.stores.base import (
     is_session_value_key,
 )
 from holdfast.stores.encoding import sha256_hex
-from holdfast.stores.search_terms import SearchTerm, index_words, rarity_weight, search_terms
+from holdfast.stores.search_terms import SearchTerm, index_body, rarity_weight, search_terms
 
 ENCODED_AT_ONCE = 200
 """More records are encoded in slices of a few milliseconds, so that the event loop goes on between them."""
+
+
+class _Words(NamedTuple):
+    """The words of a text."""
+
+    body: str
+    """The words in order, each with a space before and after it."""
+    counts: Counter[str]
+
+    @classmethod
+    def of(cls, text: str) -> "_Words":
+        body = index_body(text)
+        return cls(f" {body} ", Counter(body.split()))
+
+    def term_count(self, term: SearchTerm) -> int:
+        """Return how often the text holds a term; the words of a phrase follow one another."""
+        first, *others = term.words
+        if others:
+            is_possible = all(word in self.counts for word in term.words)
+            # The space between two phrases belongs to both.
+            return len(re.findall(rf"(?= {' '.join(term.words)} )", self.body)) if is_possible else 0
+        if not term.is_stem:
+            return self.counts[first]
+        return sum(count for held, count in self.counts.items() if held.startswith(first))
 
 
 @dataclass(slots=True)
@@ -38,7 +64,7 @@ class _Log:
     """The time and the JSON of each record: a caller that changes a value it passed or got changes nothing here."""
     texts: dict[int, str] = field(default_factory=dict[int, str])
     """The texts that a search finds, and has not counted yet."""
-    words: dict[int, Counter[str]] = field(default_factory=dict[int, Counter[str]])
+    words: dict[int, "_Words"] = field(default_factory=dict[int, "_Words"])
     blobs: set[str] = field(default_factory=set[str])
     snapshot: Snapshot | None = None
 
@@ -48,7 +74,7 @@ class _Log:
 
     def count_words(self) -> None:
         """Count the words of the texts that were added since the last search."""
-        self.words |= {position: Counter(index_words(text)) for position, text in self.texts.items()}
+        self.words |= {position: _Words.of(text) for position, text in self.texts.items()}
         self.texts.clear()
 
 
@@ -154,17 +180,17 @@ class MemoryStore:
             if session in {None, name}:
                 log.count_words()
         places = [
-            (name, position, counts)
+            (name, position, held)
             for name, log in self._logs.items()
             if session in {None, name}
-            for position, counts in log.words.items()
+            for position, held in log.words.items()
             if session is None or (start <= position and (stop is None or position < stop))
         ]
-        holding = [[_term_count(term, counts) for term in terms] for *_, counts in places]
+        holding = [[held.term_count(term) for term in terms] for *_, held in places]
         weights = [rarity_weight(sum(map(bool, column)), len(places)) for column in zip(*holding, strict=True)]
         hits = [
-            SearchHit(name, position, _score(times, weights, counts.total()))
-            for (name, position, counts), times in zip(places, holding, strict=True)
+            SearchHit(name, position, _score(times, weights, held.counts.total()))
+            for (name, position, held), times in zip(places, holding, strict=True)
             if any(times)
         ]
         return sorted(hits, key=lambda hit: (-hit.score, hit.session, -hit.position))[:limit]
@@ -223,14 +249,6 @@ class MemoryStore:
         used = {digest for log in self._logs.values() for digest in log.blobs}
         for digest in set(digests) - used:
             self._blobs.pop(digest, None)
-
-
-def _term_count(term: SearchTerm, counts: Counter[str]) -> int:
-    """Return how often a message holds a term; a term of several words counts if the message holds all of them."""
-    if not term.is_stem:
-        return min(counts[word] for word in term.words)
-    stem = term.words[0]
-    return sum(count for word, count in counts.items() if word.startswith(stem))
 
 
 def _score(times: Sequence[int], weights: Sequence[float], size: int) -> float:

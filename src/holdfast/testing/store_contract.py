@@ -286,6 +286,17 @@ class StoreContract:
         for position, queries in enumerate(found_by.values()):
             assert [await found(query) for query in queries] == [[position]] * len(queries), queries
 
+    async def test_a_search_for_a_name_of_several_words_finds_them_side_by_side(self, store: Store) -> None:
+        texts = ["see src/report/totals.py", "py totals report src see", "हाथी", "थ ह"]
+        index = [IndexEntry(position, text) for position, text in enumerate(texts)]
+        await store.append("a", [message_record(text) for text in texts], after=0, time_ms=NOW_MS, index=index)
+
+        async def found(words: str) -> list[int]:
+            return [hit.position for hit in await store.search(words, session="a")]
+
+        assert await found("src/report/totals.py") == [0, 1], "the older message holds the name itself"
+        assert await found("हाथी") == [2], "the other one holds the letters only"
+
     async def test_sessions_are_listed_newest_first_and_in_pages(self, store: Store) -> None:
         for number in range(5):
             await store.append(f"s{number}", [message_record("x")], after=0, time_ms=NOW_MS + number)

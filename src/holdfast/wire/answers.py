@@ -6,6 +6,7 @@ returned, without calls whose arguments are not whole, and the answer says that 
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, cast
@@ -14,9 +15,15 @@ Wire: TypeAlias = Literal["openai-chat", "openai-responses", "anthropic", "gemin
 """A provider's API: its paths, its requests and its streams."""
 JsonObject: TypeAlias = dict[str, Any]
 JsonMapping: TypeAlias = Mapping[str, Any]
+_FUNCTION_CALL = -1
+"""The index of a call in the older form, of which a message has one."""
 _APPENDED_TEXTS = ("content", "refusal", "reasoning_content", "reasoning")
 _NEEDS_ITS_END = ("tool_use", "server_tool_use", "thinking", "redacted_thinking")
 """Blocks that cannot be sent again in part: a call without its arguments, thinking without its signature."""
+_PATH_STEP = r"""\.([^.\[\]]+)|\[(\d{1,6})\]|\[('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\]"""
+"""A step of a JSON path: a name, an index, or a name in quotes."""
+_ARGUMENT_VALUES = ("stringValue", "numberValue", "boolValue")
+"""The values that a piece of an argument may have; any other piece is null."""
 _RESPONSE_ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 
@@ -121,12 +128,17 @@ class _ChatReader:
             self._answer.is_complete = True
         if choice.get("finish_reason") is not None:
             self._answer.is_complete = True
-        for name, value in _object(choice.get("delta")).items():
+        self._add_delta(_object(choice.get("delta")))
+
+    def _add_delta(self, delta: JsonObject) -> None:
+        for name, value in delta.items():
             if isinstance(value, str):
                 if name in _APPENDED_TEXTS:
                     self._texts.setdefault(name, []).append(value)
             elif name == "tool_calls":
                 self._add_calls(_objects(value))
+            elif name == "function_call":
+                self._add_texts(_FUNCTION_CALL, _object(value))
 
     def _add_calls(self, pieces: list[JsonObject]) -> None:
         for number, piece in enumerate(pieces):
@@ -134,9 +146,17 @@ class _ChatReader:
             index = self._index_of(piece, given if isinstance(given, int) else number)
             call = self._calls.setdefault(index, {"id": "", "type": "function"})
             call.update({key: value for key, value in piece.items() if value and key not in {"index", "function"}})
-            for name, value in _object(piece.get("function")).items():
-                if value and isinstance(value, str):
-                    self._call_texts.setdefault((index, name), []).append(value)
+            self._add_texts(index, _object(piece.get("function")))
+
+    def _add_texts(self, index: int, piece: JsonObject) -> None:
+        for name, value in piece.items():
+            if value and isinstance(value, str):
+                self._call_texts.setdefault((index, name), []).append(value)
+
+    def _function(self, index: int) -> JsonObject:
+        """Return the name and the arguments of a call; nothing if they are not whole."""
+        function = {name: "".join(self._call_texts.get((index, name), ())) for name in ("name", "arguments")}
+        return function if self._answer.is_complete or _is_json(function["arguments"]) else {}
 
     def _index_of(self, piece: JsonObject, given: int) -> int:
         """Return the number of a call. Ollama and others number every call 0, or none: a new id is a new call."""
@@ -157,12 +177,13 @@ class _ChatReader:
         message |= {name: "".join(self._texts[name]) for name in _APPENDED_TEXTS if name in self._texts}
         calls: list[JsonObject] = []
         for index, call in sorted(self._calls.items()):
-            function = {name: "".join(self._call_texts.get((index, name), ())) for name in ("name", "arguments")}
-            if answer.is_complete or _is_json(function["arguments"]):
+            if function := self._function(index):
                 calls.append({**call, "function": function})
         if calls:
             message["tool_calls"] = calls
-        if answer.is_complete or calls or any(self._texts.values()):
+        if (_FUNCTION_CALL, "name") in self._call_texts and (function := self._function(_FUNCTION_CALL)):
+            message["function_call"] = function
+        if answer.is_complete or calls or "function_call" in message or any(self._texts.values()):
             answer.messages = [message]
         return answer
 
@@ -276,13 +297,15 @@ class _ResponsesReader:
 
 
 class _GeminiReader:
-    """Gemini: chunks of parts."""
+    """Gemini: chunks of parts; the arguments of a call may come in pieces, each with its path."""
 
     def __init__(self) -> None:
         self._answer = Answer()
         self._parts: list[JsonObject] = []
         self._texts: list[list[str]] = []
         """For each part, the pieces of its text."""
+        self._open_call: JsonObject | None = None
+        """The part with a call whose arguments are still to come."""
 
     def add(self, event: JsonObject) -> None:
         answer = self._answer
@@ -292,6 +315,8 @@ class _GeminiReader:
         candidate = next((one for one in _objects(event.get("candidates")) if not one.get("index")), JsonObject())
         answer.is_complete = answer.is_complete or bool(candidate.get("finishReason"))
         for part in _objects(_object(candidate.get("content")).get("parts")):
+            if "functionCall" in part and self._add_call_piece(part):
+                continue
             last = self._parts[-1] if self._parts else {}
             is_continued = "text" in last and "text" in part and "thoughtSignature" not in last
             if is_continued and bool(last.get("thought")) == bool(part.get("thought")):
@@ -301,14 +326,63 @@ class _GeminiReader:
                 self._texts.append([])
             self._texts[-1].append(str(part.get("text", "")))
 
+    def _add_call_piece(self, part: JsonObject) -> bool:
+        """Add a piece of a call, and return whether the part is one: only the first piece has a name."""
+        call, whole = _object(part.get("functionCall")), self._open_call
+        if call.get("name"):
+            whole = None
+        if whole is None and not (call.get("name") and ("partialArgs" in call or "willContinue" in call)):
+            return False
+        if whole is None:
+            whole = part | {"functionCall": JsonObject(args=JsonObject())}
+            self._parts.append(whole)
+            self._texts.append([])
+        joined: JsonObject = whole["functionCall"]
+        whole |= {name: value for name, value in part.items() if name != "functionCall"}
+        joined |= {name: value for name, value in call.items() if name not in {"args", "partialArgs", "willContinue"}}
+        joined["args"] |= _object(call.get("args"))
+        for piece in _objects(call.get("partialArgs")):
+            _add_argument(joined["args"], piece)
+        self._open_call = whole if call.get("willContinue") else None
+        return True
+
     def answer(self) -> Answer:
         if self._parts or self._answer.is_complete:
             parts = [
                 part | {"text": "".join(pieces)} if len(pieces) > 1 else part
                 for part, pieces in zip(self._parts, self._texts, strict=True)
+                if self._answer.is_complete or part is not self._open_call
             ]
             self._answer.messages = [{"role": "model", "parts": parts}]
         return self._answer
+
+
+def _add_argument(arguments: JsonObject, piece: JsonObject) -> None:
+    """Add a piece of an argument at its JSON path, such as `$.files[0].name`; the pieces of a text are joined."""
+    steps: list[str | int] = [
+        int(index) if index else name or re.sub(r"\\(.)", r"\1", quoted[1:-1])
+        for name, index, quoted in re.findall(_PATH_STEP, str(piece.get("jsonPath")))
+    ]
+    value = next((piece[name] for name in _ARGUMENT_VALUES if name in piece), None)
+    place: Any = arguments
+    for step, following in zip(steps, [*steps[1:], None], strict=True):
+        if not _has_step(place, step):
+            return
+        key: Any = step
+        if isinstance(step, int) and step >= len(place):
+            place.append(None)  # values come in their order
+            key = -1
+        held: Any = place[key] if isinstance(step, int) else place.get(step)
+        if following is None:
+            held = held + value if isinstance(held, str) and isinstance(value, str) else value
+        elif held is None:
+            held = list[object]() if isinstance(following, int) else JsonObject()
+        place[key] = held
+        place = held
+
+
+def _has_step(place: object, step: str | int) -> bool:
+    return isinstance(place, list if isinstance(step, int) else dict)
 
 
 _READERS: Mapping[Wire, Callable[[], _Reader]] = {

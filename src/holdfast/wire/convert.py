@@ -46,7 +46,7 @@ from holdfast.wire.formats import FORMAT_ALIASES, FORMATS, format_named, split_e
 from holdfast.wire.gemini import Gemini
 from holdfast.wire.json_reader import InputPath, check_list, is_list, is_mapping, json_type_name, safe_tool_name
 from holdfast.wire.media import image_source
-from holdfast.wire.openai_chat import OpenAIChat
+from holdfast.wire.openai_chat import OpenAIChat, with_call_ids
 from holdfast.wire.pydantic_ai import PydanticAI
 from holdfast.wire.responses import OpenAIResponses
 
@@ -194,6 +194,8 @@ def _portable(
 ) -> tuple[Sequence[int], list[Message]]:
     """Return the index of each message, and the messages without what only their own provider understands."""
     natives, places = split_elements(reader, check_list(messages))
+    if isinstance(reader, OpenAIChat):
+        natives = with_call_ids(natives)
     decoded = [reader.decode(native, index) for index, native in zip(places, natives, strict=True)]
     for message in decoded:
         for note in message.repair_notes:

@@ -14,6 +14,7 @@ from holdfast.core.conversation.json_values import Json, NotJsonError, is_sendab
 from holdfast.core.conversation.messages import Message, Role, Text, Trust
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, message_bytes
 from holdfast.core.conversation.transcript import MessageMeasures
+from holdfast.core.schema import short_repr
 from holdfast.errors import MalformedInputError
 
 T = TypeVar("T")
@@ -183,6 +184,18 @@ def check_list(messages: object) -> list[object]:
         return messages if isinstance(messages, list) else list(messages)
     hint = "; parse the JSON first" if isinstance(messages, str | bytes) else ""
     raise MalformedInputError("messages", f"must be a list of messages, not {json_type_name(messages)}{hint}")
+
+
+def check_tools(tools: object) -> Sequence[Mapping[str, object]] | None:
+    """Return tools as they were given; raises if they are no list of objects."""
+    if tools is None:
+        return None
+    if not isinstance(tools, Sequence) or isinstance(tools, str | bytes):
+        raise MalformedInputError("tools", f"must be a list of objects, not {short_repr(tools)}")
+    for index, tool in enumerate(cast("Sequence[object]", tools)):
+        if not isinstance(tool, Mapping):
+            raise MalformedInputError(f"tools[{index}]", f"must be an object, not {short_repr(tool)}")
+    return cast("Sequence[Mapping[str, object]]", tools)
 
 
 def extra_fields(value: Any, known: frozenset[str] | None) -> str:

@@ -36,7 +36,10 @@ OPENAI_CHAT_ROLES: Mapping[str, Role] = {
     "user": "user",
     "assistant": "assistant",
     "tool": "tool",
+    "function": "tool",
 }
+"""`function` is the older form of `tool`: it answers the `function_call` before it, without an id."""
+_OUTPUT_ROLES = frozenset(name for name, role in OPENAI_CHAT_ROLES.items() if role == "tool")
 REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details")
 OPAQUE_FIELDS = ("refusal", "audio", "function_call")
 _FIELDS: Mapping[Role, frozenset[str]] = {
@@ -84,7 +87,7 @@ class OpenAIChat:
                     size += len(content) if content.isascii() else utf8_length(content)
                 elif content is not None:
                     size += message_bytes(self.decode({"role": role, "content": content}, index))
-                if role == "tool":
+                if role in _OUTPUT_ROLES:
                     if type(native["tool_call_id"]) is not str:
                         self.decode(native, index)
                 elif role == "assistant":
@@ -109,7 +112,7 @@ class OpenAIChat:
         native = _repair_message(place.sendable_message(native), role, place)
         content = place.decode_blocks(native.get("content"), TRUST_OF_ROLE[role], ".content", _block)
         parts: tuple[Part, ...] = content
-        if role == "tool":
+        if native["role"] == "tool":
             parts = (ToolResult(place.optional_text(native, "tool_call_id"), content),)
         elif len(native) > 1 + ("content" in native):
             thinking = [Thinking(text, native=name) for name, text in _fields(native, REASONING_FIELDS, place)]
@@ -151,6 +154,24 @@ def _decode_plain(value: object) -> Message | None:
     who: Role = "user" if role == "user" else "assistant"
     parts = (Text(text, TRUST_OF_ROLE[who]),)
     return Message(who, parts, native, parts)
+
+
+def with_call_ids(natives: Sequence[object]) -> list[object]:
+    """Return messages with calls and outputs of the older form, which have no ids, in the form of tools."""
+    renewed: list[object] = []
+    call_id = ""
+    for index, native in enumerate(natives):
+        message: object = native
+        if is_mapping(native) and is_mapping(native.get("function_call")):
+            call_id = f"call_{index}"
+            call = {"id": call_id, "type": "function", "function": native["function_call"]}
+            kept = {name: value for name, value in native.items() if name != "function_call"}
+            calls = native.get("tool_calls")
+            message = {**kept, "tool_calls": [*(calls if is_list(calls) else ()), call]}
+        elif is_mapping(native) and native.get("role") == "function":
+            message = {"role": "tool", "tool_call_id": call_id, "content": native.get("content")}
+        renewed.append(message)
+    return renewed
 
 
 def _extras(native: Mapping[str, Any], role: Role) -> str:

@@ -173,7 +173,7 @@ def _decode_item(native: Mapping[str, Any], kind: str, place: InputPath) -> tupl
         # Without it the model could not call these tools any more, so it is treated as system text.
         return "system", (Opaque(kind, place.json_text(native, ""), "system", native),)
     if kind == "compaction_trigger":
-        return "user", (Opaque(kind, "", "user", native),)  # the client's last word: nothing may follow it
+        return "user", (Opaque(kind, "", "user", native, is_final=True),)
     if kind in PROGRAM_ITEM_TYPES:
         call_id = place.require_text(native.get("call_id"), ".call_id")
         use, result = (call_id, "") if kind == "program" else ("", call_id)

@@ -20,7 +20,7 @@ from holdfast.apps.settings.settings import Settings
 from holdfast.apps.settings.trust import is_trusted
 from holdfast.core.history.events import MAIN
 from holdfast.models.base import Summarizer, is_embedded
-from holdfast.models.embedded.weights import weights_file
+from holdfast.models.embedded.weights import cached_weights, weights_file
 from holdfast.models.errors import as_model_error
 from holdfast.session.memory.search_tool import MemorySearchTool
 from holdfast.session.session import Session
@@ -183,7 +183,8 @@ class RuntimeCache:
     async def _running_server(self, settings: Settings) -> "EmbeddedServer":
         server = self._embedded_server(settings)
         if not server.is_running:
-            self._screen.show_busy(STARTING)
+            if server.weights is not None or cached_weights() is not None:  # otherwise a download says it at its end
+                self._screen.show_busy(STARTING)
             try:
                 await server.start()
             finally:

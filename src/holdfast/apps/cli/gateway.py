@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from holdfast.apps.cli.config import settings_for
-from holdfast.apps.cli.output import print_result, warn
+from holdfast.apps.cli.output import port_number, print_result, warn
 from holdfast.apps.settings.build import memory_from
 from holdfast.apps.settings.policies import load_policy_file
 from holdfast.apps.settings.settings import Settings
@@ -110,7 +110,7 @@ def add_gateway_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `holdfast gateway`."""
     host = "the address to listen on; beyond loopback --keys is required (default: 127.0.0.1)"
     parser.add_argument("--host", default="127.0.0.1", help=host)
-    parser.add_argument("--port", type=_port, default=8787, help="the port; 0 takes a free one (default: 8787)")
+    parser.add_argument("--port", type=port_number, default=8787, help="the port; 0 takes a free one (default: 8787)")
     upstream = "a provider's base URL by name: openai, anthropic, gemini, or any name for /u/NAME/…; may be repeated"
     parser.add_argument("--upstream", action="append", default=[], metavar="NAME=URL", help=upstream)
     policy = f"{', '.join(PRESETS)} (default: the setting `preset`)"
@@ -163,9 +163,3 @@ def control_token_file(settings: Settings) -> Path:
     if isinstance(store, SqliteStore):
         return store.path.with_name(f"{store.path.name}.token")
     return settings.paths.data_folder / "gateway.token"
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65_535:  # noqa: PLR2004 - the largest port
-        raise argparse.ArgumentTypeError(f"must be a port from 0 to 65535, not {text!r}")
-    return int(text)

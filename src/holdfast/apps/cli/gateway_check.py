@@ -11,10 +11,10 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Literal, NamedTuple
 from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+from urllib.request import Request
 
 from holdfast.apps.cli.gateway import control_token_file
-from holdfast.apps.cli.wrap import is_gateway
+from holdfast.apps.cli.wrap import is_gateway, opener_for
 from holdfast.apps.settings.models import bare_model_name, provider_of
 from holdfast.apps.settings.settings import Settings
 from holdfast.models.base import EMBEDDED_MODEL
@@ -107,7 +107,7 @@ def _request(settings: Settings) -> tuple[str, bytes]:
 def _send(url: str, body: bytes | None, headers: Mapping[str, str], method: str | None = None) -> _Answer:
     request = Request(url, body, dict(headers), method=method or ("POST" if body else "GET"))  # noqa: S310 - HTTP only
     try:
-        with urlopen(request, timeout=ANSWER_SECONDS) as answer:  # noqa: S310 - as above
+        with opener_for(url).open(request, timeout=ANSWER_SECONDS) as answer:
             return _Answer(answer.status, answer.read(MAX_READ_BYTES), answer.headers)
     except HTTPError as error:
         with error:

@@ -1,4 +1,4 @@
-"""How commands print results, warnings and progress."""
+"""How commands print results, warnings and progress, and what several of them read from their arguments."""
 
 import argparse
 import json
@@ -123,3 +123,10 @@ def configure_output(*, is_utf8: bool) -> None:
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="backslashreplace", **({"encoding": "utf-8"} if is_utf8 else {}))
+
+
+def port_number(text: str) -> int:
+    """Return a port that was given as an argument; 0 takes a free one."""
+    if not text.isdecimal() or int(text) > 65_535:  # noqa: PLR2004 - the largest port
+        raise argparse.ArgumentTypeError(f"must be a port from 0 to 65535, not {text!r}")
+    return int(text)

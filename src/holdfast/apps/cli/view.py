@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.apps.cli.config import settings_for
-from holdfast.apps.cli.output import ProgressCounter, print_result, warn
+from holdfast.apps.cli.output import ProgressCounter, port_number, print_result, warn
 from holdfast.apps.settings.build import delete_session_files
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.session.log.event_log import now_ms
@@ -130,7 +130,7 @@ def add_view_arguments(parser: argparse.ArgumentParser) -> None:
     path = "with --from, a folder or a file with its sessions (default: where the program keeps them)"
     parser.add_argument("--path", type=Path, metavar="PATH", help=path)
     port = f"the port; 0 takes a free one (default: {DEFAULT_PORT})"
-    parser.add_argument("--port", type=_port_number, default=DEFAULT_PORT, metavar="N", help=port)
+    parser.add_argument("--port", type=port_number, default=DEFAULT_PORT, metavar="N", help=port)
     parser.add_argument("--no-open", dest="open", action="store_false", help="print the address, and open no browser")
     changes = "also allow to compact, undo, rewind, pin, fork and delete (default: reading only)"
     parser.add_argument("--allow-changes", action="store_true", help=changes)
@@ -154,9 +154,3 @@ class _ImportAction(argparse.Action):
     ) -> None:
         del parser, option_string
         namespace.program, namespace.makes_store = values, True
-
-
-def _port_number(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65_535:  # noqa: PLR2004 - the largest port
-        raise argparse.ArgumentTypeError(f"must be a port from 0 to 65535, not {text!r}")
-    return int(text)

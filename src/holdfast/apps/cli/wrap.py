@@ -16,10 +16,12 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPException
-from urllib.request import urlopen
+from urllib.parse import urlsplit
+from urllib.request import OpenerDirector, ProxyHandler, build_opener
 
-from holdfast.apps.cli.output import warn
+from holdfast.apps.cli.output import port_number, warn
 from holdfast.errors import SettingsError
+from holdfast.models.http_endpoint import is_loopback
 from holdfast.stores.base import Store
 
 DEFAULT_PORT = 8787
@@ -164,10 +166,15 @@ async def _started_url(process: asyncio.subprocess.Process) -> str:
 def is_gateway(url: str) -> bool:
     """Return whether one of our gateways answers at an address."""
     try:
-        with urlopen(f"{url}/health", timeout=HEALTH_SECONDS) as answer:  # noqa: S310 - an address on loopback
+        with opener_for(url).open(f"{url}/health", timeout=HEALTH_SECONDS) as answer:
             return b"status" in answer.read(1_000)
     except (OSError, ValueError, HTTPException):
         return False
+
+
+def opener_for(url: str) -> OpenerDirector:
+    """Return what opens an address: through the environment's proxy, unless the address is on this machine."""
+    return build_opener(ProxyHandler({})) if is_loopback(urlsplit(url).hostname or "") else build_opener()
 
 
 def _assignment(name: str, value: str) -> str:
@@ -182,7 +189,7 @@ def add_wrap_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `holdfast wrap`."""
     parser.add_argument("program", choices=sorted(PROGRAMS), help="the agent; its own arguments follow after --")
     port = f"the port of the gateway (default: {DEFAULT_PORT} if one runs there, else a free one)"
-    parser.add_argument("--port", type=int, metavar="N", help=port)
+    parser.add_argument("--port", type=port_number, metavar="N", help=port)
     parser.add_argument("--policy", metavar="NAME", help="the policy of a new gateway (default: the setting `preset`)")
     budget = "the largest request of a new gateway in tokens (default: what the model accepts)"
     parser.add_argument("--budget", metavar="TOKENS", help=budget)

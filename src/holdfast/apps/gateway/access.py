@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import parse_qsl
 
-from holdfast.apps.serving import AccessDeniedError, check_source, is_address, is_loopback
+from holdfast.apps.serving import AccessDeniedError, check_source, is_address
 from holdfast.core.schema import check_fields, integer_bounds
 from holdfast.errors import SettingsError
+from holdfast.models.http_endpoint import is_loopback
 from holdfast.stores.files import create_private_file, write_private_lines
 
 CONTROL_TOKEN_VARIABLE = "HOLDFAST_CONTROL_TOKEN"  # noqa: S105 - the name of a variable

@@ -73,6 +73,8 @@ OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})
 MAX_REFUSAL_BYTES = 1 << 16
 MAX_OVERFLOW_RETRIES = 5
 HEADERS_KEY = "holdfast_headers"
+PATH_CHARACTERS = "/:@!$+&'*,;=()"
+"""What a path holds as it is (RFC 3986): Gemini has a colon before the method."""
 
 
 class ClientLeftError(Exception):
@@ -855,8 +857,8 @@ def headers_of(scope: Scope) -> Mapping[str, str]:
 def _raw_path(scope: Scope) -> str:
     """Return the path as the client wrote it, without the place that the gateway is mounted at."""
     raw = scope.get("raw_path")
-    path = raw.decode("latin-1") if raw else quote(scope["path"])
-    root = quote(scope.get("root_path", ""))
+    path = raw.decode("latin-1") if raw else quote(scope["path"], PATH_CHARACTERS)
+    root = quote(scope.get("root_path", ""), PATH_CHARACTERS)
     return path.removeprefix(root) if root and path.startswith(f"{root}/") else path
 
 

@@ -290,6 +290,8 @@ class OpenSession:
     """The links after the answers of the last side calls."""
     unsaved_tip: bytes | None = None
     """The link of the last answer, while only memory has it."""
+    response_ends: dict[str, tuple[int, bytes]] = field(default_factory=dict[str, tuple[int, bytes]])
+    """By the id of a response that the provider keeps, how many messages the chain had after it, and its last link."""
     window: str | None = None
     """Which window of its conversation the client was in."""
     is_outdated: bool = False

@@ -580,6 +580,8 @@ class _GeminiJoiner:
         self._usage: JsonMapping = {}
         self._round_usage: JsonMapping = {}
         self._is_first = True
+        self._is_recalling = False
+        """Whether arguments of a recall call are still to come, in parts without its name."""
 
     def add(self, event: JsonObject) -> list[JsonObject]:
         self._response_id = self._response_id or event.get("responseId")
@@ -596,7 +598,8 @@ class _GeminiJoiner:
 
     def _shown(self, event: JsonObject, candidate: JsonObject) -> JsonObject | None:
         content = _mapping(candidate.get("content"))
-        parts, visible = _items("gemini", content), _visible("gemini", content)
+        parts = _items("gemini", content)
+        visible = [part for part in parts if "functionCall" not in part or not self._is_recall(part["functionCall"])]
         if len(visible) < len(parts):
             if not visible and not candidate.get("finishReason"):
                 return None
@@ -607,6 +610,14 @@ class _GeminiJoiner:
         if is_mapping(event.get("usageMetadata")):
             event["usageMetadata"] = summed_usage(self._usage, event["usageMetadata"])
         return event
+
+    def _is_recall(self, value: object) -> bool:
+        """Return whether a call, or the next piece of one, is one of our tool."""
+        call = _mapping(value)
+        name = call.get("name")
+        is_recall = name == RECALL_TOOL or (not name and self._is_recalling)
+        self._is_recalling = is_recall and bool(call.get("willContinue"))
+        return is_recall
 
     def continue_round(self) -> list[JsonObject]:
         held, self._held = self._held, None

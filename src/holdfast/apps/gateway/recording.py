@@ -741,19 +741,16 @@ class Recorder:
     async def _record_continuation(self, reading: _Reading, opened: OpenSession) -> "Exchange":
         """Record a list that holds only what is new, because the provider keeps the rest."""
         lane = await self._main_lane(opened, reading)
-        shared = len(lane.chain.links)
-        listed = ClientList.read(reading.body, lane.chain.first(shared))
-        if 0 < (count := len(listed.chain.links) - shared) <= shared:
-            # A request that was refused is sent again: the log ends with its messages, and no answer follows them.
-            repeated = ClientList.read(reading.body, lane.chain.first(shared - count))
-            listed = repeated if repeated.chain.tip == lane.chain.tip else listed
+        listed, shared = self._continuation(reading, opened, lane)
         exchange = Exchange(reading.request)
         async with self._writing(opened, MAIN_LANE, lane):
             if opened.is_empty:
                 await self._offer_recall(reading, opened, lane)
-            if lane.open_answer is not None:
+            if shared < len(lane.chain.links):
+                await opened.session.rewind(to=lane.positions[shared])
+            elif lane.open_answer is not None:
                 await opened.session.rewind(to=lane.open_answer.position)
-                lane.open_answer = None
+            lane.open_answer = None
             await self._append(opened, lane, listed, shared)
             saving = self._remember_client(reading, opened, lane)
         if saving:
@@ -765,6 +762,26 @@ class Recorder:
             exchange.headers["x-holdfast-compacted"] = "1"
         exchange.record_with(_LaneSink(self, opened, reading, MAIN_LANE, lane))
         return exchange
+
+    def _continuation(self, reading: _Reading, opened: OpenSession, lane: Lane) -> tuple[ClientList, int]:
+        """Return a list that holds only what is new after what was before it, and how much of both the lane has.
+
+        Normally a request follows the newest answer. One that is sent again follows the one before it: the newest
+        answer was cut, or did not come.
+        """
+        recorded = len(lane.chain.links)
+        end, tip = opened.response_ends.get(reading.signals.response_id or "", (0, b""))
+        if 0 < end <= recorded and lane.chain.links[end - 1] == tip:
+            listed = ClientList.read(reading.body, lane.chain.first(end))
+            shared = lane.chain.shared_length(listed.chain)
+            if shared == recorded or not lane.in_flight:
+                return listed, shared
+        listed = ClientList.read(reading.body, lane.chain.first(recorded))
+        if 0 < (count := len(listed.chain.links) - recorded) <= recorded:
+            # Where the answer that it follows is not known any more, the end of the log tells a repeated request.
+            repeated = ClientList.read(reading.body, lane.chain.first(recorded - count))
+            listed = repeated if repeated.chain.tip == lane.chain.tip else listed
+        return listed, recorded
 
     async def _continued_response(self, reading: _Reading, opened: OpenSession) -> dict[str, bytes]:
         """Return the response that a request continues, if the client knows only the first part of it."""
@@ -1057,6 +1074,8 @@ class Recorder:
         if not answer.response_id or fields.get("store") is False or request.wire != "openai-responses":
             return
         sink.response_ids.append(answer.response_id)
+        end = len(sink.lane.chain.links), sink.lane.chain.tip
+        sink.opened.response_ends.update(dict.fromkeys(sink.response_ids, end))
         await self._index.add(response_link(request.namespace, answer.response_id), sink.opened.id)
         if len(sink.response_ids) > 1:
             first = response_link(request.namespace, sink.response_ids[0])

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from holdfast.apps.serving import AccessDeniedError, check_source, is_loopback
+from holdfast.apps.serving import AccessDeniedError, check_source
 from holdfast.apps.viewer.access import Reader, ViewerAccess, is_own_form
 from holdfast.apps.viewer.changes import SessionEditor, StoreEditor, apply_change, preview_compaction
 from holdfast.apps.viewer.export import export_page
@@ -50,6 +50,7 @@ from holdfast.errors import (
     SettingsError,
     UnknownSessionError,
 )
+from holdfast.models.http_endpoint import is_loopback
 from holdfast.session.log.event_log import now_ms
 from holdfast.session.maintenance.scrub import TOMBSTONE
 from holdfast.stores.base import Store

@@ -88,6 +88,8 @@ class Opaque:
     """The id of a tool use that the provider carries out itself, if this is one."""
     server_result: str = ""
     """The id of the provider's own tool use that this answers, if it answers one."""
+    is_final: bool = False
+    """Whether nothing may follow it in a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,8 @@ class MessageOutline(NamedTuple):
     """Whether a program that began in an earlier message made one of the calls."""
     has_server_tools: bool = False
     """Whether what a provider runs itself begins in this message and ends in another, or the other way round."""
+    is_final: bool = False
+    """Whether nothing may follow the message in a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +241,7 @@ class Message:
                 + sum(len(result.text) for result in self.results),
                 has_earlier_caller,
                 bool(server_uses or others or has_earlier_caller),
+                any(isinstance(part, Opaque) and part.is_final for part in self.parts),
             )
             object.__setattr__(self, "_outline", outline)
         return outline

@@ -17,6 +17,8 @@ from holdfast.core.conversation.messages import Entry, Message, Part, Text, Tool
 INTERRUPTED_RESULT = "Interrupted by user."
 MISSING_RESULT = "No result was recorded for this call."
 OTHER_KIND_RESULT = "[The result is of another kind than the call, and has no text.]"
+MADE_RESULTS = frozenset({INTERRUPTED_RESULT, MISSING_RESULT, OTHER_KIND_RESULT})
+"""All outputs that no tool has returned."""
 
 
 class Repair(NamedTuple):

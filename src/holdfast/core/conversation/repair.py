@@ -119,16 +119,16 @@ def _are_items_valid(entries: Sequence[Entry], batching: Batching) -> bool:
     open_uses: set[str] = set()
     seen: set[str] = set()
     kinds: dict[str, str] = {}
-    is_answering = is_leading = False
+    is_answering = is_leading = is_over = False
     for entry in entries:
         outline = entry.message.outline
         call_ids, result_ids, is_filled, _, is_reasoning = outline[:5]
         is_models = entry.message.role == "assistant"
-        if not (is_filled or is_reasoning) or (is_leading and not is_models):
+        if is_over or not (is_filled or is_reasoning) or (is_leading and not is_models):
             return False
         if (open_uses or outline.has_server_tools) and not _follow_uses(entry.message, open_uses):
             return False
-        is_leading = is_reasoning
+        is_leading, is_over = is_reasoning, outline.is_final
         if result_ids:
             if any(open_calls.pop(call_id, call_id) is not None for call_id in result_ids):
                 return False
@@ -182,7 +182,7 @@ def repair_entries(
         paired = _without_lost_callers(paired, repairs)
         repaired = list(_without_blanks(paired, batching, repairs))
         if batching.is_itemized:
-            repaired = _without_orphaned_reasoning(repaired, repairs)
+            repaired = _without_orphaned_reasoning(_without_early_ends(repaired, repairs), repairs)
         pairing = CallPairing(repaired, is_interrupted=is_interrupted, batching=batching)
         repaired = pairing.pair()
         repairs += [*pairing.id_repairs, *pairing.place_repairs]
@@ -257,15 +257,16 @@ class GrowingRepair:
     """Repairs a view that grows: with the result of `repair_entries` for the whole, numbered by the index in the view.
 
     What comes before the newest exchange is repaired once. It is repaired again only if a result arrives for one of its
-    calls, or if a later call has an id that repair has made. Views with unpaired tools of the provider are always
-    repaired as a whole, and those of formats that pair by name whenever they need a repair.
+    calls, or if a later call has an id that repair has made. Views with unpaired tools of the provider, or with an item
+    that nothing may follow, are always repaired as a whole, and those of formats that pair by name whenever they need a
+    repair.
     """
 
     def __init__(self, batching: Batching, counter: Counter) -> None:
         self._batching = batching
         self._counter = counter
         self._known_length = 0
-        self._has_server_tools = False
+        self._needs_all = False
         self._reset()
 
     def _reset(self) -> None:
@@ -282,17 +283,13 @@ class GrowingRepair:
     def extend(self, view: list[Entry], tokens: int, *, is_interrupted: bool) -> CountedRepair:
         """Return the repair of a view that begins with the one of the last call; `tokens` are those of the view."""
         outlines = [entry.message.outline for entry in view[self._known_length :]]
-        self._has_server_tools = self._has_server_tools or any(one.has_server_tools for one in outlines)
+        self._needs_all = self._needs_all or any(one.has_server_tools or one.is_final for one in outlines)
         self._known_length = len(view)
         newer, made = view[self.settled :], self._made_ids
         cut = self._last_exchange(view)
-        if (
-            self._batching.pairs_by_name
-            and not self._has_server_tools
-            and self._settle_sound(newer, cut - self.settled)
-        ):
+        if self._batching.pairs_by_name and not self._needs_all and self._settle_sound(newer, cut - self.settled):
             return self._with_ends(view, tokens, [], ())
-        if self._batching.pairs_by_name or self._has_server_tools:
+        if self._batching.pairs_by_name or self._needs_all:
             numbered = [Entry(entry.message, index) for index, entry in enumerate(view)]
             done = repair_entries(numbered, is_interrupted=is_interrupted, batching=self._batching)
             entries = [positioned(entry, view) for entry in done.entries]
@@ -486,6 +483,8 @@ def _with_calls_after_users(entries: Iterable[Entry], repairs: list[Repair]) -> 
                 extra_fields_json=before.message.extra_fields_json + turn.message.extra_fields_json,
             )
             turn = before.with_message(joined)
+        if turn is not entry:
+            repairs.append(Repair(turn.position, "joined a turn of the model with the calls after it"))
         if whole and is_split_turn(whole[-1], turn):
             repairs.append(Repair(turn.position, "put a user message before a turn with calls"))
             whole.append(CLOSING)
@@ -506,6 +505,17 @@ def _without_orphaned_reasoning(entries: Sequence[Entry], repairs: list[Repair])
         else:
             kept.append(entry)
     return kept[::-1]
+
+
+def _without_early_ends(entries: Sequence[Entry], repairs: list[Repair]) -> list[Entry]:
+    """Return entries without those that must be the last and are not."""
+    kept: list[Entry] = []
+    for entry in entries[:-1]:
+        if entry.message.outline.is_final:
+            repairs.append(Repair(entry.position, "removed an item that nothing may follow"))
+        else:
+            kept.append(entry)
+    return [*kept, *entries[-1:]]
 
 
 def _without_blanks(entries: Iterable[Entry], batching: Batching, repairs: list[Repair]) -> Iterator[Entry]:
