@@ -511,6 +511,20 @@ async def test_a_request_that_the_provider_refuses_as_too_long_is_made_smaller_a
     assert "holdfast_gateway_overflow_retries_total 1.0" in metrics
 
 
+async def test_a_compressed_refusal_as_too_long_is_read_too() -> None:
+    refusal = gzip.compress(json.dumps(TOO_LONG).encode(), mtime=0)
+    head = f"HTTP/1.1 400 -\r\ncontent-encoding: gzip\r\ncontent-length: {len(refusal)}\r\n\r\n".encode()
+    async with (
+        ScriptedEndpoint([[head, refusal], http_response(200, json.loads(ANSWER))]) as provider,
+        running_gateway(provider.url.removesuffix("/v1"), **CONTROL) as url,
+    ):
+        seen = await ask(url, body=chat_of(*LONG_TALK), x_holdfast_session="s", accept_encoding="gzip")
+        recorded = await said(url, "s")
+
+    assert (seen.status, seen.header("content-encoding"), json.loads(seen.body)) == (200, None, json.loads(ANSWER))
+    assert (len(provider.requests), recorded) == (2, [*LONG_TALK, "Hi"])
+
+
 async def test_a_provider_that_refuses_every_size_is_asked_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     async def retry(*_: object, **__: object) -> None:
         """Say that the request was made smaller."""
@@ -530,12 +544,15 @@ async def test_a_provider_that_refuses_every_size_is_asked_a_few_times(monkeypat
     ("refusal", "headers", "requests"),
     [
         (b'{"error": {"message": "the tool read is odd"}}', {}, 1),
-        (gzip.compress(json.dumps(TOO_LONG).encode(), mtime=0), {"content-encoding": "gzip"}, 1),
+        (gzip.compress(json.dumps(TOO_LONG).encode(), mtime=0), {"content-encoding": "gzip"}, 3),
+        (gzip.compress(json.dumps(TOO_LONG).encode(), mtime=0)[:-9], {"content-encoding": "gzip"}, 1),
+        (gzip.compress(b" " * (MAX_REFUSAL_BYTES + 1), mtime=0), {"content-encoding": "gzip"}, 1),
+        (json.dumps(TOO_LONG).encode(), {"content-encoding": "br"}, 1),
         (json.dumps(TOO_LONG).encode() + b" " * MAX_REFUSAL_BYTES, {}, 1),
         (b'{"error": {"message": "the tool read is odd"}}' + b" " * MAX_REFUSAL_BYTES, {"content-length": ""}, 1),
         (b'{"error": {"message": "prompt is too long"}}', {}, 3),
     ],
-    ids=["other", "compressed", "large", "large in chunks", "always"],
+    ids=["other", "compressed", "cut", "bomb", "unknown encoding", "large", "large in chunks", "always"],
 )
 async def test_a_refusal_that_no_smaller_request_answers_reaches_the_client_as_it_came(
     refusal: bytes, headers: dict[str, str], requests: int

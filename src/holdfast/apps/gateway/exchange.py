@@ -418,7 +418,7 @@ class Relay:
         is_short = has_size and int(response.headers.get("content-length", "0")) <= MAX_REFUSAL_BYTES
         if call.exchange is None or call.exchange.shrink is None or response.status not in OVERFLOW_STATUSES:
             return None
-        if "content-encoding" in response.headers or not is_short:
+        if not is_short:
             return None
         text = b""
         with suppress(aiohttp.ClientError, OSError):
@@ -434,10 +434,13 @@ class Relay:
         if exchange is None or exchange.shrink is None or call.retries >= MAX_OVERFLOW_RETRIES:
             return None
         call.retries += 1
+        # Providers compress errors too if the client accepts it.
+        encoding = response.headers.get("content-encoding", "").strip().lower()
         try:
+            text = decompressed(refusal, encoding, max_bytes=MAX_REFUSAL_BYTES).decode(errors="replace")
             with call.client.storing():
-                await exchange.shrink(refusal.decode(errors="replace"), call.status)
-        except HoldfastError:
+                await exchange.shrink(text, call.status)
+        except (HoldfastError, UnreadableBodyError, BodyTooLargeError):
             return None
         self._metrics.overflow_retries.inc()
         response.close()
