@@ -511,6 +511,38 @@ async def test_a_request_that_the_provider_refuses_as_too_long_is_made_smaller_a
     assert "holdfast_gateway_overflow_retries_total 1.0" in metrics
 
 
+@pytest.mark.parametrize(
+    ("answer", "sent_back"),
+    [
+        ({"content": None, "refusal": "I cannot."}, {"content": "", "refusal": "I cannot."}),
+        (
+            {"content": None, "audio": {"id": "audio_1", "data": "AAAA", "transcript": "Hello"}},
+            {"audio": {"id": "audio_1"}},
+        ),
+    ],
+    ids=["refusal", "speech"],
+)
+async def test_an_answer_without_content_is_recorded_once_and_with_its_words(
+    answer: dict[str, Any], sent_back: dict[str, Any]
+) -> None:
+    whole = {"id": "c", "choices": [{"index": 0, "message": {"role": "assistant", **answer}, "finish_reason": "stop"}]}
+    prompts: list[Any] = [{"role": "user", "content": text} for text in ("one", "two")]
+    lists: list[list[Any]] = [prompts[:1], [prompts[0], {"role": "assistant", **sent_back}, prompts[1]]]
+    async with (
+        ScriptedEndpoint(lambda _: http_response(200, whole)) as provider,
+        running_gateway(provider.url.removesuffix("/v1"), **CONTROL) as url,
+    ):
+        for messages in lists:
+            await ask(url, body=json.dumps({"model": "gpt-5", "messages": messages}).encode(), x_holdfast_session="s")
+        seen = await ask(url, "GET", "/holdfast/v1/sessions/s/messages", authorization=f"Bearer {TOKEN}")
+
+    said_words = {name: {**value} if name == "audio" else value for name, value in answer.items()}
+    if "audio" in said_words:
+        del said_words["audio"]["data"]
+    recorded = {"role": "assistant", **said_words}
+    assert [one["message"] for one in json.loads(seen.body)["messages"]] == [prompts[0], recorded, prompts[1], recorded]
+
+
 async def test_a_compressed_refusal_as_too_long_is_read_too() -> None:
     refusal = gzip.compress(json.dumps(TOO_LONG).encode(), mtime=0)
     head = f"HTTP/1.1 400 -\r\ncontent-encoding: gzip\r\ncontent-length: {len(refusal)}\r\n\r\n".encode()
