@@ -557,6 +557,89 @@ async def test_a_compressed_refusal_as_too_long_is_read_too() -> None:
     assert (len(provider.requests), recorded) == (2, [*LONG_TALK, "Hi"])
 
 
+ANNOUNCED = [
+    {"type": "response.created", "response": {"id": "r", "status": "in_progress", "output": [], "error": None}},
+    {"type": "response.in_progress", "response": {"id": "r", "status": "in_progress", "output": [], "error": None}},
+]
+NO_ROOM = {"code": "context_length_exceeded", "message": "Your input exceeds the context window of this model."}
+FAILED = {"type": "response.failed", "response": {"id": "r", "status": "failed", "output": [], "error": NO_ROOM}}
+SPOKEN = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi"}]}
+COMPLETED = {"type": "response.completed", "response": {"id": "r2", "status": "completed", "output": [SPOKEN]}}
+
+
+def event_stream(*events: object) -> bytes:
+    """Return the events of a stream."""
+    return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
+
+
+@pytest.mark.parametrize(
+    ("path", "refusal"),
+    [
+        ("/v1/responses", [*ANNOUNCED, {"type": "error", "error": NO_ROOM}, FAILED]),
+        ("/v1/responses", [*ANNOUNCED, FAILED]),
+        ("/v1/chat/completions", [{"id": "x", "choices": [], "error": TOO_LONG["error"]}]),
+    ],
+    ids=["error", "failed", "chat"],
+)
+@pytest.mark.parametrize("encoding", ["gzip", "identity"])
+async def test_a_refusal_as_too_long_within_a_stream_is_answered_by_a_smaller_request(
+    path: str, refusal: list[object], encoding: str
+) -> None:
+    key = "input" if path == "/v1/responses" else "messages"
+    long = json.loads(chat_of(*LONG_TALK))["messages"]
+    raw = b": a comment\n\n" + event_stream(*refusal)
+    sent = gzip.compress(raw, mtime=0) if encoding == "gzip" else raw
+    head = f"HTTP/1.1 200 -\r\ncontent-type: text/event-stream\r\ncontent-encoding: {encoding}\r\n".encode()
+    chunk = b"HTTP/1.1 200 -\r\ncontent-type: text/event-stream\r\n"
+    delta = {"id": "c", "choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}]}
+    answer = event_stream(*ANNOUNCED, COMPLETED) if key == "input" else event_stream(delta) + b"data: [DONE]\n\n"
+    replies = [
+        [head + b"content-length: %d\r\n\r\n" % len(sent), sent[:30], sent[30:]],
+        [chunk + b"content-length: %d\r\n\r\n" % len(answer), answer],
+    ]
+    async with (
+        ScriptedEndpoint(replies) as provider,
+        running_gateway(provider.url.removesuffix("/v1"), **CONTROL) as url,
+    ):
+        body = json.dumps({"model": "gpt-5", "stream": True, key: long}).encode()
+        seen = await ask(url, path=path, body=body, x_holdfast_session="s")
+        recorded = await said(url, "s")
+
+    assert (seen.status, seen.body, seen.header("x-holdfast-compacted")) == (200, answer, "1")
+    first, second = [len(json.dumps(one.body)) for one in provider.requests]
+    assert second < first * 0.75
+    assert recorded == [*LONG_TALK, SPOKEN["content"] if key == "input" else "Hi"]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [[{"type": "error", "error": {"message": "Overloaded"}}], [*ANNOUNCED, {"type": "response.failed"}], ["odd"]],
+)
+async def test_another_error_within_a_stream_reaches_the_client_as_it_came(events: list[object]) -> None:
+    answer = FaultyAnswer(headers=STREAM, pieces=[event_stream(*events)], framing="chunked")
+    async with FaultyUpstream(answer) as upstream, running_gateway(upstream.url) as url:
+        body = json.dumps({"model": "gpt-5", "stream": True, "input": "Hello"}).encode()
+        seen = await ask(url, path="/v1/responses", body=body)
+
+    assert (seen.status, seen.body, len(upstream.requests)) == (200, event_stream(*events), 1)
+
+
+async def test_the_beginning_of_a_stream_that_stalls_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.apps.gateway.exchange.OPENING_SECONDS", 0.01)
+    begun = event_stream(*ANNOUNCED)
+    answer = FaultyAnswer(headers=STREAM, pieces=[begun], framing="close", fault="stall", at=1 << 20)
+    async with (
+        FaultyUpstream(answer) as upstream,
+        running_gateway(upstream.url) as url,
+        aiohttp.ClientSession() as http,
+    ):
+        body = {"model": "gpt-5", "stream": True, "input": "Hello"}
+        async with http.post(f"{url}/v1/responses", json=body) as response:
+            seen = await response.content.readexactly(len(begun))
+
+    assert seen == begun
+
+
 async def test_a_provider_that_refuses_every_size_is_asked_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     async def retry(*_: object, **__: object) -> None:
         """Say that the request was made smaller."""
