@@ -883,3 +883,24 @@ def test_answers_that_came_without_a_bill_are_joined_without_one() -> None:
     [choice] = joined["choices"]
     assert stops == ["called", "called"]
     assert (choice["message"]["content"], "usage" in joined) == (ASKS.text + SAYS.text, False)
+
+
+def test_answers_in_blocks_are_joined_with_texts_and_their_reasoning() -> None:
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
+    details = [{"type": "reasoning.text", "text": text, "index": 0} for text in ("One", "Two")]
+    call = {"id": "r", "type": "function", "function": {"name": "recall", "arguments": '{"query": "boat"}'}}
+    messages = [
+        {"content": "I look. ", "reasoning_details": details[:1], "tool_calls": [call]},
+        {"content": [thought, {"type": "text", "text": "Albatross."}], "reasoning_details": details[1:]},
+    ]
+    rounds = AnswerRounds("openai-chat", is_stream=False)
+    for message, reason in zip(messages, ("tool_calls", "stop"), strict=True):
+        rounds.next_round()
+        answer = {"choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": reason}]}
+        rounds.add(json.dumps(answer).encode())
+        rounds.end_round()
+
+    [choice] = json.loads(rounds.end())["choices"]
+
+    blocks = [{"type": "text", "text": "I look. "}, thought, {"type": "text", "text": "Albatross."}]
+    assert choice["message"] == {"role": "assistant", "content": blocks, "reasoning_details": details}
