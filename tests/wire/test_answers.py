@@ -141,6 +141,24 @@ def test_the_custom_call_of_a_cut_stream_is_left_out_because_its_end_is_unknown(
     assert read_answer("openai-chat", chat_events({"tool_calls": [piece]})[:1]) == Answer(response_id="x")
 
 
+@pytest.mark.parametrize("kind", ["tool_use", "server_tool_use", "mcp_tool_use"])
+def test_a_call_of_a_cut_anthropic_stream_whose_arguments_are_not_whole_is_left_out(kind: str) -> None:
+    events: list[object] = [
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "I look."}},
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "content_block_start",
+            "index": 1,
+            "content_block": {"type": kind, "id": "t", "name": "f", "input": {}},
+        },
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": '{"a":'}},
+    ]
+
+    cut = read_answer("anthropic", events)
+
+    assert cut.messages == [{"role": "assistant", "content": [{"type": "text", "text": "I look."}]}]
+
+
 def test_the_sound_of_a_whole_answer_is_not_kept_and_its_words_are() -> None:
     audio = {"id": "audio_1", "data": "AAAA", "transcript": "Hello", "expires_at": 9}
     whole = {"choices": [{"index": 0, "message": {"role": "assistant", "content": None, "audio": audio}}]}

@@ -20,7 +20,7 @@ _BLOCK_LISTS = ("content", "reasoning_details")
 _SOUND = ("data", "transcript")
 """The pieces of a spoken answer: the sound is not kept, because an answer is sent back by its id."""
 _CALL_TEXTS = {"function": ("name", "arguments"), "custom": ("name", "input")}
-_NEEDS_ITS_END = ("tool_use", "server_tool_use", "thinking", "redacted_thinking")
+_NEEDS_ITS_END = ("tool_use", "server_tool_use", "mcp_tool_use", "thinking", "redacted_thinking")
 """Blocks that cannot be sent again in part: a call without its arguments, thinking without its signature."""
 _RESPONSE_ENDS = ("response.completed", "response.incomplete", "response.failed")
 
