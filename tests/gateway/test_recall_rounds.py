@@ -636,11 +636,15 @@ async def test_a_fork_of_a_conversation_with_recall_has_it_too_and_after_a_resta
     assert [called for message in after.list_of(0) for called in called_tools(message)] == ["recall"]
 
 
-@pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
-async def test_a_second_round_that_is_too_long_is_made_smaller(*, is_stream: bool) -> None:
+@pytest.mark.parametrize(
+    ("status", "is_stream"), [(400, True), (400, False), (200, True)], ids=["stream", "whole", "within a stream"]
+)
+async def test_a_second_round_that_is_too_long_is_made_smaller(status: int, *, is_stream: bool) -> None:
     too_long = b'{"error": {"message": "maximum context length is 2048 tokens, you requested 5000 tokens"}}'
+    if status == 200:
+        too_long = b"data: " + too_long + b"\n\n"
     async with between("openai-chat", [ASKS, too_long, SAYS], is_stream=is_stream) as (client, provider):
-        provider.refusal_status = 400
+        provider.refusal_status = status
         for number in range(20):
             client.add_prompt(f"line {number}: " + "the quick brown fox reads a long report " * 12)
             client.messages.append({"role": "assistant", "content": f"Noted {number}."})

@@ -406,9 +406,8 @@ class Relay:
         response = await self._call_upstream(call, headers, body)
         if response is None:
             return "refused"
-        refusal = None if response.ok else await self._refusal_text(call, response)
-        error = await self._first_error(call, response) if response.ok else _plain_text(response, refusal)
-        if error is not None and (smaller := await self._shrunk(call, response, error)) is not None:
+        refusal, smaller = await self._refusal_of(call, response)
+        if smaller is not None:
             return await self._forward(call, smaller, CONTENT_HEADERS)
         if not response.ok:
             await client.start(response.status, call.answer_headers(response))
@@ -417,6 +416,12 @@ class Relay:
             return await self._pass_rounds(call, response, headers)
         await client.start(response.status, call.answer_headers(response))
         return await self._pass_answer(call, response)
+
+    async def _refusal_of(self, call: "_Call", response: aiohttp.ClientResponse) -> tuple[bytes | None, bytes | None]:
+        """Return an error as far as it was read, and a smaller body if it means that the request was too long."""
+        refusal = None if response.ok else await self._refusal_text(call, response)
+        error = await self._first_error(call, response) if response.ok else _plain_text(response, refusal)
+        return refusal, None if error is None else await self._shrunk(call, response, error)
 
     async def _refusal_text(self, call: "_Call", response: aiohttp.ClientResponse) -> bytes | None:
         """Return the text of an error that may mean that the request was too long; None if it need not be read."""
@@ -617,14 +622,15 @@ class Relay:
         while True:
             headers["content-length"] = str(len(body))
             response = await self._call_upstream(call, headers, body)
-            if response is None or response.ok:
+            if response is None:
+                return None
+            refusal, smaller = await self._refusal_of(call, response)
+            if smaller is not None:
+                body = smaller
+            elif response.ok:
                 return response
-            refusal = await self._refusal_text(call, response)
-            text = _plain_text(response, refusal)
-            smaller = None if text is None else await self._shrunk(call, response, text)
-            if smaller is None:
+            else:
                 break
-            body = smaller
         if not client.is_started:
             await client.start(response.status, call.answer_headers(response))
             await self._pass_error(call, response, refusal or b"")
