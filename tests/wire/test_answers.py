@@ -141,6 +141,12 @@ def test_the_custom_call_of_a_cut_stream_is_left_out_because_its_end_is_unknown(
     assert read_answer("openai-chat", chat_events({"tool_calls": [piece]})[:1]) == Answer(response_id="x")
 
 
+def test_of_several_answers_the_one_with_index_0_counts_wherever_it_is_in_the_list() -> None:
+    said = [{"index": index, "message": {"role": "assistant", "content": text}} for index, text in ((1, "B"), (0, "A"))]
+
+    assert read_answer("openai-chat", [{"choices": said}]).messages == [{"role": "assistant", "content": "A"}]
+
+
 @pytest.mark.parametrize("kind", ["tool_use", "server_tool_use", "mcp_tool_use"])
 def test_a_call_of_a_cut_anthropic_stream_whose_arguments_are_not_whole_is_left_out(kind: str) -> None:
     events: list[object] = [

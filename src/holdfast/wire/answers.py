@@ -157,8 +157,8 @@ class _ChatReader:
     def _add_any(self, event: JsonObject) -> None:
         if usage := event.get("usage"):
             self._answer.usage = _object(usage) or None
-        choice = _first_object(event.get("choices"))
-        if not choice or choice.get("index"):
+        choice = next((one for one in _objects(event.get("choices")) if not one.get("index")), None)
+        if not choice:
             return
         if not self._has_deltas:
             _read_names(self._answer, event)
@@ -413,14 +413,6 @@ def _index(value: object) -> int:
 
 def _object(value: object) -> JsonObject:
     return cast("JsonObject", value) if isinstance(value, dict) else {}
-
-
-def _first_object(value: object) -> JsonObject:
-    """Return the first object of a list; an empty one if there is none."""
-    for one in cast("list[object]", value) if isinstance(value, list) else ():
-        if isinstance(one, dict):
-            return cast("JsonObject", one)
-    return {}
 
 
 def _objects(value: object) -> list[JsonObject]:
