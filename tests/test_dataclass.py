@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from holdfast import Budget, Policy
+from holdfast import Budget, Policy, Request, govern
 from holdfast.core.conversation.messages import Message, Text, user
 from holdfast.core.history import events as log
 from holdfast.dataclass import dataclass, filled_fields_reader
@@ -214,3 +214,18 @@ def test_an_event_is_made_with_the_names_of_its_fields() -> None:
         for parameter in inspect.signature(kind).parameters.values()
         if parameter.kind is not inspect.Parameter.KEYWORD_ONLY
     } == {}
+
+
+def through_pickle(request: Request) -> Request:
+    return pickle.loads(pickle.dumps(request))  # noqa: S301 - our own bytes
+
+
+@pytest.mark.parametrize("again", [through_pickle, copy.copy, copy.deepcopy])
+def test_a_request_can_be_pickled_and_copied_before_its_tokens_are_read(again: Callable[[Request], Request]) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    request = govern(messages, budget=16_000, model="gpt-5")
+
+    same = again(request)
+
+    assert (same, same.tokens.total, same.tokens.provenance) == (request, request.tokens.total, "counted")
+    assert govern(messages, budget=16_000, model="gpt-5", previous=same) == request

@@ -516,6 +516,135 @@ async def test_a_request_that_the_provider_refuses_as_too_long_is_made_smaller_a
     assert "holdfast_gateway_overflow_retries_total 1.0" in metrics
 
 
+@pytest.mark.parametrize(
+    ("answer", "sent_back"),
+    [
+        ({"content": None, "refusal": "I cannot."}, {"content": "", "refusal": "I cannot."}),
+        (
+            {"content": None, "audio": {"id": "audio_1", "data": "AAAA", "transcript": "Hello"}},
+            {"audio": {"id": "audio_1"}},
+        ),
+    ],
+    ids=["refusal", "speech"],
+)
+async def test_an_answer_without_content_is_recorded_once_and_with_its_words(
+    answer: dict[str, Any], sent_back: dict[str, Any]
+) -> None:
+    whole = {"id": "c", "choices": [{"index": 0, "message": {"role": "assistant", **answer}, "finish_reason": "stop"}]}
+    prompts: list[Any] = [{"role": "user", "content": text} for text in ("one", "two")]
+    lists: list[list[Any]] = [prompts[:1], [prompts[0], {"role": "assistant", **sent_back}, prompts[1]]]
+    async with (
+        ScriptedEndpoint(lambda _: http_response(200, whole)) as provider,
+        running_gateway(provider.url.removesuffix("/v1"), **CONTROL) as url,
+    ):
+        for messages in lists:
+            await ask(url, body=json.dumps({"model": "gpt-5", "messages": messages}).encode(), x_holdfast_session="s")
+        seen = await ask(url, "GET", "/holdfast/v1/sessions/s/messages", authorization=f"Bearer {TOKEN}")
+
+    said_words = {name: {**value} if name == "audio" else value for name, value in answer.items()}
+    if "audio" in said_words:
+        del said_words["audio"]["data"]
+    recorded = {"role": "assistant", **said_words}
+    assert [one["message"] for one in json.loads(seen.body)["messages"]] == [prompts[0], recorded, prompts[1], recorded]
+
+
+async def test_a_compressed_refusal_as_too_long_is_read_too() -> None:
+    refusal = gzip.compress(json.dumps(TOO_LONG).encode(), mtime=0)
+    head = f"HTTP/1.1 400 -\r\ncontent-encoding: gzip\r\ncontent-length: {len(refusal)}\r\n\r\n".encode()
+    async with (
+        ScriptedEndpoint([[head, refusal], http_response(200, json.loads(ANSWER))]) as provider,
+        running_gateway(provider.url.removesuffix("/v1"), **CONTROL) as url,
+    ):
+        seen = await ask(url, body=chat_of(*LONG_TALK), x_holdfast_session="s", accept_encoding="gzip")
+        recorded = await said(url, "s")
+
+    assert (seen.status, seen.header("content-encoding"), json.loads(seen.body)) == (200, None, json.loads(ANSWER))
+    assert (len(provider.requests), recorded) == (2, [*LONG_TALK, "Hi"])
+
+
+ANNOUNCED = [
+    {"type": "response.created", "response": {"id": "r", "status": "in_progress", "output": [], "error": None}},
+    {"type": "response.in_progress", "response": {"id": "r", "status": "in_progress", "output": [], "error": None}},
+]
+NO_ROOM = {"code": "context_length_exceeded", "message": "Your input exceeds the context window of this model."}
+FAILED = {"type": "response.failed", "response": {"id": "r", "status": "failed", "output": [], "error": NO_ROOM}}
+SPOKEN = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi"}]}
+COMPLETED = {"type": "response.completed", "response": {"id": "r2", "status": "completed", "output": [SPOKEN]}}
+
+
+def event_stream(*events: object) -> bytes:
+    """Return the events of a stream."""
+    return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
+
+
+@pytest.mark.parametrize(
+    ("path", "refusal"),
+    [
+        ("/v1/responses", [*ANNOUNCED, {"type": "error", "error": NO_ROOM}, FAILED]),
+        ("/v1/responses", [*ANNOUNCED, FAILED]),
+        ("/v1/chat/completions", [{"id": "x", "choices": [], "error": TOO_LONG["error"]}]),
+    ],
+    ids=["error", "failed", "chat"],
+)
+@pytest.mark.parametrize("encoding", ["gzip", "identity"])
+async def test_a_refusal_as_too_long_within_a_stream_is_answered_by_a_smaller_request(
+    path: str, refusal: list[object], encoding: str
+) -> None:
+    key = "input" if path == "/v1/responses" else "messages"
+    long = json.loads(chat_of(*LONG_TALK))["messages"]
+    raw = b": a comment\n\n" + event_stream(*refusal)
+    sent = gzip.compress(raw, mtime=0) if encoding == "gzip" else raw
+    head = f"HTTP/1.1 200 -\r\ncontent-type: text/event-stream\r\ncontent-encoding: {encoding}\r\n".encode()
+    chunk = b"HTTP/1.1 200 -\r\ncontent-type: text/event-stream\r\n"
+    delta = {"id": "c", "choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}]}
+    answer = event_stream(*ANNOUNCED, COMPLETED) if key == "input" else event_stream(delta) + b"data: [DONE]\n\n"
+    replies = [
+        [head + b"content-length: %d\r\n\r\n" % len(sent), sent[:30], sent[30:]],
+        [chunk + b"content-length: %d\r\n\r\n" % len(answer), answer],
+    ]
+    async with (
+        ScriptedEndpoint(replies) as provider,
+        running_gateway(provider.url.removesuffix("/v1"), **CONTROL) as url,
+    ):
+        body = json.dumps({"model": "gpt-5", "stream": True, key: long}).encode()
+        seen = await ask(url, path=path, body=body, x_holdfast_session="s")
+        recorded = await said(url, "s")
+
+    assert (seen.status, seen.body, seen.header("x-holdfast-compacted")) == (200, answer, "1")
+    first, second = [len(json.dumps(one.body)) for one in provider.requests]
+    assert second < first * 0.75
+    assert recorded == [*LONG_TALK, SPOKEN["content"] if key == "input" else "Hi"]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [[{"type": "error", "error": {"message": "Overloaded"}}], [*ANNOUNCED, {"type": "response.failed"}], ["odd"]],
+)
+async def test_another_error_within_a_stream_reaches_the_client_as_it_came(events: list[object]) -> None:
+    answer = FaultyAnswer(headers=STREAM, pieces=[event_stream(*events)], framing="chunked")
+    async with FaultyUpstream(answer) as upstream, running_gateway(upstream.url) as url:
+        body = json.dumps({"model": "gpt-5", "stream": True, "input": "Hello"}).encode()
+        seen = await ask(url, path="/v1/responses", body=body)
+
+    assert (seen.status, seen.body, len(upstream.requests)) == (200, event_stream(*events), 1)
+
+
+async def test_the_beginning_of_a_stream_that_stalls_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.apps.gateway.exchange.OPENING_SECONDS", 0.01)
+    begun = event_stream(*ANNOUNCED)
+    answer = FaultyAnswer(headers=STREAM, pieces=[begun], framing="close", fault="stall", at=1 << 20)
+    async with (
+        FaultyUpstream(answer) as upstream,
+        running_gateway(upstream.url) as url,
+        aiohttp.ClientSession() as http,
+    ):
+        body = {"model": "gpt-5", "stream": True, "input": "Hello"}
+        async with http.post(f"{url}/v1/responses", json=body) as response:
+            seen = await response.content.readexactly(len(begun))
+
+    assert seen == begun
+
+
 async def test_a_provider_that_refuses_every_size_is_asked_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     async def retry(*_: object, **__: object) -> None:
         """Say that the request was made smaller."""
@@ -535,12 +664,15 @@ async def test_a_provider_that_refuses_every_size_is_asked_a_few_times(monkeypat
     ("refusal", "headers", "requests"),
     [
         (b'{"error": {"message": "the tool read is odd"}}', {}, 1),
-        (gzip.compress(json.dumps(TOO_LONG).encode(), mtime=0), {"content-encoding": "gzip"}, 1),
+        (gzip.compress(json.dumps(TOO_LONG).encode(), mtime=0), {"content-encoding": "gzip"}, 3),
+        (gzip.compress(json.dumps(TOO_LONG).encode(), mtime=0)[:-9], {"content-encoding": "gzip"}, 1),
+        (gzip.compress(b" " * (MAX_REFUSAL_BYTES + 1), mtime=0), {"content-encoding": "gzip"}, 1),
+        (json.dumps(TOO_LONG).encode(), {"content-encoding": "br"}, 1),
         (json.dumps(TOO_LONG).encode() + b" " * MAX_REFUSAL_BYTES, {}, 1),
         (b'{"error": {"message": "the tool read is odd"}}' + b" " * MAX_REFUSAL_BYTES, {"content-length": ""}, 1),
         (b'{"error": {"message": "prompt is too long"}}', {}, 3),
     ],
-    ids=["other", "compressed", "large", "large in chunks", "always"],
+    ids=["other", "compressed", "cut", "bomb", "unknown encoding", "large", "large in chunks", "always"],
 )
 async def test_a_refusal_that_no_smaller_request_answers_reaches_the_client_as_it_came(
     refusal: bytes, headers: dict[str, str], requests: int

@@ -636,11 +636,15 @@ async def test_a_fork_of_a_conversation_with_recall_has_it_too_and_after_a_resta
     assert [called for message in after.list_of(0) for called in called_tools(message)] == ["recall"]
 
 
-@pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
-async def test_a_second_round_that_is_too_long_is_made_smaller(*, is_stream: bool) -> None:
+@pytest.mark.parametrize(
+    ("status", "is_stream"), [(400, True), (400, False), (200, True)], ids=["stream", "whole", "within a stream"]
+)
+async def test_a_second_round_that_is_too_long_is_made_smaller(status: int, *, is_stream: bool) -> None:
     too_long = b'{"error": {"message": "maximum context length is 2048 tokens, you requested 5000 tokens"}}'
+    if status == 200:
+        too_long = b"data: " + too_long + b"\n\n"
     async with between("openai-chat", [ASKS, too_long, SAYS], is_stream=is_stream) as (client, provider):
-        provider.refusal_status = 400
+        provider.refusal_status = status
         for number in range(20):
             client.add_prompt(f"line {number}: " + "the quick brown fox reads a long report " * 12)
             client.messages.append({"role": "assistant", "content": f"Noted {number}."})
@@ -901,3 +905,24 @@ def test_answers_that_came_without_a_bill_are_joined_without_one() -> None:
     [choice] = joined["choices"]
     assert stops == ["called", "called"]
     assert (choice["message"]["content"], "usage" in joined) == (ASKS.text + SAYS.text, False)
+
+
+def test_answers_in_blocks_are_joined_with_texts_and_their_reasoning() -> None:
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
+    details = [{"type": "reasoning.text", "text": text, "index": 0} for text in ("One", "Two")]
+    call = {"id": "r", "type": "function", "function": {"name": "recall", "arguments": '{"query": "boat"}'}}
+    messages = [
+        {"content": "I look. ", "reasoning_details": details[:1], "tool_calls": [call]},
+        {"content": [thought, {"type": "text", "text": "Albatross."}], "reasoning_details": details[1:]},
+    ]
+    rounds = AnswerRounds("openai-chat", is_stream=False)
+    for message, reason in zip(messages, ("tool_calls", "stop"), strict=True):
+        rounds.next_round()
+        answer = {"choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": reason}]}
+        rounds.add(json.dumps(answer).encode())
+        rounds.end_round()
+
+    [choice] = json.loads(rounds.end())["choices"]
+
+    blocks = [{"type": "text", "text": "I look. "}, thought, {"type": "text", "text": "Albatross."}]
+    assert choice["message"] == {"role": "assistant", "content": blocks, "reasoning_details": details}

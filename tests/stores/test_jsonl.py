@@ -217,6 +217,56 @@ def test_plain_messages_are_read_in_the_format_that_they_show(name: str) -> None
     assert [message for _, message in of_lines.conversations[0].messages] == SAID[name]
 
 
+RESPONSES_ITEMS: list[Mapping[str, object]] = [
+    {"role": "user", "content": "x"},
+    {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAAA"},
+    {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "a", "output": "y"},
+]
+
+
+def test_items_of_openai_responses_that_have_no_role_are_read_too() -> None:
+    loaded = [load_bytes(lines(*RESPONSES_ITEMS)), load_bytes(lines(RESPONSES_ITEMS))]
+
+    assert [one.conversations[0].format for one in loaded] == ["openai-responses"] * 2
+    assert [[message for _, message in one.conversations[0].messages] for one in loaded] == [RESPONSES_ITEMS] * 2
+    assert [one.losses for one in loaded] == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("request_body", "messages", "notes"),
+    [
+        ({"model": "m", "input": RESPONSES_ITEMS}, RESPONSES_ITEMS, []),
+        (
+            {"contents": SAID["gemini"], "systemInstruction": {"parts": [{"text": "s"}]}},
+            SAID["gemini"],
+            ["line 1: only messages are imported, not systemInstruction"],
+        ),
+        (
+            {"system": "s", "tools": [{}], "messages": SAID["anthropic-messages"]},
+            SAID["anthropic-messages"],
+            ["line 1: only messages are imported, not system and tools"],
+        ),
+    ],
+    ids=["responses", "gemini", "anthropic"],
+)
+def test_the_messages_of_a_request_are_read_and_what_is_left_out_is_noted(
+    request_body: object, messages: list[Mapping[str, object]], notes: list[str]
+) -> None:
+    found = load_bytes(lines(request_body))
+
+    assert [[message for _, message in one.messages] for one in found.conversations] == [messages]
+    assert (found.losses, found.notes) == ([], notes)
+
+
+@pytest.mark.parametrize(
+    "value", [{"input": ["a text to embed"]}, {"type": "assistant", "message": {}}, {"contents": 3}]
+)
+def test_what_holds_no_messages_is_refused(value: object) -> None:
+    with pytest.raises(MalformedInputError, match="it holds neither a Holdfast export nor chat messages"):
+        load_bytes(lines(value))
+
+
 def test_messages_of_two_formats_are_refused_with_the_line() -> None:
     mixed = lines({"role": "user", "content": "x"}, *SAID["gemini"], *SAID["openai-chat"])
 

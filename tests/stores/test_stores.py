@@ -162,6 +162,30 @@ def test_a_sqlite_url_that_others_use_for_memory_makes_no_file() -> None:
         open_store("sqlite:///:memory:")
 
 
+@pytest.mark.parametrize(
+    "tables",
+    [
+        "CREATE TABLE users (name)",
+        "CREATE TABLE users (name); PRAGMA user_version = 3",
+        "CREATE TABLE users (name); PRAGMA user_version = 77",
+        "CREATE TABLE sessions (id); CREATE TABLE events (id); CREATE TABLE blobs (id)",
+    ],
+)
+async def test_the_database_of_another_program_is_refused_and_not_changed(tables: str, tmp_path: Path) -> None:
+    path = tmp_path / "places.db"
+    connection = sqlite3.connect(path)
+    connection.executescript(tables)
+    connection.close()
+    before = path.read_bytes()
+    store = SqliteStore(path)
+
+    with pytest.raises(StoreUnavailableError, match="it is the database of another program; choose another file"):
+        await store.length("s")
+    await store.close()
+
+    assert ([*tmp_path.iterdir()], path.read_bytes()) == ([path], before)
+
+
 def test_a_sqlite_url_with_a_nul_is_refused() -> None:
     with pytest.raises(SettingsError, match="store: sqlite:/// needs the path of a file"):
         open_store("sqlite:///a\0b")

@@ -53,6 +53,129 @@ def test_events_of_any_shape_are_read_without_an_error(events: list[object], wir
     assert read_answer(wire, events).is_complete in {True, False}
 
 
+def chat_events(*deltas: object) -> list[object]:
+    """Return the events of a chat stream that ends as it should."""
+    ends = [*(None for _ in deltas), "stop"]
+    return [
+        {"id": "x", "choices": [{"index": 0, "delta": delta, "finish_reason": end}]}
+        for delta, end in zip([*deltas, {}], ends, strict=True)
+    ]
+
+
+CHAT_STREAMS: dict[str, tuple[list[object], dict[str, object]]] = {
+    "a call of a custom tool": (
+        [
+            {"tool_calls": [{"index": 0, "id": "c", "type": "custom", "custom": {"name": "run", "input": ""}}]},
+            {"tool_calls": [{"index": 0, "custom": {"input": "print"}}]},
+            {"tool_calls": [{"index": 0, "custom": {"input": "(1)"}}]},
+        ],
+        {
+            "content": None,
+            "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "run", "input": "print(1)"}}],
+        },
+    ),
+    "the blocks of Mistral": (
+        [
+            {"content": ""},
+            {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "Which "}]}]},
+            {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "city?"}]}]},
+            {"content": [{"type": "text", "text": "It is "}]},
+            {"content": "Paris"},
+            {"content": [{"type": "reference", "reference_ids": [1]}]},
+            {"content": "."},
+        ],
+        {
+            "content": [
+                {"type": "thinking", "thinking": [{"type": "text", "text": "Which city?"}]},
+                {"type": "text", "text": "It is Paris"},
+                {"type": "reference", "reference_ids": [1]},
+                {"type": "text", "text": "."},
+            ]
+        },
+    ),
+    "a text before blocks": (
+        [{"content": "It "}, {"content": [{"type": "text", "text": "is"}]}],
+        {"content": [{"type": "text", "text": "It is"}]},
+    ),
+    "the reasoning of OpenRouter": (
+        [
+            {"reasoning": "Hm", "reasoning_details": [{"type": "reasoning.text", "text": "Hm", "index": 0}]},
+            {"reasoning": ".", "reasoning_details": [{"type": "reasoning.text", "text": ".", "index": 0}]},
+            {"reasoning_details": [{"type": "reasoning.text", "signature": "c2ln", "index": 0}]},
+            {"reasoning_details": [{"type": "reasoning.encrypted", "data": "AA", "index": 1}]},
+            {"content": "Yes"},
+        ],
+        {
+            "content": "Yes",
+            "reasoning": "Hm.",
+            "reasoning_details": [
+                {"type": "reasoning.text", "text": "Hm.", "index": 0, "signature": "c2ln"},
+                {"type": "reasoning.encrypted", "data": "AA", "index": 1},
+            ],
+        },
+    ),
+    "a spoken answer": (
+        [
+            {"content": ""},
+            {"audio": {"id": "audio_1", "transcript": "Hel"}},
+            {"audio": {"transcript": "lo", "data": "AAAA"}},
+            {"audio": {"expires_at": 9}},
+        ],
+        {"content": "", "audio": {"id": "audio_1", "transcript": "Hello", "expires_at": 9}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHAT_STREAMS)
+def test_a_chat_stream_loses_nothing_that_other_servers_put_into_it(name: str) -> None:
+    deltas, message = CHAT_STREAMS[name]
+
+    answer = read_answer("openai-chat", chat_events(*deltas))
+
+    assert (answer.messages, answer.is_complete) == ([{"role": "assistant", **message}], True)
+
+
+def test_the_custom_call_of_a_cut_stream_is_left_out_because_its_end_is_unknown() -> None:
+    piece = {"index": 0, "id": "c", "type": "custom", "custom": {"name": "run", "input": "rm -r /tmp"}}
+
+    assert read_answer("openai-chat", chat_events({"tool_calls": [piece]})[:1]) == Answer(response_id="x")
+
+
+def test_of_several_answers_the_one_with_index_0_counts_wherever_it_is_in_the_list() -> None:
+    said = [{"index": index, "message": {"role": "assistant", "content": text}} for index, text in ((1, "B"), (0, "A"))]
+
+    assert read_answer("openai-chat", [{"choices": said}]).messages == [{"role": "assistant", "content": "A"}]
+
+
+@pytest.mark.parametrize("kind", ["tool_use", "server_tool_use", "mcp_tool_use"])
+def test_a_call_of_a_cut_anthropic_stream_whose_arguments_are_not_whole_is_left_out(kind: str) -> None:
+    events: list[object] = [
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "I look."}},
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "content_block_start",
+            "index": 1,
+            "content_block": {"type": kind, "id": "t", "name": "f", "input": {}},
+        },
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": '{"a":'}},
+    ]
+
+    cut = read_answer("anthropic", events)
+
+    assert cut.messages == [{"role": "assistant", "content": [{"type": "text", "text": "I look."}]}]
+
+
+def test_the_sound_of_a_whole_answer_is_not_kept_and_its_words_are() -> None:
+    audio = {"id": "audio_1", "data": "AAAA", "transcript": "Hello", "expires_at": 9}
+    whole = {"choices": [{"index": 0, "message": {"role": "assistant", "content": None, "audio": audio}}]}
+
+    answer = read_answer("openai-chat", [whole])
+
+    kept = {"id": "audio_1", "transcript": "Hello", "expires_at": 9}
+    assert answer.messages == [{"role": "assistant", "content": None, "audio": kept}]
+    assert answer_text(answer) == "Hello"
+
+
 @pytest.mark.parametrize("numbering", [{"index": 0}, {}], ids=["all-zero", "none"])
 def test_parallel_calls_of_a_chat_stream_stay_apart_however_they_are_numbered(numbering: dict[str, int]) -> None:
     def events(call_id: str, name: str) -> list[object]:

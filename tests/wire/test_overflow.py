@@ -197,6 +197,9 @@ RATE_LIMITS = [
 ]
 
 MALFORMED = [
+    "Conversation roles must alternate user/assistant/user/assistant/...",
+    "After the (optional) system message(s), user or tool message(s) should alternate with assistant message(s).",
+    "deepseek-reasoner does not support successive user or assistant messages (messages[1] and messages[2])",
     "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. The "
     "following tool_call_ids did not have response messages: call_1",
     "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with 'tool_calls'.",

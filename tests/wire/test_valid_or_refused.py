@@ -37,6 +37,23 @@ def test_an_empty_list_of_content_beside_calls_becomes_null() -> None:
     assert [repair.position for repair in request.receipt.repairs] == [1, 2]
 
 
+def test_a_spoken_answer_is_sent_back_by_its_id_and_its_words_are_carried_to_other_providers() -> None:
+    audio = {"id": "audio_1", "data": "QUFB" * 10_000, "transcript": "Hello there", "expires_at": 9}
+    messages = [
+        user_message("Say hello."),
+        {"role": "assistant", "content": None, "audio": audio},
+        user_message("And?"),
+    ]
+
+    request = govern(messages, budget=1_000, model="gpt-5")
+    converted = convert(messages, source="openai-chat", target="anthropic-messages")
+
+    sent = {"role": "assistant", "content": None, "audio": {"id": "audio_1"}}
+    assert request.messages == [user_message("Say hello."), sent, user_message("And?")]
+    assert [repair.position for repair in request.receipt.repairs] == [1]
+    assert converted.messages[1] == {"role": "assistant", "content": "Hello there"}
+
+
 @pytest.mark.parametrize(
     ("call", "output", "sent"),
     [

@@ -17,8 +17,9 @@ from holdfast.core.history.events import MessageAppended
 from holdfast.errors import MalformedInputError, StoreUnavailableError
 from holdfast.stores.base import JsonRecord, StoredRecord
 from holdfast.wire.formats import detect_format
-from holdfast.wire.json_reader import is_mapping
+from holdfast.wire.json_reader import is_list, is_mapping
 from holdfast.wire.pydantic_ai import PydanticAI, is_pydantic_ai_message, split_messages
+from holdfast.wire.responses import ROLELESS_ITEM_TYPES
 
 EXPORT_HEADER = "holdfast.export"
 EXPORT_SCHEMA = 1
@@ -33,6 +34,10 @@ WINDOW_CHARS, LONGEST_TOKEN = 512, 16
 """How much of a line is read first: a line may hold many values, and each is read by itself."""
 
 JsonlSource: TypeAlias = Literal["holdfast", "openai-chat", "pydantic-ai"]
+_MESSAGE_LISTS = ("messages", "input", "contents")
+"""The lists of messages in the requests of the providers."""
+_BESIDE_MESSAGES = ("system", "instructions", "systemInstruction", "system_instruction", "tools")
+"""What a request may have beside its messages, and an import leaves out."""
 _DECODER = json.JSONDecoder(strict=False)
 """Accepts raw control characters inside strings."""
 _HEAD = re.compile(r'\{\s*"(?:[^"\\]|\\.)*"\s*:')
@@ -172,13 +177,15 @@ def _add_value(found: LoadedFile, item: _Item, value: Mapping[str, object]) -> N
         conversation.format = found.source
         messages = [cast("Mapping[str, object]", element) for element in split_messages([value])[0]]
         conversation.messages += [(item.line, message) for message in messages]
-    elif "messages" in value:
-        listed = cast("Sequence[object]", value["messages"])
+    elif (member := _list_of_messages(value)) is not None:
+        listed = cast("Sequence[object]", value[member])
         messages = [(item.line, cast("Mapping[str, object]", one)) for one in listed if _is_message(one)]
         found.conversations.append(LoadedConversation(messages=messages))
         wrong = len(listed) - len(messages)
         if wrong:
             found.losses.append(UnreadableLine(item.line, item.size, f"{wrong} of its messages have no role"))
+        if left_out := [name for name in _BESIDE_MESSAGES if value.get(name)]:
+            found.notes.append(f"line {item.line}: only messages are imported, not {' and '.join(left_out)}")
     else:
         _first_conversation(found).messages.append((item.line, value))
 
@@ -198,11 +205,22 @@ def _source(value: object) -> JsonlSource | None:
     known = cast("dict[str, object]", value)
     if isinstance(known.get("type"), str) and isinstance(known.get("data"), dict):
         return "holdfast"
-    return "openai-chat" if _is_message(known) or isinstance(known.get("messages"), list) else None
+    return "openai-chat" if _is_message(known) or _list_of_messages(known) is not None else None
+
+
+def _list_of_messages(value: Mapping[str, object]) -> str | None:
+    """Return the member that holds the messages of a request; None if there is none."""
+    if _is_message(value):
+        return None
+    for name in _MESSAGE_LISTS:
+        if is_list(listed := value.get(name)) and (name == "messages" or any(_is_message(one) for one in listed)):
+            return name
+    return None
 
 
 def _is_message(value: object) -> bool:
-    return isinstance(value, dict) and isinstance(cast("dict[str, object]", value).get("role"), str)
+    """Return whether a value is a message of any format, or an item of OpenAI Responses."""
+    return is_mapping(value) and (isinstance(value.get("role"), str) or str(value.get("type")) in ROLELESS_ITEM_TYPES)
 
 
 def _items(content: bytes, found: LoadedFile) -> list[_Item]:

@@ -18,7 +18,12 @@ JsonMapping: TypeAlias = Mapping[str, Any]
 _FUNCTION_CALL = -1
 """The index of a call in the older form, of which a message has one."""
 _APPENDED_TEXTS = ("content", "refusal", "reasoning_content", "reasoning")
-_NEEDS_ITS_END = ("tool_use", "server_tool_use", "thinking", "redacted_thinking")
+_BLOCK_LISTS = ("content", "reasoning_details")
+"""Members of a chat delta that may be lists: Mistral's thinking and references, OpenRouter's reasoning."""
+_SOUND = ("data", "transcript")
+"""The pieces of a spoken answer: the sound is not kept, because an answer is sent back by its id."""
+_CALL_TEXTS = {"function": ("name", "arguments"), "custom": ("name", "input")}
+_NEEDS_ITS_END = ("tool_use", "server_tool_use", "mcp_tool_use", "thinking", "redacted_thinking")
 """Blocks that cannot be sent again in part: a call without its arguments, thinking without its signature."""
 _PATH_STEP = r"""\.([^.\[\]]+)|\[(\d{1,6})\]|\[('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\]"""
 """A step of a JSON path: a name, an index, or a name in quotes."""
@@ -55,8 +60,8 @@ def answer_text(answer: Answer) -> str:
     texts: list[str] = []
     for message in answer.messages:
         content = message.get("content", message.get("parts"))
-        if isinstance(content, str):
-            texts.append(content)
+        spoken = _object(message.get("audio")).get("transcript")
+        texts += [text for text in (content, spoken) if isinstance(text, str)]
         texts += [
             text
             for block in _objects(content)
@@ -87,15 +92,57 @@ class _Reader(Protocol):
     def answer(self) -> Answer: ...
 
 
+class _JoinedBlocks:
+    """Blocks that arrive in pieces. Their texts are joined once, at the end: one by one takes quadratic time."""
+
+    def __init__(self) -> None:
+        self._blocks: list[JsonObject] = []
+        self._texts: list[dict[str, list[str]]] = []
+        self._lists: list[dict[str, _JoinedBlocks]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._blocks)
+
+    def add(self, piece: JsonObject) -> None:
+        """Add a piece, to the last block if it continues that one."""
+        names = ("type", "index")
+        is_same = bool(self._blocks) and all(self._blocks[-1].get(name) == piece.get(name) for name in names)
+        if not is_same or not ("index" in piece or piece.get("type") in {"text", "thinking"}):
+            self._blocks.append({})
+            self._texts.append({})
+            self._lists.append({})
+        for name, value in piece.items():
+            if name in {"text", "summary"} and isinstance(value, str):
+                self._texts[-1].setdefault(name, []).append(value)
+            elif name == "thinking" and isinstance(value, list):
+                inner = self._lists[-1].setdefault(name, _JoinedBlocks())
+                for one in _objects(cast("object", value)):
+                    inner.add(one)
+            elif value is not None:
+                self._blocks[-1][name] = value
+
+    def whole(self) -> list[JsonObject]:
+        """Return the blocks as far as they came."""
+        return [
+            block
+            | {name: inner.whole() for name, inner in lists.items()}
+            | {name: "".join(pieces) for name, pieces in texts.items()}
+            for block, lists, texts in zip(self._blocks, self._lists, self._texts, strict=True)
+        ]
+
+
 class _ChatReader:
     """OpenAI chat completions: deltas of one message, its calls numbered by `index`."""
 
     def __init__(self) -> None:
         self._answer = Answer()
         self._texts: dict[str, list[str]] = {}
+        self._blocks = {name: _JoinedBlocks() for name in _BLOCK_LISTS}
+        self._audio: JsonObject = {}
+        self._transcript: list[str] = []
         self._calls: dict[int, JsonObject] = {}
-        self._call_texts: dict[tuple[int, str], list[str]] = {}
-        """By index and member, the pieces of a call's name and of its arguments."""
+        self._call_texts: dict[tuple[int, str, str], list[str]] = {}
+        """By index, kind and member, the pieces of a call's name and of its arguments."""
         self._renumbered: dict[int, int] = {}
         """By index that a provider has used for several calls, the number of the newest of them."""
         self._has_deltas = False
@@ -108,7 +155,7 @@ class _ChatReader:
             text = delta["content"]
             is_only_text = isinstance(text, str) and len(delta) == 1 and choice["finish_reason"] is None
             if self._has_deltas and is_only_text and not choice["index"] and not event.get("usage"):
-                self._texts.setdefault("content", []).append(text)
+                self._add_text(text)
                 return
         except (KeyError, IndexError, TypeError):
             pass
@@ -117,52 +164,76 @@ class _ChatReader:
     def _add_any(self, event: JsonObject) -> None:
         if usage := event.get("usage"):
             self._answer.usage = _object(usage) or None
-        choice = _first_object(event.get("choices"))
-        if not choice or choice.get("index"):
+        choice = next((one for one in _objects(event.get("choices")) if not one.get("index")), None)
+        if not choice:
             return
         if not self._has_deltas:
             _read_names(self._answer, event)
             self._has_deltas = True
         if (whole := choice.get("message")) and isinstance(whole, dict):
-            self._answer.messages = [cast("JsonObject", whole)]
+            self._answer.messages = [_without_sound(cast("JsonObject", whole))]
             self._answer.is_complete = True
         if choice.get("finish_reason") is not None:
             self._answer.is_complete = True
-        self._add_delta(_object(choice.get("delta")))
+        for name, value in _object(choice.get("delta")).items():
+            self._add_member(name, value)
 
-    def _add_delta(self, delta: JsonObject) -> None:
-        for name, value in delta.items():
-            if isinstance(value, str):
-                if name in _APPENDED_TEXTS:
-                    self._texts.setdefault(name, []).append(value)
-            elif name == "tool_calls":
-                self._add_calls(_objects(value))
-            elif name == "function_call":
-                self._add_texts(_FUNCTION_CALL, _object(value))
+    def _add_member(self, name: str, value: object) -> None:
+        if isinstance(value, str):
+            if name == "content":
+                self._add_text(value)
+            elif name in _APPENDED_TEXTS:
+                self._texts.setdefault(name, []).append(value)
+        elif name == "tool_calls":
+            self._add_calls(_objects(value))
+        elif name == "function_call":
+            self._add_call_texts(_FUNCTION_CALL, {"function": value})
+        elif name in _BLOCK_LISTS:
+            self._add_blocks(name, _objects(value))
+        elif name == "audio":
+            self._audio.update({key: one for key, one in _object(value).items() if key not in _SOUND})
+            self._transcript.append(str(_object(value).get("transcript") or ""))
+
+    def _add_text(self, text: str) -> None:
+        if not self._blocks["content"]:
+            self._texts.setdefault("content", []).append(text)
+        elif text:
+            self._blocks["content"].add({"type": "text", "text": text})
+
+    def _add_blocks(self, name: str, pieces: list[JsonObject]) -> None:
+        blocks = self._blocks[name]
+        if pieces and not blocks and name == "content" and (text := "".join(self._texts.pop(name, ()))):
+            blocks.add({"type": "text", "text": text})
+        for piece in pieces:
+            blocks.add(piece)
 
     def _add_calls(self, pieces: list[JsonObject]) -> None:
         for number, piece in enumerate(pieces):
             given = piece.get("index")
             index = self._index_of(piece, given if isinstance(given, int) else number)
             call = self._calls.setdefault(index, {"id": "", "type": "function"})
-            call.update({key: value for key, value in piece.items() if value and key not in {"index", "function"}})
-            self._add_texts(index, _object(piece.get("function")))
+            named = {"index", *_CALL_TEXTS}
+            call.update({key: value for key, value in piece.items() if value and key not in named})
+            self._add_call_texts(index, piece)
 
-    def _add_texts(self, index: int, piece: JsonObject) -> None:
-        for name, value in piece.items():
-            if value and isinstance(value, str):
-                self._call_texts.setdefault((index, name), []).append(value)
+    def _add_call_texts(self, index: int, piece: JsonMapping) -> None:
+        for kind in _CALL_TEXTS:
+            for name, value in _object(piece.get(kind)).items():
+                if value and isinstance(value, str):
+                    self._call_texts.setdefault((index, kind, name), []).append(value)
 
-    def _function(self, index: int) -> JsonObject:
+    def _call_body(self, index: int, kind: str) -> JsonObject:
         """Return the name and the arguments of a call; nothing if they are not whole."""
-        function = {name: "".join(self._call_texts.get((index, name), ())) for name in ("name", "arguments")}
-        return function if self._answer.is_complete or _is_json(function["arguments"]) else {}
+        said = {name: "".join(self._call_texts.get((index, kind, name), ())) for name in _CALL_TEXTS[kind]}
+        is_whole = self._answer.is_complete or (kind == "function" and _is_json(said["arguments"]))
+        return said if is_whole else {}
 
     def _index_of(self, piece: JsonObject, given: int) -> int:
         """Return the number of a call. Ollama and others number every call 0, or none: a new id is a new call."""
         index = self._renumbered.get(given, given)
         known, call_id = self._calls.get(index, {}).get("id"), piece.get("id")
-        if not known or not call_id or known == call_id or not _object(piece.get("function")).get("name"):
+        has_name = any(_object(piece.get(kind)).get("name") for kind in _CALL_TEXTS)
+        if not known or not call_id or known == call_id or not has_name:
             return index
         same = next((number for number, call in self._calls.items() if call.get("id") == call_id), None)
         number = max(self._calls) + 1 if same is None else same
@@ -175,15 +246,21 @@ class _ChatReader:
             return answer
         message: JsonObject = {"role": "assistant", "content": None}
         message |= {name: "".join(self._texts[name]) for name in _APPENDED_TEXTS if name in self._texts}
+        message |= {name: blocks.whole() for name, blocks in self._blocks.items() if blocks}
+        if self._audio:
+            message["audio"] = self._audio | {"transcript": "".join(self._transcript)}
         calls: list[JsonObject] = []
         for index, call in sorted(self._calls.items()):
-            if function := self._function(index):
-                calls.append({**call, "function": function})
+            kind = "custom" if call["type"] == "custom" else "function"
+            if said := self._call_body(index, kind):
+                calls.append({**call, kind: said})
         if calls:
             message["tool_calls"] = calls
-        if (_FUNCTION_CALL, "name") in self._call_texts and (function := self._function(_FUNCTION_CALL)):
-            message["function_call"] = function
-        if answer.is_complete or calls or "function_call" in message or any(self._texts.values()):
+        is_older_call = (_FUNCTION_CALL, "function", "name") in self._call_texts
+        if is_older_call and (said := self._call_body(_FUNCTION_CALL, "function")):
+            message["function_call"] = said
+        is_said = any((*self._texts.values(), *self._blocks.values(), self._audio))
+        if answer.is_complete or calls or "function_call" in message or is_said:
             answer.messages = [message]
         return answer
 
@@ -393,6 +470,11 @@ _READERS: Mapping[Wire, Callable[[], _Reader]] = {
 }
 
 
+def _without_sound(message: JsonObject) -> JsonObject:
+    audio = _object(message.get("audio"))
+    return message | {"audio": {key: value for key, value in audio.items() if key != "data"}} if audio else message
+
+
 def _read_names(answer: Answer, event: JsonObject) -> None:
     model, response_id = event.get("model"), event.get("id")
     answer.model = model if isinstance(model, str) else answer.model
@@ -405,14 +487,6 @@ def _index(value: object) -> int:
 
 def _object(value: object) -> JsonObject:
     return cast("JsonObject", value) if isinstance(value, dict) else {}
-
-
-def _first_object(value: object) -> JsonObject:
-    """Return the first object of a list; an empty one if there is none."""
-    for one in cast("list[object]", value) if isinstance(value, list) else ():
-        if isinstance(one, dict):
-            return cast("JsonObject", one)
-    return {}
 
 
 def _objects(value: object) -> list[JsonObject]:

@@ -14,6 +14,8 @@ from holdfast.wire.json_reader import is_list, is_mapping
 
 _BESIDE_CONTENT = frozenset({"refusal", "audio", "reasoning", "reasoning_content", "reasoning_details"})
 """Members that clients leave out later, if there is other content."""
+_INSTEAD_OF_CONTENT = ("tool_calls", "refusal", "audio")
+"""Members beside which an empty content says nothing."""
 _THINKING_TYPES = ("thinking", "redacted_thinking")
 """Blocks that clients leave out of earlier turns, if there is other content."""
 _WITH_ITEM_ID = ("item_reference",)
@@ -35,9 +37,11 @@ def essential_message(native: Mapping[str, Any]) -> Mapping[str, Any]:
             message[key] = _essential_content(message[key], role=message.get("role"))
     if "arguments" in message:
         message["arguments"] = _essential_arguments(message["arguments"])
+    if is_mapping(audio := message.get("audio")) and "id" in audio:
+        message["audio"] = {"id": audio["id"]}
     if is_list(calls := message.get("tool_calls")):
         message["tool_calls"] = [_essential_call(call) for call in calls]
-    if not message.get("content") and message.get("tool_calls"):
+    if not message.get("content") and any(message.get(name) for name in _INSTEAD_OF_CONTENT):
         message.pop("content", None)
     if message.get("content") or message.get("tool_calls"):
         message = {key: value for key, value in message.items() if key not in _BESIDE_CONTENT}

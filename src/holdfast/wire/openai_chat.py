@@ -109,14 +109,19 @@ class OpenAIChat:
         place = InputPath(index)
         native = place.require_message(native)
         role = place.require_role(native, OPENAI_CHAT_ROLES)
-        native = _repair_message(place.sendable_message(native), role, place)
+        native = place.sendable_message(native)
+        spoken = _transcript(native) if role == "assistant" else ""
+        native = _repair_message(native, role, place)
         content = place.decode_blocks(native.get("content"), TRUST_OF_ROLE[role], ".content", _block)
         parts: tuple[Part, ...] = content
         if native["role"] == "tool":
             parts = (ToolResult(place.optional_text(native, "tool_call_id"), content),)
         elif len(native) > 1 + ("content" in native):
             thinking = [Thinking(text, native=name) for name, text in _fields(native, REASONING_FIELDS, place)]
-            others = [Opaque(name, text, "model", name) for name, text in _fields(native, OPAQUE_FIELDS, place)]
+            others = [
+                Text(spoken, "model", name) if spoken and name == "audio" else Opaque(name, text, "model", name)
+                for name, text in _fields(native, OPAQUE_FIELDS, place)
+            ]
             parts = (*thinking, *content, *others, *_calls(native, place))
         return Message(role, parts, native, parts, tuple(place.repair_notes), _extras(native, role))
 
@@ -201,8 +206,18 @@ def _measure_fields(native: Mapping[str, Any]) -> int:
     return size
 
 
+def _transcript(native: Mapping[str, Any]) -> str:
+    """Return the words of a spoken answer; empty if it has none."""
+    text = audio.get("transcript") if is_mapping(audio := native.get("audio")) else None
+    return text if isinstance(text, str) else ""
+
+
 def _repair_message(native: Mapping[str, Any], role: Role, place: InputPath) -> Mapping[str, Any]:
     """Return a message that the provider accepts, with a note for each repair."""
+    if role == "assistant" and is_mapping(audio := native.get("audio")) and "id" in audio and len(audio) > 1:
+        # A spoken answer comes with its sound and its words, and is sent back by its id.
+        place.repair_notes.append("left out all but the id of a spoken answer")
+        native = {**native, "audio": {"id": audio["id"]}}
     if role == "tool" and native.get("content") is None:
         place.repair_notes.append("added empty content to a tool message without content")
         native = {**native, "content": ""}

@@ -1,6 +1,6 @@
 """A request to a provider: its payload as JSON, and the receipt that says what was done for it."""
 
-from dataclasses import field
+from dataclasses import field, fields
 from typing import Any
 
 from holdfast.core.conversation.tokens import TokenCount
@@ -31,6 +31,10 @@ class Request:
     """Why the policy would compact now, if the caller has forbidden it."""
     transcript: Transcript | None = field(default=None, repr=False, compare=False)
     """What the next call of `govern` can reuse, if it gets this request as `previous`."""
+
+    def __getstate__(self) -> list[object]:
+        """Return what is pickled and copied: everything but the work that the next call of `govern` could reuse."""
+        return [None if one.name == "transcript" else getattr(self, one.name) for one in fields(self)]
 
     @property
     def tokens(self) -> TokenCount:

@@ -66,6 +66,15 @@ ITEM_ID_PREFIXES: Mapping[str, str] = {
     "custom_tool_call": "ctc",
 }
 """The prefixes of item ids that the provider checks; calls and outputs pair by another id."""
+ROLELESS_ITEM_TYPES = frozenset(
+    {"additional_tools", "apply_patch_call", "apply_patch_call_output", "code_interpreter_call", "compaction",
+     "compaction_summary", "computer_call", "computer_call_output", "custom_tool_call", "custom_tool_call_output",
+     "file_search_call", "function_call", "function_call_output", "image_generation_call", "item_reference",
+     "local_shell_call", "local_shell_call_output", "mcp_approval_request", "mcp_approval_response", "mcp_call",
+     "mcp_list_tools", "program", "program_output", "reasoning", "shell_call", "shell_call_output",
+     "tool_search_call", "tool_search_output", "web_search_call"}
+)  # fmt: skip
+"""The items of a conversation that have no role."""
 _TOOL_NAME = lazy_pattern(r"[a-zA-Z0-9_-]+")
 _FIELDS = frozenset({"type", "id", "status", "role", "content", "phase"})
 _CALL_FIELDS = frozenset(

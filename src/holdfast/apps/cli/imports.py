@@ -44,7 +44,7 @@ def add_import_arguments(parser: argparse.ArgumentParser) -> None:
 async def import_command(args: argparse.Namespace, store: Store) -> int:
     """Import a file, or with --from the sessions that another program has left on this machine.
 
-    A file is an export, OpenAI chat messages (JSON or JSON lines) or a pydantic-ai history. Sessions of a program are
+    A file is an export, messages of a provider (JSON or JSON lines) or a pydantic-ai history. Sessions of a program are
     only read; a later import adds what is new in them, and nothing twice.
 
     holdfast import report.jsonl --as report-2024

@@ -49,6 +49,7 @@ from holdfast.apps.gateway.wires import (
     LastEventFinder,
     destination_of,
     error_body,
+    first_error,
     has_event_end,
     header_line,
     is_event_boundary,
@@ -72,6 +73,10 @@ OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})
 """Statuses with which providers refuse a request as too long."""
 MAX_REFUSAL_BYTES = 1 << 16
 MAX_OVERFLOW_RETRIES = 5
+OPENING_SECONDS = 2.0
+"""How long the beginning of a stream is held back to see whether it is a refusal."""
+MAX_OPENING_BYTES = 1 << 20
+"""The most of it: the first event of OpenAI Responses repeats the instructions and the tools."""
 HEADERS_KEY = "holdfast_headers"
 PATH_CHARACTERS = "/:@!$+&'*,;=()"
 """What a path holds as it is (RFC 3986): Gemini has a colon before the method."""
@@ -403,10 +408,10 @@ class Relay:
         response = await self._call_upstream(call, headers, body)
         if response is None:
             return "refused"
+        refusal, smaller = await self._refusal_of(call, response)
+        if smaller is not None:
+            return await self._forward(call, smaller, CONTENT_HEADERS)
         if not response.ok:
-            refusal = await self._refusal_text(call, response)
-            if refusal is not None and (smaller := await self._shrunk(call, response, refusal)) is not None:
-                return await self._forward(call, smaller, CONTENT_HEADERS)
             await client.start(response.status, call.answer_headers(response))
             return await self._pass_error(call, response, refusal or b"")
         if call.exchange is not None and call.exchange.has_recall:
@@ -414,13 +419,19 @@ class Relay:
         await client.start(response.status, call.answer_headers(response))
         return await self._pass_answer(call, response)
 
+    async def _refusal_of(self, call: "_Call", response: aiohttp.ClientResponse) -> tuple[bytes | None, bytes | None]:
+        """Return an error as far as it was read, and a smaller body if it means that the request was too long."""
+        refusal = None if response.ok else await self._refusal_text(call, response)
+        error = await self._first_error(call, response) if response.ok else _plain_text(response, refusal)
+        return refusal, None if error is None else await self._shrunk(call, response, error)
+
     async def _refusal_text(self, call: "_Call", response: aiohttp.ClientResponse) -> bytes | None:
         """Return the text of an error that may mean that the request was too long; None if it need not be read."""
         has_size = response.headers.get("content-length", "0").isdecimal()
         is_short = has_size and int(response.headers.get("content-length", "0")) <= MAX_REFUSAL_BYTES
         if call.exchange is None or call.exchange.shrink is None or response.status not in OVERFLOW_STATUSES:
             return None
-        if "content-encoding" in response.headers or not is_short:
+        if not is_short:
             return None
         text = b""
         with suppress(aiohttp.ClientError, OSError):
@@ -443,7 +454,27 @@ class Relay:
             return None
         self._metrics.overflow_retries.inc()
         response.close()
+        call.opening = b""
         return exchange.body
+
+    async def _first_error(self, call: "_Call", response: aiohttp.ClientResponse) -> bytes | None:
+        """Return the error with which a stream begins in place of an answer; None if it begins otherwise.
+
+        What was read to know it is kept in `call.opening`, and passed on first.
+        """
+        if call.exchange is None or call.exchange.shrink is None or response.content_type != STREAM_TYPE:
+            return None
+        decompressor = StreamDecompressor(_encoding_of(response))
+        plain, error = b"", None
+        with suppress(TimeoutError, aiohttp.ClientError, OSError):
+            async with asyncio.timeout(OPENING_SECONDS):
+                while decompressor.is_readable and error is None and len(plain) <= MAX_OPENING_BYTES:
+                    if not (chunk := await next_chunk(response)):
+                        break
+                    call.opening += chunk
+                    plain += decompressor.read(chunk)
+                    error = first_error(plain)
+        return error or None
 
     async def _call_upstream(
         self, call: "_Call", headers: CIMultiDict[str], body: bytes | AsyncIterator[bytes] | None
@@ -510,7 +541,7 @@ class Relay:
         client, exchange, loop = call.client, call.exchange, asyncio.get_running_loop()
         while True:
             try:
-                chunk = await (_soon(response) if tail.is_waiting else next_chunk(response))
+                chunk = call.take_opening() or await (_soon(response) if tail.is_waiting else next_chunk(response))
             except TimeoutError:
                 await client.send(tail.release())
                 continue
@@ -565,8 +596,8 @@ class Relay:
     ) -> None:
         """Pass on what one response says to the client."""
         client, loop = call.client, asyncio.get_running_loop()
-        decompressor = StreamDecompressor(response.headers.get("content-encoding", "").strip().lower())
-        while chunk := await next_chunk(response):
+        decompressor = StreamDecompressor(_encoding_of(response))
+        while chunk := call.take_opening() or await next_chunk(response):
             client.active_at = loop.time()
             plain = decompressor.read(chunk)
             exchange.feed(plain)
@@ -593,13 +624,15 @@ class Relay:
         while True:
             headers["content-length"] = str(len(body))
             response = await self._call_upstream(call, headers, body)
-            if response is None or response.ok:
+            if response is None:
+                return None
+            refusal, smaller = await self._refusal_of(call, response)
+            if smaller is not None:
+                body = smaller
+            elif response.ok:
                 return response
-            refusal = await self._refusal_text(call, response)
-            smaller = None if refusal is None else await self._shrunk(call, response, refusal)
-            if smaller is None:
+            else:
                 break
-            body = smaller
         if not client.is_started:
             await client.start(response.status, call.answer_headers(response))
             await self._pass_error(call, response, refusal or b"")
@@ -719,8 +752,15 @@ class _Call:
         """Why the request could not be recorded."""
         self.response: aiohttp.ClientResponse | None = None
         self.status = 0
+        self.opening = b""
+        """The beginning of a stream that was read to see whether it is an answer, and is still to be passed on."""
         self.retries = 0
         """How often the request was made smaller after a refusal."""
+
+    def take_opening(self) -> bytes:
+        """Return the beginning of a stream, once."""
+        opening, self.opening = self.opening, b""
+        return opening
 
     @property
     def query_for_upstream(self) -> str:
@@ -765,7 +805,7 @@ class _AnswerTail:
     def __init__(self, destination: Destination, response: aiohttp.ClientResponse) -> None:
         wire = destination.wire
         self.is_stream = response.content_type == STREAM_TYPE
-        self._decompressor = StreamDecompressor(response.headers.get("content-encoding", "").strip().lower())
+        self._decompressor = StreamDecompressor(_encoding_of(response))
         self.is_plain = self._decompressor.is_plain
         self._finder = LastEventFinder(wire) if self.is_stream and wire is not None else None
         self._is_array = not self.is_stream and destination.path.endswith(STREAM_METHOD)
@@ -830,6 +870,20 @@ class _AnswerTail:
     def is_cut(self) -> bool:
         """Whether a stream has ended without its last event where only that event could tell."""
         return self._is_marked and not self._is_over and not self._held and not self._is_framed
+
+
+def _encoding_of(response: aiohttp.ClientResponse) -> str:
+    return response.headers.get("content-encoding", "").strip().lower()
+
+
+def _plain_text(response: aiohttp.ClientResponse, refusal: bytes | None) -> bytes | None:
+    """Return an error without its encoding: providers compress errors too. None if it cannot be read."""
+    if refusal is None:
+        return None
+    try:
+        return decompressed(refusal, _encoding_of(response), max_bytes=MAX_REFUSAL_BYTES)
+    except (UnreadableBodyError, BodyTooLargeError):
+        return None
 
 
 async def _soon(response: aiohttp.ClientResponse) -> bytes:

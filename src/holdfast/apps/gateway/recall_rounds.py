@@ -41,7 +41,7 @@ _RUN_BY_PROVIDER = frozenset(
 """Items whose results the provider adds by itself."""
 _LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete", "response.failed", "error")
 """The last events of streams that end with an event of their own; a chat ends with `[DONE]`."""
-_JOINED_TEXTS = ("content", "refusal", "reasoning_content", "reasoning")
+_JOINED_TEXTS = ("content", "refusal", "reasoning_content", "reasoning", "reasoning_details")
 _CUT_SHORT = frozenset({"length", "content_filter"})
 Stop: TypeAlias = Literal["", "called", "other"]
 """Why a round ended: it did not; so that calls are answered; for another reason."""
@@ -223,10 +223,20 @@ def joined_message(wire: Wire, natives: Sequence[JsonMapping]) -> JsonObject:
         listed = [*_items(wire, joined), *_items(wire, native)]
         texts = {name: (joined.get(name), native.get(name)) for name in _JOINED_TEXTS if wire == "openai-chat"}
         joined |= native
-        joined |= {name: (one or "") + (two or "") for name, (one, two) in texts.items() if one or two}
+        joined |= {name: _joined_texts(one, two) for name, (one, two) in texts.items() if one or two}
         if listed or member in joined:
             joined[member] = listed
     return joined
+
+
+def _joined_texts(one: object, two: object) -> object:
+    """Return two texts, or lists of blocks as Mistral writes them, as one."""
+    if not is_list(one) and not is_list(two):
+        return "".join(text for text in (one, two) if isinstance(text, str))
+    blocks: list[object] = []
+    for value in (one, two):
+        blocks += value if is_list(value) else [{"type": "text", "text": value}] if value else []
+    return blocks
 
 
 def with_messages(wire: Wire, raw: bytes, natives: Sequence[JsonMapping]) -> bytes:

@@ -1308,10 +1308,8 @@ def _place_of(answer: OpenAnswer | None) -> int | None:
 
 
 def _says_something(answer: Answer) -> bool:
-    return any(
-        message.get("content") or message.get("tool_calls") or message.get("parts") or "type" in message
-        for message in answer.messages
-    )
+    said = ("content", "tool_calls", "parts", "refusal", "audio", "function_call")
+    return any("type" in message or any(message.get(name) for name in said) for message in answer.messages)
 
 
 def _text_of(body: ClientBody) -> str:

@@ -18,7 +18,7 @@ import orjson
 
 from holdfast.apps.gateway.client_body import read_json
 from holdfast.wire.answers import Wire
-from holdfast.wire.json_reader import is_list
+from holdfast.wire.json_reader import is_list, is_mapping
 
 Provider: TypeAlias = Literal["openai", "anthropic", "gemini"]
 """The APIs that requests are forwarded to; it is also the name of the upstream if the path names none."""
@@ -120,6 +120,8 @@ _LAST_EVENT_WORDS: Mapping[Wire, tuple[bytes, ...]] = {
 """One of them is in every mark; most chunks have none, and need not be searched for lines."""
 _EVENT_ENDS = (b"\r\n\r\n", b"\n\n", b"\r\r")
 _EVENT_END = re.compile(b"|".join(_EVENT_ENDS))
+_ANNOUNCEMENTS = frozenset({"response.created", "response.queued", "response.in_progress", "ping"})
+"""Events that say nothing of an answer yet."""
 LONGEST_MARK = 64
 """How many bytes before a chunk may belong to a mark that continues in it."""
 MAX_HEADER_CHARS = 200
@@ -176,6 +178,27 @@ def event_data(event: bytes) -> bytes:
     """Return the data of an event."""
     lines = event.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
     return b"\n".join(line[5:].strip() for line in lines if line.startswith(b"data:"))
+
+
+def first_error(data: bytes) -> bytes | None:
+    """Return the error that a stream begins with; empty if it begins with something else, None if that is not here yet.
+
+    OpenAI refuses a request as too long with the status 200, after events that only announce an answer.
+    """
+    for event in split_events(data)[0]:
+        text = event_data(event)
+        if not text:
+            continue
+        try:
+            value = read_json(text)
+        except ValueError:
+            return b""
+        if not is_mapping(value):
+            return b""
+        kind = str(value.get("type"))
+        if kind not in _ANNOUNCEMENTS:
+            return text if value.get("error") or kind in {"error", "response.failed"} else b""
+    return None
 
 
 def is_event_boundary(data: bytes) -> bool:

@@ -95,6 +95,10 @@ class DeferredTokenCount(TokenCount):
         """The class by which counts are compared and copied."""
         return TokenCount
 
+    def __reduce__(self) -> tuple[type[TokenCount], tuple[object, ...]]:
+        """Return what is pickled: the count, made now."""
+        return TokenCount, tuple(getattr(self, item.name) for item in fields(TokenCount))
+
     def __getattr__(self, name: str) -> object:
         """Fill the fields, all of which are missing until now."""
         count = self._count()

@@ -51,6 +51,7 @@ from holdfast.stores.sqlite.schema import (
     READ_ONLY_FOLDER,
     SQLITE_AFTER_QUALIFIER,
     migrate_sqlite,
+    require_own_database,
     transaction,
 )
 from holdfast.stores.sqlite.search import FullTextIndex
@@ -119,6 +120,7 @@ class SqliteDatabase:
         # Python 3.13 warns of a connection that nobody has closed.
         weakref.finalize(self, _close_if_idle, connection, self.in_use)
         try:
+            require_own_database(connection, self._name)
             for pragma in () if self.is_immutable else PRAGMAS:
                 connection.execute(pragma)
             migrate_sqlite(connection, self._name)

@@ -55,6 +55,8 @@ SQLITE_MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (f"CREATE INDEX facts_by_session ON facts ({SQLITE_AFTER_QUALIFIER})",),
 )
 
+OWN_TABLES = frozenset({"sessions", "events", "blobs"})
+"""What every store has."""
 DISK_FULL = "the disk is full; free some space and try again"
 READ_ONLY = "the file, its -wal or its -shm file is read-only; change their permissions, or open another file"
 READ_ONLY_FOLDER = "the folder of the file is read-only; change its permissions, or open a copy of the file elsewhere"
@@ -80,6 +82,15 @@ SQLITE_PROBLEMS: Mapping[str, str] = {
     "SQLITE_PERM": READ_ONLY,
 }
 """By the prefix of the error code; the first match counts."""
+
+
+def require_own_database(connection: sqlite3.Connection, name: str) -> None:
+    """Raise if the tables of a file are those of another program, before anything in it is changed."""
+    listed = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')").fetchall()
+    tables = {table for (table,) in listed if not table.startswith("sqlite_")}
+    # The version is read after the tables: another process may create them at this moment.
+    if tables and not (_version(connection) and tables >= OWN_TABLES):
+        raise StoreUnavailableError(name, "it is the database of another program; choose another file for the store")
 
 
 def migrate_sqlite(connection: sqlite3.Connection, name: str) -> None:
