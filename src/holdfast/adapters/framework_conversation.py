@@ -343,6 +343,17 @@ class FrameworkConversation(Generic[MessageT]):
         return history.message_counts.get(scope, 0), history.version.hidden, history.version.state_of(scope).cleared_at
 
 
+def delegation_of_call(parent: FrameworkConversation[MessageT], name: str, task: str) -> DelegateContext:
+    """Return the delegation of an agent that runs inside a tool call: its answer is the result of the call."""
+    return parent.agent.delegate(
+        name,
+        task=task,
+        sees=SEES_NOTHING,
+        main_sees=parent.session.policy.main_sees_sub_agents,
+        adds_task_message=False,
+    )
+
+
 class SubAgentCall(Generic[MessageT]):
     """A tool call of an agent. An agent inside it works in a delegation, which starts with its first request."""
 
@@ -368,7 +379,7 @@ class SubAgentCall(Generic[MessageT]):
         """Return the conversation of the agent inside the call; the first request starts it with a task."""
         if self._child is None:
             parent = await self._find_parent()
-            self._context = parent.agent.delegate(self._name, task=task, sees=SEES_NOTHING, adds_task_message=False)
+            self._context = delegation_of_call(parent, self._name, task)
             delegate = await self._context.__aenter__()
             self._child = FrameworkConversation(parent.session, self._codec, delegate)
         return self._child

@@ -15,12 +15,12 @@ from typing import Any, cast
 from holdfast.adapters.framework_conversation import (
     FrameworkConversation,
     FrameworkRequest,
+    delegation_of_call,
     recall_definition,
 )
 from holdfast.adapters.session_pool import SessionOptions, SessionPool, check_budget
 from holdfast.core.conversation.json_values import copied_json
 from holdfast.core.conversation.shorten import RECALL_TOOL
-from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
@@ -288,7 +288,7 @@ class HoldfastSession:
             if run.conversation.known and _said(items[0]) == _said(run.conversation.known[0]):
                 return run.conversation
         task = ITEMS.text(items[0])
-        context = main.agent.delegate(agent.name, task=task, sees=SEES_NOTHING, adds_task_message=False)
+        context = delegation_of_call(main, agent.name, task)
         run = _SubAgentRun(task, context, FrameworkConversation(main.session, ITEMS, await context.__aenter__()))
         self._sub_agents.append(run)
         return run.conversation
