@@ -247,14 +247,14 @@ class HoldfastPlugin(BasePlugin):
         conversation was transferred has a session of its own, named after both.
         """
         if outer is not None:
-            return await outer.conversation(task)
+            return await outer.conversation((session_id, agent), task)
         return await self._pool.conversation(session_id if agent is None else f"{session_id}.{agent}")
 
     async def _prepare(
         self, session_id: str, agent: str | None, request: LlmRequest, tools: list[Mapping[str, object]]
     ) -> tuple[list[types.Content], bool]:
         outer, task = CURRENT_CALL.get(), ""
-        if outer is not None and not outer.is_delegated:
+        if outer is not None:
             prompts = (CONTENTS.text(content) for content in request.contents if content.role == "user")
             task = next(filter(None, prompts), "")
         conversation = await self._conversation(outer, session_id, agent, task)
