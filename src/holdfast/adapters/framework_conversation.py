@@ -178,7 +178,11 @@ class FrameworkConversation(Generic[MessageT]):
                 await self._sync(messages)
                 return await self._prepare_with_recall(options)
 
-            return self._outgoing(await in_one_write(self.agent, record_and_prepare, self._compare_next_time))
+            try:
+                return self._outgoing(await in_one_write(self.agent, record_and_prepare, self._compare_next_time))
+            except BaseException:
+                self._asked = None
+                raise
 
     async def load(self) -> list[MessageT]:
         """Return the messages of the session, compacted ones included, as the framework's list of them."""
