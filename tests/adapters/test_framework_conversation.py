@@ -12,7 +12,7 @@ import pytest
 from google.genai import types
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 
-from holdfast import Session
+from holdfast import CannotFitError, Session
 from holdfast.adapters.framework_conversation import FrameworkConversation, FrameworkRequest, MessageCodec
 from holdfast.adapters.google_adk import CONTENTS
 from holdfast.adapters.langchain import MESSAGES
@@ -384,3 +384,16 @@ async def test_tuples_of_a_framework_are_copied() -> None:
 
         assert len([one for one in await session.events() if isinstance(one, log.MessageAppended)]) == 2
     assert (sent.content, again.content) == ([block], [block])
+
+
+async def test_a_request_that_cannot_be_prepared_is_not_waited_for() -> None:
+    async with Session.open("s", store="memory://") as session:
+        conversation = FrameworkConversation(session, MESSAGES)
+        with pytest.raises(CannotFitError):
+            await conversation.prepare([HumanMessage("word " * 2_000)], TIGHT)
+        assert not conversation.is_asked
+
+        await conversation.prepare([HumanMessage("word")], TIGHT)
+        assert conversation.is_asked
+        await conversation.record_response([AIMessage("ok")], None)
+        assert not conversation.is_asked

@@ -22,6 +22,7 @@ from google.adk.tools import AgentTool
 from google.genai import types
 from pydantic import Field
 
+from holdfast import SettingsError
 from holdfast.adapters.google_adk import CONTENTS, HoldfastPlugin
 from holdfast.core.history import events as log
 from holdfast.testing.agent_contract import (
@@ -153,9 +154,9 @@ class TalkingLlm(BaseLlm):
         yield LlmResponse(content=types.Content(role="model", parts=parts), usage_metadata=usage)
 
 
-async def said(runner: Runner, prompt: str) -> str:
+async def said(runner: Runner, prompt: str, user: str = "u") -> str:
     message = types.Content(role="user", parts=[types.Part(text=prompt)])
-    events = [one async for one in runner.run_async(user_id="u", session_id="s", new_message=message)]
+    events = [one async for one in runner.run_async(user_id=user, session_id="s", new_message=message)]
     return CONTENTS.text(events[-1].content or types.Content())
 
 
@@ -232,6 +233,20 @@ async def test_what_was_billed_is_recorded_without_cached_tokens() -> None:
     events = await asyncio.to_thread(lambda: plugin.session("s").events())
     [_, answer] = [event for event in events if isinstance(event, log.MessageAppended)]
     assert answer.usage == log.Usage(input_tokens=30, output_tokens=5, cache_read_tokens=60)
+    await plugin.close()
+
+
+async def test_a_session_with_the_id_of_another_users_is_refused_with_the_remedy() -> None:
+    plugin = HoldfastPlugin(budget=16_000)
+    runner = runner_of(LlmAgent(name="a", model=TalkingLlm(replies=["two", "four"])), plugin)
+    await said(runner, "one")
+
+    with pytest.raises(RuntimeError, match="session_id: two users have a session 's', and one") as raised:
+        await said(runner, "secret", user="another")
+
+    assert isinstance(raised.value.__cause__, SettingsError)
+    assert await said(runner, "three") == "four"
+    assert "secret" not in str(await asyncio.to_thread(lambda: plugin.session("s").events()))
     await plugin.close()
 
 

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
+from threading import Barrier
 from typing import Any, ClassVar
 
 import pytest
@@ -15,6 +17,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Huma
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, interrupt
 from pydantic import Field
 
 from holdfast import Budget, SettingsError
@@ -306,6 +309,109 @@ class ScriptedReplies(BaseChatModel):
 
     def _generate(self, *_: Any, **__: Any) -> ChatResult:
         return ChatResult(generations=[ChatGeneration(message=next(self.replies))])
+
+
+class KeepingReplies(ScriptedReplies):
+    """Returns one message after the other, and keeps what it was asked."""
+
+    asked: list[list[str]] = Field(default_factory=list[list[str]])
+    both_asked: Any = None
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        self.asked.append([message.text for message in messages])
+        if self.both_asked is not None:
+            self.both_asked.wait()
+        return super()._generate()
+
+
+def told(task: str) -> Any:
+    return {"messages": [HumanMessage(task)]}
+
+
+@pytest.mark.parametrize("tasks", [("count", "weigh"), ("count", "count")])
+@pytest.mark.parametrize("is_parallel", [False, True])
+def test_agents_that_run_inside_one_tool_call_have_a_delegation_each(
+    middleware: HoldfastMiddleware, tasks: tuple[str, str], *, is_parallel: bool
+) -> None:
+    both_asked = Barrier(2, timeout=60) if is_parallel else None
+    models = [KeepingReplies(replies=iter([AIMessage(text)]), both_asked=both_asked) for text in ("seven", "a ton")]
+    helpers = [create_agent(model, middleware=[middleware]) for model in models]
+
+    @tool
+    async def ask_both() -> str:
+        """Ask both."""
+        runs = [helper.ainvoke(told(task)) for helper, task in zip(helpers, tasks, strict=True)]
+        states = await asyncio.gather(*runs) if is_parallel else [await run for run in runs]
+        return " and ".join(state["messages"][-1].text for state in states)
+
+    calls: Any = [{"name": "ask_both", "args": {}, "id": "c1"}]
+    main = KeepingReplies(replies=iter([AIMessage("", tool_calls=calls), AIMessage("done")]))
+    agent = create_agent(main, [ask_both], middleware=[middleware])
+
+    asyncio.run(agent.ainvoke(told("go"), configured("t")))
+
+    assert [model.asked for model in models] == [[[task]] for task in tasks]
+    assert main.asked == [["go"], ["go", "", "seven and a ton"]]
+    delegations = middleware.session("t").delegations()
+    assert sorted((one.started.task, one.answer) for one in delegations) == sorted(
+        zip(tasks, ("seven", "a ton"), strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("most", "before", "after"), [(1, ["running"], ["answered"]), (0, ["failed"], ["failed", "answered"])]
+)
+def test_an_agent_that_is_interrupted_inside_a_tool_call_goes_on_in_its_delegation_unless_too_many_wait(
+    middleware: HoldfastMiddleware, monkeypatch: pytest.MonkeyPatch, most: int, before: list[str], after: list[str]
+) -> None:
+    monkeypatch.setattr("holdfast.adapters.langchain.MAX_PAUSED_CALLS", most)
+
+    @tool
+    def ask(question: str) -> str:
+        """Ask a person."""
+        return f"a person says {interrupt(question)}"
+
+    asks: Any = [{"name": "ask", "args": {"question": "sure?"}, "id": "s1"}]
+    inner = KeepingReplies(replies=iter([AIMessage("", tool_calls=asks), AIMessage("sent")]))
+    helper = create_agent(inner, [ask], middleware=[middleware])
+
+    @tool
+    def send(what: str) -> str:
+        """Send something."""
+        return helper.invoke(told(what))["messages"][-1].text
+
+    sends: Any = [{"name": "send", "args": {"what": "a letter"}, "id": "c1"}]
+    model = KeepingReplies(replies=iter([AIMessage("", tool_calls=sends), AIMessage("done")]))
+    agent = create_agent(model, [send], middleware=[middleware], checkpointer=InMemorySaver())
+
+    agent.invoke(told("go"), configured("t"))
+    assert [one.state for one in middleware.session("t").delegations()] == before
+    agent.invoke(Command(resume="yes"), configured("t"))
+
+    [*_, delegation] = delegations = middleware.session("t").delegations()
+    assert ([one.state for one in delegations], delegation.answer) == (after, "sent")
+    own = middleware.session("t").messages(scope=delegation.started.scope)
+    assert [one["content"] for one in own] == ["a letter", "", "a person says yes", "sent"]
+    assert inner.asked == [["a letter"], ["a letter", "", "a person says yes"]]
+
+
+def test_agents_that_run_at_once_in_one_thread_each_have_their_answer_behind_their_prompt(
+    middleware: HoldfastMiddleware,
+) -> None:
+    both_asked = Barrier(2, timeout=60)
+    models = [KeepingReplies(replies=iter([AIMessage(text)]), both_asked=both_asked) for text in ("seven", "a ton")]
+    agents = [create_agent(model, middleware=[middleware]) for model in models]
+
+    async def run() -> None:
+        tasks = zip(agents, ("count", "weigh"), strict=True)
+        await asyncio.gather(*(agent.ainvoke(told(task), configured("t")) for agent, task in tasks))
+
+    asyncio.run(run())
+
+    assert [model.asked for model in models] == [[["count"]], [["weigh"]]]
+    events = [one for one in middleware.session("t").events() if isinstance(one, log.MessageAppended | log.Rewound)]
+    said = ["|" if isinstance(one, log.Rewound) else str(one.native["content"]) for one in events]
+    assert {("count", "seven"), ("weigh", "a ton")} <= set(pairwise(said))
 
 
 def test_a_shortened_or_made_message_becomes_an_object_again() -> None:

@@ -8,13 +8,14 @@ from typing import Any, ClassVar
 
 import pytest
 from agents import Agent, ModelProvider, ModelSettings, RunConfig, Runner, function_tool, set_tracing_disabled
+from agents.extensions.handoff_filters import remove_all_tools
 from agents.memory import Session as SdkSession
 from agents.memory import SessionSettings
 from agents.retry import ModelRetryBackoffSettings, ModelRetrySettings
 from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
 from pydantic import BaseModel
 
-from holdfast.adapters.openai_agents import HoldfastSession
+from holdfast.adapters.openai_agents import ITEMS, HoldfastSession
 from holdfast.session.background_loop import BACKGROUND_LOOP
 from holdfast.testing.agent_contract import (
     CONTRACT_BUDGET,
@@ -323,6 +324,105 @@ async def test_an_overflow_of_a_run_without_the_filter_arrives_unchanged() -> No
 
     with pytest.raises(ScriptedProviderError) as raised:
         await Runner.run(agent, "one", session=kept)
+
+    assert not getattr(raised.value, "__notes__", [])
+    await kept.close()
+
+
+def texts(items: Any) -> list[str]:
+    return [ITEMS.text(dict(item)) for item in items]
+
+
+async def kept_texts(kept: HoldfastSession) -> tuple[list[str], list[str]]:
+    """Return the texts of the session, and the tasks of its delegations."""
+    session = kept.session()
+    delegations = await asyncio.to_thread(session.delegations)
+    return texts(await kept.get_items()), [one.started.task for one in delegations]
+
+
+@pytest.mark.parametrize("limits", [{"limit": 2}, {}])
+async def test_a_run_that_gets_only_a_part_of_the_conversation_leaves_the_session_whole(limits: Any) -> None:
+    kept = HoldfastSession("s", session_settings=limits, budget=CONTRACT_BUDGET)
+    model = ScriptedModel([[assistant_message(f"answer {number}")] for number in range(3)])
+    own = None if limits else RunConfig(session_input_callback=lambda past, new: [*past[-2:], *new])
+
+    for number in range(3):
+        agent = Agent(name="a", model=model, tools=[kept.recall_tool])
+        await Runner.run(agent, f"prompt {number}", session=kept, run_config=kept.run_config(own))
+
+    kept.session_settings = None
+    everything = [f"{kind} {number}" for number in range(3) for kind in ("prompt", "answer")]
+    assert await kept_texts(kept) == (everything, [])
+    assert texts(model.calls[-1].input) == ["prompt 1", "answer 1", "prompt 2"]
+    await kept.close()
+
+
+async def test_what_the_filter_of_a_handoff_leaves_out_stays_in_the_session() -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    billing = ScriptedModel([[assistant_message("paid")]])
+    first = ScriptedModel(
+        [[function_call("find", {}, call_id="c1")], [function_call("transfer_to_billing", {}, call_id="c2")]]
+    )
+
+    @function_tool
+    def find() -> str:
+        """Find it."""
+        return "found"
+
+    agent = Agent(name="a", model=first, tools=[find], handoffs=[Agent(name="billing", model=billing)])
+    config = kept.run_config(RunConfig(handoff_input_filter=remove_all_tools))
+
+    await Runner.run(agent, "pay it", session=kept, run_config=config)
+
+    assert texts(billing.calls[0].input) == ["pay it"]
+    assert await kept_texts(kept) == (["pay it", "", "found", "paid"], [])
+    await kept.close()
+
+
+async def test_runs_of_one_session_at_once_leave_all_items_in_it() -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    agent = Agent(name="a", model=ScriptedModel([[assistant_message("ok")] for _ in range(3)]))
+
+    async def run(prompt: str) -> None:
+        await Runner.run(agent, prompt, session=kept, run_config=kept.run_config())
+
+    await run("zero")
+    await asyncio.gather(run("one"), run("two"))
+
+    said, tasks = await kept_texts(kept)
+    assert (sorted(said), tasks) == (["ok", "ok", "ok", "one", "two", "zero"], [])
+    await kept.close()
+
+
+class Question(BaseModel):
+    text: str
+    times: int
+
+
+@pytest.mark.parametrize("arguments", [{"input": "count"}, {"text": "count", "times": 2}])
+async def test_an_agent_as_a_tool_has_its_own_delegation_whatever_it_is_asked(arguments: Any) -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    counting = ScriptedModel([[assistant_message("seven")]])
+    model = ScriptedModel([[function_call("count", arguments, call_id="c1")], [assistant_message("done")]])
+    schema: Any = {"parameters": Question} if "times" in arguments else {}
+    tool = Agent(name="counter", model=counting).as_tool("count", "Counts.", **schema)
+
+    await Runner.run(Agent(name="a", model=model, tools=[tool]), "count", session=kept, run_config=kept.run_config())
+
+    [delegation] = await asyncio.to_thread(kept.session().delegations)
+    assert (delegation.state, delegation.answer) == ("answered", "seven")
+    assert await kept_texts(kept) == (["count", "", "seven", "done"], texts(counting.calls[0].input))
+    await kept.close()
+
+
+async def test_an_overflow_of_a_part_of_the_conversation_arrives_unchanged() -> None:
+    kept = HoldfastSession("s", session_settings={"limit": 1}, budget=CONTRACT_BUDGET)
+    steps: Any = [[assistant_message("ok")], ScriptedProviderError(OVERFLOW_TEXT, 400)]
+    agent = Agent(name="a", model=kept.recovering(ScriptedModel(steps)))
+    await Runner.run(agent, "one", session=kept, run_config=kept.run_config())
+
+    with pytest.raises(ScriptedProviderError) as raised:
+        await Runner.run(agent, "two", session=kept, run_config=kept.run_config())
 
     assert not getattr(raised.value, "__notes__", [])
     await kept.close()

@@ -172,6 +172,24 @@ async def test_a_list_that_differs_without_a_summary_is_still_a_rewind(store: St
         assert changes(await session.events()) == ["session.rewound"]
 
 
+async def test_a_prompt_that_is_repeated_after_a_rewind_or_a_clear_is_recorded_and_sent_again(store: Store) -> None:
+    before, again = [user_message("hello"), assistant_message("hi")], user_message("how are you?")
+    async with Session.open("s", store=store) as session:
+        await session.sync([*before, again])
+        await session.prepare(16_000)
+        await session.rewind(to=2)
+        assert await session.sync([*before, again]) == range(3, 4)
+        assert (await session.prepare(16_000)).messages == [*before, again]
+
+        await session.clear()
+        assert await session.sync([*before, again]) == range(4, 7)
+        assert (await session.prepare(16_000)).messages == [*before, again]
+
+        await session.sync([user_message("another")])
+        assert await session.sync([*before, again]) == range(8, 11)
+        assert await session.messages() == [*before, again]
+
+
 async def test_our_own_compaction_may_follow_the_clients(store: Store) -> None:
     async with Session.open("s", store=store, model="gpt-5") as session:
         shorter = await compacting(session, compacted=SUMMARY)

@@ -126,7 +126,12 @@ class HoldfastHooks:
         session, event = await self._session(given["session_id"]), given["hook_event_name"]
         self._newest = session.id
         if event == "SubagentStart":
-            context = session.delegate(given["agent_type"], sees=SEES_NOTHING, adds_task_message=False)
+            context = session.delegate(
+                given["agent_type"],
+                sees=SEES_NOTHING,
+                main_sees=self._policy.main_sees_sub_agents,
+                adds_task_message=False,
+            )
             self._sub_agents[given["agent_id"]] = context, await context.__aenter__()
             return
         if event == "SubagentStop":

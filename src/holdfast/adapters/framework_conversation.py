@@ -10,7 +10,7 @@ An agent that another agent calls as a tool works in a delegation of the same se
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar, cast
@@ -130,6 +130,8 @@ class FrameworkConversation(Generic[MessageT]):
         """The text of the last response."""
         self._codec = codec
         self._lock = asyncio.Lock()
+        self._asked: Sequence[MessageT] | None = None
+        """The list of the last request, until its response is recorded."""
         self.known: list[MessageT] = []
         """The framework's list as it was recorded, until the response to it is: some frameworks copy it each time."""
         self._known_contents: list[Any] = []
@@ -154,15 +156,33 @@ class FrameworkConversation(Generic[MessageT]):
         """Whether the last request offered the recall tool."""
         return self.agent.scope in self.session.history.session_state.recall_scopes
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether the last request has no response yet."""
+        return self._asked is not None
+
+    def is_continued_by(self, messages: Sequence[MessageT], *, is_edited: bool = False) -> bool:
+        """Return whether a list begins with the known messages, or with the first of them if the others are edited."""
+        length = len(self._natives)
+        if not length or len(messages) < length:
+            return False
+        first = self._codec.contents(messages[: 1 if is_edited else length])
+        return first == self._known_contents[: len(first) if is_edited else None]
+
     async def prepare(self, messages: Sequence[MessageT], options: FrameworkRequest) -> list[MessageT]:
         """Record the new messages of a list, and return the messages to send instead of it."""
         async with self._lock:
+            self._asked = messages
 
             async def record_and_prepare() -> Request:
                 await self._sync(messages)
                 return await self._prepare_with_recall(options)
 
-            return self._outgoing(await in_one_write(self.agent, record_and_prepare, self._compare_next_time))
+            try:
+                return self._outgoing(await in_one_write(self.agent, record_and_prepare, self._compare_next_time))
+            except BaseException:
+                self._asked = None
+                raise
 
     async def load(self) -> list[MessageT]:
         """Return the messages of the session, compacted ones included, as the framework's list of them."""
@@ -174,12 +194,22 @@ class FrameworkConversation(Generic[MessageT]):
         async with self._lock:
             await self._record(await choose_new(await self._load()))
 
-    async def record_response(self, messages: Sequence[MessageT], usage: object) -> None:
-        """Record the model's response to the last request."""
+    async def record_response(
+        self, messages: Sequence[MessageT], usage: object, asked: Sequence[MessageT] | None = None
+    ) -> None:
+        """Record the model's response to the last request; `asked` is the list that was passed to `prepare` for it."""
         async with self._lock:
+            if asked is not None and asked is not self._asked:
+                # Another agent has used the same conversation meanwhile.
+                await self._sync(asked)
             await self._record(messages, usage=usage)
-            self.known = []
+            self.known, self._asked = [], None
             self.last_text = "\n".join(text for message in messages if (text := self._codec.text(message)))
+
+    def give_up(self, asked: Sequence[MessageT]) -> None:
+        """Note that a request gets no response."""
+        if asked is self._asked:
+            self._asked = None
 
     async def answer(self, text: str) -> None:
         """End a delegate's conversation with its answer."""
@@ -343,8 +373,22 @@ class FrameworkConversation(Generic[MessageT]):
         return history.message_counts.get(scope, 0), history.version.hidden, history.version.state_of(scope).cleared_at
 
 
+def delegation_of_call(parent: FrameworkConversation[MessageT], name: str, task: str) -> DelegateContext:
+    """Return the delegation of an agent that runs inside a tool call: its answer is the result of the call."""
+    return parent.agent.delegate(
+        name,
+        task=task,
+        sees=SEES_NOTHING,
+        main_sees=parent.session.policy.main_sees_sub_agents,
+        adds_task_message=False,
+    )
+
+
 class SubAgentCall(Generic[MessageT]):
-    """A tool call of an agent. An agent inside it works in a delegation, which starts with its first request."""
+    """A tool call of an agent. An agent inside it works in a delegation, which starts with its first request.
+
+    Several agents may work inside one call, at once or one after the other: each has a delegation of its own.
+    """
 
     def __init__(
         self,
@@ -356,35 +400,51 @@ class SubAgentCall(Generic[MessageT]):
         self._find_parent = find_parent
         self._codec = codec
         self._name = name
-        self._context: DelegateContext | None = None
-        self._child: FrameworkConversation[MessageT] | None = None
+        self._parent: FrameworkConversation[MessageT] | None = None
+        self._children: dict[Hashable, tuple[DelegateContext, FrameworkConversation[MessageT]]] = {}
 
     @property
     def is_delegated(self) -> bool:
         """Whether an agent works inside the call, so that it has an end."""
-        return self._child is not None
+        return bool(self._children)
 
-    async def conversation(self, task: str) -> FrameworkConversation[MessageT]:
-        """Return the conversation of the agent inside the call; the first request starts it with a task."""
-        if self._child is None:
-            parent = await self._find_parent()
-            self._context = parent.agent.delegate(self._name, task=task, sees=SEES_NOTHING, adds_task_message=False)
-            delegate = await self._context.__aenter__()
-            self._child = FrameworkConversation(parent.session, self._codec, delegate)
-        return self._child
+    def key_of(self, messages: Sequence[MessageT], *, is_request: bool) -> Hashable:
+        """Return the key of the agent inside the call whose list this is; a new one for a list that continues none.
+
+        A request that says the same as one without a response is that of another agent, unless the first has failed.
+        """
+        keys = [key for key, (_, child) in self._children.items() if not (is_request and child.is_asked)]
+        for is_edited in (False, True):
+            for key in keys:
+                if self._children[key][1].is_continued_by(messages, is_edited=is_edited):
+                    return key
+        return object()
+
+    async def conversation(self, key: Hashable, task: str = "") -> FrameworkConversation[MessageT]:
+        """Return the conversation of an agent inside the call; its first request starts it with a task."""
+        if key not in self._children:
+            if self._parent is None:
+                self._parent = await self._find_parent()
+                self._parent.active_runs += 1
+            context = delegation_of_call(self._parent, self._name, task)
+            delegate = await context.__aenter__()
+            self._children[key] = context, FrameworkConversation(self._parent.session, self._codec, delegate)
+        return self._children[key][1]
 
     async def recall(self, arguments: Mapping[str, object]) -> str:
         """Answer the recall tool for the agent that makes this call."""
         return await (await self._find_parent()).agent.recall_tool().call(arguments)
 
     async def end(self, error: BaseException | None = None) -> None:
-        """End the delegation, if there is one: with the last response as its answer, or with an error."""
-        if self._child is None or self._context is None:
-            return
-        if error is None:
-            await self._child.answer(self._child.last_text)
-        kind = type(error) if error is not None else None
-        await self._context.__aexit__(kind, error, None)
+        """End the delegations: each with its last response as its answer, or with an error."""
+        while self._children:
+            _, (context, child) = self._children.popitem()
+            if error is None:
+                await child.answer(child.last_text)
+            await context.__aexit__(type(error) if error is not None else None, error, None)
+        if self._parent is not None:
+            self._parent.active_runs -= 1
+            self._parent = None
 
 
 CURRENT_CALL: ContextVar[SubAgentCall[Any] | None] = ContextVar("holdfast_current_call", default=None)

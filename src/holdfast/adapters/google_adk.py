@@ -22,7 +22,7 @@ from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
-from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError, imports_of_extra
+from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError, SettingsError, imports_of_extra
 from holdfast.models.base import Summarizer
 from holdfast.session.background_loop import BACKGROUND_LOOP
 from holdfast.session.blocking import BlockingSession
@@ -124,6 +124,8 @@ class HoldfastPlugin(BasePlugin):
         self._recall_tool = _RecallTool() if recall else None
         self._first_agents: dict[str, str] = {}
         """By session, the agent whose conversation it is."""
+        self._owners: dict[str, tuple[str, str]] = {}
+        """By session, the app and the user whose it is."""
         self._calls: dict[str, tuple[SubAgentCall[types.Content], Token[Any]]] = {}
         """The tool calls that are running, by their ids."""
 
@@ -145,6 +147,7 @@ class HoldfastPlugin(BasePlugin):
 
     async def before_model_callback(self, *, callback_context: CallbackContext, llm_request: LlmRequest) -> None:
         """Replace the contents of a request by those that the session prepares."""
+        self._check_owner(callback_context)
         name, agent = callback_context.session.id, self._own_agent(callback_context)
         contents, tools = llm_request.contents, _declarations(llm_request)
         if not contents:
@@ -218,6 +221,17 @@ class HoldfastPlugin(BasePlugin):
             if call.is_delegated:
                 await BACKGROUND_LOOP.await_result(call.end(error))
 
+    def _check_owner(self, context: CallbackContext) -> None:
+        """Raise a `SettingsError` if the session has the id of another user's: ADK keeps such sessions apart."""
+        session = context.session
+        owner = session.app_name, session.user_id
+        if self._owners.setdefault(session.id, owner) != owner:
+            problem = (
+                f"two users have a session {session.id!r}, and one session of Holdfast would hold both; use ids that "
+                "are unique for all users, as those are that ADK makes where create_session gets none"
+            )
+            raise SettingsError("session_id", problem)
+
     def _own_agent(self, context: CallbackContext) -> str | None:
         """Return the agent that runs, if it is not the one with which the conversation begins; else None.
 
@@ -247,14 +261,14 @@ class HoldfastPlugin(BasePlugin):
         conversation was transferred has a session of its own, named after both.
         """
         if outer is not None:
-            return await outer.conversation(task)
+            return await outer.conversation((session_id, agent), task)
         return await self._pool.conversation(session_id if agent is None else f"{session_id}.{agent}")
 
     async def _prepare(
         self, session_id: str, agent: str | None, request: LlmRequest, tools: list[Mapping[str, object]]
     ) -> tuple[list[types.Content], bool]:
         outer, task = CURRENT_CALL.get(), ""
-        if outer is not None and not outer.is_delegated:
+        if outer is not None:
             prompts = (CONTENTS.text(content) for content in request.contents if content.role == "user")
             task = next(filter(None, prompts), "")
         conversation = await self._conversation(outer, session_id, agent, task)

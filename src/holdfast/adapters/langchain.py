@@ -42,12 +42,15 @@ with imports_of_extra("langchain", "the adapter for LangChain"):
     from langchain_core.tools import BaseTool, StructuredTool
     from langchain_core.utils.function_calling import convert_to_openai_tool
     from langgraph.config import get_config
+    from langgraph.errors import GraphBubbleUp
     from langgraph.types import Command
 
 TOOL_CALL_BLOCKS = frozenset({"tool_use", "tool_call", "function_call"})
 """Content blocks that repeat the calls of `AIMessage.tool_calls`."""
 OWN_SUMMARY_SOURCE = "summarization"
 """How LangChain and deepagents mark the summaries that they write themselves."""
+MAX_PAUSED_CALLS = 256
+"""How many tool calls with agents may wait for a person; if there are more, the oldest begins a new delegation."""
 OVERFLOW_BODY = {"error": {"code": "context_length_exceeded", "message": "context length exceeded"}}
 
 
@@ -158,6 +161,8 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
         self._session_id = check_session_id(session) if session is not None else None
         self._budget = check_budget(budget)
         self._model = model
+        self._paused: dict[tuple[str | None, str | None], SubAgentCall[BaseMessage]] = {}
+        """The tool calls whose agents wait for a person, by thread and id."""
         self._tool_json: dict[int, tuple[object, Mapping[str, object]]] = {}
         self.tools: Sequence[BaseTool] = [_recall_tool()] if recall else []
 
@@ -187,35 +192,39 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
     ) -> ModelResponse[Any]:
         """Send the request that the session prepares, record the response, and send less after an overflow."""
         call = BACKGROUND_LOOP.run(self._begin(request, self._thread_id()))
-        while True:
-            try:
-                response = handler(call.request)
-            except Exception as error:  # noqa: BLE001 - raised again unless it is an overflow
-                BACKGROUND_LOOP.run(call.shrink(error))
-                continue
-            BACKGROUND_LOOP.run(call.record(response))
-            return response
+        try:
+            while True:
+                try:
+                    response = handler(call.request)
+                except Exception as error:  # noqa: BLE001 - raised again unless it is an overflow
+                    BACKGROUND_LOOP.run(call.shrink(error))
+                    continue
+                BACKGROUND_LOOP.run(call.record(response))
+                return response
+        finally:
+            call.end()
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any]:
         """Do as `wrap_model_call`, in async code."""
         call = await BACKGROUND_LOOP.await_result(self._begin(request, self._thread_id()))
-        while True:
-            try:
-                response = await handler(call.request)
-            except Exception as error:  # noqa: BLE001 - raised again unless it is an overflow
-                await BACKGROUND_LOOP.await_result(call.shrink(error))
-                continue
-            await BACKGROUND_LOOP.await_result(call.record(response))
-            return response
+        try:
+            while True:
+                try:
+                    response = await handler(call.request)
+                except Exception as error:  # noqa: BLE001 - raised again unless it is an overflow
+                    await BACKGROUND_LOOP.await_result(call.shrink(error))
+                    continue
+                await BACKGROUND_LOOP.await_result(call.record(response))
+                return response
+        finally:
+            call.end()
 
     async def _begin(self, request: ModelRequest[Any], thread_id: str | None) -> "_ModelCall":
-        outer, task = CURRENT_CALL.get(), ""
-        if outer is not None and not outer.is_delegated:
-            prompts = (one for one in reversed(request.messages) if isinstance(one, HumanMessage))
-            task = next(map(MESSAGES.text, prompts), "")
-        call = _ModelCall(await self._conversation(outer, thread_id, task), request)
+        outer = CURRENT_CALL.get()
+        conversation = await self._conversation(outer, thread_id, request.messages, is_request=True)
+        call = _ModelCall(conversation, request)
         await call.prepare(self._options(request, has_recall=bool(self.tools)))
         return call
 
@@ -252,8 +261,7 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
         try:
             result = handler(request)
         except BaseException as error:
-            if call.is_delegated:
-                BACKGROUND_LOOP.run(call.end(error))
+            self._end_or_pause(request, call, error)
             raise
         finally:
             CURRENT_CALL.reset(token)
@@ -270,9 +278,7 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
         try:
             result = await handler(request)
         except BaseException as error:
-            if call.is_delegated:
-                # Waits without an await, which a cancellation would end.
-                BACKGROUND_LOOP.run(call.end(error))
+            self._end_or_pause(request, call, error)
             raise
         finally:
             CURRENT_CALL.reset(token)
@@ -280,18 +286,41 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
             await BACKGROUND_LOOP.await_result(call.end())
         return result
 
+    def _end_or_pause(self, request: ToolCallRequest, call: SubAgentCall[BaseMessage], error: BaseException) -> None:
+        """End the delegations of a call that has failed; those of an interrupted one continue when it is resumed."""
+        if not call.is_delegated:
+            return
+        if isinstance(error, GraphBubbleUp):
+            self._paused[self._thread_id(), request.tool_call["id"]] = call
+            if len(self._paused) <= MAX_PAUSED_CALLS:
+                return
+            call = self._paused.pop(next(iter(self._paused)))
+        # Waits without an await, which a cancellation would end.
+        BACKGROUND_LOOP.run(call.end(error))
+
     def _tool_call(self, request: ToolCallRequest) -> SubAgentCall[BaseMessage]:
-        find_parent = partial(self._conversation, CURRENT_CALL.get(), self._thread_id())
+        paused = self._paused.pop((self._thread_id(), request.tool_call["id"]), None)
+        if paused is not None:
+            return paused
+        messages = cast("Mapping[str, Any]", request.state).get("messages", ())
+        find_parent = partial(self._conversation, CURRENT_CALL.get(), self._thread_id(), messages)
         name = request.tool_call["args"].get("subagent_type") or request.tool_call["name"]
         return SubAgentCall(find_parent, MESSAGES, str(name))
 
     async def _conversation(
-        self, outer: SubAgentCall[Any] | None, thread_id: str | None, task: str = ""
+        self,
+        outer: SubAgentCall[BaseMessage] | None,
+        thread_id: str | None,
+        messages: Sequence[BaseMessage] = (),
+        *,
+        is_request: bool = False,
     ) -> FrameworkConversation[BaseMessage]:
-        """Return the conversation of a thread, or of an agent inside a tool call, which begins with a task."""
+        """Return the conversation of a thread, or of the agent inside a tool call that has these messages."""
         if outer is None:
             return await self._pool.conversation(self._session(thread_id))
-        return await outer.conversation(task)
+        prompts = (one for one in reversed(messages) if isinstance(one, HumanMessage))
+        task = next(map(MESSAGES.text, prompts), "")
+        return await outer.conversation(outer.key_of(messages, is_request=is_request), task)
 
     # Sessions.
 
@@ -339,7 +368,12 @@ class _ModelCall:
     async def record(self, response: ModelResponse[Any]) -> None:
         """Record the response."""
         answer = next((one for one in reversed(response.result) if isinstance(one, AIMessage)), None)
-        await self._conversation.record_response(response.result, _usage(answer) if answer else None)
+        usage = _usage(answer) if answer else None
+        await self._conversation.record_response(response.result, usage, self._original.messages)
+
+    def end(self) -> None:
+        """End the call, with or without a response."""
+        self._conversation.give_up(self._original.messages)
 
 
 def _conversation_of(session: Session) -> FrameworkConversation[BaseMessage]:

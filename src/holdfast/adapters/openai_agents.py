@@ -5,22 +5,25 @@ session keeps every item; the filter shortens what each model call gets. Both ru
 `run`, `run_sync` and `run_streamed` share a session, from any thread.
 """
 
+import asyncio
 import inspect
 import json
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from holdfast.adapters.framework_conversation import (
     FrameworkConversation,
     FrameworkRequest,
+    delegation_of_call,
     recall_definition,
 )
 from holdfast.adapters.session_pool import SessionOptions, SessionPool, check_budget
+from holdfast.bare_list import govern
 from holdfast.core.conversation.json_values import copied_json
 from holdfast.core.conversation.shorten import RECALL_TOOL
-from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
@@ -123,6 +126,8 @@ class HoldfastSession:
         """Whether a run has read the items."""
         self._is_filter_checked = False
         """Whether the filter was called, or its absence was reported."""
+        self._is_last_kept = True
+        """Whether the session has prepared the last request of the conversation."""
         self.recall_tool = FunctionTool(
             name=RECALL_TOOL,
             description=RECALL_DESCRIPTION,
@@ -166,6 +171,7 @@ class HoldfastSession:
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """Return the items of the conversation, compacted ones included; with a limit, the latest."""
+        _ASKING.set(None)
         items = await BACKGROUND_LOOP.await_result(self._items())
         if limit is None and self.session_settings is not None:
             limit = self.session_settings.limit
@@ -173,6 +179,7 @@ class HoldfastSession:
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Record items, except those that the filter has recorded before their model call."""
+        _ASKING.set(None)
         await BACKGROUND_LOOP.await_result(self._add(cast("list[Item]", items)))
 
     async def pop_item(self) -> TResponseInputItem | None:
@@ -250,14 +257,19 @@ class HoldfastSession:
             if inner is not None:
                 found = inner(data)
                 data = replace(data, model_data=await found if inspect.isawaitable(found) else found)
-            given = data.model_data
+            given, task, caller = data.model_data, asyncio.current_task(), _ASKING.get()
+            is_nested = caller is not None and (caller.is_nested or caller.task is not task)
+            _ASKING.set(_Asking(task, is_nested=is_nested))
             items = cast("list[Item]", given.input)
-            fitted = await BACKGROUND_LOOP.await_result(self._fit(items, given.instructions, data.agent))
+            fitting = self._fit(items, given.instructions, data.agent, is_nested=is_nested)
+            fitted = await BACKGROUND_LOOP.await_result(fitting)
             return ModelInputData(cast("list[TResponseInputItem]", fitted), given.instructions)
 
         return fit
 
-    async def _fit(self, items: list[Item], instructions: str | None, agent: Agent[Any]) -> list[Item]:
+    async def _fit(
+        self, items: list[Item], instructions: str | None, agent: Agent[Any], *, is_nested: bool
+    ) -> list[Item]:
         self._is_filter_checked = True
         conversation = await self._conversation()
         name = self._model or (agent.model if isinstance(agent.model, str) else getattr(agent.model, "model", None))
@@ -272,23 +284,43 @@ class HoldfastSession:
             recall_tool=recall_definition(RECALL_DESCRIPTION, RECALL_PARAMETERS) if has_recall else None,
             always_has_recall=has_recall,
         )
-        return await (await self._agent_of(items, conversation, agent)).prepare(items, options)
+        known = conversation.known
+        begins_alike = not known or not items or _said(items[0]) == _said(known[0])
+        is_main = not is_nested if self._has_run else begins_alike
+        self._is_last_kept = not (
+            self._has_run and is_main and self._is_partial(items, known, begins_alike=begins_alike)
+        )
+        if not self._is_last_kept:
+            await self._end_sub_agents(items)
+            return await asyncio.to_thread(_fit_list, items, options, conversation.session.policy)
+        asking = await self._agent_of(items, conversation, agent, is_main=is_main)
+        return await asking.prepare(items, options)
+
+    def _is_partial(self, items: list[Item], known: list[Item], *, begins_alike: bool) -> bool:
+        """Return whether a list leaves items of the conversation out that belong to it nevertheless.
+
+        A limit or a callback leaves the beginning out, a filter of a handoff or another run what was added since this
+        run began. The SDK adds what is new to the session, so such a list is only made to fit.
+        """
+        if not begins_alike:
+            return True
+        if len(items) >= len(known):
+            return False
+        said = list(map(_said, items))
+        return any(one not in said for one in self._added)
 
     async def _agent_of(
-        self, items: list[Item], main: "FrameworkConversation[Item]", agent: Agent[Any]
+        self, items: list[Item], main: "FrameworkConversation[Item]", agent: Agent[Any], *, is_main: bool
     ) -> "FrameworkConversation[Item]":
-        """Return whose model call this is: the SDK passes the filter on to agents that run as tools.
-
-        Such an agent has a list of its own, which does not begin as that of the conversation.
-        """
-        if not main.known or _said(items[0]) == _said(main.known[0]):
+        """Return whose model call this is: the SDK passes the filter on to agents that run as tools."""
+        if is_main:
             await self._end_sub_agents(items)
             return main
         for run in self._sub_agents:
             if run.conversation.known and _said(items[0]) == _said(run.conversation.known[0]):
                 return run.conversation
         task = ITEMS.text(items[0])
-        context = main.agent.delegate(agent.name, task=task, sees=SEES_NOTHING, adds_task_message=False)
+        context = delegation_of_call(main, agent.name, task)
         run = _SubAgentRun(task, context, FrameworkConversation(main.session, ITEMS, await context.__aenter__()))
         self._sub_agents.append(run)
         return run.conversation
@@ -300,19 +332,33 @@ class HoldfastSession:
         outputs = {item.get("call_id"): item for item in items if item.get("type") == "function_call_output"}
         calls = [item for item in items if item.get("type") == "function_call" and item.get("call_id") in outputs]
         for run in list(self._sub_agents):
-            answered = [one for one in calls if json.dumps(run.task)[1:-1] in str(one.get("arguments"))]
+            answered = [one for one in calls if _has_task(one, run.task)]
             if answered:
                 self._sub_agents.remove(run)
                 await run.end(ITEMS.text(outputs[answered[-1]["call_id"]]))
 
     async def shrink(self, error: Exception) -> list[Item]:
         """Return a smaller version of the last request; raise the error if it is no overflow, or nothing helps."""
+        if not self._is_last_kept:
+            raise error
         try:
             return await (await self._conversation()).retry(error)
         except HoldfastError as problem:
             if isinstance(problem, CannotFitError | ModelOverflowError):
                 error.add_note(f"Holdfast could not make the request small enough: {problem}")
             raise error from None
+
+
+class _Asking(NamedTuple):
+    """A run that asks its model."""
+
+    task: "asyncio.Task[Any] | None"
+    is_nested: bool
+    """Whether it is the run of an agent that another one calls as a tool."""
+
+
+_ASKING: ContextVar[_Asking | None] = ContextVar("holdfast_asking", default=None)
+"""The run that has asked its model last in this context: the SDK runs tools in tasks of their own, which inherit it."""
 
 
 class _SubAgentRun:
@@ -396,6 +442,34 @@ class _RecoveringProvider(ModelProvider):
 
 def _conversation_of(session: Session) -> "FrameworkConversation[Item]":
     return FrameworkConversation(session, ITEMS)
+
+
+def _fit_list(items: list[Item], options: FrameworkRequest, policy: Policy) -> list[Item]:
+    """Return items that fit the budget, without the session."""
+    tools = [*options.tools, *([options.recall_tool] if options.recall_tool else [])]
+    request = govern(
+        items,
+        budget=options.budget,
+        format=ITEMS.format,
+        model=options.model,
+        system=options.system,
+        tools=tools or None,
+        policy=policy,
+    )
+    return [dict(item) for item in request.messages]
+
+
+def _has_task(call: Item, task: str) -> bool:
+    """Return whether a call gives an agent this task: its arguments hold the task, or the task all its arguments."""
+    arguments = str(call.get("arguments"))
+    if json.dumps(task)[1:-1] in arguments:
+        return True
+    try:
+        values: Any = json.loads(arguments)
+    except ValueError:
+        return False
+    given = cast("dict[str, object]", values) if isinstance(values, dict) else {}
+    return bool(given) and all(str(value) in task for value in given.values())
 
 
 def _definition(tool: FunctionTool) -> Mapping[str, object]:

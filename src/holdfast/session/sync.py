@@ -68,7 +68,14 @@ def recorded_fingerprints(history: History, session_log: SessionLog) -> list[Rec
 
 
 def last_sent_fingerprints(session_log: SessionLog, format_name: str) -> list[tuple[str, int | None]]:
-    """Return the fingerprints of the last request's messages, with their recorded positions."""
+    """Return the fingerprints of the last request's messages, with their recorded positions.
+
+    There are none if a rewind or a clear has taken one of these messages back: no client continues from them.
+    """
+    version, (_, _, positions) = session_log.history.version, session_log.last_sent
+    cleared_at = version.state_of(MAIN).cleared_at
+    if any(at is not None and (at < cleared_at or version.is_hidden(at)) for at in positions):
+        return []
     known, unchanged = session_log.fingerprints.get(format_name, {}), session_log.message_hashes
     return [
         (

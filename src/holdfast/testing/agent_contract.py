@@ -245,6 +245,9 @@ class AgentContract:
         assert await agent.turn("how many boats are there?") == "seven"
 
         self.check_requests(agent)
+        seen = agent.texts(agent.calls[-1].messages)
+        assert (seen[0], seen[-1]) == ("how many boats are there?", "there are seven boats")
+        assert look_result("boats") not in seen
         session = await self.open_session(agent)
         [delegation] = await session.delegations()
         assert (delegation.state, delegation.answer) == ("answered", "there are seven boats")
