@@ -34,6 +34,8 @@ def dataclass(*, frozen: bool = False, slots: bool = False, kw_only: bool = Fals
 
     def define(cls: type[T]) -> type[T]:
         own = cls.__dict__
+        # Into an empty docstring the standard one writes a signature, which takes as long as dozens of classes.
+        cls.__doc__ = cls.__doc__ or cls.__name__
         defined = standard_dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
         compared = _values_of([one.name for one in _fields_of(defined) if one.compare])
         methods: dict[str, object] = {"__repr__": _repr, "__eq__": _equality(compared)}

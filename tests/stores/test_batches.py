@@ -81,23 +81,54 @@ async def test_more_appends_than_one_batch_holds_are_all_written(
     await shared.close()
 
 
-async def test_sqlite_writes_appends_that_wait_together_in_one_transaction(sqlite_store: SqliteStore) -> None:
-    statements: list[str] = []
-    await sqlite_store.run_in_thread(lambda opened: opened._connection.set_trace_callback(statements.append))
-    gate = asyncio.Event()
-    loop = asyncio.get_running_loop()
+async def append_while_busy(store: SqliteStore) -> list[int]:
+    """Append to fifty sessions while the thread of a store is at work, so that it writes all of them at once."""
+    gate, loop = asyncio.Event(), asyncio.get_running_loop()
     holding = asyncio.ensure_future(
-        sqlite_store.run_in_thread(lambda _: asyncio.run_coroutine_threadsafe(gate.wait(), loop).result())
+        store.run_in_thread(lambda _: asyncio.run_coroutine_threadsafe(gate.wait(), loop).result())
     )
-    appending = asyncio.ensure_future(append_to_fifty(sqlite_store, 0))
+    appending = asyncio.ensure_future(append_to_fifty(store, 0))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     gate.set()
+    await holding
+    return await appending
 
-    assert await appending == [1] * 50
-    assert await holding
+
+async def test_sqlite_writes_appends_that_wait_together_in_one_transaction(sqlite_store: SqliteStore) -> None:
+    statements: list[str] = []
+    await sqlite_store.run_in_thread(lambda opened: opened._connection.set_trace_callback(statements.append))
+
+    assert await append_while_busy(sqlite_store) == [1] * 50
     assert statements.count("BEGIN IMMEDIATE") == 1
     assert [len(await sqlite_store.read(f"s{number}")) for number in range(50)] == [1] * 50
+
+
+async def test_after_a_write_of_several_sqlite_waits_for_all_tasks_that_are_ready(sqlite_store: SqliteStore) -> None:
+    statements: list[str] = []
+    await append_while_busy(sqlite_store)
+    await sqlite_store.run_in_thread(lambda opened: opened._connection.set_trace_callback(statements.append))
+
+    assert await append_to_fifty(sqlite_store, 1) == [2] * 50
+    assert statements.count("BEGIN IMMEDIATE") == 1
+
+
+def test_a_loop_that_ends_before_its_write_leaves_the_store_usable(tmp_path: Path) -> None:
+    store, ended = SqliteStore(tmp_path / "a.db"), asyncio.new_event_loop()
+    ended.run_until_complete(append_while_busy(store))
+    unfinished = store.append("a", [message_record("a")], after=0, time_ms=NOW_MS)
+    ended.call_soon(lambda: unfinished.send(None))
+    ended.call_soon(ended.stop)
+    ended.run_forever()
+    ended.close()
+    unfinished.close()
+
+    async def append_and_close() -> int:
+        length = await store.append("b", [message_record("b")], after=0, time_ms=NOW_MS)
+        await store.close()
+        return length
+
+    assert asyncio.run(append_and_close()) == 1
 
 
 async def test_postgres_writes_appends_that_wait_together_in_one_statement(

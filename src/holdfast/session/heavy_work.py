@@ -48,12 +48,12 @@ async def count_messages(messages: Sequence[Message], counter: Counter) -> None:
     counted = _counted_bytes.get(counter.name, 0)
     if is_short and counted < COLD_BYTES:
         await _run_in("counting", lambda: request_tokens(messages, counter))
+    if is_short:
+        for message in messages:
+            message_tokens(message, counter)
     job: list[Message] = []
     job_bytes = 0
-    for message, size in zip(messages, sizes, strict=True):
-        if is_short:
-            message_tokens(message, counter)
-            continue
+    for message, size in () if is_short else zip(messages, sizes, strict=True):
         job.append(message)
         job_bytes += size
         if job_bytes >= MAX_JOB_BYTES or message is messages[-1]:

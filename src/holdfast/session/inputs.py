@@ -28,11 +28,12 @@ def as_json_messages(messages: object, *, copies: bool) -> list[Mapping[str, obj
     """
     if not isinstance(messages, _LISTS) or isinstance(messages, str | bytes):
         raise MalformedInputError("messages", f"must be a list of objects, not {messages!r:.60}")
-    natives = [
-        without_response_fields(_as_json_message(element, index))
-        for index, element in enumerate(cast("Sequence[object]", messages))
-    ]
-    return copied_json(natives) if copies else natives
+    natives: list[Mapping[str, object]] = []
+    for element in cast("Sequence[object]", messages):
+        native = _as_json_message(element, len(natives))
+        native = without_response_fields(native) if "stop_reason" in native else native
+        natives.append(copied_json(native) if copies else native)
+    return natives
 
 
 def _as_json_message(element: object, index: int) -> Mapping[str, object]:

@@ -528,7 +528,7 @@ class RequestBuilder:
         An edit reaches neither the log nor a later request. A copy that nobody has edited is used again.
         """
         copy = partial(self._copied_messages, scope, request.messages)
-        return replace(request, messages=await plan_in_thread(copy) if self._are_many_new else copy())
+        return request.with_messages(await plan_in_thread(copy) if self._are_many_new else copy())
 
     def _copied_messages(self, scope: str, messages: list[object]) -> list[object]:
         known, copies = self._copies.get(scope, ([], []))

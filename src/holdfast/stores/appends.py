@@ -57,8 +57,8 @@ class Append:
         return (
             not self.blobs
             and len(self.records) <= MAX_BATCHED_RECORDS
-            and all(abs(time_ms) < MAX_BATCHED_TIME_MS for time_ms in self.times.each)
-            and sum(len(entry.text) for entry in self.index) <= MAX_BATCHED_CHARS
+            and max(map(abs, self.times.each), default=0) < MAX_BATCHED_TIME_MS
+            and sum([len(entry.text) for entry in self.index]) <= MAX_BATCHED_CHARS
         )
 
     def lines(self) -> list[bytes]:

@@ -50,7 +50,10 @@ def format_named(name: str, setting: str = "format") -> MessageFormat:
 
 def detect_format(messages: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the format that messages show; None where they could be of several, such as plain text."""
-    return next((seen for native in messages if (seen := _format_shown_by(native)) is not None), None)
+    for native in messages:
+        if (seen := _format_shown_by(native)) is not None:
+            return seen
+    return None
 
 
 def _format_shown_by(native: Mapping[str, Any]) -> str | None:

@@ -112,6 +112,8 @@ def copied_json(value: T, depth: int = 0) -> T:
 
 def is_utf8(text: str) -> bool:
     """Return whether a text holds no lone surrogate."""
+    if text.isascii():
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -217,13 +217,14 @@ class Message:
     def outline(self) -> MessageOutline:
         """The outline of the parts, computed once."""
         outline = self._outline
-        if outline is None and len(self.parts) == 1 and isinstance(only := self.parts[0], Text):
+        if outline is not None:
+            return outline
+        if len(self.parts) == 1 and isinstance(only := self.parts[0], Text):
             # Most messages are one text.
             text = only.text
             is_filled = bool(text) and not text.isspace()
             outline = MessageOutline((), (), is_filled, True, False, (), (), len(text))  # noqa: FBT003
-            object.__setattr__(self, "_outline", outline)
-        elif outline is None:
+        else:
             results = tuple(part.call_id for part in self.parts if isinstance(part, ToolResult))
             is_reasoning = all(isinstance(part, Thinking) for part in self.parts)
             server_uses, others = unpaired_server_parts(self.parts)
@@ -243,7 +244,7 @@ class Message:
                 bool(server_uses or others or has_earlier_caller),
                 any(isinstance(part, Opaque) and part.is_final for part in self.parts),
             )
-            object.__setattr__(self, "_outline", outline)
+        object.__setattr__(self, "_outline", outline)
         return outline
 
     @property

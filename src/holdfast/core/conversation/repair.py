@@ -282,8 +282,9 @@ class GrowingRepair:
 
     def extend(self, view: list[Entry], tokens: int, *, is_interrupted: bool) -> CountedRepair:
         """Return the repair of a view that begins with the one of the last call; `tokens` are those of the view."""
-        outlines = [entry.message.outline for entry in view[self._known_length :]]
-        self._needs_all = self._needs_all or any(one.has_server_tools or one.is_final for one in outlines)
+        for entry in view[self._known_length :]:
+            outline = entry.message.outline
+            self._needs_all = self._needs_all or outline.has_server_tools or outline.is_final
         self._known_length = len(view)
         newer, made = view[self.settled :], self._made_ids
         cut = self._last_exchange(view)
@@ -344,8 +345,8 @@ class GrowingRepair:
             settled = newer[:count]
             self.settled += count
             self._entries += settled
-            for entry in settled:
-                self._call_ids.update(entry.message.outline.call_ids)
+            if ids:
+                self._call_ids.update(*(entry.message.outline.call_ids for entry in settled))
         return True
 
     def _settle(self, view: Sequence[Entry], cut: int) -> None:

@@ -200,8 +200,8 @@ def message_tokens(message: Message, counter: Counter) -> tuple[int, int]:
             return cast("tuple[int, int]", counts[at + 1 : at + 3])
     words, media = MESSAGE_OVERHEAD + (counter.count(message.extra_fields_json) if message.extra_fields_json else 0), 0
     for part in message.parts:
-        if isinstance(part, Media):
-            media += part.tokens
+        if isinstance(part, Text):
+            words += _text_tokens(part, counter)
         else:
             part_words, part_media = _part_tokens(part, counter)
             words += part_words
@@ -269,7 +269,8 @@ def message_bytes(message: Message) -> int:
 
 def _part_bytes(part: Part) -> int:
     if isinstance(part, Text):
-        return utf8_length(part.text)
+        text = part.text
+        return len(text) if text.isascii() else utf8_length(text)
     if isinstance(part, Media | Opaque) and part.tokens is not None:
         return part.tokens * BYTES_PER_MEDIA_TOKEN
     if isinstance(part, ToolResult):

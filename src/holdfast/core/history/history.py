@@ -183,8 +183,8 @@ class History:
         is_extended = known is not None and known.context.version is self.version
         newer = range(known.context.length, len(self.entries)) if known and is_extended else None
         positions = self.context(scope).needed_positions() if newer is None else newer
-        entries = [entry for position in positions if (entry := self.entries.get(position)) is not None]
-        return [message for message, _ in entries if all(known is not counter for known in message.counts)]
+        entries = map(self.entries.get, positions)
+        return [entry.message for entry in entries if entry is not None and counter not in entry.message.counts]
 
     def delegable_context(self, parent: str) -> Context:
         """Return the context with everything that a delegate of an agent may see."""
@@ -460,4 +460,5 @@ class History:
 
 def _apply_event_labels(message: Message, event: log.MessageAppended) -> Message:
     """Return a message with the trust and the notes of its event."""
-    return label_trust(add_read_notes(message, event.notes), event.scope, event.trust)
+    noted = add_read_notes(message, event.notes) if event.notes else message
+    return label_trust(noted, event.scope, event.trust)

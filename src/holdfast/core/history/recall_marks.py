@@ -56,7 +56,7 @@ class RecallMarks:
             self._observe_answers(message, position, scope)
         if message.outline.call_ids:
             self._observe_calls(message, position, scope)
-        return self.mark(message, position)
+        return self.mark(message, position) if position in self.answer_parts else message
 
     def mark(self, message: Message, position: int) -> Message:
         """Return a message with its recall answers marked."""

@@ -11,7 +11,7 @@ import time
 from array import array
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import wraps
+from functools import partial, wraps
 from itertools import zip_longest
 from typing import ClassVar, Concatenate, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
@@ -135,8 +135,11 @@ def _are_long(messages: Sequence[Message]) -> bool:
     """Return whether messages are so many, or so long, that they are encoded and indexed in a thread."""
     if len(messages) > MAX_INLINE_MESSAGES:
         return True
-    outlines = [message.outline for message in messages]
-    return sum([one.chat_chars + one.work_chars for one in outlines]) > MAX_INLINE_CHARS
+    chars = 0
+    for message in messages:
+        outline = message.outline
+        chars += outline.chat_chars + outline.work_chars
+    return chars > MAX_INLINE_CHARS
 
 
 class SessionLog:
@@ -347,14 +350,15 @@ class SessionLog:
 
         A failed or cancelled append may have reached the store; the same messages are then not recorded a second time.
         """
-        if (known := await self._already_appended(events)) is not None:
+        if self._unconfirmed is not None and (known := await self._already_appended(self._unconfirmed, events)):
             return known
         if not events:
             return range(len(self.history), len(self.history))
         are_long = _are_long(messages)
         for conflicts in range(MAX_CONFLICTS):
-            start, index = len(self.history), await self._index_entries(events, messages, are_long=are_long)
-            log_position = self.stored.length
+            start, log_position = len(self.history), self.stored.length
+            find_index = partial(self._index_entries, events, messages)
+            index = await record_in_thread(find_index) if are_long else find_index()
             if self._deferring_task is not None and self._deferring_task is asyncio.current_task():
                 self._defer(events, messages, index)
                 return range(start, start + len(events))
@@ -378,33 +382,22 @@ class SessionLog:
         actual = await self.store.length(self.session)
         raise SequenceConflictError(self.session, expected=self.stored.length, actual=actual)
 
-    async def _index_entries(
-        self, events: Sequence[log.MessageAppended], messages: Sequence[Message], *, are_long: bool
+    def _index_entries(
+        self, events: Sequence[log.MessageAppended], messages: Sequence[Message]
     ) -> Sequence[IndexEntry]:
         """Return what a search finds in messages that come next."""
-
-        def entries() -> Sequence[IndexEntry]:
-            observed = [*enumerate(messages, len(self.history))]
-            if self.history.recall_marks.open_calls or any(message.outline.call_ids for message in messages):
-                marks = self.history.recall_marks.for_unrecorded()
-                observed = [
-                    (position, marks.observe(message, position, event.scope))
-                    for event, (position, message) in zip(events, observed, strict=True)
-                ]
-            return index_entries(observed)
-
-        return await record_in_thread(entries) if are_long else entries()
+        observed, marks = [*enumerate(messages, len(self.history))], self.history.recall_marks
+        if marks.open_calls or any(message.outline.call_ids for message in messages):
+            marks = marks.for_unrecorded()
+            observed = [
+                (position, marks.observe(message, position, event.scope))
+                for event, (position, message) in zip(events, observed, strict=True)
+            ]
+        return index_entries(observed)
 
     async def _after_append(self, places: Sequence[int], events: Sequence[log.MessageAppended]) -> None:
         """Record what recorded messages say about their provider, and what is kept beside the log."""
-
-        def find_signals() -> list[log.ProviderSignalled]:
-            return [
-                log.ProviderSignalled(signal=signal, payload={"position": position})
-                for position, event in zip(places, events, strict=True)
-                for signal in message_signals(event.native)
-            ]
-
+        find_signals = partial(_signals_of, places, events)
         signals = await record_in_thread(find_signals) if len(events) > MAX_INLINE_MESSAGES else find_signals()
         if signals:
             # The messages are recorded; without the observation nothing is missing.
@@ -421,10 +414,11 @@ class SessionLog:
             await record_retention(self.store, self.session, self._retention_days)
             self._stored_retention = self._retention_days
 
-    async def _already_appended(self, events: Sequence[log.MessageAppended]) -> range | None:
+    async def _already_appended(
+        self, unconfirmed: _UnconfirmedAppend, events: Sequence[log.MessageAppended]
+    ) -> range | None:
         """Return the positions of messages whose append failed although the store has them."""
-        unconfirmed = self._unconfirmed
-        if unconfirmed is None or unconfirmed.events != tuple(events):
+        if unconfirmed.events != tuple(events):
             self._unconfirmed = None
             return None
         await self.refresh()
@@ -602,6 +596,15 @@ class SessionLog:
         except StoreError:
             return
         self._snapshot_length = self.stored.length
+
+
+def _signals_of(places: Sequence[int], events: Sequence[log.MessageAppended]) -> list[log.ProviderSignalled]:
+    """Return what recorded messages say about their provider."""
+    return [
+        log.ProviderSignalled(signal=signal, payload={"position": position})
+        for position, event in zip(places, events, strict=True)
+        for signal in message_signals(event.native)
+    ]
 
 
 def _events_before(events: Sequence[log.Event], stop: int) -> tuple[list[log.Event], History]:

@@ -118,7 +118,10 @@ class SqliteStore:
         self._thread = WorkerThread("holdfast-sqlite")
         self._database: SqliteDatabase | None = None
         self._waiting = deque[_WaitingAppend]()
-        self._is_write_queued = False
+        self._writing_loop: asyncio.AbstractEventLoop | None = None
+        """The event loop that is about to queue a write of what waits."""
+        self._had_several = False
+        """Whether the last write had several appends."""
 
     async def append(
         self,
@@ -130,7 +133,12 @@ class SqliteStore:
         index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
     ) -> int:
-        """Append records; all appends that wait at the same time are written in one transaction."""
+        """Append records; all appends that wait at the same time are written in one transaction.
+
+        If the last write had several, the next one begins when every task that is ready has run, so that it includes
+        their appends. If it began with the first of them, the others would need a second write, and both threads would
+        wait for the interpreter. The append of a session that works alone is written at once.
+        """
         item = Append.of(session, records, after=after, time_ms=time_ms, index=index, blobs=blobs)
         if not item.is_batchable:
             return await self.run_in_thread(lambda database: database.append(item))
@@ -140,18 +148,22 @@ class SqliteStore:
         loop = asyncio.get_running_loop()
         waiting = _WaitingAppend(item, loop, loop.create_future())
         self._waiting.append(waiting)
-        if not self._is_write_queued:
-            self._is_write_queued = True
-            self._thread.submit(self._write_waiting)
+        if self._writing_loop is not loop:  # a loop that has ended meanwhile queues no write any more
+            self._writing_loop = loop
+            if self._had_several:
+                loop.call_soon(self._thread.submit, self._write_waiting)
+            else:
+                self._thread.submit(self._write_waiting)
         return await waiting.future
 
     def _write_waiting(self) -> None:
         """Write every append that waits, and settle each with its own result."""
-        # First the flag, then the appends: one that comes between the two finds no write queued, and queues one.
-        self._is_write_queued = False
+        # First this, then the appends: one that comes between the two finds no write queued, and queues one.
+        self._writing_loop = None
         taken = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
         if self._waiting:
             self._thread.submit(self._write_waiting)
+        self._had_several = len(taken) > 1
         batch = [waiting for waiting in taken if not waiting.future.cancelled()]
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[int], int | BaseException]]] = {}
         for waiting, result in zip(batch, self._write([waiting.item for waiting in batch]), strict=True):
@@ -208,6 +220,8 @@ class SqliteStore:
 
     async def close(self) -> None:
         """Close the file; the next call opens it again."""
+        if self._waiting:
+            self._thread.submit(self._write_waiting)
         if self._database is not None:
             await self._thread.run(self._close_database)
 
