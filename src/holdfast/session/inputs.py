@@ -83,7 +83,7 @@ def check_extras(system: object, tools: object) -> tuple[object, Sequence[Mappin
     """Return system text and tools; `extras_json` checks their content when they change."""
     if isinstance(system, str) and not system.isascii():
         system = replace_surrogates(system)
-    return system, check_tools(tools)
+    return system, None if tools is None else check_tools(tools)
 
 
 def check_position(where: str, value: object) -> int:

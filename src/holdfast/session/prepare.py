@@ -66,6 +66,7 @@ from holdfast.session.request import (
     encode_view,
     request_of,
     request_prepared_event,
+    request_with,
 )
 from holdfast.session.thinking import bind_thinking
 from holdfast.wire.request import Request
@@ -528,7 +529,7 @@ class RequestBuilder:
         An edit reaches neither the log nor a later request. A copy that nobody has edited is used again.
         """
         copy = partial(self._copied_messages, scope, request.messages)
-        return request.with_messages(await plan_in_thread(copy) if self._are_many_new else copy())
+        return request_with(request, await plan_in_thread(copy) if self._are_many_new else copy())
 
     def _copied_messages(self, scope: str, messages: list[object]) -> list[object]:
         known, copies = self._copies.get(scope, ([], []))

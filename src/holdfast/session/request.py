@@ -198,6 +198,12 @@ def common_length(one: Sequence[object], other: Sequence[object]) -> int:
     return are_same.index(False) if False in are_same else len(are_same)
 
 
+def request_with(request: Request, messages: list[Any]) -> Request:
+    """Return a request with other messages; `replace` takes three times as long."""
+    own = request.receipt, request.system, request.tools, request.hash, request.hashes, request.positions
+    return Request(messages, *own, request.compaction_due, request.transcript)
+
+
 def request_of(
     view: View,
     encoded: EncodedView,

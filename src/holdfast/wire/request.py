@@ -36,11 +36,6 @@ class Request:
         """Return what is pickled and copied: everything but the work that the next call of `govern` could reuse."""
         return [None if one.name == "transcript" else getattr(self, one.name) for one in fields(self)]
 
-    def with_messages(self, messages: list[Any]) -> "Request":
-        """Return the request with other messages; `replace` takes three times as long."""
-        values = self.receipt, self.system, self.tools, self.hash, self.hashes, self.positions, self.compaction_due
-        return Request(messages, *values, self.transcript)
-
     @property
     def tokens(self) -> TokenCount:
         """The tokens of the request; a list far below its budget is counted when this is first read."""
