@@ -203,19 +203,21 @@ class _ChatReader:
             given = piece.get("index")
             index = self._index_of(piece, given if isinstance(given, int) else number)
             call = self._calls.setdefault(index, {"id": "", "type": "function"})
-            named = {"index", *_CALL_TEXTS}
-            call.update({key: value for key, value in piece.items() if value and key not in named})
-            for kind in _CALL_TEXTS:
-                for name, value in _object(piece.get(kind)).items():
-                    if value and isinstance(value, str):
-                        self._call_texts.setdefault((index, kind, name), []).append(value)
+            for key, value in piece.items():
+                if key in _CALL_TEXTS:
+                    for name, text in _object(value).items():
+                        if text and isinstance(text, str):
+                            self._call_texts.setdefault((index, key, name), []).append(text)
+                elif value and key != "index":
+                    call[key] = value
 
     def _index_of(self, piece: JsonObject, given: int) -> int:
         """Return the number of a call. Ollama and others number every call 0, or none: a new id is a new call."""
         index = self._renumbered.get(given, given)
         known, call_id = self._calls.get(index, {}).get("id"), piece.get("id")
-        has_name = any(_object(piece.get(kind)).get("name") for kind in _CALL_TEXTS)
-        if not known or not call_id or known == call_id or not has_name:
+        if not known or not call_id or known == call_id:
+            return index
+        if not any(_object(piece.get(kind)).get("name") for kind in _CALL_TEXTS):
             return index
         same = next((number for number, call in self._calls.items() if call.get("id") == call_id), None)
         number = max(self._calls) + 1 if same is None else same
