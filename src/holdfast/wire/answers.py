@@ -187,7 +187,7 @@ class _ChatReader:
         elif name == "tool_calls":
             self._add_calls(_objects(value))
         elif name == "function_call":
-            self._add_call_texts(_FUNCTION_CALL, {"function": value})
+            self._add_call_texts(_FUNCTION_CALL, "function", _object(value))
         elif name in _BLOCK_LISTS:
             self._add_blocks(name, _objects(value))
         elif name == "audio":
@@ -212,15 +212,16 @@ class _ChatReader:
             given = piece.get("index")
             index = self._index_of(piece, given if isinstance(given, int) else number)
             call = self._calls.setdefault(index, {"id": "", "type": "function"})
-            named = {"index", *_CALL_TEXTS}
-            call.update({key: value for key, value in piece.items() if value and key not in named})
-            self._add_call_texts(index, piece)
+            for key, value in piece.items():
+                if key in _CALL_TEXTS:
+                    self._add_call_texts(index, key, _object(value))
+                elif value and key != "index":
+                    call[key] = value
 
-    def _add_call_texts(self, index: int, piece: JsonMapping) -> None:
-        for kind in _CALL_TEXTS:
-            for name, value in _object(piece.get(kind)).items():
-                if value and isinstance(value, str):
-                    self._call_texts.setdefault((index, kind, name), []).append(value)
+    def _add_call_texts(self, index: int, kind: str, piece: JsonObject) -> None:
+        for name, text in piece.items():
+            if text and isinstance(text, str):
+                self._call_texts.setdefault((index, kind, name), []).append(text)
 
     def _call_body(self, index: int, kind: str) -> JsonObject:
         """Return the name and the arguments of a call; nothing if they are not whole."""
@@ -232,8 +233,9 @@ class _ChatReader:
         """Return the number of a call. Ollama and others number every call 0, or none: a new id is a new call."""
         index = self._renumbered.get(given, given)
         known, call_id = self._calls.get(index, {}).get("id"), piece.get("id")
-        has_name = any(_object(piece.get(kind)).get("name") for kind in _CALL_TEXTS)
-        if not known or not call_id or known == call_id or not has_name:
+        if not known or not call_id or known == call_id:
+            return index
+        if not any(_object(piece.get(kind)).get("name") for kind in _CALL_TEXTS):
             return index
         same = next((number for number, call in self._calls.items() if call.get("id") == call_id), None)
         number = max(self._calls) + 1 if same is None else same
