@@ -19,7 +19,7 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from typing import Literal, TypeAlias
 
-from holdfast.text import lazy_pattern, matches_at_lines, pluralize
+from holdfast.text import lazy_pattern, matches_after_openings, matches_at_lines, pluralize
 
 FramePlace: TypeAlias = Literal["lines", "item", "name"]
 """Where a text of others stands: as lines of its own, in one line of a list, or as a name in a line of ours."""
@@ -53,6 +53,8 @@ INVISIBLE_CHARS = lazy_pattern(
     r"\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
 """Characters that take no room on a screen and could disguise a line."""
+_PLAIN_BYTES = bytes([*b"\n\t", *range(ord(" "), 0x7F)])
+"""What a text in ASCII consists of if nothing in it is invisible."""
 LINE_BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 
 JOINERS = r"\u00ad\u034f\u061c\u115f\u1160\u180b-\u180f\u200c\u200d\u3164\ufe00-\ufe0f\uffa0"
@@ -175,11 +177,11 @@ def neutralize(text: str, place: FramePlace = "lines", *, beside_sections: bool 
     if place == "name":
         name = _NO_NAME.sub("?", INVISIBLE_CHARS.sub("", text))
         return name if len(name) <= MAX_NAME else name[: MAX_NAME - 1] + "…"
-    if not text.isascii() or not text.replace("\n", "").replace("\t", "").isprintable():
+    if not text.isascii() or text.encode().translate(None, _PLAIN_BYTES):
         bare = _DISGUISE.sub("", text)
         if bare != text and (plain := neutralize(bare, place, beside_sections=beside_sections)) != bare:
             return plain
-    text = _replace_lookalikes(_TAG, text, lambda group: f"‹{group(1) or group(2)}›")
+    text = _replace_lookalikes(_TAG, text, lambda group: f"‹{group(1) or group(2)}›", openings="<[")
     if place == "item":
         return text
     if "<" in text or not text.isascii():
@@ -221,16 +223,26 @@ def quote_message_starts(text: str) -> str:
 
 
 def _replace_lookalikes(
-    pattern: re.Pattern[str], text: str, made: Callable[[Callable[[int], str]], str], *, at_lines: bool = False
+    pattern: re.Pattern[str],
+    text: str,
+    made: Callable[[Callable[[int], str]], str],
+    *,
+    at_lines: bool = False,
+    openings: str = "",
 ) -> str:
     """Return a text with each match replaced by the result of `made`; lookalike letters match too.
 
-    `at_lines` says that the pattern matches only where a line begins, so that it is tried nowhere else.
+    `at_lines` says that the pattern matches only where a line begins, and `openings` with which characters it begins,
+    so that it is tried nowhere else.
     """
     pieces: list[str] = []
     end = 0
     plain = text if text.isascii() else text.translate(_LOOKALIKES)
-    for match in matches_at_lines(pattern, plain) if at_lines else pattern.finditer(plain):
+    if at_lines:
+        matches = matches_at_lines(pattern, plain)
+    else:
+        matches = matches_after_openings(pattern, plain, openings) if openings else pattern.finditer(plain)
+    for match in matches:
         spans = {number: match.span(number) for number in range(pattern.groups + 1)}
         pieces += [text[end : match.start()], made(lambda group, spans=spans: text[slice(*spans[group])])]
         end = match.end()

@@ -8,6 +8,7 @@ model does not read a quoted request as a new one.
 
 from collections.abc import Sequence
 from dataclasses import field
+from typing import NamedTuple, TypeAlias, overload
 
 from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.messages import Entry, ToolResult
@@ -24,18 +25,53 @@ SIZE_CHARS = 60
 MAX_FILES = 40
 
 
+class _Quotation(NamedTuple):
+    """What somebody said, to be quoted in a line."""
+
+    tag: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.tag}“{clip_to_line(self.text, QUOTE_CHARS)}”"
+
+
+_Line: TypeAlias = str | _Quotation
+
+
+class _SafeLines(Sequence[str]):
+    """The lines of a section, made safe for it. Most digests have room for a few, so each is made when it is read."""
+
+    def __init__(self, lines: Sequence[_Line]) -> None:
+        self._lines = lines
+        self._made: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        if index not in self._made:
+            self._made[index] = neutralize(str(self._lines[index]), "item")
+        return self._made[index]
+
+
 @dataclass(slots=True)
 class _DigestLines:
     """The lines of a digest by section, oldest first."""
 
-    requests: list[str] = field(default_factory=list[str])
-    tasks: list[str] = field(default_factory=list[str])
+    requests: list[_Line] = field(default_factory=list[_Line])
+    tasks: list[_Line] = field(default_factory=list[_Line])
     """Tasks that agents gave to other agents."""
-    actions: list[str] = field(default_factory=list[str])
-    errors: list[str] = field(default_factory=list[str])
-    answers: list[str] = field(default_factory=list[str])
-    files: list[str] = field(default_factory=list[str])
-    open_ends: list[str] = field(default_factory=list[str])
+    actions: list[_Line] = field(default_factory=list[_Line])
+    errors: list[_Line] = field(default_factory=list[_Line])
+    answers: list[_Line] = field(default_factory=list[_Line])
+    files: list[_Line] = field(default_factory=list[_Line])
+    open_ends: list[_Line] = field(default_factory=list[_Line])
 
     def sections(self) -> list[Section]:
         """Return the lines as sections, each with its heading and its share of the budget."""
@@ -49,7 +85,7 @@ class _DigestLines:
             ("Left open:", 0.10, self.open_ends),
         )
         return [
-            Section(heading, share, [neutralize(line, "item") for line in lines], first_then_newest(len(lines)))
+            Section(heading, share, _SafeLines(lines), first_then_newest(len(lines)))
             for heading, share, lines in shares
         ]
 
@@ -89,7 +125,7 @@ def _collect_lines(entries: Sequence[Entry], *, is_prompt_kept: bool) -> _Digest
         message = entry.message
         tag = "" if entry.position is None else f"(#{entry.position}) "
         if message.is_prompt:
-            last_prompt, is_answered = tag + _quote(message.text), False
+            last_prompt, is_answered = _Quotation(tag, message.text), False
             (findings.tasks if message.is_task else findings.requests).append(last_prompt)
         for part in message.calls:
             call = describe_call(part, argument_value(part.arguments), entry.position or 0)
@@ -101,8 +137,8 @@ def _collect_lines(entries: Sequence[Entry], *, is_prompt_kept: bool) -> _Digest
             _add_result(findings, tag, open_calls.pop(result.call_id, None), result)
         if message.role == "assistant" and message.text.strip() and not message.calls:
             is_answered = True
-            findings.answers.append(tag + _quote(message.text))
-    findings.files = list(files)[-MAX_FILES:]
+            findings.answers.append(_Quotation(tag, message.text))
+    findings.files.extend([*files][-MAX_FILES:])
     findings.open_ends = [f"no result for {call.label}" for call in open_calls.values()]
     if last_prompt and not is_answered and not is_prompt_kept:
         findings.open_ends.append(f"not answered yet: {last_prompt}")
@@ -119,7 +155,3 @@ def _add_result(lines: _DigestLines, tag: str, call: ObservedCall | None, result
     else:
         lines.errors.append(f"{tag}{name}: {outcome.error_text}")
         lines.actions.append(f"{tag}{name}: went wrong")
-
-
-def _quote(text: str) -> str:
-    return f"“{clip_to_line(text, QUOTE_CHARS)}”"
