@@ -38,6 +38,10 @@ COMPRESSION_LEVEL = 3
 """Twice as fast as the default 6, and a few percent larger."""
 MAX_SMALL_BYTES = 4_096
 """Up to this size a window of 8 KB compresses as well as one of 32 KB, which takes longer to set up than to fill."""
+DIGIT_MARKS = bytes(ord("d") if byte in b"0123456789" else ord(" ") for byte in range(256))
+"""Translates JSON into a text that shows only where its digits are."""
+MANY_DIGITS = b"d" * 19
+"""An integer with fewer digits has at most 64 bits."""
 _SMALL_DEFLATE = zlib.compressobj(COMPRESSION_LEVEL, wbits=13, memLevel=6, zdict=COMPRESSION_DICTIONARY)
 """Has read the dictionary, and is copied for each piece of content."""
 
@@ -74,10 +78,23 @@ def decompress(data: bytes, store: str) -> bytes:
     return whole
 
 
+def decode_json(content: bytes) -> object:
+    """Return a JSON value as Python's own decoder does, mostly in half the time; raises `ValueError`."""
+    # orjson reads an integer of more than 64 bits as a float, and nothing that Python reads beyond JSON.
+    if MANY_DIGITS not in content.translate(DIGIT_MARKS):
+        import orjson  # noqa: PLC0415 - not needed to import the package
+
+        try:
+            return orjson.loads(content)
+        except orjson.JSONDecodeError:
+            pass
+    return json.loads(content)
+
+
 def decode_record(content: bytes, store: str) -> JsonRecord:
     """Return the record that some JSON holds."""
     try:
-        return cast("JsonRecord", json.loads(content))
+        return cast("JsonRecord", decode_json(content))
     except ValueError as error:
         raise DamagedStoreError(store, f"a record is not JSON: {error}") from error
 

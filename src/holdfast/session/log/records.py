@@ -14,6 +14,7 @@ from holdfast.core.history.codec import RECORD_SCHEMA, from_record, to_record
 from holdfast.errors import MalformedInputError, MissingBlobError, StoreUnavailableError
 from holdfast.session.heavy_work import record_in_thread
 from holdfast.stores.base import IndexEntry, JsonRecord, Store, StoredRecord
+from holdfast.stores.encoding import decode_json
 from holdfast.wire.formats import FORMATS, format_named
 
 MIN_BLOB_BYTES = 16_384
@@ -72,7 +73,7 @@ async def inline_blob(store: Store, record: JsonRecord) -> JsonRecord:
         return record
     content = await store.get_blob(digest)
     try:
-        native = json.loads(content)
+        native = decode_json(content)
     except ValueError as error:
         raise MalformedInputError("blob", f"{digest} is not JSON: {error}") from error
     values = cast("dict[str, object]", record["data"])
