@@ -15,6 +15,7 @@ from holdfast.apps.gateway.recording import ClientRequest, Exchange, Recorder
 from holdfast.core.history import events as log
 from holdfast.errors import ConcurrentWriteError, RecordingError, StoreUnavailableError
 from holdfast.session.conversation import Conversation
+from holdfast.session.maintenance.scrub import TOMBSTONE, scrub
 from holdfast.stores.base import SessionInfo, session_value_key
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream_events, whole_answer
@@ -343,6 +344,55 @@ async def test_a_repeated_request_after_a_cut_answer_takes_the_cut_answer_back(r
     await answered(recorder, chat("hi", name="s"), "Hello there my friend.")
 
     assert await messages(recorder, "s") == ["hi", "Hello there my friend."]
+
+
+async def test_gateways_that_take_turns_compare_only_what_the_others_have_added(
+    recorder: Recorder, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, said, compared = Recorder(store), ["hi"], list[JsonMapping]()
+    plain = lanes.essential_fingerprint
+
+    def noted(wire: Wire, native: JsonMapping) -> bytes | None:
+        compared.append(native)
+        return plain(wire, native)
+
+    for turn in range(6):
+        if turn == 4:
+            monkeypatch.setattr(lanes, "essential_fingerprint", noted)
+        await answered(other if turn % 2 else recorder, chat(*said, name="s"), f"Answer {turn}.")
+        said += [f"Answer {turn}.", f"prompt {turn}"]
+    await other.close()
+
+    assert await messages(recorder, "s") == said[:-1]
+    assert await kinds(recorder, "s") == []
+    # In each turn: what the other has recorded, what is new in the list, and the answer.
+    assert [native["content"] for native in compared] == [
+        *("prompt 2", "Answer 3.", "Answer 2.", "prompt 2", "Answer 3.", "prompt 3", "Answer 4."),
+        *("prompt 3", "Answer 4.", "Answer 3.", "prompt 3", "Answer 4.", "prompt 4", "Answer 5."),
+    ]
+
+
+@pytest.mark.parametrize("changes", ["a rewind", "a secret is taken out"])
+async def test_a_gateway_reads_the_list_again_whose_beginning_another_one_has_changed(
+    recorder: Recorder, store: MemoryStore, changes: str
+) -> None:
+    other = Recorder(store)
+    await answered(recorder, chat("hi", name="s"), "Hello there.")
+    await answered(other, chat("hi", "Hello there.", "key=abcdefgh12", name="s"), "No.")
+    await answered(recorder, chat("hi", "Hello there.", "key=abcdefgh12", "No.", "more", name="s"), "Yes.")
+    said = ["hi", "Hello there.", "key=abcdefgh12", "No.", "more", "Yes."]
+    if changes == "a rewind":
+        await answered(other, chat("hi", "Hello there.", "again", name="s"), "Well.")
+        said = ["hi", "Hello there.", "again", "Well."]
+    else:
+        await scrub(store, "s", "abcdefgh12", time_ms=1)
+        said[2] = f"key={TOMBSTONE}"
+
+    await answered(recorder, chat(*said, "so", name="s"), "End.")
+
+    assert await messages(recorder, "s") == [*said, "so", "End."]
+    assert await kinds(recorder, "s") == ["Rewound" if changes == "a rewind" else "SessionScrubbed"]
+    await other.close()
 
 
 async def test_a_turn_that_another_gateway_took_over_is_recorded_once(recorder: Recorder, store: MemoryStore) -> None:

@@ -38,6 +38,7 @@ from holdfast.stores.base import JsonRecord
 from holdfast.wire.answers import JsonMapping, JsonObject, Wire
 from holdfast.wire.json_reader import is_list, is_mapping
 
+MAIN_LANE = ""
 MAX_SIDE_LISTS = 8
 
 
@@ -133,6 +134,9 @@ class Lane:
         self.reasoning_positions: dict[bytes, int] = {}
         """Where items were recorded that have no place in the chain, by their key."""
         self.agent = agent
+        self.is_behind = False
+        """Whether others have recorded something since."""
+        self._history = conversation.history
         self.in_flight = 0
         """How many requests wait for their answer."""
         self.newest: object = None
@@ -186,6 +190,21 @@ class Lane:
                 self.add_answer(wire, [native for _, native in pairs], [position for position, _ in pairs])
             for position, native in () if from_model else pairs:
                 self._add(wire, native, position)
+
+    def catch_up(self, wire: Wire, numbered: Sequence[tuple[int, JsonMapping]], agent: Agent | None) -> bool:
+        """Take the messages of the log into the list that others have added; return False if more has changed.
+
+        So a session that several gateways serve is compared from where the list ended here, and not from its beginning.
+        """
+        own = sorted([*self.positions, *self.reasoning_positions.values()])
+        is_known = not self.has_recall and self._history is self.conversation.history
+        if not is_known or [position for position, _ in numbered[: len(own)]] != own:
+            return False
+        self.add_recorded(wire, numbered[len(own) :])
+        if agent != self.agent:
+            self.agent, self._agent_slices = agent, None
+        self.is_behind, self.newest = False, None
+        return True
 
     def add_answer(self, wire: Wire, natives: Sequence[JsonMapping], places: Sequence[int]) -> None:
         """Take an answer into the list, as the client has it: without calls of `recall`, its rounds as one message."""
@@ -321,6 +340,13 @@ class OpenSession:
         self.choice = msgspec.convert(governing.get("choice") or {}, GoverningChoice)
         self.has_compacted = bool(governing.get("compacted"))
         self.has_recall = self.has_recall or bool(governing.get("recall"))
+
+    def note_news(self) -> None:
+        """Note that others have recorded something: the list of the main agent is compared with the log again."""
+        if (lane := self.lanes.get(MAIN_LANE)) is not None:
+            lane.is_behind = True
+            if lane.in_flight:
+                del self.lanes[MAIN_LANE]
 
     @property
     def is_empty(self) -> bool:

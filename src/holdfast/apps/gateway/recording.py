@@ -55,7 +55,15 @@ from holdfast.apps.gateway.identity import (
     session_id_for,
     side_purpose_of_words,
 )
-from holdfast.apps.gateway.lanes import ClientList, Lane, OpenAnswer, OpenSession, StoredValues, without_given_ids
+from holdfast.apps.gateway.lanes import (
+    MAIN_LANE,
+    ClientList,
+    Lane,
+    OpenAnswer,
+    OpenSession,
+    StoredValues,
+    without_given_ids,
+)
 from holdfast.apps.gateway.recall_rounds import (
     MAX_RECALL_ROUNDS,
     NO_MORE_ROUNDS,
@@ -121,7 +129,6 @@ MAX_DELEGATED_CHARS, FIRST_PROMPTS = 20_000, 3
 TOKEN_COUNT_PATHS = ("/count_tokens", ":countTokens", "/input_tokens")
 MAX_OVERTAKEN = 8
 """How often a request is recorded again because another process was faster."""
-MAIN_LANE = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,8 +359,7 @@ class Recorder:
             news, stored = await asyncio.gather(opened.session.refresh(), self._stored_values(session_id))
             opened.use_stored(stored)
             if news:
-                # What the client's list is compared with is read again from the log.
-                opened.lanes.pop(MAIN_LANE, None)
+                opened.note_news()
             opened.is_outdated = False
         opened.users += 1
         self._open.move_to_end(session_id)
@@ -618,14 +624,16 @@ class Recorder:
     # Recording a request.
 
     async def _main_lane(self, opened: OpenSession, reading: _Reading) -> Lane:
-        """Return the main agent's lane, read from the log if the session was just opened."""
-        if lane := opened.lanes.get(MAIN_LANE):
+        """Return the main agent's lane, read from the log if the session was just opened or others have written."""
+        lane = opened.lanes.get(MAIN_LANE)
+        if lane and not lane.is_behind:
             return lane
-        wire, chain = reading.request.wire, Chain(reading.start)
-        lane = Lane(opened.session, chain, opened.agent, has_recall=opened.has_recall)
         # What is recorded next fails if another process has written since.
         numbered = await opened.session.numbered_messages(refreshes=False)
-        lane.add_recorded(wire, [*dropwhile(lambda one: one[1].get("role") in ("system", "developer"), numbered)])
+        numbered = [*dropwhile(lambda one: one[1].get("role") in ("system", "developer"), numbered)]
+        if lane is None or opened.has_recall or not lane.catch_up(reading.request.wire, numbered, opened.agent):
+            lane = Lane(opened.session, Chain(reading.start), opened.agent, has_recall=opened.has_recall)
+            lane.add_recorded(reading.request.wire, numbered)
         opened.lanes[MAIN_LANE] = lane
         return lane
 
@@ -638,7 +646,7 @@ class Recorder:
         shared = lane.chain.shared_length(listed.chain)
         if shared < len(lane.chain.links) and await opened.session.refresh():
             # Another gateway went on with the session: the list is to be compared with what that one has recorded.
-            del opened.lanes[MAIN_LANE]
+            opened.note_news()
             lane = await self._main_lane(opened, reading)
             listed = lane.read(reading.body)
             shared = lane.chain.shared_length(listed.chain)
