@@ -16,6 +16,8 @@ from holdfast.text import lazy_pattern
 
 # Characters of scripts without spaces end a run: 请看src/a.py contains src/a.py.
 _RUN = lazy_pattern(r"[A-Za-z0-9_@.+~/\-\u00aa-\u2e7f]{4,}")
+_SPACED = bytes(byte if chr(byte).isalnum() or chr(byte) in "_@.+~/-" else ord(" ") for byte in range(128)).ljust(256)
+"""Translates a text in ASCII into one that has white space between runs."""
 # Dotted names are common in code, so a host must have a known ending; none of these is a file extension.
 _TLD = (
     r"com|org|net|io|dev|ai|app|cloud|co|info|biz|gov|edu|mil|int|local|internal|lan|test|example|invalid|localhost"
@@ -53,11 +55,11 @@ def identifiers(text: str) -> Iterator[str]:
 
 def distinct_identifiers(text: str) -> set[str]:
     """Return the identifiers of a text, each once."""
-    found: set[str] = set()
-    for run in set(_RUN.findall(text)):
-        if len(run) <= MAX_RUN_CHARS:
-            found.update(_identifiers_in_run(run))
-    return found
+    # To split a text in ASCII by white space takes a fraction of the time that a pattern takes.
+    runs: set[str] = {*(text.encode().translate(_SPACED).decode().split() if text.isascii() else _RUN.findall(text))}
+    return set[str]().union(
+        *map(_identifiers_in_run, [run for run in runs if IDENTIFIER_MIN_CHARS <= len(run) <= MAX_RUN_CHARS])
+    )
 
 
 @lru_cache(maxsize=KNOWN_RUNS)
