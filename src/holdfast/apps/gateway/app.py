@@ -5,9 +5,12 @@ It runs under `holdfast gateway`, and mounts in any ASGI program:
     app = Starlette(routes=[Mount("/llm", gateway_app(store="sqlite:///chats.db"))])
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.convertors import Convertor, register_url_convertor
@@ -29,14 +32,15 @@ from holdfast.apps.gateway.upstream import PhaseTimeouts, UpstreamClient, Upstre
 from holdfast.apps.gateway.upstream_summarizer import Payment
 from holdfast.apps.gateway.wires import destination_of, error_body
 from holdfast.apps.serving import AccessDeniedError
-from holdfast.apps.viewer.access import Reader, ViewerAccess
-from holdfast.apps.viewer.app import viewer_app
 from holdfast.core.planning.policy import Policy
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.models.base import Summarizer
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
+
+if TYPE_CHECKING:
+    from holdfast.apps.viewer.access import Reader
 
 NO_WEBSOCKETS = "this gateway speaks HTTP only; send the request with POST"
 UPGRADE_REQUIRED = 426
@@ -122,12 +126,7 @@ def gateway_app(
     async def show_metrics(_request: Request) -> Response:
         return Response(metrics.render(), media_type=METRICS_TYPE)
 
-    pages = viewer_app(
-        recorder.store,
-        access=ViewerAccess(path="/ui", identify=partial(_reader_of, rules)),
-        editor=RecorderEditor(recorder),
-        is_own_host=rules.is_own_host,
-    )
+    pages = _Pages(recorder, rules)
     tools = McpEndpoint(recorder.store, rules, memory)
     routes = [
         # First, because nearly every request is one to a provider: no other route begins like its paths.
@@ -143,10 +142,49 @@ def gateway_app(
         Route("/{path:path}", relay),
     ]
     app = Starlette(routes=routes, middleware=[Middleware(_SourceCheck, access=rules)], lifespan=_lifespan)
-    app.state.close_gateway = [tools.close, pages.state.close, recorder.close, client.close]
+    app.state.close_gateway = [tools.close, pages.close, recorder.close, client.close]
     app.state.recorder = recorder
-    app.state.stop_page_streams = pages.state.stop_streams
+    app.state.stop_page_streams = pages.stop_streams
     return app
+
+
+class _Pages:
+    """The viewer of a gateway's store. It is imported when somebody asks for a page: a start takes a tenth less."""
+
+    def __init__(self, recorder: Recorder, access: Access) -> None:
+        self._recorder, self._access = recorder, access
+        self._app: Starlette | None = None
+        self._is_stopping = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.to_thread(import_module, "holdfast.apps.viewer.app")
+        self._app = self._app or self._loaded()
+        await self._app(scope, receive, send)
+
+    def _loaded(self) -> Starlette:
+        from holdfast.apps.viewer.access import ViewerAccess  # noqa: PLC0415 - as the class says
+        from holdfast.apps.viewer.app import viewer_app  # noqa: PLC0415 - as above
+
+        app = viewer_app(
+            self._recorder.store,
+            access=ViewerAccess(path="/ui", identify=partial(_reader_of, self._access)),
+            editor=RecorderEditor(self._recorder),
+            is_own_host=self._access.is_own_host,
+        )
+        if self._is_stopping:
+            app.state.stop_streams()
+        return app
+
+    def stop_streams(self) -> None:
+        """End the streams of pages that are open; one that is opened from now on ends at once."""
+        self._is_stopping = True
+        if self._app is not None:
+            self._app.state.stop_streams()
+
+    async def close(self) -> None:
+        """End what the pages have begun."""
+        if self._app is not None:
+            await self._app.state.close()
 
 
 class RecorderEditor:
@@ -167,8 +205,10 @@ class RecorderEditor:
         await self._recorder.delete(session_id)
 
 
-def _reader_of(access: Access, token: str) -> Reader | None:
+def _reader_of(access: Access, token: str) -> "Reader | None":
     """Return who signs in to the pages with the token of the control API, or with a key that may use it."""
+    from holdfast.apps.viewer.access import Reader  # noqa: PLC0415 - as `_Pages` says
+
     try:
         caller = access.check_control({"authorization": f"Bearer {token}"})
     except AccessDeniedError:
