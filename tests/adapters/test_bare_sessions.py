@@ -85,7 +85,7 @@ class AsyncHarness(BareHarness):
             return look_result(arguments["query"])
         if function["name"] == "recall":
             return await agent.recall_tool().call(arguments)
-        async with agent.delegate("counter", task=arguments["task"], main_sees="nothing") as child:
+        async with agent.delegate("counter", task=arguments["task"], main_sees="recall") as child:
             answer = await self.work(child)
             return str(await child.answer(answer))
 
@@ -149,7 +149,7 @@ class BlockingHarness(BareHarness):
             return look_result(arguments["query"])
         if function["name"] == "recall":
             return agent.recall_tool().call(arguments)
-        with agent.delegate("counter", task=arguments["task"], main_sees="nothing") as child:
+        with agent.delegate("counter", task=arguments["task"], main_sees="recall") as child:
             return str(child.answer(self.work(child, loop)))
 
     async def restart(self) -> None:

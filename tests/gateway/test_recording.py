@@ -337,6 +337,21 @@ async def test_a_sub_agent_works_in_a_scope_of_its_own(recorder: Recorder) -> No
     assert (delegation.answer, delegation.state) == ("Nothing there.", "answered")
 
 
+async def test_what_sub_agents_say_is_no_part_of_the_clients_request_and_within_recall(recorder: Recorder) -> None:
+    await answered(recorder, chat("hi", name="s"), "Hello there.")
+    child = replace(chat("look around", system="You explore."), headers={"x-session-id": "s", "x-agent-id": "a1"})
+    await answered(recorder, child, "Roses. " * 1_000)
+    later = chat("hi", "Hello there.", "go on", name="s")
+    exchange = await recorder.receive(later)
+
+    async with recorder.session("s") as opened:
+        found = str(await opened.session.recall("roses"))
+    assert exchange.body == later.body
+    assert int(exchange.headers["x-holdfast-tokens"]) < 100
+    assert "Roses." in found
+    await exchange.finish("cut", 200)
+
+
 async def test_a_sub_agent_without_a_name_is_known_by_the_call_that_gave_it_its_task(recorder: Recorder) -> None:
     request = chat("have a look")
     exchange = await recorder.receive(request)

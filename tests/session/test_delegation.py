@@ -77,9 +77,16 @@ async def test_the_main_agent_sees_what_its_delegates_did(session: Session) -> N
 
 @pytest.mark.seed("B-18")
 @pytest.mark.parametrize(
-    ("main_sees", "expected"), [("answers", ["three tests fail", "and now?"]), ("nothing", ["and now?"])]
+    ("main_sees", "expected", "recalled"),
+    [
+        ("answers", ["three tests fail", "and now?"], False),
+        ("recall", ["and now?"], True),
+        ("nothing", ["and now?"], False),
+    ],
 )
-async def test_the_main_agent_can_be_shown_less(session: Session, main_sees: Any, expected: list[str]) -> None:
+async def test_the_main_agent_can_be_shown_less(
+    session: Session, main_sees: Any, expected: list[str], *, recalled: bool
+) -> None:
     async with session.delegate("tester", task="run the tests", main_sees=main_sees) as child:
         await worked(child, "t1", "3 failed")
         await child.answer("three tests fail")
@@ -88,6 +95,7 @@ async def test_the_main_agent_can_be_shown_less(session: Session, main_sees: Any
     request = await session.prepare(16_000)
 
     assert texts(request.messages)[4:] == expected
+    assert ("\n3 failed" in str(await session.recall("failed"))) is recalled
 
 
 async def test_what_the_main_agent_sees_is_the_policys_to_say(store: Store) -> None:

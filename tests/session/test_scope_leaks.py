@@ -94,6 +94,7 @@ async def test_of_a_delegates_delegate_the_main_agent_sees_no_more_than_of_the_d
                 await grandchild.answer("deep answer")
             await child.answer("the answer")
         shown = str((await session.prepare(20_000)).messages)
+        found = str(await session.recall("deep result"))
 
     words = [word for word in ("one", "two", "deep result", "deep answer", "the answer") if f"{word}'" in shown]
     assert (
@@ -101,9 +102,11 @@ async def test_of_a_delegates_delegate_the_main_agent_sees_no_more_than_of_the_d
         == {
             "everything": ["one", "two", "deep result", "deep answer", "the answer"],
             "answers": ["the answer"],
+            "recall": [],
             "nothing": [],
         }[limit]
     )
+    assert ("deep result" in found) is (limit in {"everything", "recall"})
 
 
 @pytest.mark.seed("D-24")

@@ -257,6 +257,7 @@ class AgentContract:
         own = agent.texts(await session.messages(scope=delegation.started.scope))
         assert (own[0], own[-1]) == ("count the boats", "there are seven boats")
         assert look_result("boats") in own
+        assert "line about boats and the tide" in str(await session.recall("tide"))
         await session.close()
 
     async def test_a_retry_of_the_framework_records_nothing_twice(self, agent: AgentHarness) -> None:

@@ -6,10 +6,9 @@ It runs under `holdfast gateway`, and mounts in any ASGI program:
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -157,15 +156,15 @@ class _Pages:
         self._is_stopping = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await asyncio.to_thread(import_module, "holdfast.apps.viewer.app")
-        self._app = self._app or self._loaded()
+        if self._app is None:
+            make_app = await asyncio.to_thread(_import_viewer)
+            self._app = self._app or self._made_by(make_app)
         await self._app(scope, receive, send)
 
-    def _loaded(self) -> Starlette:
+    def _made_by(self, make_app: Callable[..., Starlette]) -> Starlette:
         from holdfast.apps.viewer.access import ViewerAccess  # noqa: PLC0415 - as the class says
-        from holdfast.apps.viewer.app import viewer_app  # noqa: PLC0415 - as above
 
-        app = viewer_app(
+        app = make_app(
             self._recorder.store,
             access=ViewerAccess(path="/ui", identify=partial(_reader_of, self._access)),
             editor=RecorderEditor(self._recorder),
@@ -185,6 +184,12 @@ class _Pages:
         """End what the pages have begun."""
         if self._app is not None:
             await self._app.state.close()
+
+
+def _import_viewer() -> Callable[..., Starlette]:
+    from holdfast.apps.viewer.app import viewer_app  # noqa: PLC0415 - as `_Pages` says
+
+    return viewer_app
 
 
 class RecorderEditor:

@@ -13,8 +13,8 @@ import asyncio
 import hashlib
 import secrets
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
@@ -811,7 +811,10 @@ class Recorder:
         if lane is None or shared < len(lane.chain.links):
             # It is new, or its list has changed: it goes on in a new scope, and what it did before stays.
             task = "\n".join(texts_of(body.message(0)))[-MAX_DELEGATED_CHARS:]
-            context = opened.session.delegate(signals.agent_type, task=task, sees=SEES_NOTHING, adds_task_message=False)
+            # What the main agent hears of it unasked is in the list of its client.
+            context = opened.session.delegate(
+                signals.agent_type, task=task, sees=SEES_NOTHING, main_sees="recall", adds_task_message=False
+            )
             lane = Lane(await opened.delegates.enter_async_context(context), Chain(reading.start))
             shared = 0
         async with self._writing(opened, name, lane):
@@ -895,7 +898,8 @@ class Recorder:
             return exchange.body
 
         async def shrink(error: str, status: int) -> None:
-            await lane.conversation.retry(error, status=status)
+            with exchange.unless_it_fails():
+                await lane.conversation.retry(error, status=status)
 
         async def prepare() -> Request:
             return await lane.conversation.prepare(
@@ -1233,6 +1237,16 @@ class Exchange:
         """Say where the answer goes."""
         self._sink, self.session_id = sink, sink.opened.id
         self.headers["x-holdfast-session"] = self.session_id
+
+    @contextmanager
+    def unless_it_fails(self) -> Generator[None]:
+        """Keep body and headers if there is no smaller request: the answer tells of the one that was sent."""
+        sent = self.body, self.is_compacted, dict(self.headers)
+        try:
+            yield
+        except HoldfastError:
+            self.body, self.is_compacted, self.headers = sent
+            raise
 
     def describe(self, prepared: Request, tokens: int, *, has_compacted: bool) -> None:
         """Complete the body of a prepared request, and tell in headers what was done for it, and its tokens."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, cast
+from typing import cast, get_args
 
 from holdfast.apps.settings.values import (
     InvalidValueError,
@@ -16,6 +16,7 @@ from holdfast.apps.settings.values import (
     invalid_value_error,
     suggest_name,
 )
+from holdfast.core.history.scopes import MainVisibility
 from holdfast.core.history.visibility import SEES_EVERYTHING, Visibility
 from holdfast.core.schema import is_integer, is_number
 from holdfast.errors import SettingsError, redact_text
@@ -218,7 +219,7 @@ def _check_known_keys(table: Mapping[str, object], known: Sequence[str], *within
 
 AGENT_TOOLS = ("read", "edit", "run")
 AGENT_VISIBILITY_CHOICES = ("everything", "nothing", "pins", "ledger", "files")
-MAIN_VISIBILITY_CHOICES = ("everything", "answers", "nothing")
+MAIN_VISIBILITY_CHOICES = get_args(MainVisibility)
 AGENT_TEXT_KEYS = ("description", "instructions", "model", "main_sees")
 AGENT_NUMBER_KEYS = ("turns", "max_tokens", "max_steps", "timeout_seconds")
 AGENT_KEYS = (*AGENT_TEXT_KEYS, "tools", "sees", *AGENT_NUMBER_KEYS)
@@ -237,7 +238,7 @@ class AgentSettings:
     """None for the model of the main agent."""
     tools: tuple[str, ...] = ("read",)
     sees: Visibility = SEES_EVERYTHING
-    main_sees: Literal["everything", "answers", "nothing"] | None = None
+    main_sees: MainVisibility | None = None
     """None for what the policy says."""
     max_steps: int | None = None
     timeout_seconds: int | None = None
@@ -281,7 +282,7 @@ class AgentTables(NamedTables):
             model=texts.get("model"),
             tools=_check_words(table, ["read"], AGENT_TOOLS, name, "tools"),
             sees=_parse_visibility(name, table, numbers),
-            main_sees=cast("Literal['everything', 'answers', 'nothing'] | None", main_sees),
+            main_sees=cast("MainVisibility | None", main_sees),
             max_steps=numbers.get("max_steps"),
             timeout_seconds=numbers.get("timeout_seconds"),
         )

@@ -243,10 +243,16 @@ class Context:
         return is_answer_message(self.entries[position].message) if is_visible is None else is_visible
 
     def is_recallable(self, position: int) -> bool:
-        """Return whether a message may be recalled: it is visible and this scope has not cleared it."""
+        """Return whether a message may be recalled: it may be seen or asked for, and this scope has not cleared it."""
         if not self.state.cleared_at <= position < self.length:
             return False
-        return self.is_visible(position)
+        return self.is_visible(position) or self._is_shown_when_asked_for(position)
+
+    def _is_shown_when_asked_for(self, position: int) -> bool:
+        scope = self.message_scopes[position]
+        if self.scope != log.MAIN or scope == log.MAIN or self.scopes.main_view_of(scope) != "recall":
+            return False
+        return position >= self.version.state_of(scope).cleared_at and not self.version.is_hidden(position)
 
     def newest_start(self, count: int) -> int:
         """Return the position at which the newest `count` messages of all scopes begin.

@@ -25,7 +25,8 @@ from holdfast.dataclass import dataclass
 from holdfast.errors import MalformedInputError
 from holdfast.text import lazy_pattern, pluralize
 
-MainVisibility: TypeAlias = Literal["everything", "answers", "nothing"]
+MainVisibility: TypeAlias = Literal["everything", "answers", "recall", "nothing"]
+"""What the main agent sees of a delegate's messages: with "recall", those that it asks for, and none unasked."""
 FUTURE_DELEGATE = ""
 """The scope of a delegate of the main agent that does not exist yet."""
 
@@ -75,10 +76,13 @@ class Scopes:
 
         If it sees only the answers of an agent, it sees nothing of that agent's delegates.
         """
-        chain = [one for one in self.ancestors(scope) if one != MAIN]
-        if any(self.main_limits.get(one, self.main_sees) != "everything" for one in chain[1:]):
-            return "nothing"
-        return self.main_limits.get(chain[0], self.main_sees) if chain else "everything"
+        if scope == MAIN:
+            return "everything"
+        above = {self.main_limits.get(one, self.main_sees) for one in self.ancestors(scope)[1:] if one != MAIN}
+        own = self.main_limits.get(scope, self.main_sees)
+        if above <= {"everything"}:
+            return own
+        return "recall" if above <= {"everything", "recall"} and own in {"everything", "recall"} else "nothing"
 
     def is_limited(self, scope: str) -> bool:
         """Return whether an agent sees only a selection of its ancestors' messages."""
@@ -94,7 +98,7 @@ class Scopes:
         if viewer == scope:
             return True
         if viewer == MAIN:
-            return {"everything": True, "answers": None, "nothing": False}[self.main_view_of(scope)]
+            return {"everything": True, "answers": None}.get(self.main_view_of(scope), False)
         for one in self.ancestors(viewer):
             if one == scope:
                 return True

@@ -128,6 +128,7 @@ def _default() -> Policy:
         offload=Offload(),
         emergency=Emergency(first=3),
         fit=FitSettings(),
+        main_sees_sub_agents="recall",
         writes_memory=True,
     )
 
