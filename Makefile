@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 PROGRAMS := $(VENV)/installed-programs
 DOCS   := $(VENV)/installed-docs
+WORKERS = $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 
 .PHONY: help setup chat view docs release-check test suite coverage mutation test-model lint ruff types check format bench bench-peers bench-gateways peer-tests clients mcp-clients typescript imports examples browser scale lab-report checklist crash torture torture-long torture-day demo clean
 help:  ## Show the targets
@@ -49,8 +50,9 @@ suite coverage: export PYTHONDONTWRITEBYTECODE =
 test: ruff  ## Lint, types and the whole test suite
 	@$(MAKE) --no-print-directory -j 2 types suite
 
+# One more than there are cores: some tests wait for programs that they start.
 suite: $(STAMP)
-	@$(BIN)/python -m pytest -n auto --dist worksteal
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 coverage: $(STAMP)  ## The suite, measured: how much of each package it runs, and whether that is enough; .coverage has the lines
 	$(call add,claude-agent-sdk,claude_agent_sdk)

@@ -21,7 +21,7 @@ MALFORMED: list[tuple[Any, str]] = [
         [{"content": "x"}],
         r"messages\[0\]\.role: null is not a role; use one of: system, developer, user, assistant, tool",
     ),
-    ([{"role": "function", "content": "x"}], r"messages\[0\]\.role: 'function' is not a role"),
+    ([{"role": "narrator", "content": "x"}], r"messages\[0\]\.role: 'narrator' is not a role"),
     ([{"role": ["user"], "content": "x"}], r"messages\[0\]\.role"),
     ([{"role": "user", "content": 5}], r"messages\[0\]\.content: must be a string or a list of blocks, not a number"),
     ([{"role": "user", "content": ["x"]}], r"messages\[0\]\.content\[0\]: must be an object with a type, not a string"),
