@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast import Budget
 from holdfast.counters import vocabularies
-from holdfast.counters.models import ModelInfo, budget_for, find_model
+from holdfast.counters.models import ModelInfo, budget_for, describe_unknown_model, find_model
 from holdfast.counters.vocabularies import (
     CHUNK_CHARS,
     EstimatingCounter,
@@ -138,6 +138,13 @@ def test_a_model_is_found_by_other_spellings(name: str) -> None:
 
     assert found is not None
     assert found.max_input_tokens == 272_000
+
+
+def test_the_name_of_an_unknown_model_neither_begins_a_line_of_a_log_nor_fills_it() -> None:
+    rest = "is not in the table of models; a window of 128,000 tokens is assumed"
+
+    assert describe_unknown_model("x\nERROR: all is lost") == f"'x\\nERROR: all is lost' {rest}"
+    assert describe_unknown_model("many words " * 99_999) == f"{'many words ' * 18}ma… {rest}"
 
 
 def test_an_unknown_model_is_not_guessed() -> None:

@@ -98,7 +98,10 @@ def describe_unknown_model(name: str, window: int = DEFAULT_WINDOW) -> str:
     """Return a sentence about a model that is not in the table: the nearest name, and the assumed window."""
     near = nearest_model(name)
     hint = f" (did you mean {near}?)" if near else ""
-    return f"{name} is not in the table of models{hint}; a window of {window:,} tokens is assumed"
+    # The name may come from a client: it neither begins a line of a log nor fills it.
+    shown = name if name.isprintable() else repr(name)
+    shown = shown if len(shown) <= MAX_NAME_CHARS else f"{shown[:MAX_NAME_CHARS]}…"
+    return f"{shown} is not in the table of models{hint}; a window of {window:,} tokens is assumed"
 
 
 @lru_cache

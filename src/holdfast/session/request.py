@@ -3,7 +3,7 @@
 import hashlib
 import json
 import operator
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import compress
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from holdfast import __version__
 from holdfast.core.conversation.json_values import encode_canonical_json
-from holdfast.core.conversation.messages import Entry, Media, Message, tool_texts
+from holdfast.core.conversation.messages import Entry, Media, Message, ToolResult, tool_texts
 from holdfast.core.conversation.pairing import MADE_RESULTS
 from holdfast.core.conversation.spans import ranges_without
 from holdfast.core.conversation.transcript import MessageFormat
@@ -179,17 +179,21 @@ def _texts_of_calls(message: Message) -> Iterable[tuple[str, str]]:
 
 
 def _is_elided(message: Message, recorded: Message) -> bool:
-    """Return whether media were replaced by a notice; a repair may move a result with its media instead."""
-    own, sent = set(recorded.outline.result_ids), set(message.outline.result_ids)
-    if len(own) == len(sent):
-        return message.media_count < recorded.media_count
-    return _media_count(message, own) < _media_count(recorded, sent)
+    """Return whether media were replaced by a notice; a repair may move or remove a result with its media instead."""
+    own: dict[str, list[int]] = {}
+    for result in recorded.results:
+        own.setdefault(result.call_id, []).append(_media_count(result))
+    sent = [(_media_count(result), own[result.call_id]) for result in message.results if result.call_id in own]
+    return any(count < min(counts) for count, counts in sent) or _media_outside(message) < _media_outside(recorded)
 
 
-def _media_count(message: Message, results: Container[str]) -> int:
-    """Return how many media a message has; of its tool results, only those of the given calls count."""
-    others = [result for result in message.results if result.call_id not in results]
-    return message.media_count - sum(isinstance(part, Media) for result in others for part in result.content)
+def _media_count(result: ToolResult) -> int:
+    return sum(isinstance(part, Media) for part in result.content)
+
+
+def _media_outside(message: Message) -> int:
+    """Return how many media a message has outside of its tool results."""
+    return message.media_count - sum(map(_media_count, message.results))
 
 
 def common_length(one: Sequence[object], other: Sequence[object]) -> int:
