@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from holdfast import PendingToolCallsError, Session
+from holdfast.core.conversation.messages import Entry
 from holdfast.core.history import events as log
+from holdfast.core.history.message_cache import MessageCache
 from holdfast.session.log import event_log as keeping
 from holdfast.stores.base import SearchHit
 from holdfast.stores.memory import MemoryStore
@@ -36,6 +38,33 @@ async def test_a_session_that_is_never_closed_holds_what_it_shows_and_little_mor
     assert session.history.entries.cached_count <= shown + 2 * keeping.MAX_EXTRA_CACHED
     assert len(session.history.entries) == MESSAGES
     assert len(session._log.message_hashes) <= session.history.entries.cached_count
+    await store.close()
+
+
+async def test_a_result_that_a_repair_moves_reads_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "MAX_EXTRA_CACHED", 0)
+    store = SqliteStore(tmp_path / "chats.db")
+    session = await Session.open("long", store=store, model="gpt-5", format="anthropic")
+    for number in range(200):
+        await session.record([user_message(f"question {number}: " + "why " * 60), assistant_message("so " * 120)])
+        await session.prepare(4_000)
+    calls = [{"type": "tool_use", "id": one, "name": "look", "input": {}} for one in ("a", "b")]
+    results = [{"type": "tool_result", "tool_use_id": one, "content": f"{one} is here"} for one in ("a", "b")]
+    listed = [user_message("look"), {"role": "assistant", "content": calls}]
+    await session.record([*listed, *({"role": "user", "content": [one]} for one in results), user_message("go on")])
+    read, load = list[int | None](), MessageCache.load
+
+    def noting(cache: MessageCache, entry: Entry, event: log.MessageAppended) -> None:
+        read.append(entry.position)
+        load(cache, entry, event)
+
+    monkeypatch.setattr(MessageCache, "load", noting)
+    assert session.history.entries.missing_count > 300
+
+    receipt = (await session.prepare(4_000)).receipt
+
+    assert "moved the results of one batch" in str(receipt.repairs)
+    assert (receipt.clipped, read) == ((), [])
     await store.close()
 
 

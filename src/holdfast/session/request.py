@@ -3,9 +3,9 @@
 import hashlib
 import json
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from itertools import compress
 from typing import Any, NamedTuple, cast
 
@@ -137,6 +137,7 @@ def encode_view(
         encoded = EncodedView(message_format, entries, source, *columns, payload=previous.payload)
     else:
         encoded = EncodedView(message_format, entries, source, [], [], [], [], [], [], [], GrowingPayloadHash())
+    moved_texts = cache(partial(_texts_in_memory, history))
     for entry in entries[len(encoded.messages) :]:
         message, position = entry
         native = encode_entry(entry, message_format)
@@ -152,15 +153,15 @@ def encode_view(
         encoded.digests.append(bytes.fromhex(digest))
         encoded.positions.append(position)
         encoded.is_kept.append(is_kept)
-        encoded.is_clipped.append(not is_kept and recorded is not None and _is_clipped(message, recorded, history))
+        encoded.is_clipped.append(not is_kept and recorded is not None and _is_clipped(message, recorded, moved_texts))
         encoded.is_elided.append(not is_kept and recorded is not None and _is_elided(message, recorded))
     return encoded
 
 
-def _is_clipped(message: Message, recorded: Message, history: History) -> bool:
+def _is_clipped(message: Message, recorded: Message, moved_texts: Callable[[], Container[str]]) -> bool:
     """Return whether an output or the arguments of a call are shorter than recorded.
 
-    A repair shortens neither, but it may have put them here from other messages.
+    A repair shortens neither, but it may have put them here from other messages: `moved_texts` are all of theirs.
     """
     known = {*MADE_RESULTS, *tool_texts(recorded)}
     others = [(call_id, text) for call_id, text in _texts_of_calls(message) if text not in known]
@@ -169,8 +170,12 @@ def _is_clipped(message: Message, recorded: Message, history: History) -> bool:
     own = {call_id for call_id, _ in _texts_of_calls(recorded)}
     if any(call_id in own for call_id, _ in others):
         return True
-    known.update(text for entry in history.entries for text in tool_texts(entry.message))
-    return any(text not in known for _, text in others)
+    return any(text not in moved_texts() for _, text in others)
+
+
+def _texts_in_memory(history: History) -> frozenset[str]:
+    """Return the arguments and outputs of the messages in memory, among which are all that a view was made of."""
+    return frozenset(text for entry in history.entries.cached() for text in tool_texts(entry.message))
 
 
 def _texts_of_calls(message: Message) -> Iterable[tuple[str, str]]:

@@ -51,6 +51,10 @@ class MessageCache(Sequence[Entry]):
         """The number of messages not in memory."""
         return self._length - len(self._cached)
 
+    def cached(self) -> Iterator[Entry]:
+        """Return the messages in memory, in any order."""
+        return (held.entry for held in self._cached.values())
+
     def event(self, position: int) -> log.MessageAppended:
         """Return the event that recorded a message."""
         return self._cached_at(position).event
