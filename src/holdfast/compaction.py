@@ -24,6 +24,7 @@ from holdfast.session.compaction.checkpoints import Checkpoint, Checkpoints
 from holdfast.session.compaction.compactor import Approval, CompactionOptions, CompactionQueue, SummaryDraft
 from holdfast.session.compaction.hooks import Hook, HookCall, HookCommand, Hooks
 from holdfast.session.compaction.telemetry import Telemetry
+from holdfast.wire.openai_chat import join_same_roles
 
 __all__ = [
     "PRESETS",
@@ -65,5 +66,6 @@ __all__ = [
     "SummaryPrompt",
     "Telemetry",
     "compact_all_step",
+    "join_same_roles",
     "without_open_exchange",
 ]

@@ -516,6 +516,37 @@ async def test_a_request_that_the_provider_refuses_as_too_long_is_made_smaller_a
     assert "holdfast_gateway_overflow_retries_total 1.0" in metrics
 
 
+NOT_ALTERNATING = {"error": {"message": "Conversation roles must alternate user/assistant/user/assistant/..."}}
+
+
+@pytest.mark.parametrize(("path", "status"), [("/v1/chat/completions", 500), ("/v1/messages", 400)])
+async def test_a_server_that_wants_alternating_roles_gets_them_once_it_has_said_so(path: str, status: int) -> None:
+    refused, accepted = http_response(status, NOT_ALTERNATING), http_response(200, json.loads(ANSWER))
+    async with (
+        ScriptedEndpoint([refused, accepted, accepted]) as provider,
+        running_gateway(provider.url.removesuffix("/v1"), budget=2_500) as url,
+    ):
+        for session in ("first", "second"):
+            seen = await ask(url, path=path, body=chat_of(*LONG_TALK), x_holdfast_session=session)
+            assert (seen.status, json.loads(seen.body)) == (200, json.loads(ANSWER))
+
+    lists: list[Any] = [one.body["messages"] for one in provider.requests]
+    first, second, third = lists
+    assert [one["role"] for one in first] == ["user", "user"]
+    assert second == third == [{"role": "user", "content": f"{first[0]['content']}\n\n{LONG_TALK[-1]}"}]
+
+
+async def test_a_list_of_the_client_with_neighbors_of_one_role_is_refused_as_the_server_refuses_it() -> None:
+    body = json.dumps({"model": "gpt-5", "messages": [{"role": "user", "content": one} for one in "ab"]}).encode()
+    async with (
+        ScriptedEndpoint([http_response(400, NOT_ALTERNATING)]) as provider,
+        running_gateway(provider.url.removesuffix("/v1")) as url,
+    ):
+        seen = await ask(url, body=body)
+
+    assert (seen.status, json.loads(seen.body), len(provider.requests)) == (400, NOT_ALTERNATING, 1)
+
+
 @pytest.mark.parametrize(
     ("answer", "sent_back"),
     [

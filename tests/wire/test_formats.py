@@ -9,7 +9,7 @@ from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.shorten import clip_arguments, clip_outputs, drop_media
 from holdfast.wire.anthropic import AnthropicMessages, drop_excess_cache_marks
 from holdfast.wire.formats import format_named
-from holdfast.wire.openai_chat import OpenAIChat
+from holdfast.wire.openai_chat import OpenAIChat, join_same_roles
 
 CHAT, ANTHROPIC = OpenAIChat(), AnthropicMessages()
 LONG = "x" * 900
@@ -247,3 +247,36 @@ def test_a_turn_without_content_has_no_parts() -> None:
 def test_an_unknown_format_is_named_with_the_known_ones() -> None:
     with pytest.raises(SettingsError, match="'soap' is not known; choose one of: openai-chat, anthropic-messages"):
         format_named("soap")
+
+
+def test_neighbors_of_one_role_are_joined_for_servers_that_want_alternating_roles() -> None:
+    image = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+    call: dict[str, object] = {"role": "assistant", "content": "b", "tool_calls": [{"id": "1"}]}
+    result: dict[str, object] = {"role": "tool", "tool_call_id": "1", "content": "c"}
+    listed: list[dict[str, object]] = [
+        {"role": "system", "content": "one"},
+        {"role": "system", "content": "two"},
+        {"role": "user", "content": "summary"},
+        {"role": "user", "name": "Ann", "content": [image]},
+        {"role": "user", "content": ""},
+        {"role": "user", "content": "prompt"},
+        {"role": "assistant", "content": "a"},
+        call,
+        result,
+        result,
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "2"}]},
+        {"role": "assistant", "content": "d"},
+    ]
+
+    joined = join_same_roles(listed)
+
+    texts = [{"type": "text", "text": "summary"}, image, {"type": "text", "text": "prompt"}]
+    assert joined == [
+        *listed[:2],
+        {"role": "user", "name": "Ann", "content": texts},
+        {**call, "content": "a\n\nb"},
+        result,
+        result,
+        *listed[-2:],
+    ]
+    assert all(one is other for one, other in zip(joined[:2], listed[:2], strict=True))

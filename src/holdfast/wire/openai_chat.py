@@ -1,6 +1,6 @@
 """OpenAI Chat Completions, and compatible endpoints."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from holdfast.core.conversation.batching import ONE_RESULT_PER_MESSAGE
@@ -40,6 +40,7 @@ OPENAI_CHAT_ROLES: Mapping[str, Role] = {
 }
 """`function` is the older form of `tool`: it answers the `function_call` before it, without an id."""
 _OUTPUT_ROLES = frozenset(name for name, role in OPENAI_CHAT_ROLES.items() if role == "tool")
+_ALTERNATING_ROLES = ("user", "assistant")
 REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details")
 OPAQUE_FIELDS = ("refusal", "audio", "function_call")
 _FIELDS: Mapping[Role, frozenset[str]] = {
@@ -177,6 +178,35 @@ def with_call_ids(natives: Sequence[object]) -> list[object]:
             message = {"role": "tool", "tool_call_id": call_id, "content": native.get("content")}
         renewed.append(message)
     return renewed
+
+
+def join_same_roles(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return messages of a request with neighbors of one role joined, as some servers and chat templates demand.
+
+    After a compaction two messages of the user may follow each other: the summary and a prompt. Messages of OpenAI chat
+    completions and of Anthropic can be joined. A message with tool calls is not continued, because results follow it.
+    """
+    joined: list[Mapping[str, Any]] = []
+    for message in messages:
+        last = joined[-1] if joined else {}
+        role = message.get("role")
+        if role in _ALTERNATING_ROLES and role == last.get("role") and not last.get("tool_calls"):
+            joined[-1] = {**last, **message, "content": _joined_content(last.get("content"), message.get("content"))}
+        else:
+            joined.append(message)
+    return joined
+
+
+def _joined_content(first: object, second: object) -> object:
+    if not first or not second:
+        return first or second
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    return [
+        block
+        for content in (first, second)
+        for block in (content if is_list(content) else [{"type": "text", "text": content}])
+    ]
 
 
 def _extras(native: Mapping[str, Any], role: Role) -> str:

@@ -41,6 +41,9 @@ OUTPUT_CAP_PATTERNS = (
     rf"range of max_tokens should be \[1, ?{_L}\]",
     rf"max_tokens.{{0,40}}(?:too large|exceeds|must be (?:less|at most|<=?))\D*{_L}?",
 )
+ALTERNATION_PATTERN = (
+    r"must alternate between|roles must alternate|should alternate with|successive user or assistant messages"
+)
 MALFORMED_PATTERNS = (
     r"must be followed by",
     r"must be a response to a prece+ding message",
@@ -55,7 +58,7 @@ MALFORMED_PATTERNS = (
     r"Unexpected role|Expected last role|tool call id|Duplicate tool call",
     r"Not the same number of function calls|More tool responses than tool calls",
     r"Conversation must start|System prompt must have|either content or tool_calls",
-    r"must alternate between|roles must alternate|should alternate with|successive user or assistant messages",
+    ALTERNATION_PATTERN,
     r"toolResult blocks|tool result blocks cannot be provided",
     r"toolConfig field must be defined|server_tool_use",
     r"assistant message prefill|cache_control",
@@ -136,6 +139,11 @@ class Refusal:
     """The size of the request by the provider's count, in tokens."""
     is_lower_bound: bool = False
     """Whether the request may be larger, because the provider stopped counting."""
+
+    @property
+    def wants_alternating_roles(self) -> bool:
+        """Whether messages of one role may not follow each other."""
+        return self.kind == "malformed" and _search((ALTERNATION_PATTERN,), self.message) is not None
 
     @property
     def input_size(self) -> int | None:

@@ -5,7 +5,7 @@ Where it compacted, the list of messages is rebuilt: untouched messages are the 
 the replacement is new. All other members of the body stay as they came, in their order.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Literal, TypeAlias
@@ -18,9 +18,12 @@ from holdfast.errors import SettingsError
 from holdfast.wire.answers import JsonMapping, Wire
 from holdfast.wire.anthropic import MAX_CACHE_MARKS
 from holdfast.wire.json_reader import is_list, is_mapping
+from holdfast.wire.openai_chat import join_same_roles
 from holdfast.wire.request import Request
 
 _SYSTEM_ROLES = ("system", "developer")
+JOINABLE_WIRES: tuple[Wire, ...] = ("openai-chat", "anthropic")
+"""Where neighbors of one role can be joined, for servers that want user and assistant to alternate."""
 
 
 CompactionMode: TypeAlias = Literal["auto", "ask", "off"]
@@ -131,12 +134,14 @@ def governed_body(
     slices: Mapping[int, msgspec.Raw],
     request: Request,
     hidden: Mapping[int, msgspec.Raw | None] = MappingProxyType({}),
+    *,
+    joins: bool = False,
 ) -> bytes:
     """Return a body with the messages of a prepared request.
 
     `slices` are the client's bytes of its messages, by the position where each was recorded; `hidden` are messages
     that the client does not have, because the gateway answered them, by their positions: with the bytes of what the
-    client has instead, whose cache mark they get.
+    client has instead, whose cache mark they get. With `joins`, neighbors of one role become one message.
     """
     kept = frozenset(request.receipt.kept)
     sent: list[bytes] = [bytes(one) for one in body.leading]
@@ -159,7 +164,16 @@ def governed_body(
             if marks:
                 at, native = replacement
                 sent[at] = write_json(_with_cache_mark(native, marks[-1]))
+    if joins:
+        sent = _joined(sent)
     return with_members(raw, {LIST_MEMBERS[body.wire]: b"[%s]" % b",".join(sent)})
+
+
+def _joined(sent: Sequence[bytes]) -> list[bytes]:
+    """Return messages with neighbors of one role as one; all others keep their bytes."""
+    messages = [one for one in map(read_json, sent) if is_mapping(one)]
+    unchanged = {id(message): raw for message, raw in zip(messages, sent, strict=True)}
+    return [unchanged.get(id(message)) or write_json(message) for message in join_same_roles(messages)]
 
 
 def with_members(raw: bytes, changed: Mapping[str, bytes]) -> bytes:

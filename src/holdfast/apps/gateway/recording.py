@@ -20,7 +20,7 @@ from functools import partial
 from http import HTTPStatus
 from itertools import dropwhile
 from time import monotonic
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -28,6 +28,7 @@ from holdfast.apps.gateway.client_body import LIST_MEMBERS, ClientBody, members_
 from holdfast.apps.gateway.governing import (
     BINDING_BETA,
     COMPACTION_HEADER,
+    JOINABLE_WIRES,
     NOTHING_REQUESTED,
     RECALL_HEADER,
     GoverningChoice,
@@ -102,6 +103,7 @@ from holdfast.stores.open import open_store
 from holdfast.wire.answers import Answer, JsonMapping, JsonObject, Wire, answer_text, argument_texts, read_answer
 from holdfast.wire.equivalence import essential_message
 from holdfast.wire.json_reader import is_list
+from holdfast.wire.overflow import classify
 from holdfast.wire.request import Request
 from holdfast.wire.usage import read_usage
 
@@ -161,6 +163,14 @@ class _Happened:
     """What a request beside the conversation is for."""
     summary: str | None = None
     """The summary of a compaction that the client has made."""
+
+
+class _Server(NamedTuple):
+    """A model at an upstream, and how it is spoken to."""
+
+    wire: Wire
+    upstream: str
+    model: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +243,8 @@ class Recorder:
         """Namespace, session and text of the last summaries that clients had written."""
         self._by_first: OrderedDict[tuple[str, Wire, bytes], OrderedDict[str, None]] = OrderedDict()
         """By the first message as it came, the open sessions that begin with it."""
+        self._alternating: OrderedDict[_Server, None] = OrderedDict()
+        """What has refused neighbors of one role."""
         self._by_cache_key: OrderedDict[str, str] = OrderedDict()
         self._begun_by_side_call: OrderedDict[tuple[str, bytes], str] = OrderedDict()
         """By namespace and words, the session of a side call about a conversation whose first turn is yet to come."""
@@ -875,6 +887,7 @@ class Recorder:
         choice = wanted.choice.otherwise(opened.choice)
         await self.use_policy(opened, choice, has_key=self._take_key(reading, opened))
         body, raw, model = reading.body, reading.request.body, model_of(reading.request.path, reading.body)
+        server = _Server(body.wire, reading.request.upstream, model)
         extras, recall_tools = lane.extras_of(body), self._recall_tools(reading, lane, exchange)
         tools = extras.tools if recall_tools is None else [*(extras.tools or ()), recall_definition_of(body.wire)]
 
@@ -889,17 +902,16 @@ class Recorder:
             is_changed = is_cut or (left_out > 0 and is_over and compacts)
             has_hidden = bool(lane.hidden) and not lane.hidden.isdisjoint(prepared.positions)
             changes = is_changed or has_hidden
-            exchange.body = governed_body(raw, body, slices, prepared, lane.hidden_slices(listed)) if changes else raw
+            exchange.body = raw
+            if changes:
+                hidden, joins = lane.hidden_slices(listed), server in self._alternating
+                exchange.body = governed_body(raw, body, slices, prepared, hidden, joins=joins)
             if recall_tools is not None:
                 exchange.body = with_members(exchange.body, {"tools": recall_tools})
             exchange.is_compacted = is_changed
             tokens = prepared.tokens.total + (0 if changes else left_out)
             exchange.describe(prepared, tokens, has_compacted=is_changed or opened.has_compacted)
             return exchange.body
-
-        async def shrink(error: str, status: int) -> None:
-            with exchange.unless_it_fails():
-                await lane.conversation.retry(error, status=status)
 
         async def prepare() -> Request:
             return await lane.conversation.prepare(
@@ -931,8 +943,23 @@ class Recorder:
             # What cannot be governed goes on as it came; the provider has the last word.
             exchange.headers["x-holdfast-error"] = header_line(f"not governed: {error}")
         else:
-            exchange.shrink = shrink if compacts else None
+            exchange.shrink = partial(self._make_acceptable, exchange, lane, server) if compacts else None
         return exchange
+
+    async def _make_acceptable(
+        self, exchange: "Exchange", lane: Lane, server: _Server, error: str, status: int
+    ) -> None:
+        """Make the body of a request acceptable after a refusal: smaller, or with messages of one role joined."""
+        refusal = classify(error, status=status)
+        with exchange.unless_it_fails():
+            # A client that has neighbors of one role by itself hears what its server says to it.
+            is_ours = exchange.is_compacted and server.wire in JOINABLE_WIRES and server not in self._alternating
+            if is_ours and refusal is not None and refusal.wants_alternating_roles and exchange.prepare_again:
+                self._alternating[server] = None
+                _keep_newest(self._alternating, server)
+                await exchange.prepare_again()
+            else:
+                await lane.conversation.retry(error, status=status)
 
     # Recall.
 
@@ -1219,7 +1246,7 @@ class Exchange:
         self.tokens = 0
         """What the answer cost, input and output together, once it is finished; 0 if the provider did not say."""
         self.shrink: Callable[[str, int], Awaitable[None]] | None = None
-        """Makes `body` smaller after the provider refused it; raises `HoldfastError` if that does not help."""
+        """Makes `body` acceptable after a refusal, most often smaller; raises `HoldfastError` if nothing helps."""
         self.prepare_again: Callable[[], Awaitable[Request]] | None = None
         """Makes `body` the request that follows what was recorded since; None if requests are not governed."""
         self.has_recall = False

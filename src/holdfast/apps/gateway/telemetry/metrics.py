@@ -38,7 +38,7 @@ class GatewayMetrics:
         )
         self.overflow_retries = Counter(
             "holdfast_gateway_overflow_retries",
-            "Requests that were made smaller because the provider refused them as too long.",
+            "Requests that were changed and sent again because the provider refused them, most often as too long.",
             registry=self._registry,
         )
         self.denied = Counter(
