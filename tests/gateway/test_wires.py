@@ -32,6 +32,13 @@ from tests.gateway.test_faults import CALLS
         ("/u/local/v1/messages", {}, ("local", "anthropic", "/v1/messages", None)),
         ("/u/local/s/1/v1/responses", {}, ("local", "openai-responses", "/v1/responses", "1")),
         ("/s/1/u/local/v1/responses", {}, ("local", "openai-responses", "/v1/responses", "1")),
+        ("/u/ds/anthropic/v1/messages", {}, ("ds", "anthropic", "/anthropic/v1/messages", None)),
+        (
+            "/v1beta/openai/chat/completions",
+            {},
+            ("gemini", "openai-chat", "/v1beta/openai/chat/completions", None),
+        ),
+        ("/v1/threads/t/messages", {}, ("openai", None, "/v1/threads/t/messages", None)),
         ("/s/1", {}, ("openai", None, "/", "1")),
         ("/s/1/s/2/v1/x", {}, ("openai", None, "/s/2/v1/x", "1")),
     ],
@@ -53,6 +60,8 @@ def test_path_and_headers_tell_where_a_request_goes(
         ("http://h", Destination("x", "anthropic", None, "/v1/messages", None), "http://h/v1/messages"),
         ("http://h/v1", Destination("x", "anthropic", None, "/v1/messages", None), "http://h/v1/messages"),
         ("http://h:8/p", Destination("x", "gemini", None, "/v1beta/m:go", None), "http://h:8/p/v1beta/m:go"),
+        ("http://h", Destination("x", "openai", None, "/v1beta/openai/x", None), "http://h/v1beta/openai/x"),
+        ("http://h", Destination("x", "anthropic", None, "/a/v1/messages", None), "http://h/a/v1/messages"),
         ("http://h/v1", Destination("x", "openai", None, "/v1/a%2Fb%20c", None), "http://h/v1/a%2Fb%20c"),
     ],
 )

@@ -52,6 +52,23 @@ def test_an_agent_gets_the_gateways_address_and_its_own_arguments(tmp_path: Path
     assert sorted(one.name for one in (tmp_path / "home").rglob("*") if one.is_file()) == []
 
 
+def test_an_agent_reaches_the_gateway_past_a_proxy_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "claude"
+    program.parent.mkdir()
+    program.write_text(AGENT.format(python=sys.executable))
+    program.chmod(0o700)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "intranet.example")
+
+    done = wrapped(tmp_path, "claude", "--budget", "9000", path=str(program.parent))
+
+    assert done.stdout, done.stderr
+    assert json.loads(done.stdout)["health"] == 200
+    assert "NO_PROXY=intranet.example,127.0.0.1,localhost no_proxy=intranet.example" in done.stderr
+
+
 def test_the_command_by_hand_names_a_key_and_does_not_show_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "bin" / "copilot"
     program.parent.mkdir()

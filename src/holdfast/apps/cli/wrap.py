@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from urllib.parse import urlsplit
-from urllib.request import OpenerDirector, ProxyHandler, build_opener
+from urllib.request import OpenerDirector, ProxyHandler, build_opener, getproxies
 
 from holdfast.apps.cli.output import port_number, warn
 from holdfast.errors import SettingsError
@@ -50,6 +50,16 @@ def _codex_arguments(url: str) -> list[str]:
 def _copilot_environment(url: str) -> dict[str, str]:
     key = os.environ.get("COPILOT_PROVIDER_API_KEY") or os.environ.get("OPENAI_API_KEY")
     return {"COPILOT_PROVIDER_BASE_URL": f"{url}/v1", **({"COPILOT_PROVIDER_API_KEY": key} if key else {})}
+
+
+def _around_proxies() -> dict[str, str]:
+    """Return what keeps a program from asking a proxy of the environment for the gateway on this machine."""
+    proxies = getproxies()
+    excepted = proxies.get("no", "")
+    if not {"http", "all"} & proxies.keys() or excepted == "*":
+        return {}
+    names = ",".join(filter(None, (excepted, "127.0.0.1,localhost")))
+    return {"NO_PROXY": names, "no_proxy": names}
 
 
 def _opencode_environment(url: str) -> dict[str, str]:
@@ -95,7 +105,8 @@ async def run_wrapped(args: argparse.Namespace, store: Store) -> int:
     if found is None:
         raise SettingsError("wrap", f"there is no program {program.command!r} on the path; {program.install}")
     async with _gateway(args) as (url, start_by_hand):
-        environment, arguments = program.environment(url), [*program.arguments(url), *args.wrapped]
+        environment = {**program.environment(url), **_around_proxies()}
+        arguments = [*program.arguments(url), *args.wrapped]
         shown = [_assignment(name, value) for name, value in environment.items()]
         by_hand = " ".join([*shown, program.command, *map(shlex.quote, arguments)])
         warn(f"gateway: {url}; by hand: {start_by_hand}{by_hand}")

@@ -24,6 +24,9 @@ Provider: TypeAlias = Literal["openai", "anthropic", "gemini"]
 """The APIs that requests are forwarded to; it is also the name of the upstream if the path names none."""
 
 _PREFIX = re.compile(r"/(?P<kind>[sup])/(?P<name>[^/]+)(?=/|$)")
+_ANTHROPIC_MESSAGES = re.compile(r"/v1/messages(?=/|$)")
+_GOOGLE_OPENAI = "/v1beta/openai/"
+"""How the paths begin with which Google's own upstream speaks as OpenAI does."""
 _GEMINI_METHOD = re.compile(r"/models/[^/]+:(?P<method>\w+)$")
 RECORDED_GEMINI_METHODS = frozenset({"generateContent", "streamGenerateContent", "countTokens"})
 
@@ -58,12 +61,16 @@ def destination_of(raw_path: str, method: str, headers: Mapping[str, str]) -> De
     path = path or "/"
     provider = _provider_of(path, headers)
     wire = _wire_of(path, provider) if method == "POST" else None
-    return Destination(named.get("u", provider), provider, wire, path, named.get("s"), named.get("p"))
+    upstream = named.get("u", "gemini" if path.startswith(_GOOGLE_OPENAI) else provider)
+    return Destination(upstream, provider, wire, path, named.get("s"), named.get("p"))
 
 
 def _provider_of(path: str, headers: Mapping[str, str]) -> Provider:
-    if path.startswith("/v1/messages"):
+    # Others that speak as Anthropic does have something before it: `/anthropic/v1/messages`.
+    if _ANTHROPIC_MESSAGES.search(path):
         return "anthropic"
+    if path.startswith(_GOOGLE_OPENAI):
+        return "openai"
     if path.startswith("/v1beta") or _GEMINI_METHOD.search(path):
         return "gemini"
     if path.startswith(("/v1/chat/", "/v1/responses", "/v1/embeddings", "/v1/completions")):
@@ -76,7 +83,7 @@ def _provider_of(path: str, headers: Mapping[str, str]) -> Provider:
 
 def _wire_of(path: str, provider: Provider) -> Wire | None:
     if provider == "anthropic":
-        return "anthropic" if path in {"/v1/messages", "/v1/messages/count_tokens"} else None
+        return "anthropic" if path.endswith(("/v1/messages", "/v1/messages/count_tokens")) else None
     if provider == "gemini":
         found = _GEMINI_METHOD.search(path)
         return "gemini" if found and found["method"] in RECORDED_GEMINI_METHODS else None
