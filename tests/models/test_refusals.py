@@ -265,6 +265,15 @@ def test_each_error_says_what_to_do() -> None:
     ]
 
 
+@pytest.mark.parametrize("status", [400, 500], ids=["vLLM", "llama.cpp"])
+def test_a_server_that_wants_alternating_roles_is_told_apart_with_what_to_do(status: int) -> None:
+    error = error_from_response("m", {"error": {"message": "Conversation roles must alternate"}}, status=status)
+
+    assert str(error) == (
+        "m: Conversation roles must alternate; join neighbors of one role: holdfast.compaction.join_same_roles"
+    )
+
+
 def test_a_long_text_is_shortened() -> None:
     error = error_from_response("m", {"error": {"message": "x" * 10_000}}, status=418)
 

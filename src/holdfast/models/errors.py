@@ -81,6 +81,8 @@ def error_from_response(
     if refusal.kind == "rate_limit" or status in {UNAVAILABLE, OVERLOADED}:
         return ModelBusyError(model, problem, retry_after=retry_after)
     remedy = "check the model's name and the address" if status == NOT_FOUND else None
+    if refusal.wants_alternating_roles:
+        remedy = "join neighbors of one role: holdfast.compaction.join_same_roles"
     return ModelRefusedError(model, problem, status=status, remedy=remedy)
 
 
