@@ -8,6 +8,7 @@ import pytest
 from holdfast import validate
 from holdfast.apps.gateway.client_body import read_body
 from holdfast.apps.gateway.governing import requested_governing
+from holdfast.apps.gateway.lanes import MAIN_LANE
 from holdfast.apps.gateway.recording import ClientRequest, Exchange, Recorder
 from holdfast.errors import HoldfastError
 from holdfast.stores.memory import MemoryStore
@@ -224,6 +225,55 @@ async def test_what_only_a_repair_would_put_elsewhere_goes_on_as_the_client_sent
 
         assert exchange.body == talk.raw
         assert "x-holdfast-compacted" not in exchange.headers
+
+
+@pytest.mark.parametrize("wire", PATHS)
+async def test_what_is_beside_the_messages_keeps_its_bytes(wire: Wire) -> None:
+    recorder = Recorder(MemoryStore(), budget=BUDGET)
+    talk = Talk(recorder, wire, model="gpt-5", temperature=0.5)
+    exchange = await talk.ask(WORDS)
+    while not exchange.is_compacted:
+        exchange = await talk.ask(WORDS)
+    await recorder.close()
+
+    name = f'"{LISTS[wire]}" : ['.encode()
+    end = talk.raw.rindex(b"]", 0, talk.raw.index(b'"zz_unknown"'))
+    head, tail = talk.raw[: talk.raw.index(name) + len(name)], talk.raw[end:]
+    assert (exchange.body[: len(head)], exchange.body[-len(tail) :]) == (head, tail)
+
+
+def test_messages_are_replaced_also_where_another_member_looks_like_them() -> None:
+    raw = b'{"metadata": {"messages": []}, "messages": [{"role": "user"}], "n": 1}'
+
+    body = read_body("openai-chat", raw)
+
+    assert body.around_messages(raw) == (b'{"metadata":{"messages": []},"messages":[', b'],"n":1}')
+
+
+class CountingList(list[int]):
+    """A list that counts what is taken from it."""
+
+    taken = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.taken += not isinstance(index, slice)
+        return super().__getitem__(index)
+
+
+async def test_of_a_compacted_conversation_only_new_messages_are_placed() -> None:
+    recorder = Recorder(MemoryStore(), budget=BUDGET)
+    talk = Talk(recorder, "openai-chat", model="gpt-5")
+    for _ in range(12):
+        await talk.ask(WORDS)
+    async with recorder.session("talk") as opened:
+        lane = opened.lanes[MAIN_LANE]
+        lane.positions = counted = CountingList(lane.positions)
+
+    exchange = await talk.ask(WORDS)
+    await recorder.close()
+
+    assert (exchange.is_compacted, len(talk.messages)) == (True, 26)
+    assert counted.taken < 6
 
 
 async def test_between_two_compactions_the_prefix_stays_the_same_bytes() -> None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
 from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -211,6 +212,17 @@ class ClientBody:
     def leading_messages(self) -> list[JsonObject]:
         """Return the leading system messages of the list."""
         return [cast("JsonObject", read_json(raw)) for raw in self.leading]
+
+    def around_messages(self, raw: bytes) -> tuple[bytes, bytes]:
+        """Return what the body, which came as `raw`, has before the first of its messages and after the last."""
+        opening = _LIST_STARTS[self.wire].search(raw)
+        if self.start is not None and opening is not None:
+            return raw[: opening.end()], raw[raw.index(b"]", self.start.end) :]
+        name = LIST_MEMBERS[self.wire]
+        members = [(one, b"%s:%s" % (write_json(one), bytes(value))) for one, value in members_of(raw).items()]
+        before = [*takewhile(lambda one: one[0] != name, members), (name, b"%s:[" % write_json(name))]
+        after = [(name, b"]"), *members[len(before) :]]
+        return b"{" + b",".join(text for _, text in before), b",".join(text for _, text in after) + b"}"
 
     @cached_property
     def system_text(self) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from holdfast.apps.gateway.client_body import LIST_MEMBERS, ClientBody, members_of, read_json, write_json
+from holdfast.apps.gateway.client_body import ClientBody, members_of, read_json, write_json
 from holdfast.counters.models import binds_thinking
 from holdfast.errors import SettingsError
 from holdfast.wire.answers import JsonMapping, Wire
@@ -125,7 +125,7 @@ def is_whole(request: Request, slices: Mapping[int, msgspec.Raw]) -> bool:
     receipt = request.receipt
     shortened = {*receipt.clipped, *receipt.elided}
     whole = {*receipt.kept, *receipt.without_thinking, *(repair.position for repair in receipt.repairs)}
-    return shortened.isdisjoint(slices) and whole.issuperset(slices)
+    return slices.keys().isdisjoint(shortened) and whole.issuperset(slices)
 
 
 def governed_body(
@@ -144,12 +144,14 @@ def governed_body(
     client has instead, whose cache mark they get. With `joins`, neighbors of one role become one message.
     """
     kept = frozenset(request.receipt.kept)
+    head, tail = body.around_messages(raw)
     sent: list[bytes] = [bytes(one) for one in body.leading]
-    unsent = dict(slices)
+    unsent, whole = dict(slices), list[int]()
     replacement: tuple[int, JsonMapping] | None = None
     for native, position in zip(request.messages, request.positions, strict=True):
         if position in kept and position in slices:
             sent.append(bytes(unsent.pop(position)))
+            whole.append(position)
         elif position is None:
             replacement = len(sent), native
             sent.append(write_json(native))
@@ -158,15 +160,15 @@ def governed_body(
             mark = None if instead is None or body.wire != "anthropic" else _cache_mark(bytes(instead))
             sent.append(write_json(native if mark is None else _with_cache_mark(native, mark)))
     if body.wire == "anthropic" and replacement is not None:
-        beside = _mark_count(raw) - sum(_mark_count(bytes(one)) for one in slices.values())
-        if beside + sum(map(_mark_count, sent)) < MAX_CACHE_MARKS:
-            marks = [mark for one in unsent.values() if (mark := _cache_mark(bytes(one))) is not None]
-            if marks:
-                at, native = replacement
-                sent[at] = write_json(_with_cache_mark(native, marks[-1]))
+        beside, at_kept = _mark_count(head) + _mark_count(tail), sum(_mark_count(bytes(slices[one])) for one in whole)
+        if beside + sum(map(_mark_count, sent)) < MAX_CACHE_MARKS and beside + at_kept < _mark_count(raw):
+            at, native = replacement
+            found = (mark for one in reversed(unsent.values()) if (mark := _cache_mark(bytes(one))) is not None)
+            if (mark := next(found, None)) is not None:
+                sent[at] = write_json(_with_cache_mark(native, mark))
     if joins:
         sent = _joined(sent)
-    return with_members(raw, {LIST_MEMBERS[body.wire]: b"[%s]" % b",".join(sent)})
+    return head + b",".join(sent) + tail
 
 
 def _joined(sent: Sequence[bytes]) -> list[bytes]:

@@ -7,10 +7,10 @@ keeps the last list as the bytes that came, so that only messages that are new a
 import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
@@ -113,6 +113,37 @@ class OpenAnswer:
     messages: list[JsonMapping]
 
 
+@dataclass(slots=True, eq=False)
+class _PlacedSlices:
+    """The messages of a list as they came, and where each was recorded: it grows with the list."""
+
+    slices: list[msgspec.Raw] = field(default_factory=list[msgspec.Raw])
+    lengths: list[int] = field(default_factory=list[int])
+    positions: list[int] = field(default_factory=list[int])
+    by_position: dict[int, msgspec.Raw] = field(default_factory=dict[int, msgspec.Raw])
+    optional: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
+    """The index and the key of each item that has no place in the chain."""
+
+    def is_start_of(self, slices: Sequence[msgspec.Raw], lengths: Sequence[int], positions: Sequence[int]) -> bool:
+        """Return whether a list begins with these messages, and they are where they were."""
+        count = len(self.slices)
+        is_same_list = slices[:count] == self.slices and lengths[:count] == self.lengths
+        return is_same_list and positions[: len(self.positions)] == self.positions
+
+    def extend(self, listed: ClientList, positions: Sequence[int]) -> None:
+        """Add the messages of a list that come after these."""
+        count, before = len(self.slices), self.lengths[-1] if self.lengths else 0
+        for index, after in enumerate(listed.lengths[count:], count):
+            if after > before:
+                self.by_position[positions[after - 1]] = listed.body.slices[index]
+            else:
+                self.optional.append((index, reasoning_key(listed.body.message(index))))
+            before = after
+        self.slices += listed.body.slices[count:]
+        self.lengths += listed.lengths[count:]
+        self.positions += positions[len(self.positions) : before]
+
+
 class Lane:
     """The messages of one agent in a session, as the list of its client has them."""
 
@@ -145,6 +176,7 @@ class Lane:
         """The text of the last answer."""
         self.last_body: ClientBody | None = None
         """The last body that was kept."""
+        self._placed = _PlacedSlices()
         self._slices: list[msgspec.Raw] = []
         self._lengths: list[int] = []
         self._agent_slices: tuple[list[msgspec.Raw], msgspec.Raw] | None = None
@@ -160,27 +192,29 @@ class Lane:
         entries, counter = self.conversation.history.entries, counter_for(model or self.conversation.model)
         return sum(sum(message_tokens(entries[position].message, counter)) for position in positions)
 
-    def recorded_slices(self, listed: ClientList) -> dict[int, msgspec.Raw]:
+    def recorded_slices(self, listed: ClientList) -> Mapping[int, msgspec.Raw]:
         """Return the messages of a list as they came, by the position where each was recorded."""
-        return {place: raw for place, raw in self._placed_slices(listed).items() if place not in self.hidden}
+        placed = self._placed_slices(listed)
+        return {place: raw for place, raw in placed.items() if place not in self.hidden} if self.hidden else placed
 
     def hidden_slices(self, listed: ClientList) -> dict[int, msgspec.Raw | None]:
         """Return the hidden messages by their positions, each with what the client has in its place, if it is last."""
-        ends = self._joined_ends
-        joined = {ends[at]: raw for at, raw in self._placed_slices(listed).items() if at in ends}
+        if not self.hidden:
+            return {}
+        placed = self._placed_slices(listed)
+        joined = {end: placed[at] for at, end in self._joined_ends.items() if at in placed}
         return {place: joined.get(place) for place in self.hidden}
 
-    def _placed_slices(self, listed: ClientList) -> dict[int, msgspec.Raw]:
-        found: dict[int, msgspec.Raw] = {}
-        for index, (before, after) in enumerate(pairwise((0, *listed.lengths))):
-            position = (
-                self.positions[after - 1]
-                if after > before
-                else self.reasoning_positions.get(reasoning_key(listed.body.message(index)))
-            )
-            if position is not None:
-                found[position] = listed.body.slices[index]
-        return found
+    def _placed_slices(self, listed: ClientList) -> Mapping[int, msgspec.Raw]:
+        slices = listed.body.slices
+        if not self._placed.is_start_of(slices, listed.lengths, self.positions):
+            self._placed = _PlacedSlices()
+        placed = self._placed
+        placed.extend(listed, self.positions)
+        if not placed.optional:
+            return placed.by_position
+        positions = ((self.reasoning_positions.get(key), slices[index]) for index, key in placed.optional)
+        return placed.by_position | {position: raw for position, raw in positions if position is not None}
 
     def add_recorded(self, wire: Wire, numbered: Sequence[tuple[int, JsonMapping]]) -> None:
         """Take messages of the log into the list, as the client has them."""

@@ -893,7 +893,7 @@ class Recorder:
 
         def encode(prepared: Request) -> bytes:
             is_untouched = prepared.receipt.is_unchanged and not lane.hidden
-            slices = {} if is_untouched else lane.recorded_slices(listed)
+            slices: Mapping[int, msgspec.Raw] = {} if is_untouched else lane.recorded_slices(listed)
             is_cut = not is_whole(prepared, slices)
             # A repair leaves messages out of the request that the client's own bytes still have.
             removed = slices.keys() - set(prepared.positions) if slices and not is_cut else ()
