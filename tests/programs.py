@@ -37,23 +37,32 @@ FORKING.set_forkserver_preload(["tests.preloaded"])
 
 
 def run_program(
-    *arguments: str, env: dict[str, str], folder: Path, said: str = "", is_fresh: bool = False
+    *arguments: str,
+    env: dict[str, str],
+    folder: Path,
+    said: str = "",
+    is_fresh: bool = False,
+    on_start: Callable[[int], None] = lambda _: None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the program to its end with pipes for its standard streams."""
+    """Run the program to its end with pipes for its standard streams.
+
+    `on_start` gets the number of its process before anything is said to it.
+    """
     if is_fresh or IS_ALWAYS_FRESH:
         command = [HOLDFAST, *arguments]
-        return subprocess.run(
-            command,
-            input=said,
-            env=env,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_SECONDS,
-            check=False,
-        )
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=env, cwd=folder, text=True) as process:
+            on_start(process.pid)
+            try:
+                outputs = process.communicate(said, TIMEOUT_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(command, process.returncode, *outputs)
     (stdin, writing), (out, stdout), (error, stderr) = os.pipe(), os.pipe(), os.pipe()
     process = fork(arguments, env, folder, (stdin, stdout, stderr))
+    assert process.pid is not None
+    on_start(process.pid)
     with ThreadPoolExecutor() as threads:
         threads.submit(_write_all, writing, said)
         outputs = [threads.submit(_read_all, stream) for stream in (out, error)]

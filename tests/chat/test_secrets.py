@@ -6,14 +6,13 @@ result. The provider's error repeats the first. The tests search everything that
 
 import json
 import stat
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from holdfast.testing.endpoint import http_response, text_stream, tool_call_stream
 from tests.chat.conftest import Served
-from tests.programs import HOLDFAST, TIMEOUT_SECONDS, run_program
+from tests.programs import run_program
 
 ENVIRONMENT_KEY = "sk-proj-Env1ronment0Key7x9Q2"
 SETTINGS_KEY = "sk-proj-Sett1ngs0Key5m3W8zz"
@@ -92,16 +91,16 @@ def listeners(pid: int) -> list[str]:
 
 def test_nothing_listens_beyond_loopback(served: Served, keyed: dict[str, str], folder: Path) -> None:
     heard: list[list[str]] = []
-    command = [HOLDFAST, "chat", "--model", served.model, "-p", "--json"]
-    process = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-1, env=keyed, cwd=folder, text=True)
+    started: list[int] = []
 
     def answer(_: str) -> str:
-        heard.append(listeners(process.pid))
+        heard.append(listeners(*started))
         return "yes"
 
     served.answer = answer
+    command = ["chat", "--model", served.model, "-p", "--json"]
 
-    out, _ = process.communicate("Is anybody listening?", timeout=TIMEOUT_SECONDS)
+    program = run_program(*command, env=keyed, folder=folder, said="Is anybody listening?", on_start=started.append)
 
-    assert json.loads(out.splitlines()[-1])["outcome"] == "done"
+    assert json.loads(program.stdout.splitlines()[-1])["outcome"] == "done"
     assert [address for address in heard[0] if address not in LOOPBACK] == []
