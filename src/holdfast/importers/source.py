@@ -104,7 +104,7 @@ class ReadReport:
     outside: list[str] = field(default_factory=list[str])
     """Links to folders, and links that lead out of the folder; they were not followed."""
     unreadable: list[str] = field(default_factory=list[str])
-    """Files that could not be opened."""
+    """Files and folders that could not be opened."""
 
     def note_unknown(self, kind: object) -> None:
         """Count a line whose kind is not known."""
@@ -206,7 +206,11 @@ def files_below(root: Path, pattern: str, report: ReadReport) -> list[Path]:
     """Return the files below a folder whose name matches, sorted; links that lead out of the folder are left out."""
     base = root.resolve()
     found: list[Path] = []
-    for folder, folders, names in os.walk(root):
+
+    def note(error: OSError) -> None:
+        report.unreadable.append(f"{error.filename}: {error.strerror or error}")
+
+    for folder, folders, names in os.walk(root, onerror=note):
         folders.sort()
         report.outside += [str(path) for name in folders if (path := Path(folder, name)).is_symlink()]
         for name in sorted(names):
