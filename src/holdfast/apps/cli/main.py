@@ -102,5 +102,6 @@ def _open_store(args: "argparse.Namespace") -> "Store":
     if isinstance(store, SqliteStore) and is_missing(store.path) and not args.makes_store:
         if source.kind != "default":
             raise StoreUnavailableError(str(store.path), f"there is no such file; check {source}")
-        return MemoryStore()
+        # A server outlives the first conversation, and has to find it in the file.
+        return store if args.is_server else MemoryStore()
     return store

@@ -146,7 +146,7 @@ def add_view_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _ImportAction(argparse.Action):
-    """Notes the program to import from; an import may begin a store, and reading alone never does."""
+    """Notes the program to import from; an import may begin a store that is named."""
 
     def __call__(
         self,
