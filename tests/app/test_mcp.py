@@ -155,6 +155,19 @@ async def test_a_client_starts_the_program_and_its_session_is_the_default(store:
     assert "the harbour code is KESTREL" in text
 
 
+async def test_a_server_that_was_started_before_the_first_conversation_finds_it(tmp_path: Path) -> None:
+    holdfast = str(Path(sys.executable).with_name("holdfast"))
+    program = StdioServerParameters(command=holdfast, args=["mcp"], env={"HOLDFAST_HOME": str(tmp_path)})
+
+    async with Client(program) as client:
+        before = said(await client.call_tool("sessions", {}))
+        async with Session.open("first", store=f"sqlite:///{tmp_path / 'chats.db'}") as session:
+            await session.record(TALK)
+        after = said(await client.call_tool("sessions", {}))
+
+    assert (before, after) == (("There are no conversations.", False), ("first · 3 events", False))
+
+
 async def test_an_owner_has_only_its_own_conversations_and_names_them_without_itself(store: Store) -> None:
     async with Session.open("alice/boats", store=store) as session:
         await session.record(TALK)

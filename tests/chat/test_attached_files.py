@@ -87,7 +87,7 @@ async def test_what_cannot_be_attached_is_said_and_nothing_is_sent(tmp_path: Pat
     screen = RecordingScreen()
     chat = await chat_with(tmp_path, served.model, screen)
 
-    names = ("missing.txt", "data.bin", "huge.log", "huge.png")
+    names = ("missing.txt", "data.bin", "huge.log", "huge.png", "/dev/zero", "~nobody-has-this-name/a.txt")
     said = [await reply_to(chat, screen, f"/attach {name}") for name in names]
     await chat.close()
 
@@ -96,6 +96,8 @@ async def test_what_cannot_be_attached_is_said_and_nothing_is_sent(tmp_path: Pat
         "data.bin: is neither text nor an image (png, jpg, jpeg, gif, webp)",
         "huge.log: has 20,000,001 bytes; 20,000,000 is the limit of an attachment",
         "huge.png: has 5,000,001 bytes; 5,000,000 is the limit of an image",
+        "/dev/zero: has 20,000,001 bytes; 20,000,000 is the limit of an attachment",
+        "~nobody-has-this-name/a.txt: cannot be attached: Could not determine home directory.",
     ]
     assert served.requests == []
 

@@ -704,6 +704,9 @@ async def test_export_writes_markdown_or_a_log_and_overwrites_nothing(tmp_path: 
     assert await reply_to(chat, screen, f"/export {tmp_path}/talk.md") == f"wrote {tmp_path}/talk.md"
     assert (tmp_path / "talk.md").read_text().startswith("**user**\n\nquestion 0 why")
     assert "already exists" in await reply_to(chat, screen, f"/export {tmp_path}/talk.md")
+    assert await reply_to(chat, screen, "/export ~nobody-has-this-name/talk.md") == (
+        "/export: cannot write '~nobody-has-this-name/talk.md': Could not determine home directory."
+    )
     assert await reply_to(chat, screen, f"/export {tmp_path}/talk.jsonl") == f"wrote {tmp_path}/talk.jsonl"
     assert "holdfast.export" in (tmp_path / "talk.jsonl").read_text().splitlines()[0]
     assert (await reply_to(chat, screen, "/export")).startswith("**user**")

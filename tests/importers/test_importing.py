@@ -321,6 +321,54 @@ def test_a_line_that_is_too_long_is_skipped_without_being_read_whole(
     assert dict(report.damaged) == {"longer than 64 MiB": 1}
 
 
+def test_half_a_character_and_a_byte_order_mark_are_no_part_of_a_line(tmp_path: Path) -> None:
+    path, report = tmp_path / "log.jsonl", ReadReport()
+    path.write_bytes(b'\xef\xbb\xbf{"n": "cut \\ud83d"}\r\n{"n": "whole \\ud83d\\ude00", "list": ["\\uDE00"]}\r\n')
+
+    assert list(read_json_lines(path, report)) == [{"n": "cut \ufffd"}, {"n": "whole 😀", "list": ["\ufffd"]}]
+    assert dict(report.damaged) == {}
+
+
+async def test_a_summary_that_a_program_cut_within_a_character_can_be_counted(tmp_path: Path) -> None:
+    said = [
+        {"sessionId": "9e31", "startTime": "2026-03-02T12:00:00Z"},
+        {"id": "1", "type": "user", "content": "Look at the sky"},
+        {"id": "2", "type": "gemini", "content": "It is blue"},
+        {"$set": {"messages": [{"id": "3", "type": "user", "content": "A summary \ud83d"}]}},
+    ]
+    path = tmp_path / "sky" / "chats" / "session-1.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in said))
+    store = MemoryStore()
+    await import_all(store, tmp_path, "gemini")
+
+    async with Session.open("gemini-9e31", store=store) as session:
+        request = await session.prepare(16_000)
+
+    assert "A summary \ufffd" in str(request.messages)
+
+
+async def test_an_entry_that_claude_code_repeats_does_not_end_the_import(tmp_path: Path) -> None:
+    def said(uuid: str, parent: str | None, role: str, text: str) -> str:
+        message = {"role": role, "content": [{"type": "text", "text": text}], "id": uuid, "stop_reason": "end_turn"}
+        entry = {"type": role, "uuid": uuid, "parentUuid": parent, "sessionId": "5e55", "message": message}
+        return f"{json.dumps(entry)}\n"
+
+    first, answer = said("a", None, "user", "Hello"), said("b", "a", "assistant", "Good day")
+    (tmp_path / "5e55.jsonl").write_text(first + answer + first + said("c", "b", "user", "And now?"))
+    store = MemoryStore()
+
+    (done,) = await import_all(store, tmp_path, "claude-code")
+
+    assert await lines_of(store, done.session) == [
+        "main: user: Hello",
+        "main: assistant: Good day",
+        "main: user: Hello",
+        "rewound to 2",
+        "main: user: And now?",
+    ]
+
+
 def test_the_end_of_a_file_may_be_a_line_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.importers.source.MAX_LINE_BYTES", 100)
     path, report = tmp_path / "log.jsonl", ReadReport()

@@ -30,6 +30,7 @@ from holdfast.importers.source import (
     list_at,
     object_at,
     own_compaction,
+    parse_text,
     printable,
     read_json_lines,
     text_at,
@@ -117,7 +118,7 @@ def _agent_items(path: Path, report: ReadReport) -> Iterator[LoggedItem]:
     meta = path.with_suffix(".meta.json")
     if meta.is_file():
         try:
-            about = json.loads(meta.read_bytes())
+            about = parse_text(meta.read_bytes())
         except (OSError, ValueError, RecursionError):
             report.damaged["the description of a sub-agent"] += 1
     agent = printable(text_at(about, "agentType")) or "agent"
@@ -233,6 +234,8 @@ class _Reader:
         yield item
 
     def _speak(self, key: str) -> None:
+        # A log that repeats an entry, as after a resume, goes on from the repeated one.
+        self.spoken.pop(key, None)
         self.spoken[key] = None
         self.newest = key
 

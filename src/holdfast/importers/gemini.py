@@ -31,6 +31,7 @@ from holdfast.importers.source import (
     object_at,
     open_regular_file,
     own_compaction,
+    parse_text,
     printable,
     read_json_lines,
     text_at,
@@ -117,7 +118,7 @@ def _lines(path: Path, report: ReadReport, *, max_lines: int | None = None) -> I
     with open_regular_file(path) as file:
         content = file.read(MAX_LINE_BYTES + 1)
     try:
-        whole: object = json.loads(content) if len(content) <= MAX_LINE_BYTES else None
+        whole: object = parse_text(content) if len(content) <= MAX_LINE_BYTES else None
     except (ValueError, RecursionError):
         whole = None
     if not is_mapping(whole):

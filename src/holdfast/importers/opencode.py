@@ -37,6 +37,7 @@ from holdfast.importers.source import (
     object_at,
     open_regular_file,
     own_compaction,
+    parse_text,
     printable,
     text_at,
     time_in,
@@ -222,7 +223,7 @@ def _content(path: Path) -> bytes:
 def _parsed(data: object) -> JsonFields | None:
     """Return the object that a text holds; None if it holds none."""
     try:
-        value: object = json.loads(data) if isinstance(data, str | bytes) else None
+        value: object = parse_text(data) if isinstance(data, str | bytes) else None
     except (ValueError, RecursionError):
         return None
     return value if is_mapping(value) else None

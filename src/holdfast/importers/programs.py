@@ -12,6 +12,7 @@ from holdfast.importers.gemini import GEMINI_CLI
 from holdfast.importers.opencode import OPENCODE
 from holdfast.importers.pi import PI
 from holdfast.importers.source import FoundSession, ReadReport, SourceProgram
+from holdfast.stores.files import is_missing
 
 SOURCE_PROGRAMS = {program.name: program for program in (CLAUDE_CODE, CODEX_CLI, COPILOT_CLI, GEMINI_CLI, OPENCODE, PI)}
 
@@ -26,14 +27,18 @@ def program_named(name: str) -> SourceProgram:
 
 def session_folders(program: SourceProgram) -> list[Path]:
     """Return the folders in which a program keeps its sessions for this user."""
-    return program.folders(os.environ, Path.home())
+    try:
+        home = Path.home()
+    except RuntimeError as error:
+        raise SettingsError("HOME", "is not set, and this user has no home folder; give a folder as PATH") from error
+    return program.folders(os.environ, home)
 
 
 def find_sessions(program: SourceProgram, path: Path | None, report: ReadReport) -> list[FoundSession]:
     """Return the sessions that a program has left in its usual folders, or at a path, newest first."""
-    if path is not None and not path.exists():
+    if path is not None and is_missing(path):
         raise SettingsError("PATH", f"there is no file or folder {str(path)!r}")
-    roots = [path] if path is not None else [one for one in session_folders(program) if one.exists()]
+    roots = [path] if path is not None else [one for one in session_folders(program) if not is_missing(one)]
     found = {one.id: one for root in roots for one in _readable(program, root, report)}
     return sorted(found.values(), key=lambda one: (-one.modified_ms, one.id))
 

@@ -7,6 +7,7 @@ skipped, and a kind of line that is not known is counted by its name. A reader n
 
 import json
 import os
+import re
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,6 +17,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
+from holdfast.core.conversation.json_values import parse_json
 from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
 from holdfast.core.history.visibility import SEES_NOTHING
@@ -33,6 +35,9 @@ SETTLED_MS = 60_000
 """A log that has not changed for this long has no answer that is still being written."""
 PEEKED_LINES = 200
 """How many lines of a log are read for the list of sessions."""
+
+_HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
+"""An escape for half of a character; most lines have none, and need no second look."""
 
 CLIENT = "the client"
 """Who wrote the summary of a compaction that a program made by itself."""
@@ -104,7 +109,7 @@ class ReadReport:
     outside: list[str] = field(default_factory=list[str])
     """Links to folders, and links that lead out of the folder; they were not followed."""
     unreadable: list[str] = field(default_factory=list[str])
-    """Files that could not be opened."""
+    """Files and folders that could not be opened."""
 
     def note_unknown(self, kind: object) -> None:
         """Count a line whose kind is not known."""
@@ -152,7 +157,7 @@ def read_json_lines(path: Path, report: ReadReport, *, max_lines: int | None = N
                 continue
             report.lines += 1
             try:
-                value: object = json.loads(content.decode("utf-8", "replace"))
+                value: object = parse_text(content)
             except (ValueError, RecursionError):
                 if line.endswith(b"\n"):
                     report.damaged["not JSON"] += 1
@@ -163,6 +168,15 @@ def read_json_lines(path: Path, report: ReadReport, *, max_lines: int | None = N
                 yield value
             else:
                 report.damaged["not a JSON object"] += 1
+
+
+def parse_text(content: str | bytes) -> object:
+    """Return the value of a JSON text, which may begin with a byte order mark; raises `ValueError` or `RecursionError`.
+
+    Half a character, which a program leaves where it cuts a text, is replaced: no counter and no provider takes it.
+    """
+    text = content if isinstance(content, str) else content.decode("utf-8-sig", "replace")
+    return parse_json(text) if _HALF_CHARACTER.search(text) else json.loads(text)
 
 
 def first_lines(path: Path, report: ReadReport) -> list[JsonFields]:
@@ -206,7 +220,12 @@ def files_below(root: Path, pattern: str, report: ReadReport) -> list[Path]:
     """Return the files below a folder whose name matches, sorted; links that lead out of the folder are left out."""
     base = root.resolve()
     found: list[Path] = []
-    for folder, folders, names in os.walk(root):
+
+    def note(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            report.unreadable.append(f"{error.filename}: {error.strerror or error}")
+
+    for folder, folders, names in os.walk(root, onerror=note):
         folders.sort()
         report.outside += [str(path) for name in folders if (path := Path(folder, name)).is_symlink()]
         for name in sorted(names):
@@ -372,5 +391,5 @@ def title_of(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text in which nothing can control a terminal."""
-    return "".join(char if char.isprintable() else " " for char in text)
+    """Return a text in which nothing can control a terminal; half a character, which was replaced, is left out too."""
+    return "".join(char if char.isprintable() and char != "\ufffd" else " " for char in text)

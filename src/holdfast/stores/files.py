@@ -35,6 +35,20 @@ def create_private_file(path: Path) -> None:
             path.chmod(PRIVATE_FILE_MODE)
 
 
+def is_missing(path: Path) -> bool:
+    """Return whether there is nothing at a path; False if that cannot be checked, as in the folder of another user.
+
+    `Path.exists` raises then. Whoever goes on to open the file gets the same error, and can say what it is about.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def is_own_file(status: os.stat_result) -> bool:
     """Return whether a file belongs to this user; True where files have no numbered owners."""
     return sys.platform == "win32" or status.st_uid == os.geteuid()

@@ -49,7 +49,12 @@ def _sqlite_path(url: str) -> "Path":
         raise SettingsError("store", "sqlite:/// needs the path of a file, such as sqlite:///chats.db")
     if path == ":memory:":
         raise SettingsError("store", "sqlite:///:memory: would be a file; memory:// keeps everything in memory")
-    return Path(path).expanduser()
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:  # a container may run as a user who has no home folder
+        raise SettingsError(
+            "store", f"{path!r:.200} names an unknown home folder; set HOME, or write the whole path"
+        ) from error
 
 
 class SharedStores:

@@ -94,14 +94,16 @@ def is_file(folder: Path, path: str) -> bool:
 
 def read_attachment(path: str, folder: Path) -> AttachedText | AttachedImage:
     """Return a file that the user attaches; it may be anywhere, because the user names it."""
-    place = folder / Path(path).expanduser()
     try:
-        size = place.stat().st_size
-        if size > MAX_ATTACHED_BYTES:
-            raise SettingsError(path, f"has {size:,} bytes; {MAX_ATTACHED_BYTES:,} is the limit of an attachment")
-        data = place.read_bytes()
-    except (OSError, ValueError) as error:
+        place = folder / Path(path).expanduser()
+        with place.open("rb") as file:
+            # A pipe and a device have no size, and may never end.
+            data = file.read(MAX_ATTACHED_BYTES + 1)
+            size = max(len(data), place.stat().st_size)
+    except (OSError, ValueError, RuntimeError) as error:
         raise SettingsError(path, f"cannot be attached: {getattr(error, 'strerror', None) or error}") from None
+    if len(data) > MAX_ATTACHED_BYTES:
+        raise SettingsError(path, f"has {size:,} bytes; {MAX_ATTACHED_BYTES:,} is the limit of an attachment")
     if (media_type := IMAGE_TYPES.get(place.suffix.lower())) is not None:
         if size > MAX_IMAGE_BYTES:
             raise SettingsError(path, f"has {size:,} bytes; {MAX_IMAGE_BYTES:,} is the limit of an image")

@@ -18,6 +18,7 @@ from holdfast.counters.models import known_models
 from holdfast.errors import SettingsError
 from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
 from holdfast.stores.base import Store
+from holdfast.stores.files import is_missing
 
 
 def settings_for(args: argparse.Namespace, *, is_tolerant: bool = False) -> Settings:
@@ -51,7 +52,7 @@ async def config_command(args: argparse.Namespace, store: Store) -> int:
         print_table(
             ("SETTING", "VALUE", "FROM"), [(row.name, row.text, row.note or str(row.source)) for row in rows.values()]
         )
-        if not settings.paths.user_file.exists():
+        if is_missing(settings.paths.user_file):
             file = display_path(settings.paths.user_file)
             warn(f"there is no {file} yet; holdfast config KEY VALUE creates it")
     return _warn_of_problems(settings)

@@ -42,6 +42,7 @@ from holdfast.models.embedded.server import EmbeddedSummarizer
 from holdfast.models.embedded.weights import SMOLLM2, cache_folder, cached_weights, weights_file
 from holdfast.models.open import open_summarizer
 from holdfast.stores.base import Store
+from holdfast.stores.files import is_missing
 from holdfast.stores.open import open_store
 from holdfast.stores.sqlite.store import SqliteStore
 
@@ -120,7 +121,7 @@ def _package_version(package: str) -> str | None:
 
 
 def _check_settings(settings: Settings) -> Iterator[DoctorFinding]:
-    files = [path for path in (settings.paths.user_file, settings.paths.project_file) if path and path.exists()]
+    files = [path for path in (settings.paths.user_file, settings.paths.project_file) if path and not is_missing(path)]
     listed = (
         ", ".join(map(display_path, files)) or f"no file yet; {display_path(settings.paths.user_file)} would be read"
     )
@@ -131,7 +132,7 @@ def _check_settings(settings: Settings) -> Iterator[DoctorFinding]:
     for note in settings.notes:
         yield DoctorFinding("warn", "settings", note)
     user = settings.paths.user_file
-    if user.exists() and user.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if _permissions(user) & (stat.S_IWGRP | stat.S_IWOTH):
         said = f"other users can write to {display_path(user)}, and settings can start programs"
         yield DoctorFinding("warn", "settings", said, f"chmod 600 {display_path(user)}")
 
@@ -262,7 +263,7 @@ async def _check_store(settings: Settings) -> AsyncIterator[DoctorFinding]:
         yield DoctorFinding("fail", "store", str(error))
         return
     path = store.path if isinstance(store, SqliteStore) else None
-    if path is not None and not path.exists():
+    if path is not None and is_missing(path):
         folder = _existing_folder(path.parent)
         try:
             # Only an attempt shows whether a file can be made there: root may write anywhere but on a read-only disk.
@@ -272,7 +273,7 @@ async def _check_store(settings: Settings) -> AsyncIterator[DoctorFinding]:
             said = f"{display_path(path)} cannot be created: {display_path(folder)}: {error.strerror or error}"
             yield DoctorFinding("fail", "store", said, "choose another store")
         return
-    was_open = path is not None and bool(path.stat().st_mode & GROUP_AND_OTHERS_MODE)
+    was_open = path is not None and bool(_permissions(path) & GROUP_AND_OTHERS_MODE)
     try:
         newest = await store.sessions(limit=1)
         yield DoctorFinding("ok", "store", f"{settings.render_value('store')} opens")
@@ -312,4 +313,12 @@ def _check_disk(settings: Settings) -> Iterator[DoctorFinding]:
 
 
 def _existing_folder(folder: Path) -> Path:
-    return next(one for one in (folder, *folder.parents) if one.exists())
+    return next(one for one in (folder, *folder.parents) if os.path.exists(one))  # noqa: PTH110 - False if it cannot be checked
+
+
+def _permissions(path: Path) -> int:
+    """Return the permissions of a file; none if there is no file, or if it cannot be checked."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return 0

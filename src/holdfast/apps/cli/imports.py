@@ -90,12 +90,18 @@ async def _import_file(args: argparse.Namespace, store: Store) -> int:
     return int(bool(losses or refused))
 
 
+def describe_search(search: ReadReport) -> list[str]:
+    """Say what a search for sessions could not read, or did not follow."""
+    links = (f"{link} is a link that leads elsewhere" for link in search.outside)
+    return [f"not read: {problem}" for problem in (*search.unreadable, *links)]
+
+
 async def _import_sessions(args: argparse.Namespace, store: Store, program: SourceProgram) -> int:
     """Import the sessions of a program, and show each of them."""
     search = ReadReport()
     found = find_sessions(program, args.file, search)
-    for problem in [*search.unreadable, *(f"{link} is a link that leads elsewhere" for link in search.outside)]:
-        warn(f"not read: {problem}")
+    for problem in describe_search(search):
+        warn(problem)
     if not found:
         warn(describe_absence(program, args.file))
     done, problems = list[SessionImport](), list[str]()

@@ -93,13 +93,15 @@ def _open_store(args: "argparse.Namespace") -> "Store":
         return MemoryStore()
     from holdfast.apps.cli.config import settings_for
     from holdfast.errors import StoreUnavailableError
+    from holdfast.stores.files import is_missing
     from holdfast.stores.open import open_store
     from holdfast.stores.sqlite.store import SqliteStore
 
     settings = settings_for(args)
     store, source = open_store(settings.store), settings.source("store")
-    if isinstance(store, SqliteStore) and not store.path.exists() and not args.makes_store:
+    if isinstance(store, SqliteStore) and is_missing(store.path) and not args.makes_store:
         if source.kind != "default":
             raise StoreUnavailableError(str(store.path), f"there is no such file; check {source}")
-        return MemoryStore()
+        # A server outlives the first conversation, and has to find it in the file.
+        return store if args.is_server else MemoryStore()
     return store

@@ -42,7 +42,8 @@ def build_parser(argv: Sequence[str] | None = None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="holdfast", description=PROGRAM_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.set_defaults(json=False, command=None, needs_store=True, makes_store=False, is_data=False, loop_factory=None)
+    parser.set_defaults(json=False, command=None, needs_store=True, makes_store=False, is_server=False)
+    parser.set_defaults(is_data=False, loop_factory=None)
     parser.add_argument("--version", action=_VersionAction, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND")
     group = COMMAND_GROUPS.get(argv[0]) if argv else None
@@ -183,14 +184,16 @@ def _add_lab(commands: Subparsers) -> None:
 def _add_view(commands: Subparsers) -> None:
     from holdfast.apps.cli.view import add_view_arguments, view_sessions  # noqa: PLC0415 - as above
 
-    add_view_arguments(_add_command(commands, "view", view_sessions))
+    view = _add_command(commands, "view", view_sessions)
+    view.set_defaults(is_server=True)
+    add_view_arguments(view)
 
 
 def _add_mcp(commands: Subparsers) -> None:
     from holdfast.apps.cli.mcp import serve_mcp  # noqa: PLC0415 - as above
 
     mcp = _add_command(commands, "mcp", serve_mcp)
-    mcp.set_defaults(is_data=True)
+    mcp.set_defaults(is_data=True, is_server=True)
     session = "the conversation of calls that name none, by the beginning of its id (default: $CLAUDE_CODE_SESSION_ID)"
     mcp.add_argument("--session", default="", metavar="ID", help=session)
 

@@ -1,6 +1,7 @@
 """The commands about sessions. The docstring of a command is its help, with examples in the last paragraph."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict
@@ -230,7 +231,7 @@ async def recover_file(args: argparse.Namespace, store: Store) -> int:
     """
     del store
     output: Path = args.output or args.file.with_name(f"{args.file.stem}.recovered.db")
-    if output.exists():  # noqa: ASYNC240 - the command does nothing else meanwhile
+    if os.path.exists(output):  # noqa: ASYNC240, PTH110 - nothing else runs meanwhile; False if it cannot be checked
         raise StoreUnavailableError(str(output), "it already exists; choose another file with -o")
     progress = ProgressCounter("rows")
     salvage = recover_store(args.file, progress)

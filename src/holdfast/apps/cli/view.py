@@ -72,12 +72,15 @@ async def view_sessions(args: argparse.Namespace, store: Store) -> int:
 
 async def _import_program(args: argparse.Namespace, store: Store) -> None:
     """Import what is new in the sessions of another program; what cannot be read is told, and the rest is shown."""
-    from holdfast.importers.importing import import_found  # noqa: PLC0415 - for this option only
+    from holdfast.apps.cli.imports import describe_search  # noqa: PLC0415 - for this option only
+    from holdfast.importers.importing import import_found  # noqa: PLC0415 - as above
     from holdfast.importers.programs import describe_absence, find_sessions, program_named  # noqa: PLC0415 - as above
     from holdfast.importers.source import ReadReport  # noqa: PLC0415 - as above
 
     program, search = program_named(args.program), ReadReport()
     found = find_sessions(program, args.path, search)
+    for problem in describe_search(search):
+        warn(problem)
     if not found:
         warn(describe_absence(program, args.path))
     progress = ProgressCounter(f"of {len(found):,} sessions")
@@ -143,7 +146,7 @@ def add_view_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _ImportAction(argparse.Action):
-    """Notes the program to import from; an import may begin a store, and reading alone never does."""
+    """Notes the program to import from; an import may begin a store that is named."""
 
     def __call__(
         self,

@@ -23,7 +23,7 @@ from holdfast.apps.serving import AccessDeniedError, check_source, is_address
 from holdfast.core.schema import check_fields, integer_bounds
 from holdfast.errors import SettingsError
 from holdfast.models.http_endpoint import is_loopback
-from holdfast.stores.files import create_private_file, write_private_lines
+from holdfast.stores.files import create_private_file, is_missing, write_private_lines
 
 CONTROL_TOKEN_VARIABLE = "HOLDFAST_CONTROL_TOKEN"  # noqa: S105 - the name of a variable
 OWN_KEY_HEADER = "x-holdfast-key"
@@ -143,15 +143,14 @@ def _entry(name: str, table: object, where: str) -> KeyEntry:
 
 def create_key(path: Path, name: str, *, control: bool = False) -> str:
     """Add a new key to a file, and return it; only its hash is stored."""
-    entries = _read_entries(path) if path.exists() else {}
+    entries = {} if is_missing(path) else _read_entries(path)
     if name in entries:
         raise SettingsError("NAME", f"{path} already has a key {name!r}; choose another name, or remove its table")
     if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
         raise SettingsError("NAME", f"{name!r:.40} must be of letters, digits, - and _")
     key = KEY_PREFIX + secrets.token_urlsafe(32)
-    create_private_file(path)
     control_line = ["control = true\n"] if control else []
-    before = path.read_text(encoding="utf-8")
+    before = _private_text(path)
     write_private_lines(path, [before, "\n" * bool(before), f'[{name}]\nsha256 = "{key_hash(key)}"\n', *control_line])
     return key
 
@@ -160,12 +159,21 @@ def control_token(path: Path, environ: Mapping[str, str] | None = None) -> tuple
     """Return the token of the control API and the file that has it: that of the environment, else one made once."""
     if token := (os.environ if environ is None else environ).get(CONTROL_TOKEN_VARIABLE):
         return token, None
-    create_private_file(path)
-    token = path.read_text(encoding="utf-8").strip()
+    token = _private_text(path).strip()
     if not token:
         token = secrets.token_urlsafe(32)
         write_private_lines(path, [f"{token}\n"])
     return token, path
+
+
+def _private_text(path: Path) -> str:
+    """Return the text of a private file, which is made if it is missing."""
+    try:
+        create_private_file(path)
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or "it is not a text"
+        raise SettingsError("the file", f"cannot be used: {problem}; check the path", where=str(path)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,7 +126,7 @@ def _with_layout_of(original: str, text: str) -> str:
 
 
 def _read_settings_text(path: Path) -> str:
-    if path.exists() and not path.is_file() and not path.is_dir():
+    if os.path.exists(path) and not path.is_file() and not path.is_dir():  # noqa: PTH110 - False if it cannot be checked
         # People link a file to /dev/null to switch it off; a device is not to be replaced, and a pipe never ends.
         raise SettingsError("the file", "is a device or a pipe; remove it first", where=display_path(path))
     try:

@@ -104,16 +104,21 @@ def weights_file(model: str) -> Path | None:
     if not model.startswith(EMBEDDED_PREFIX):
         return None
     name = model.removeprefix(EMBEDDED_PREFIX)
-    path = Path(name).expanduser()
-    if not name or not path.is_file():
+    path = Path(name)
+    try:
+        path = path.expanduser()
+        if name and path.is_file():
+            with path.open("rb") as file:
+                is_weights = file.read(len(GGUF_MAGIC)) == GGUF_MAGIC
+            if not is_weights:
+                raise SettingsError("model", f"{path} is not a GGUF file")
+            return path
         problem = (
             "no file is named" if not name else f"{path} is a folder" if path.is_dir() else f"there is no file {path}"
         )
-        raise SettingsError("model", f"{problem}; embedded:FILE.gguf takes the path of a GGUF file")
-    with path.open("rb") as file:
-        if file.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
-            raise SettingsError("model", f"{path} is not a GGUF file")
-    return path
+    except (OSError, RuntimeError) as error:  # RuntimeError: the home folder is unknown
+        problem = f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
+    raise SettingsError("model", f"{problem}; embedded:FILE.gguf takes the path of a GGUF file")
 
 
 def cache_folder() -> Path:
@@ -121,16 +126,27 @@ def cache_folder() -> Path:
     if cache := os.environ.get("XDG_CACHE_HOME"):
         return Path(cache) / "holdfast"
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "holdfast"
+        return _home() / "Library" / "Caches" / "holdfast"
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "holdfast" / "Cache"
-    return Path.home() / ".cache" / "holdfast"
+        return Path(os.environ.get("LOCALAPPDATA") or _home()) / "holdfast" / "Cache"
+    return _home() / ".cache" / "holdfast"
+
+
+def _home() -> Path:
+    """Return the user's home folder; `/nonexistent` if it is unknown, as it may be in a container."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/nonexistent")
 
 
 def cached_weights() -> Path | None:
     """Return the path of our weights if a file of the right size is there, else None."""
     path = cache_folder() / SMOLLM2.file
-    return path if path.is_file() and path.stat().st_size == SMOLLM2.size else None
+    try:
+        return path if path.is_file() and path.stat().st_size == SMOLLM2.size else None
+    except OSError:  # a folder of another user
+        return None
 
 
 async def openmp_folder() -> Path | None:

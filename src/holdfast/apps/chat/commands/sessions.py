@@ -205,8 +205,14 @@ async def export(chat: Chat, file: str) -> None:
 
 
 def _new_file(file: str) -> Path:
-    path = Path(file).expanduser()
-    if path.exists():
+    try:
+        path = Path(file).expanduser()
+        is_taken = path.exists()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise SettingsError(
+            "/export", f"cannot write {file!r:.200}: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    if is_taken:
         raise SettingsError("/export", f"{path} already exists; choose another name")
     return path
 
