@@ -176,6 +176,7 @@ async def test_the_database_of_another_program_is_refused_and_not_changed(tables
     connection = sqlite3.connect(path)
     connection.executescript(tables)
     connection.close()
+    path.chmod(0o644)
     before = path.read_bytes()
     store = SqliteStore(path)
 
@@ -184,6 +185,34 @@ async def test_the_database_of_another_program_is_refused_and_not_changed(tables
     await store.close()
 
     assert ([*tmp_path.iterdir()], path.read_bytes()) == ([path], before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+async def test_a_file_that_is_no_database_keeps_its_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "passwd"
+    path.write_text("root:x:0:0:root:/root:/bin/bash\n")
+    path.chmod(0o644)
+    store = SqliteStore(path)
+
+    with pytest.raises(DamagedStoreError, match="file is not a database"):
+        await store.length("s")
+    await store.close()
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+async def test_a_store_that_others_could_read_becomes_private_with_the_files_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "chats.db"
+    first = SqliteStore(path)
+    await first.put_value("a", {})
+    path.chmod(0o644)
+    store = SqliteStore(path)
+    await store.put_value("b", {})
+
+    modes = {one.name: stat.S_IMODE(one.stat().st_mode) for one in tmp_path.iterdir()}
+    await store.close()
+    await first.close()
+    assert modes == {"chats.db": 0o600, "chats.db-wal": 0o600, "chats.db-shm": 0o600}
 
 
 def test_a_sqlite_url_with_a_nul_is_refused() -> None:

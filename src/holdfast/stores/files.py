@@ -21,7 +21,13 @@ def create_private_folder(path: Path) -> None:
 
 
 def create_private_file(path: Path) -> None:
-    """Create a file and its folders so that only their owner can read them."""
+    """Create a file and its folders so that only their owner can read them; a file that is there becomes private."""
+    create_missing_file(path)
+    make_private(path)
+
+
+def create_missing_file(path: Path) -> None:
+    """Create a file and its folders so that only their owner can read them; a file that is there stays as it is."""
     if path.is_dir():
         raise DamagedStoreError(str(path), "it is a folder")
     if not path.exists():
@@ -30,8 +36,12 @@ def create_private_file(path: Path) -> None:
     elif not path.is_file():
         # Its permissions are not ours to change: those of a device are everybody's.
         raise StoreUnavailableError(str(path), "it is a device or a pipe, and not a file; choose another path")
-    elif stat.S_IMODE(path.stat().st_mode) & 0o077 and is_own_file(path.stat()):
-        with suppress(OSError):  # on a read-only mount it stays as it is
+
+
+def make_private(path: Path) -> None:
+    """Take a file away from everybody but its owner, if that is this user."""
+    with suppress(OSError):  # on a read-only mount it stays as it is
+        if stat.S_IMODE(path.stat().st_mode) & 0o077 and is_own_file(path.stat()):
             path.chmod(PRIVATE_FILE_MODE)
 
 

@@ -43,7 +43,7 @@ from holdfast.stores.encoding import (
     sha256_hex,
     unpack_records,
 )
-from holdfast.stores.files import create_private_file, file_identity, is_folder_writable
+from holdfast.stores.files import create_missing_file, file_identity, is_folder_writable, make_private
 from holdfast.stores.search_terms import search_terms
 from holdfast.stores.sqlite.schema import (
     POSITION_BITS,
@@ -94,7 +94,7 @@ class SqliteDatabase:
         self._run_later = run_later
         self.in_use = threading.RLock()
         """Held while the connection is used, so that the exit of the program closes only an idle one."""
-        create_private_file(path)
+        create_missing_file(path)
         self.is_immutable = False
         """Whether the file is read without locks, because nothing can be written next to it."""
         try:
@@ -121,6 +121,9 @@ class SqliteDatabase:
         weakref.finalize(self, _close_if_idle, connection, self.in_use)
         try:
             require_own_database(connection, self._name)
+            # Not before: the permissions of another program's file are not ours to change.
+            for suffix in ("", "-wal", "-shm"):
+                make_private(self._path.with_name(f"{self._path.name}{suffix}"))
             for pragma in () if self.is_immutable else PRAGMAS:
                 connection.execute(pragma)
             migrate_sqlite(connection, self._name)
