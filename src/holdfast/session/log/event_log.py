@@ -74,15 +74,15 @@ class _UnconfirmedAppend(NamedTuple):
     events: tuple[log.MessageAppended, ...]
 
 
-class _DeferredMessages(NamedTuple):
-    """Messages that the history has and the store has not: they are written with the next append."""
+class _Deferred(NamedTuple):
+    """Events that the history has and the store has not: they are written with the next append."""
 
-    events: Sequence[log.MessageAppended] = ()
+    events: Sequence[log.Event] = ()
     records: Sequence[JsonRecord] = ()
     entries: Sequence[IndexEntry] = ()
 
 
-_NOTHING_DEFERRED = _DeferredMessages()
+_NOTHING_DEFERRED = _Deferred()
 _CHANGE_NO_CONTEXT = (log.UsageMeasured, log.RequestPrepared)
 """Events that are always possible."""
 
@@ -352,9 +352,16 @@ class SessionLog:
 
     # Writing.
 
-    async def append(self, *events: log.Event) -> None:
-        """Record events that were decided on the current history; raises `ConcurrentWriteError` if it has changed."""
-        if not await self._try_append(events, must_be_current=True):
+    async def append(self, *events: log.Event, with_next: bool = False) -> None:
+        """Record events that were decided on the current history; raises `ConcurrentWriteError` if it has changed.
+
+        With `with_next` they are written with what this task appends next, if it is in `deferring_messages`.
+        """
+        if with_next and self._is_deferring:
+            for event in events:
+                self.history.check(event)
+            self._defer(events)
+        elif not await self._try_append(events, must_be_current=True):
             raise ConcurrentWriteError(self.session)
 
     async def append_messages(
@@ -373,8 +380,9 @@ class SessionLog:
             start, log_position = len(self.history), self.stored.length
             find_index = partial(self._index_entries, events, messages)
             index = await record_in_thread(find_index) if are_long else find_index()
-            if self._deferring_task is not None and self._deferring_task is asyncio.current_task():
+            if self._is_deferring:
                 self._defer(events, messages, index)
+                self._deferred_messages += zip(range(start, len(self.history)), events, strict=True)
                 return range(start, start + len(events))
             try:
                 is_appended = await self._try_append(
@@ -538,20 +546,20 @@ class SessionLog:
             finally:
                 self._deferring_task = None
 
+    @property
+    def _is_deferring(self) -> bool:
+        """Whether what this task appends may wait for its next append."""
+        return self._deferring_task is not None and self._deferring_task is asyncio.current_task()
+
     def _defer(
-        self, events: Sequence[log.MessageAppended], messages: Sequence[Message], index: Sequence[IndexEntry]
+        self, events: Sequence[log.Event], messages: Sequence[Message] = (), index: Sequence[IndexEntry] = ()
     ) -> None:
-        records, time_ms, start = [encode_event(event) for event in events], self.clock(), len(self.history)
-        place = self.stored.length + len(self._deferred.records)
-        self._apply(events, time_ms, place, messages)
-        known = self._deferred
-        self._deferred = _DeferredMessages(
-            (*known.events, *events), (*known.records, *records), (*known.entries, *index)
-        )
-        self._deferred_messages += zip(range(start, len(self.history)), events, strict=True)
+        records, known = [encode_event(event) for event in events], self._deferred
+        self._apply(events, self.clock(), self.stored.length + len(known.records), messages)
+        self._deferred = _Deferred((*known.events, *events), (*known.records, *records), (*known.entries, *index))
 
     async def _write_deferred(self) -> None:
-        """Write messages that wait for an append, if there are any."""
+        """Write what waits for an append, if there is anything."""
         if self._deferred.records:
             await self._try_append(())
 
