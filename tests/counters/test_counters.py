@@ -231,3 +231,25 @@ def test_a_vocabulary_is_loaded_when_something_is_counted() -> None:
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
 
     assert done.stdout.split() == ["0", "10", "10", "1"]
+
+
+def test_a_text_that_was_just_counted_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = vocabularies.VocabularyCounter(model_family("gpt-5"))
+    texts = [f"{number} {'words of a summary ' * 20}" for number in range(vocabularies.RECENT_TEXT_COUNT + 1)]
+    tokenized: list[str] = []
+    size = counter._size
+
+    def noted(text: str) -> int:
+        tokenized.append(text)
+        return size(text)
+
+    monkeypatch.setitem(vars(counter), "_size", noted)
+
+    first = [counter.count(text) for text in texts]
+    again = [counter.count(text) for text in texts[:0:-1]]
+
+    assert again == first[:0:-1]
+    assert tokenized == texts
+    assert counter.count(texts[0]) == first[0]  # the oldest is forgotten, and counted anew
+    assert tokenized == [*texts, texts[0]]
+    assert not any(isinstance(one, str) for one in counter._recent)

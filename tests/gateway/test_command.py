@@ -1,6 +1,7 @@
 """`holdfast gateway` as a program."""
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.apps.cli.main import main
+from holdfast.apps.serving import COLLECTION_THRESHOLDS, AppServer
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
 from tests.gateway.serving import RawClient, ask
 
@@ -149,3 +151,26 @@ def test_a_key_is_printed_once_and_its_hash_is_kept(tmp_path: Path, capsys: pyte
 
     key = capsys.readouterr().out.strip()
     assert (code, key[:3], key in (tmp_path / "keys.toml").read_text()) == (0, "hf-", False)
+
+
+def test_the_collector_rests_until_the_gateway_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[bool, tuple[int, int, int]]] = []
+    startup = AppServer.startup
+
+    async def noted(self: AppServer, sockets: list[socket.socket] | None = None) -> None:
+        seen.append((gc.isenabled(), gc.get_threshold()))
+        await startup(self, sockets)
+        seen.append((gc.isenabled(), gc.get_threshold()))
+        self.should_exit = True
+
+    monkeypatch.setattr(AppServer, "startup", noted)
+    monkeypatch.setenv("HOLDFAST_CONTROL_TOKEN", "t")
+    thresholds = gc.get_threshold()
+    try:
+        code = main(["gateway", "--store", f"sqlite:///{tmp_path}/a.db", "--port", "0"])
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+
+    assert (code, gc.isenabled()) == (0, True)
+    assert seen == [(False, thresholds), (True, COLLECTION_THRESHOLDS)]

@@ -9,6 +9,8 @@ import pytest
 from holdfast import Session
 from holdfast.core.history.events import MessageAppended
 from holdfast.errors import ConcurrentWriteError, HoldfastError, StoreUnavailableError
+from holdfast.session.compaction.compactor import CompactionOptions
+from holdfast.session.compaction.hooks import Hooks
 from holdfast.session.session import Session as OpenedSession
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, user_message
@@ -187,3 +189,59 @@ async def test_two_blocks_at_once_lose_nothing_and_each_hears_of_its_own_failure
 
         await say_and_prepare(session, "third")
         assert await said_in(session) == ["third"]
+
+
+LONG = "about many words " * 60
+
+
+async def test_a_compaction_is_written_with_the_request_that_needs_it() -> None:
+    store = NotedStore()
+    async with Session.open("s", store=store, model="gpt-5") as session:
+        for number in range(12):
+            await say_and_prepare(session, f"question {number} {LONG}", budget=1_500)
+            await session.record([assistant_message(f"answer {number}")])
+        receipts = await session.receipts()
+
+    requests = [kinds for kinds in store.appends if "request.prepared" in kinds]
+    compacted = [kinds for kinds in requests if "session.compaction_complete" in kinds]
+    whole = ["message.appended", "session.compaction_complete", "session.usage_info", "request.prepared"]
+    assert len(requests) == 12
+    assert len(store.appends) == 24  # one for each prompt with its request, one for each answer
+    assert compacted == [whole] * len(receipts)
+    assert len(receipts) > 2
+
+
+async def test_a_compaction_that_could_not_be_written_has_not_happened() -> None:
+    store = NotedStore()
+    async with Session.open("s", store=store, model="gpt-5") as session:
+        for number in range(10):
+            await session.record([user_message(f"question {number} {LONG}"), assistant_message(f"answer {number}")])
+        before = await session.messages()
+        store.error = StoreUnavailableError("store", "full")
+
+        with pytest.raises(StoreUnavailableError):
+            await say_and_prepare(session, "one", budget=1_500)
+
+        assert await session.messages() == before
+        assert await session.receipts() == []
+        await say_and_prepare(session, "one", budget=1_500)
+        assert await session.messages() == [*before, user_message("one")]
+        assert len(await session.receipts()) == 1
+    async with Session.open("s", store=store, model="gpt-5") as reopened:
+        assert await reopened.messages() == [*before, user_message("one")]
+        assert len(await reopened.receipts()) == 1
+
+
+async def test_a_compaction_of_which_a_hook_is_told_is_written_first() -> None:
+    store = NotedStore()
+    told: list[int] = []
+
+    async def hook(_call: object) -> None:
+        told.append(sum(kinds.count("session.compaction_complete") for kinds in store.appends))
+
+    options = CompactionOptions(hooks=Hooks(post_compact=(hook,)))
+    async with Session.open("s", store=store, model="gpt-5", compaction=options) as session:
+        for number in range(10):
+            await session.record([user_message(f"question {number} {LONG}"), assistant_message(f"answer {number}")])
+        await say_and_prepare(session, "one", budget=1_500)
+    assert told == [1]

@@ -1,7 +1,7 @@
 """A session that was opened by a shortcut is the session that was read from its beginning."""
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,10 +17,11 @@ from holdfast.core.history.history import History
 from holdfast.core.history.snapshot import HistorySnapshot, from_snapshot_json, to_snapshot_json, unpack_positions
 from holdfast.core.ledger.render import render_ledger
 from holdfast.errors import NotInMemoryError, PendingToolCallsError
+from holdfast.session.log.event_log import SNAPSHOT_AFTER_COMPACTION
 from holdfast.session.log.session_snapshot import decode_snapshot
 from holdfast.session.maintenance.scrub import scrub
 from holdfast.session.session import Session
-from holdfast.stores.base import Snapshot
+from holdfast.stores.base import Snapshot, StoredRecord
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import (
@@ -264,3 +265,77 @@ async def test_a_long_running_session_leaves_shortcuts_on_its_way() -> None:
     assert shortcut is not None
     assert list(unpack_positions(shortcut.log_positions)) == list(range(2_000))
     assert decode_snapshot(Snapshot(1, b"x").data) is None
+
+
+class CountingStore(MemoryStore):
+    """Counts the records that were read, and the snapshots that were saved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_count = self.saved_count = 0
+
+    async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
+        found = await super().read(session, start=start, limit=limit)
+        self.read_count += len(found)
+        return found
+
+    async def read_at(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
+        found = await super().read_at(session, positions)
+        self.read_count += len(found)
+        return found
+
+    async def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:
+        self.saved_count += 1
+        return await super().put_snapshot(session, snapshot)
+
+
+async def talk(session: Session, numbers: range) -> None:
+    for number in numbers:
+        async with session.one_write():
+            await session.record([user_message(f"question {number} " + "about many words " * 40)])
+            await session.prepare(2_000)
+        await session.record([assistant_message(f"answer {number}")])
+
+
+async def test_another_process_opens_a_compacted_session_by_its_messages_alone() -> None:
+    store = CountingStore()
+    killed = await Session.open("one", store=store, model="gpt-5")
+    await talk(killed, range(40))
+    length, saved = await store.length("one"), store.saved_count
+    store.read_count = 0
+
+    opened = await Session.open("one", store=store, model="gpt-5")
+
+    # The requests and the compactions before the last snapshot are not read, which are the larger part of the log.
+    assert length > 150
+    assert 2 <= saved <= length // SNAPSHOT_AFTER_COMPACTION
+    assert len(killed) == 80
+    assert store.read_count < 80 + 2 * SNAPSHOT_AFTER_COMPACTION
+    assert opened.history.entries.missing_count == 0
+    assert (await opened.prepare(2_000)).messages == (await killed.prepare(2_000)).messages
+
+
+async def test_no_request_waits_for_a_snapshot() -> None:
+    store = CountingStore()
+    session = await Session.open("one", store=store, model="gpt-5")
+    for number in range(40):
+        saved = store.saved_count
+        async with session.one_write():
+            await session.record([user_message(f"question {number} " + "about many words " * 40)])
+            await session.prepare(2_000)
+        assert store.saved_count == saved
+        async with session.one_write():
+            await session.record([assistant_message(f"answer {number}")])
+    assert store.saved_count >= 2
+
+
+async def test_a_session_that_was_never_compacted_saves_no_snapshot_before_its_end() -> None:
+    store = CountingStore()
+    session = await Session.open("one", store=store, model="gpt-5")
+    for number in range(40):
+        await session.record([user_message(f"question {number}")])
+        await session.prepare(200_000)
+        await session.record([assistant_message(f"answer {number}")])
+    assert store.saved_count == 0
+    await session.close()
+    assert store.saved_count == 1

@@ -14,7 +14,7 @@ from holdfast.stores.base import IndexEntry
 from holdfast.stores.encoding import compress
 from holdfast.stores.search_terms import search_terms
 from holdfast.stores.sqlite import search as search_module
-from holdfast.stores.sqlite.schema import POSITION_BITS, SQLITE_MIGRATIONS
+from holdfast.stores.sqlite.schema import POSITION_BITS, POSITION_MASK, SQLITE_MIGRATIONS
 from holdfast.stores.sqlite.search import MAX_PENDING_CHARS, MAX_PENDING_TEXTS, FullTextIndex
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.store_contract import NOW_MS, message_record
@@ -233,6 +233,23 @@ async def test_a_phrase_is_looked_up_once_whatever_else_is_searched(store: Sqlit
 
     assert len(hits) == 180
     assert sum("""MATCH '"2 3 1"' """ in statement for statement in statements) == 1
+
+
+@pytest.mark.parametrize(("count", "shown"), [(300, 300), (1_200, 1_000)])
+async def test_the_forms_of_a_word_are_looked_up_once(store: SqliteStore, path: Path, count: int, shown: int) -> None:
+    texts = [f"{'tables' if number % 2 else 'table'} {number}" for number in range(count)]
+    entries = [IndexEntry(number, text) for number, text in enumerate(texts)]
+    await store.append("s", list(map(message_record, texts)), after=0, time_ms=NOW_MS, index=entries)
+    await store.close()
+    statements: list[str] = []
+
+    with closing(sqlite3.connect(path)) as connection:
+        connection.set_trace_callback(statements.append)
+        hits = FullTextIndex(connection, "s").search(search_terms("table"), (0, 2**62), count)
+
+    newest = range(count - shown, count)
+    assert sorted(row & POSITION_MASK for row, _ in hits) == [*newest]
+    assert sum("""MATCH '"tabl" *' """ in statement for statement in statements) == 1
 
 
 async def test_of_words_that_are_all_common_the_newest_messages_with_two_of_them_are_found(

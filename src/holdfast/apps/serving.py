@@ -95,11 +95,10 @@ class AppServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen."""
-        # What is loaded now stays for good, so the collector need not walk through it again and again. The last walk
-        # takes a moment, so it is before the first request.
-        gc.collect()
+        # What is loaded now stays for good, so the collector need not walk through it, not even once.
         gc.freeze()
         gc.set_threshold(*COLLECTION_THRESHOLDS)
+        gc.enable()
         await super().startup(sockets)
         if self.started and sockets:
             address = sockets[0].getsockname()

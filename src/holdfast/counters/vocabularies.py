@@ -11,7 +11,9 @@ code, logs, JSON, base64 and ten languages; `tests/counters/test_counters.py` li
 estimate is about a seventh too low, so a budget that relies on an estimate leaves that much free.
 """
 
+from collections import OrderedDict
 from functools import cache, cached_property, lru_cache
+from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.conversation.tokens import Counter, Provenance, utf8_length
@@ -26,6 +28,8 @@ CHUNK_CHARS = 1_000_000
 """Longer texts are counted in pieces, so that only the ids of one piece are in memory."""
 CACHED_TEXT_CHARS, CACHED_TEXT_COUNT = 48, 4_096
 """Short texts such as tool names repeat: the counts of this many are cached."""
+RECENT_TEXT_CHARS, RECENT_TEXT_COUNT = 16_384, 64
+"""The text of a compaction is counted two or three times within its request, so the last counts are kept."""
 SPECIAL_OPENING = "<|"
 """How the special tokens of most vocabularies begin."""
 BOUND_MARKS = 4
@@ -90,6 +94,8 @@ class VocabularyCounter:
         del splintr
         self._vocabulary = family.vocabulary
         self._count_short = lru_cache(CACHED_TEXT_COUNT)(self._count)
+        self._recent: OrderedDict[bytes, int] = OrderedDict()
+        """The last counts of longer texts, by their hashes: a text that was scrubbed must not stay in memory."""
         self._factor = family.factor
         self._splits_digits = family.splits_digits
         self.provenance: Provenance = family.provenance
@@ -111,7 +117,18 @@ class VocabularyCounter:
 
     def count(self, text: str) -> int:
         """Return the number of tokens of a text."""
-        return self._count_short(text) if len(text) <= CACHED_TEXT_CHARS else self._count(text)
+        if len(text) <= CACHED_TEXT_CHARS:
+            return self._count_short(text)
+        return self._count_recent(text) if len(text) <= RECENT_TEXT_CHARS else self._count(text)
+
+    def _count_recent(self, text: str) -> int:
+        key = blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+        known = self._recent.get(key)
+        if known is None:
+            known = self._recent[key] = self._count(text)
+            if len(self._recent) > RECENT_TEXT_COUNT:
+                self._recent.popitem(last=False)
+        return known
 
     def _count(self, text: str) -> int:
         if not text.isascii():

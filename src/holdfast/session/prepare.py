@@ -441,7 +441,7 @@ class RequestBuilder:
         elif rule is not None:
             made = partial(compaction_completed_event, step, rule, plan_input)
             event = made() if plan_input.tokens <= MAX_INLINE_TOKENS else await plan_in_thread(made)
-            await self._compactor.observers.record_completed(replace(event, reason=reason))
+            await self._compactor.observers.record_completed(replace(event, reason=reason), with_next=True)
         return False
 
     async def _finish(

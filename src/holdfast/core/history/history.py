@@ -28,6 +28,7 @@ from holdfast.core.history.scopes import FUTURE_DELEGATE, MainVisibility, Scopes
 from holdfast.core.history.session_state import SessionState
 from holdfast.core.history.snapshot import (
     KEPT_VERSIONS,
+    SNAPSHOT_VERSIONS,
     HistorySnapshot,
     LedgerLineage,
     PackedLedger,
@@ -392,19 +393,18 @@ class History:
             for at in self.context(scope).retained_positions()
         }
         gone = self.entries.evict(len(self.entries) - keep_newest, needed)
-        first = self._first_kept_version
+        first = self._first_kept_version(KEPT_VERSIONS)
         self._has_forgotten_versions = self._has_forgotten_versions or first > 0
         del self._versions[:first]
         self._current -= first
         return gone
 
-    @property
-    def _first_kept_version(self) -> int:
-        return max(0, self._current + 1 - KEPT_VERSIONS)
+    def _first_kept_version(self, count: int) -> int:
+        return max(0, self._current + 1 - count)
 
     def snapshot(self) -> HistorySnapshot:
         """Return a snapshot to resume from: everything except the messages."""
-        first = self._first_kept_version
+        first = self._first_kept_version(SNAPSHOT_VERSIONS)
         return HistorySnapshot(
             length=len(self.entries),
             format=self.format,

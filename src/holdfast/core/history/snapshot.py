@@ -117,8 +117,11 @@ def _record_reader(kind: type[object]) -> ValueReader:
     return read
 
 
-KEPT_VERSIONS = 8
-"""The number of context versions that stay in memory; an undo beyond them replays the log from its beginning."""
+KEPT_VERSIONS, SNAPSHOT_VERSIONS = 8, 2
+"""The number of context versions that stay in memory, and in a snapshot, where each compaction has its whole text.
+
+An undo beyond them replays the log from its beginning.
+"""
 
 
 class LedgerLineage(NamedTuple):

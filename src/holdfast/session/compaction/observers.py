@@ -97,12 +97,17 @@ class ObserverRunner:
             return event
         return replace(event, checkpoint_number=made.number, checkpoint_path=str(made.path))
 
-    async def record_completed(self, event: log.CompactionCompleted) -> None:
-        """Record how a compaction ended, and notify the observers; does not wait for the hooks."""
+    async def record_completed(self, event: log.CompactionCompleted, *, with_next: bool = False) -> None:
+        """Record how a compaction ended, and notify the observers; does not wait for the hooks.
+
+        With `with_next` it is written with what follows, if nobody acts on it before: the same write as its request.
+        """
         if not self.observers.telemetry.is_loaded:
             # That imports OpenTelemetry, which takes tens of milliseconds.
             await record_in_thread(self.observers.telemetry.load)
-        await self._log.append(event)
+        observers = self.observers.checkpoints, self._memory_writer
+        is_observed = bool(self.observers.hooks.post_compact) or observers != (None, None)
+        await self._log.append(event, with_next=with_next and not is_observed)
         self.start_memory_update()
         after = len(self._log.history.entries)
         self.observers.telemetry.compaction_completed(

@@ -50,8 +50,12 @@ Clock: TypeAlias = Callable[[], int]
 MAX_CONFLICTS = 1_000
 """How many sequence conflicts a writer tolerates before it gives up."""
 FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.002, 0.1
-SNAPSHOT_EVERY, SNAPSHOT_SHARE, SNAPSHOT_AT_CLOSE = 2_000, 20, 100
-"""A snapshot pays off after this many new records and a twentieth of the log; at close, after fewer."""
+SNAPSHOT_EVERY, SNAPSHOT_SHARE, SNAPSHOT_AT_CLOSE, SNAPSHOT_AFTER_COMPACTION = 2_000, 20, 100, 32
+"""A snapshot pays off after this many new records and a twentieth of the log.
+
+At close it does after fewer, and after a compaction: what was compacted before is the larger part of such a log, and
+nobody needs it to go on. Other processes that serve the same session then open it without reading that.
+"""
 FIRST_LOAD_MESSAGES, LOAD_BEFORE_MESSAGES = 256, 16
 """How many messages are read around a missing one; the first number doubles each time."""
 MAX_EXTRA_CACHED = 256
@@ -70,15 +74,15 @@ class _UnconfirmedAppend(NamedTuple):
     events: tuple[log.MessageAppended, ...]
 
 
-class _DeferredMessages(NamedTuple):
-    """Messages that the history has and the store has not: they are written with the next append."""
+class _Deferred(NamedTuple):
+    """Events that the history has and the store has not: they are written with the next append."""
 
-    events: Sequence[log.MessageAppended] = ()
+    events: Sequence[log.Event] = ()
     records: Sequence[JsonRecord] = ()
     entries: Sequence[IndexEntry] = ()
 
 
-_NOTHING_DEFERRED = _DeferredMessages()
+_NOTHING_DEFERRED = _Deferred()
 _CHANGE_NO_CONTEXT = (log.UsageMeasured, log.RequestPrepared)
 """Events that are always possible."""
 
@@ -204,6 +208,8 @@ class SessionLog:
         self._unconfirmed: _UnconfirmedAppend | None = None
         self._deferred = _NOTHING_DEFERRED
         self._snapshot_length = 0
+        self._has_compacted = False
+        """Whether a compaction was recorded since the last snapshot."""
         self._load_count = FIRST_LOAD_MESSAGES
         self._cache_limit = MAX_EXTRA_CACHED
 
@@ -218,18 +224,22 @@ class SessionLog:
             return await self.store.get_snapshot(self.session)
         return None
 
-    async def _load_snapshot(self) -> None:
+    async def _load_snapshot(self) -> Sequence[int]:
+        """Begin with the snapshot, if there is one, and return the positions of the messages to read with the news."""
         stored, self._stored_retention = await asyncio.gather(
             self._stored_snapshot(), stored_retention(self.store, self.session)
         )
         self.is_loaded = True
-        if stored and (snapshot := decode_snapshot(stored.data)):
-            self.history = History.from_snapshot(snapshot.state, format_named)
-            self._log_positions = unpack_positions(snapshot.log_positions)
-            self.last_request_ms, self.compaction_started_ms = snapshot.last_request_ms, snapshot.compaction_started_ms
-            self.damage = list(snapshot.damage)
-            self.stored.length = self._snapshot_length = stored.length
-            self.stored.newest_schema = max(RECORD_SCHEMA, snapshot.newest_schema)
+        if not stored or (snapshot := decode_snapshot(stored.data)) is None:
+            return ()
+        self.history = History.from_snapshot(snapshot.state, format_named)
+        self._log_positions = unpack_positions(snapshot.log_positions)
+        self.last_request_ms, self.compaction_started_ms = snapshot.last_request_ms, snapshot.compaction_started_ms
+        self.damage = list(snapshot.damage)
+        self.stored.length = self._snapshot_length = stored.length
+        self.stored.newest_schema = max(RECORD_SCHEMA, snapshot.newest_schema)
+        # Whoever compares or compacts a short conversation needs most of its messages: one round instead of several.
+        return range(len(self.history)) if len(self.history) <= FIRST_LOAD_MESSAGES else ()
 
     def require_scope(self, scope: str) -> str:
         """Return a scope that an agent uses or has used; raises `UnknownScopeError` for any other."""
@@ -244,10 +254,12 @@ class SessionLog:
         """
         await self._write_deferred()
         was_loaded = self.is_loaded
-        if not was_loaded:
-            await self._load_snapshot()
+        known = () if was_loaded else await self._load_snapshot()
         start = self.stored.length
-        news = await self.stored.read_new()
+        if known:
+            news, _ = await asyncio.gather(self.stored.read_new(), self.load_messages(known))
+        else:
+            news = await self.stored.read_new()
         if start and any(isinstance(event, log.SessionScrubbed) for _, event in news):
             # A scrubbed secret must not stay in memory. If this is cancelled, the next refresh sees the event again.
             self.stored.length = start
@@ -333,14 +345,23 @@ class SessionLog:
                 self.last_request_ms = time_ms
             elif isinstance(event, log.CompactionStarted):
                 self.compaction_started_ms = time_ms
+            elif isinstance(event, log.CompactionCompleted):
+                self._has_compacted = True
         if evicts and self.history.entries.cached_count > self._cache_limit:
             self._evict()
 
     # Writing.
 
-    async def append(self, *events: log.Event) -> None:
-        """Record events that were decided on the current history; raises `ConcurrentWriteError` if it has changed."""
-        if not await self._try_append(events, must_be_current=True):
+    async def append(self, *events: log.Event, with_next: bool = False) -> None:
+        """Record events that were decided on the current history; raises `ConcurrentWriteError` if it has changed.
+
+        With `with_next` they are written with what this task appends next, if it is in `deferring_messages`.
+        """
+        if with_next and self._is_deferring:
+            for event in events:
+                self.history.check(event)
+            self._defer(events)
+        elif not await self._try_append(events, must_be_current=True):
             raise ConcurrentWriteError(self.session)
 
     async def append_messages(
@@ -359,8 +380,9 @@ class SessionLog:
             start, log_position = len(self.history), self.stored.length
             find_index = partial(self._index_entries, events, messages)
             index = await record_in_thread(find_index) if are_long else find_index()
-            if self._deferring_task is not None and self._deferring_task is asyncio.current_task():
+            if self._is_deferring:
                 self._defer(events, messages, index)
+                self._deferred_messages += zip(range(start, len(self.history)), events, strict=True)
                 return range(start, start + len(events))
             try:
                 is_appended = await self._try_append(
@@ -373,6 +395,7 @@ class SessionLog:
                 places, log_position = range(start, start + len(events)), self.stored.length - len(events)
                 try:
                     await self._after_append(places, events)
+                    await self._save_snapshot_of_compacted()
                 except asyncio.CancelledError:
                     self._unconfirmed = _UnconfirmedAppend(log_position, tuple(events))
                     raise
@@ -406,6 +429,12 @@ class SessionLog:
         if self._retention_days != self._stored_retention:
             await self._record_retention()
         if self.stored.length - self._snapshot_length >= max(SNAPSHOT_EVERY, self.stored.length // SNAPSHOT_SHARE):
+            await self.save_snapshot()
+
+    async def _save_snapshot_of_compacted(self) -> None:
+        """Save a snapshot of a conversation that was compacted, if worthwhile; no request waits for it."""
+        enough = max(SNAPSHOT_AFTER_COMPACTION, self.stored.length // SNAPSHOT_SHARE)
+        if self._has_compacted and self.stored.length - self._snapshot_length >= enough:
             await self.save_snapshot()
 
     async def _record_retention(self) -> None:
@@ -506,28 +535,31 @@ class SessionLog:
             try:
                 async with self.lock:
                     messages, self._deferred_messages = self._deferred_messages, []
+                    has_request = not self._deferred.records  # written with it already
                     await self._write_deferred()
                     if self._why_again is not None:
                         raise self._why_again
                     self._deferring_task = None  # all is written: what others write from now on changes nothing
                     await self._after_append([place for place, _ in messages], [event for _, event in messages])
+                    if not has_request:
+                        await self._save_snapshot_of_compacted()
             finally:
                 self._deferring_task = None
 
+    @property
+    def _is_deferring(self) -> bool:
+        """Whether what this task appends may wait for its next append."""
+        return self._deferring_task is not None and self._deferring_task is asyncio.current_task()
+
     def _defer(
-        self, events: Sequence[log.MessageAppended], messages: Sequence[Message], index: Sequence[IndexEntry]
+        self, events: Sequence[log.Event], messages: Sequence[Message] = (), index: Sequence[IndexEntry] = ()
     ) -> None:
-        records, time_ms, start = [encode_event(event) for event in events], self.clock(), len(self.history)
-        place = self.stored.length + len(self._deferred.records)
-        self._apply(events, time_ms, place, messages)
-        known = self._deferred
-        self._deferred = _DeferredMessages(
-            (*known.events, *events), (*known.records, *records), (*known.entries, *index)
-        )
-        self._deferred_messages += zip(range(start, len(self.history)), events, strict=True)
+        records, known = [encode_event(event) for event in events], self._deferred
+        self._apply(events, self.clock(), self.stored.length + len(known.records), messages)
+        self._deferred = _Deferred((*known.events, *events), (*known.records, *records), (*known.entries, *index))
 
     async def _write_deferred(self) -> None:
-        """Write messages that wait for an append, if there are any."""
+        """Write what waits for an append, if there is anything."""
         if self._deferred.records:
             await self._try_append(())
 
@@ -595,7 +627,7 @@ class SessionLog:
             await self.store.put_snapshot(self.session, Snapshot(self.stored.length, content))
         except StoreError:
             return
-        self._snapshot_length = self.stored.length
+        self._snapshot_length, self._has_compacted = self.stored.length, False
 
 
 def _signals_of(places: Sequence[int], events: Sequence[log.MessageAppended]) -> list[log.ProviderSignalled]:

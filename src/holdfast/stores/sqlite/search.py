@@ -45,7 +45,9 @@ class _Word(NamedTuple):
     match: str
     messages: int
     rows: Sequence[int] = ()
-    """The rows of a phrase in fewer than `MAX_CANDIDATES` messages."""
+    """The rows of a phrase, or of a word in all its forms, in fewer than `MAX_CANDIDATES` messages."""
+    newest: Sequence[int] = ()
+    """The newest rows of a word in all its forms, if there are more."""
 
 
 class _IndexSearch:
@@ -81,7 +83,10 @@ class _IndexSearch:
         held = self._count(plain)
         if not term.is_stem or held > MAX_STEMMED_MESSAGES:
             return _Word(plain, held)
-        return _Word(f"{plain} *", self._count(f"{plain} *"))
+        # FTS5 puts the rows of all words with that beginning together first, so that is done only once, too.
+        rows = self._newest(f"{plain} *")
+        is_rare = len(rows) < MAX_CANDIDATES
+        return _Word(f"{plain} *", len(rows), rows if is_rare else (), () if is_rare else rows)
 
     def _count(self, match: str) -> int:
         query = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? AND rowid >= ? AND rowid < ? LIMIT ?)"
@@ -111,7 +116,7 @@ class _IndexSearch:
         for (one, word), (two, other) in combinations(enumerate(common[:MAX_PAIRED_WORDS]), 2):
             for row in self._newest(f"{word.match} AND {other.match}"):
                 holding[row] = holding.get(row, 0) | 1 << one | 1 << two
-        return holding or dict.fromkeys(self._newest(common[0].match), 1)
+        return holding or dict.fromkeys(common[0].newest or self._newest(common[0].match), 1)
 
     def _rows_with(self, match: str) -> list[int]:
         """Return the rows that match, from the oldest on: FTS5 reads positions backward half as fast."""
