@@ -103,7 +103,7 @@ class LangChainMessages:
 
     def decode(self, native: Mapping[str, Any]) -> BaseMessage:
         """Return an OpenAI chat message as an object."""
-        role, content = native["role"], native.get("content") or ""
+        role, content = native["role"], copied_json(native.get("content") or "")
         if role == "tool":
             return ToolMessage(content=content, tool_call_id=native["tool_call_id"])
         if role in {"system", "developer"}:

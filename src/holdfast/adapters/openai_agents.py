@@ -72,8 +72,8 @@ class ResponsesItems:
         return copied_json(message)
 
     def decode(self, native: Mapping[str, Any]) -> Item:
-        """Return the item itself."""
-        return dict(native)
+        """Return a copy of the item."""
+        return dict(copied_json(native))
 
     def text(self, message: Item) -> str:
         """Return the text of an item."""
