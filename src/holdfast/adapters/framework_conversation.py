@@ -133,6 +133,8 @@ class FrameworkConversation(Generic[MessageT]):
         self._is_last_request_copied = False
         self.last_text = ""
         """The text of the last response."""
+        self.failure: Exception | None = None
+        """The error with which the last model call ended, until another one gets a response."""
         self._codec = codec
         self._lock = asyncio.Lock()
         self._asked: Sequence[MessageT] | None = None
@@ -216,7 +218,7 @@ class FrameworkConversation(Generic[MessageT]):
                 # Another agent has used the same conversation meanwhile.
                 await self._sync(asked)
             await self._record(messages, usage=usage)
-            self.known, self._asked = [], None
+            self.known, self._asked, self.failure = [], None, None
             self.last_text = "\n".join(text for message in messages if (text := self._codec.text(message)))
 
     def give_up(self, asked: Sequence[MessageT]) -> None:
@@ -247,7 +249,11 @@ class FrameworkConversation(Generic[MessageT]):
     async def retry(self, error: object) -> list[MessageT]:
         """Return a smaller version of the last request; raises as `Session.retry` does."""
         async with self._lock:
-            return self._outgoing(await self.agent.retry(error))
+            try:
+                return self._outgoing(await self.agent.retry(error))
+            except Exception as problem:
+                self.failure = error if isinstance(error, Exception) else problem
+                raise
 
     async def _load(self) -> list[MessageT]:
         await self.session.refresh()
@@ -449,12 +455,16 @@ class SubAgentCall(Generic[MessageT]):
         return await (await self._find_parent()).agent.recall_tool().call(arguments)
 
     async def end(self, error: BaseException | None = None) -> None:
-        """End the delegations: each with its last response as its answer, or with an error."""
+        """End the delegations: each with its last response as its answer, or with an error.
+
+        An agent whose model has failed has no answer, even if somebody else has handled the error for its caller.
+        """
         while self._children:
             _, (context, child) = self._children.popitem()
-            if error is None:
+            failure = error or child.failure
+            if failure is None:
                 await child.answer(child.last_text)
-            await context.__aexit__(type(error) if error is not None else None, error, None)
+            await context.__aexit__(type(failure) if failure is not None else None, failure, None)
         if self._parent is not None:
             self._parent.active_runs -= 1
             self._parent = None

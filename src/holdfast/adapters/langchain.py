@@ -416,7 +416,8 @@ def _content_json(content: str | list[str | dict[Any, Any]]) -> str | list[Mappi
 
 
 def _arguments_text(arguments: object) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    # LangChain lets a program put any object into the arguments of a call.
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=repr)
 
 
 def _arguments(text: str) -> dict[str, Any]:
