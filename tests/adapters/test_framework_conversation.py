@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -155,6 +155,56 @@ async def test_every_message_is_converted_once_and_sent_as_the_frameworks_own_ob
             assert all(one is other for one, other in zip(sent, messages, strict=True))
             assert (codec.encoded, codec.decoded) == (201 + 2 * (number + 1), 0)
         assert len(await session.messages()) == len(messages)
+
+
+class CountedComparisons(dict[str, Any]):
+    """A recorded message that counts how often it is compared."""
+
+    count = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedComparisons.count += 1
+        return super().__eq__(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+async def test_a_request_neither_copies_nor_compares_what_is_recorded(framework: Framework) -> None:
+    class Codec(CountingCodec):
+        def encode(self, message: Any) -> Mapping[str, Any]:
+            return CountedComparisons(super().encode(message))
+
+    messages = exchanges(framework, 50)
+    async with Session.open("c") as session:
+        conversation = FrameworkConversation(session, Codec(framework.codec))
+        await conversation.prepare(messages, ROOMY)
+        CountedComparisons.count = 0
+
+        await conversation.prepare([*messages, framework.assistant("more"), framework.user("go on")], ROOMY)
+
+        assert CountedComparisons.count == 0
+        natives = [session.history.entries.native(position) for position in range(len(messages))]
+        assert {type(native) for native in natives} == {CountedComparisons}
+
+
+async def test_an_edit_of_what_a_program_reads_reaches_neither_the_log_nor_a_request(framework: Framework) -> None:
+    messages = exchanges(framework, 1)
+    async with Session.open("c") as session:
+        conversation = FrameworkConversation(session, framework.codec)
+        await conversation.prepare(messages, ROOMY)
+        recorded, request = await session.messages(), conversation.last_request
+        assert request is not None
+        assert request is conversation.last_request
+        expected = copy.deepcopy(recorded)
+
+        for one in (*recorded, *request.messages, *(await session.prepare(16_000)).messages):
+            cast("dict[str, Any]", one).clear()
+
+        assert await session.messages() == expected
+        assert await conversation.prepare([*messages, framework.assistant("more"), framework.user("go on")], ROOMY)
+        assert (await session.messages())[: len(messages)] == expected
+        assert conversation.last_request is not None
+        assert conversation.last_request.messages[: len(messages)] == expected
 
 
 async def test_equal_copies_are_not_converted_again_and_the_copies_are_sent(framework: Framework) -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import httpx
 import pytest
 from google.adk.agents import BaseAgent, LlmAgent, RunConfig
 from google.adk.agents.callback_context import CallbackContext
@@ -12,14 +13,15 @@ from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.run_config import StreamingMode  # pyright: ignore[reportPrivateImportUsage] - as its docs say
 from google.adk.apps import App
 from google.adk.events import Event
-from google.adk.models import BaseLlm
+from google.adk.models import BaseLlm, Gemini
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.plugins import BasePlugin
+from google.adk.plugins.reflect_retry_tool_plugin import ReflectAndRetryToolPlugin
 from google.adk.runners import Runner
 from google.adk.sessions import BaseSessionService, InMemorySessionService
 from google.adk.tools import AgentTool
-from google.genai import types
+from google.genai import Client, types
 from pydantic import Field
 
 from holdfast import SettingsError
@@ -337,4 +339,50 @@ async def test_an_agent_in_a_tool_that_fails_ends_its_delegation_with_the_error(
 
     [delegation] = await asyncio.to_thread(lambda: plugin.session("s").delegations())
     assert (delegation.started.agent, delegation.state) == ("helper", "failed")
+    await plugin.close()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.filterwarnings("ignore:The `plugins` argument is deprecated:DeprecationWarning")
+async def test_a_failed_agent_whose_error_another_plugin_handles_has_not_answered(*, is_first: bool) -> None:
+    plugin, retrying = HoldfastPlugin(budget=16_000), ReflectAndRetryToolPlugin(max_retries=2)
+    helper = LlmAgent(name="helper", model=TalkingLlm(replies=[ValueError("no network"), "helped"]))
+    calls = [types.FunctionCall(name="helper", args={"request": "help"}, id=name) for name in ("c1", "c2")]
+    agent = LlmAgent(name="a", model=TalkingLlm(replies=[*calls, "done"]), tools=[AgentTool(agent=helper)])
+    app = App(name="app", root_agent=agent, plugins=[retrying, plugin] if is_first else [plugin, retrying])
+
+    runner = Runner(app=app, session_service=InMemorySessionService(), auto_create_session=True)
+    assert await said(runner, "go") == "done"
+
+    recorded, delegations = await asyncio.to_thread(
+        lambda: (plugin.session("s").messages(), plugin.session("s").delegations())
+    )
+    assert len(recorded) == 6
+    assert [(one.state, one.answer) for one in delegations] == [("failed", ""), ("answered", "helped")]
+    await plugin.close()
+
+
+async def test_a_response_that_gemini_gives_after_an_outage_is_recorded_once() -> None:
+    answer = {"candidates": [{"content": {"role": "model", "parts": [{"text": "here again"}]}, "finishReason": "STOP"}]}
+    bodies = [(503, {"error": {"code": 503, "status": "UNAVAILABLE", "message": "later"}}), (200, answer)]
+    asked: list[bytes] = []
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        asked.append(request.content)
+        status, body = bodies[len(asked) - 1]
+        return httpx.Response(status, json=body)
+
+    retries = types.HttpRetryOptions(attempts=3, initial_delay=0.001, max_delay=0.001)
+    options = types.HttpOptions(
+        retry_options=retries, httpx_async_client=httpx.AsyncClient(transport=httpx.MockTransport(respond))
+    )
+    model = Gemini(model="gemini-3-pro", retry_options=retries)
+    vars(model)["api_client"] = Client(api_key="none", http_options=options)
+    plugin = HoldfastPlugin(budget=16_000)
+
+    assert await said(runner_of(LlmAgent(name="a", model=model), plugin), "go") == "here again"
+
+    recorded = await asyncio.to_thread(lambda: plugin.session("s").messages())
+    assert len(asked) == 2
+    assert [one["role"] for one in recorded] == ["user", "model"]
     await plugin.close()

@@ -1,7 +1,11 @@
 """LangChain agents keep the promises of the contract, and more that only LangChain has."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+import copy
+import json
+import pickle
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from datetime import date
 from itertools import pairwise
 from pathlib import Path
 from threading import Barrier
@@ -13,7 +17,7 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import ModelRetryMiddleware, SummarizationMiddleware
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage, ToolCall
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -510,3 +514,23 @@ def test_the_budget_is_the_window_of_the_models_profile_where_none_is_given() ->
     assert request is not None
     assert request.receipt.budget == Budget.resolve(provider_window=5_000)
     middleware.close()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_a_middleware_with_open_sessions_says_that_it_cannot_be_copied(copied: Callable[[object], object]) -> None:
+    middleware = HoldfastMiddleware()
+    copy.deepcopy(middleware).close()
+    middleware.session("t")
+
+    with pytest.raises(TypeError, match="open sessions, which can be neither copied nor pickled; make a new one"):
+        copied(middleware)
+    middleware.close()
+
+
+def test_arguments_that_are_no_json_are_recorded_as_text() -> None:
+    day = date(2026, 11, 17)
+    call = ToolCall(name="look", args={"day": day}, id="c1")
+
+    assert MESSAGES.encode(AIMessage("", tool_calls=[call]))["tool_calls"] == [
+        {"id": "c1", "type": "function", "function": {"name": "look", "arguments": json.dumps({"day": repr(day)})}}
+    ]

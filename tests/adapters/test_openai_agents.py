@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from agents import Agent, ModelProvider, ModelSettings, RunConfig, Runner, function_tool, set_tracing_disabled
+from agents import Agent, ModelProvider, ModelSettings, RunConfig, Runner, function_tool, handoff, set_tracing_disabled
 from agents.extensions.handoff_filters import remove_all_tools
 from agents.memory import Session as SdkSession
 from agents.memory import SessionSettings
@@ -412,6 +412,76 @@ async def test_an_agent_as_a_tool_has_its_own_delegation_whatever_it_is_asked(ar
     [delegation] = await asyncio.to_thread(kept.session().delegations)
     assert (delegation.state, delegation.answer) == ("answered", "seven")
     assert await kept_texts(kept) == (["count", "", "seven", "done"], texts(counting.calls[0].input))
+    await kept.close()
+
+
+SERVER_STATE: list[dict[str, Any]] = [{"conversation_id": "conv_1"}, {"auto_previous_response_id": True}]
+"""How the provider is asked to keep the conversation; the SDK then passes only what is new."""
+
+
+@pytest.mark.parametrize("state", SERVER_STATE)
+async def test_what_a_provider_gets_that_keeps_the_conversation_is_left_as_it_is(state: Any) -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    steps: Any = [
+        [function_call("look_up", "{}", call_id="c1")],
+        [assistant_message("ok")],
+        [assistant_message("yes")],
+    ]
+    model = ScriptedModel(steps)
+
+    @function_tool
+    def look_up() -> str:
+        """Look something up."""
+        return "found"
+
+    agent = Agent(name="a", model=model, tools=[look_up])
+    for prompt in ("one", "two"):
+        await Runner.run(agent, prompt, run_config=kept.run_config(), **state)
+
+    assert [call.input for call in model.calls] == [
+        [{"role": "user", "content": "one"}],
+        [{"type": "function_call_output", "call_id": "c1", "output": "found"}],
+        [{"role": "user", "content": "two"}],
+    ]
+    assert await asyncio.to_thread(kept.session().delegations) == []
+    await kept.close()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_agents_as_tools_end_their_delegations_where_the_provider_keeps_the_conversation(count: int) -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    counting = ScriptedModel([[assistant_message("seven")] for _ in range(count)])
+    calls = [function_call("count", {"input": f"count {number}"}, call_id=f"c{number}") for number in range(count)]
+    model = ScriptedModel([calls, [assistant_message("done")]])
+    tool = Agent(name="counter", model=counting).as_tool("count", "Counts.")
+
+    agent = Agent(name="a", model=model, tools=[tool])
+    await Runner.run(agent, "go", run_config=kept.run_config(), conversation_id="conv_1")
+
+    delegations = await asyncio.to_thread(kept.session().delegations)
+    # With several outputs nothing tells whose answer each one is.
+    expected = [("answered", "seven")] if count == 1 else [("silent", "")] * 2
+    assert [(one.state, one.answer) for one in delegations] == expected
+    await kept.close()
+
+
+async def test_the_definitions_of_handoffs_are_counted() -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    other, third = Agent(name="other", handoff_description="Knows more."), Agent(name="third")
+    model = ScriptedModel([[assistant_message("done")]])
+
+    def note(context: object, given: Question) -> None:
+        del context, given
+
+    agent = Agent(name="a", model=model, handoffs=[other, handoff(third, input_type=Question, on_handoff=note)])
+
+    await Runner.run(agent, "go", session=kept, run_config=kept.run_config())
+
+    request = kept.last_request
+    assert request is not None
+    tools: Any = request.tools
+    assert [tool["name"] for tool in tools] == ["transfer_to_other", "transfer_to_third"]
+    assert sorted(tools[1]["parameters"]["properties"]) == ["text", "times"]
     await kept.close()
 
 

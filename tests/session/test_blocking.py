@@ -180,3 +180,12 @@ def test_after_a_fork_the_child_process_has_a_loop_of_its_own() -> None:
             os._exit(2)
 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_session_shows_its_id_and_its_length() -> None:
+    with blocking.Session.open("chat") as session:
+        session.record([user_message("hello")])
+
+        shown = repr(session), repr(session.wrapped)
+
+        assert shown == ("<BlockingSession id='chat' messages=1>", "<Session id='chat' messages=1>")

@@ -22,7 +22,7 @@ from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import ConcurrentWriteError, PendingToolCallsError
 from holdfast.session.delegation import Delegate, DelegateContext
-from holdfast.session.request import common_length
+from holdfast.session.request import common_length, request_with
 from holdfast.session.session import Session
 from holdfast.wire.request import Request
 
@@ -123,11 +123,18 @@ class FrameworkConversation(Generic[MessageT]):
 
     def __init__(self, session: Session, codec: MessageCodec[MessageT], delegate: Delegate | None = None) -> None:
         self.session = session
-        self.agent: Session | Delegate = delegate or session
+        self._main = session.sharing_messages()
+        if delegate is not None:
+            delegate.shares_messages = True
+        self.agent: Session | Delegate = delegate or self._main
+        """The conversation of the agent: that of the session, or one of its delegates. Messages are not copied."""
         self.active_runs = 0
-        self.last_request: Request | None = None
+        self._last_request: Request | None = None
+        self._is_last_request_copied = False
         self.last_text = ""
         """The text of the last response."""
+        self.failure: Exception | None = None
+        """The error with which the last model call ended, until another one gets a response."""
         self._codec = codec
         self._lock = asyncio.Lock()
         self._asked: Sequence[MessageT] | None = None
@@ -160,6 +167,14 @@ class FrameworkConversation(Generic[MessageT]):
     def is_asked(self) -> bool:
         """Whether the last request has no response yet."""
         return self._asked is not None
+
+    @property
+    def last_request(self) -> Request | None:
+        """The newest request, with messages that its reader may edit."""
+        if self._last_request is not None and not self._is_last_request_copied:
+            self._last_request = request_with(self._last_request, copied_json(self._last_request.messages))
+            self._is_last_request_copied = True
+        return self._last_request
 
     def is_continued_by(self, messages: Sequence[MessageT], *, is_edited: bool = False) -> bool:
         """Return whether a list begins with the known messages, or with the first of them if the others are edited."""
@@ -203,7 +218,7 @@ class FrameworkConversation(Generic[MessageT]):
                 # Another agent has used the same conversation meanwhile.
                 await self._sync(asked)
             await self._record(messages, usage=usage)
-            self.known, self._asked = [], None
+            self.known, self._asked, self.failure = [], None, None
             self.last_text = "\n".join(text for message in messages if (text := self._codec.text(message)))
 
     def give_up(self, asked: Sequence[MessageT]) -> None:
@@ -234,7 +249,11 @@ class FrameworkConversation(Generic[MessageT]):
     async def retry(self, error: object) -> list[MessageT]:
         """Return a smaller version of the last request; raises as `Session.retry` does."""
         async with self._lock:
-            return self._outgoing(await self.agent.retry(error))
+            try:
+                return self._outgoing(await self.agent.retry(error))
+            except Exception as problem:
+                self.failure = error if isinstance(error, Exception) else problem
+                raise
 
     async def _load(self) -> list[MessageT]:
         await self.session.refresh()
@@ -258,7 +277,7 @@ class FrameworkConversation(Generic[MessageT]):
 
     async def _prepare(self, options: FrameworkRequest, *, has_recall: bool) -> Request:
         tools = [*options.tools, *([options.recall_tool] if options.recall_tool and has_recall else [])]
-        if self.agent is self.session:
+        if self.agent is self._main:
             self.session.model = options.model  # whose tokens are counted when messages are recorded
 
         async def prepare() -> Request:
@@ -276,10 +295,10 @@ class FrameworkConversation(Generic[MessageT]):
     async def _sync(self, messages: Sequence[MessageT]) -> None:
         known = list(messages[: len(self._natives)])
         extends = len(known) == len(self._natives) and self._codec.contents(known) == self._known_contents
-        if extends and (self._known_state == self._session_state() or self.agent is not self.session):
+        if extends and (self._known_state == self._session_state() or self.agent is not self._main):
             self.known = known
             await self._record(messages[len(known) :])
-        elif self.agent is self.session:
+        elif self.agent is self._main:
             await self._resync(messages)
         else:
             await self._record_unknown(messages)
@@ -313,7 +332,7 @@ class FrameworkConversation(Generic[MessageT]):
         natives: list[Mapping[str, Any] | None] = [self._codec.encode(message) for message in messages]
         summary = self._codec.own_summary(messages) if len(messages) <= len(self.session) else None
         self._known_state = None
-        await self.session.sync(natives, format=self._codec.format, compacted=summary)
+        await self._main.sync(natives, format=self._codec.format, compacted=summary)
         numbered = await self.session.numbered_messages()
         positions: list[int | None] = [None] * len(messages)
         pairs = zip(range(len(messages) - 1, -1, -1), reversed(numbered), strict=False)
@@ -348,7 +367,7 @@ class FrameworkConversation(Generic[MessageT]):
 
     def _outgoing(self, request: Request) -> list[MessageT]:
         """Return the messages of a request; unchanged ones are the objects that the framework passed in."""
-        self.last_request = request
+        self._last_request, self._is_last_request_copied = request, False
         same, made = common_length(request.messages, self._sent), self._made
         del self._sent_indices[same:]
         for at in [place for place in made if place >= same]:
@@ -436,12 +455,16 @@ class SubAgentCall(Generic[MessageT]):
         return await (await self._find_parent()).agent.recall_tool().call(arguments)
 
     async def end(self, error: BaseException | None = None) -> None:
-        """End the delegations: each with its last response as its answer, or with an error."""
+        """End the delegations: each with its last response as its answer, or with an error.
+
+        An agent whose model has failed has no answer, even if somebody else has handled the error for its caller.
+        """
         while self._children:
             _, (context, child) = self._children.popitem()
-            if error is None:
+            failure = error or child.failure
+            if failure is None:
                 await child.answer(child.last_text)
-            await context.__aexit__(type(error) if error is not None else None, error, None)
+            await context.__aexit__(type(failure) if failure is not None else None, failure, None)
         if self._parent is not None:
             self._parent.active_runs -= 1
             self._parent = None

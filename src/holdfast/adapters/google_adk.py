@@ -18,6 +18,7 @@ from holdfast.adapters.framework_conversation import (
     recall_definition,
 )
 from holdfast.adapters.session_pool import SessionOptions, SessionPool, check_budget
+from holdfast.core.conversation.json_values import copied_json
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
@@ -72,7 +73,7 @@ class GeminiContents:
 
     def decode(self, native: Mapping[str, Any]) -> types.Content:
         """Return JSON as a content."""
-        return types.Content.model_validate(native)
+        return types.Content.model_validate(copied_json(native))
 
     def text(self, message: types.Content) -> str:
         """Return the text of a content."""

@@ -103,7 +103,7 @@ class LangChainMessages:
 
     def decode(self, native: Mapping[str, Any]) -> BaseMessage:
         """Return an OpenAI chat message as an object."""
-        role, content = native["role"], native.get("content") or ""
+        role, content = native["role"], copied_json(native.get("content") or "")
         if role == "tool":
             return ToolMessage(content=content, tool_call_id=native["tool_call_id"])
         if role in {"system", "developer"}:
@@ -416,7 +416,8 @@ def _content_json(content: str | list[str | dict[Any, Any]]) -> str | list[Mappi
 
 
 def _arguments_text(arguments: object) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    # LangChain lets a program put any object into the arguments of a call.
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=repr)
 
 
 def _arguments(text: str) -> dict[str, Any]:

@@ -42,10 +42,12 @@ with imports_of_extra("openai-agents", "the adapter for the OpenAI Agents SDK"):
     from agents import (
         Agent,
         FunctionTool,
+        Handoff,
         Model,
         ModelProvider,
         ModelResponse,
         RunConfig,
+        RunContextWrapper,
         SessionSettings,
         TResponseInputItem,
     )
@@ -72,8 +74,8 @@ class ResponsesItems:
         return copied_json(message)
 
     def decode(self, native: Mapping[str, Any]) -> Item:
-        """Return the item itself."""
-        return dict(native)
+        """Return a copy of the item."""
+        return dict(copied_json(native))
 
     def text(self, message: Item) -> str:
         """Return the text of an item."""
@@ -128,6 +130,8 @@ class HoldfastSession:
         """Whether the filter was called, or its absence was reported."""
         self._is_last_kept = True
         """Whether the session has prepared the last request of the conversation."""
+        self._mcp_tools: tuple[Agent[Any], Sequence[Mapping[str, object]]] | None = None
+        """The agent that has asked its model last, and the definitions of the tools of its MCP servers."""
         self.recall_tool = FunctionTool(
             name=RECALL_TOOL,
             description=RECALL_DESCRIPTION,
@@ -259,16 +263,35 @@ class HoldfastSession:
                 data = replace(data, model_data=await found if inspect.isawaitable(found) else found)
             given, task, caller = data.model_data, asyncio.current_task(), _ASKING.get()
             is_nested = caller is not None and (caller.is_nested or caller.task is not task)
-            _ASKING.set(_Asking(task, is_nested=is_nested))
+            if caller is not None and not caller.is_nested and caller.agent is data.agent and not self._has_run:
+                is_nested = False  # without a session nothing tells that another run of the same agent has begun
+            _ASKING.set(_Asking(task, data.agent, is_nested=is_nested))
             items = cast("list[Item]", given.input)
-            fitting = self._fit(items, given.instructions, data.agent, is_nested=is_nested)
+            others = [*await self._mcp_definitions(data), *map(_handoff_definition, data.agent.handoffs)]
+            fitting = self._fit(items, given.instructions, data.agent, others, is_nested=is_nested)
             fitted = await BACKGROUND_LOOP.await_result(fitting)
             return ModelInputData(cast("list[TResponseInputItem]", fitted), given.instructions)
 
         return fit
 
+    async def _mcp_definitions(self, data: CallModelData[Any]) -> Sequence[Mapping[str, object]]:
+        """Return the definitions of the tools of an agent's MCP servers, which are asked once while the agent runs."""
+        agent = data.agent
+        if not agent.mcp_servers:
+            return ()
+        if self._mcp_tools is None or self._mcp_tools[0] is not agent:
+            found = await agent.get_mcp_tools(RunContextWrapper(data.context))
+            self._mcp_tools = agent, [_definition(tool) for tool in found if isinstance(tool, FunctionTool)]
+        return self._mcp_tools[1]
+
     async def _fit(
-        self, items: list[Item], instructions: str | None, agent: Agent[Any], *, is_nested: bool
+        self,
+        items: list[Item],
+        instructions: str | None,
+        agent: Agent[Any],
+        definitions: Sequence[Mapping[str, object]],
+        *,
+        is_nested: bool,
     ) -> list[Item]:
         self._is_filter_checked = True
         conversation = await self._conversation()
@@ -276,6 +299,7 @@ class HoldfastSession:
         tools = [tool for tool in agent.tools if isinstance(tool, FunctionTool)]
         others = [_definition(tool) for tool in tools if tool.name != RECALL_TOOL]
         has_recall = len(others) < len(tools)
+        others += definitions
         options = FrameworkRequest(
             budget=self._budget,
             model=name if isinstance(name, str) else None,
@@ -290,8 +314,13 @@ class HoldfastSession:
         self._is_last_kept = not (
             self._has_run and is_main and self._is_partial(items, known, begins_alike=begins_alike)
         )
+        if not (self._has_run or is_nested or begins_alike):
+            # A run without a session: its list begins anew, or the provider keeps the conversation.
+            self._is_last_kept = False
         if not self._is_last_kept:
             await self._end_sub_agents(items)
+            if _leaves_calls_out(items):
+                return items
             return await asyncio.to_thread(_fit_list, items, options, conversation.session.policy)
         asking = await self._agent_of(items, conversation, agent, is_main=is_main)
         return await asking.prepare(items, options)
@@ -336,6 +365,11 @@ class HoldfastSession:
             if answered:
                 self._sub_agents.remove(run)
                 await run.end(ITEMS.text(outputs[answered[-1]["call_id"]]))
+        if _leaves_calls_out(items):
+            # The provider has the calls. The agent that made them asks its model again, so all of them have ended.
+            answers = [ITEMS.text(output) for output in outputs.values()]
+            while self._sub_agents:
+                await self._sub_agents.pop().end(answers[0] if len(answers) == 1 else None)
 
     async def shrink(self, error: Exception) -> list[Item]:
         """Return a smaller version of the last request; raise the error if it is no overflow, or nothing helps."""
@@ -353,6 +387,7 @@ class _Asking(NamedTuple):
     """A run that asks its model."""
 
     task: "asyncio.Task[Any] | None"
+    agent: Agent[Any]
     is_nested: bool
     """Whether it is the run of an agent that another one calls as a tool."""
 
@@ -369,9 +404,10 @@ class _SubAgentRun:
         self.conversation = conversation
         self._context = context
 
-    async def end(self, answer: str) -> None:
-        """End the delegation with its answer."""
-        await self.conversation.answer(answer)
+    async def end(self, answer: str | None) -> None:
+        """End the delegation with its answer, if it is known."""
+        if answer is not None:
+            await self.conversation.answer(answer)
         await self._context.__aexit__(None, None, None)
 
 
@@ -474,6 +510,21 @@ def _has_task(call: Item, task: str) -> bool:
 
 def _definition(tool: FunctionTool) -> Mapping[str, object]:
     return {"name": tool.name, "description": tool.description, "parameters": tool.params_json_schema}
+
+
+def _handoff_definition(handoff: Agent[Any] | Handoff[Any, Any]) -> Mapping[str, object]:
+    if isinstance(handoff, Handoff):
+        name, description, parameters = handoff.tool_name, handoff.tool_description, handoff.input_json_schema
+    else:
+        name, description = Handoff.default_tool_name(handoff), Handoff.default_tool_description(handoff)
+        parameters = {}
+    return {"name": name, "description": description, "parameters": parameters}
+
+
+def _leaves_calls_out(items: Sequence[Item]) -> bool:
+    """Return whether items hold the output of a call without the call: the provider keeps the conversation."""
+    calls = {item.get("call_id") for item in items if item.get("type") == "function_call"}
+    return any(item.get("type") == "function_call_output" and item.get("call_id") not in calls for item in items)
 
 
 def _is_of_model(item: Item) -> bool:

@@ -99,6 +99,13 @@ class SessionPool(Generic[PooledT]):
         self._memory_store = MemoryStore() if options.store in {None, "memory://"} else None
         """A private store in memory, which all loops share."""
 
+    def __getstate__(self) -> object:
+        """Raise a `TypeError` that says what to do: an open session can be neither copied nor pickled."""
+        if self.conversations:
+            problem = "holds open sessions, which can be neither copied nor pickled; make a new one with the same store"
+            raise TypeError(f"the adapter {problem}")
+        return super().__getstate__()
+
     @property
     def conversations(self) -> list[PooledT]:
         """All conversations whose sessions are open."""

@@ -250,6 +250,9 @@ class BlockingSession(_BlockingConversation[Session]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        return f"<BlockingSession id={self.id!r} messages={len(self)}>"
+
     def __len__(self) -> int:
         return len(self.wrapped)
 

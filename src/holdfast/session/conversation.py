@@ -6,8 +6,9 @@ own. All conversations of a session share one `SessionEngine`.
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from holdfast.core.conversation.json_values import copied_json
 from holdfast.core.conversation.messages import Entry, Message
@@ -126,6 +127,12 @@ class Conversation:
         self.shares_messages = False
         """Whether messages come and go as they are, without copies, for callers that edit none, such as adapters."""
         self._agent = agent
+
+    def sharing_messages(self) -> Self:
+        """Return this conversation for a caller that edits no messages; who has the original still gets copies."""
+        shared = copy(self)
+        shared.shares_messages = True
+        return shared
 
     @property
     def model(self) -> str | None:

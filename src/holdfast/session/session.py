@@ -163,6 +163,9 @@ class Session(DelegatingConversation):
         session._builder.set_prompt_limit(session.model, max_prompt_tokens)
         return SessionOpener(session, session._start)
 
+    def __repr__(self) -> str:
+        return f"<Session id={self.id!r} messages={len(self)}>"
+
     def __len__(self) -> int:
         return len(self.history)
 

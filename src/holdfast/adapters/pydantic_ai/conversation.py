@@ -72,9 +72,12 @@ class AgentConversation:
 
     def __init__(self, session: Session, delegate: Delegate | None = None) -> None:
         self.session = session
-        self.agent: Session | Delegate = delegate or session
-        """The conversation of the agent whose runs these are: the session itself, or one of its delegates."""
-        self.session.shares_messages = self.agent.shares_messages = True
+        self._main = session.sharing_messages()
+        if delegate is not None:
+            delegate.shares_messages = True
+        self.agent: Session | Delegate = delegate or self._main
+        """The conversation of the agent whose runs these are: that of the session, or one of its delegates. Messages
+        are not copied."""
         self.active_runs = 0
         self._lock = asyncio.Lock()
         self._known_messages: list[ModelMessage] = []
@@ -125,7 +128,7 @@ class AgentConversation:
             async def record_and_prepare() -> Request:
                 await self._sync(request_context.messages)
                 self.request_context = request_context
-                for summarizer in self.session.summarizers if self.agent is self.session else ():
+                for summarizer in self.session.summarizers if self.agent is self._main else ():
                     if isinstance(summarizer, PydanticAiSummarizer):
                         summarizer.request_lookup = self._agent_request
                 try:
@@ -220,15 +223,15 @@ class AgentConversation:
 
     async def _resync(self, messages: Sequence[ModelMessage]) -> None:
         """Compare the list with the session by content, and match recorded messages with objects again."""
-        if self.agent is not self.session:
+        if self.agent is not self._main:
             # A delegate's list only grows, so every message that is not known yet is new.
             await self._record(
                 [message for message in messages if not any(message is known for known in self._known_messages)]
             )
             return
         pairs = session_elements(messages)
-        await self.session.sync([native for native, _ in pairs], format=SESSION_FORMAT)
-        natives = await self.session.messages()
+        await self._main.sync([native for native, _ in pairs], format=SESSION_FORMAT)
+        natives = await self._main.messages()
         self._changed_system_texts = []
         if len(natives) == len(pairs):
             self._objects = {id(one): (one, message) for one, (_, message) in zip(natives, pairs, strict=True)}
@@ -245,7 +248,7 @@ class AgentConversation:
     async def _prepare(self, options: AgentRequestOptions) -> Request:
         tools = [*options.tools, *([options.recall_tool] if options.recall_tool and options.has_recall else [])]
         system = "\n\n".join(filter(None, [options.system, *self._changed_system_texts]))
-        if self.agent is self.session and options.endpoint is not None:
+        if self.agent is self._main and options.endpoint is not None:
             self.session.endpoint = options.endpoint
         return await self.agent.prepare(
             options.budget,

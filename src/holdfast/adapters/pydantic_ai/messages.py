@@ -32,6 +32,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
+from holdfast.core.conversation.json_values import copied_json
 from holdfast.errors import MalformedInputError
 from holdfast.wire.pydantic_ai import PYDANTIC_AI_FORMAT_NAME, split_system_text
 
@@ -62,7 +63,7 @@ def native_messages(messages: Sequence[ModelMessage]) -> list[Mapping[str, Any]]
 def validate_messages(natives: Sequence[Mapping[str, Any]]) -> list[ModelMessage]:
     """Return recorded messages as objects, one for one."""
     try:
-        return ModelMessagesTypeAdapter.validate_python(natives)
+        return ModelMessagesTypeAdapter.validate_python(copied_json(list(natives)))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place, *path = first["loc"]
