@@ -145,8 +145,9 @@ def test_other_units_are_converted_at_their_present_size() -> None:
 
 
 async def test_co_cli_expects_to_keep_half_of_its_messages() -> None:
-    rule = CoCliCompaction(max_messages=40)
-    found = rule.forecast(await outlook(await worked(3)), 4_000)
+    rules = [CoCliCompaction(max_messages=messages) for messages in (40, 9, 3)]
+    seen = await outlook(await worked(3))
 
-    assert found is not None
-    assert (found.kept_tokens, found.by_model) == (2_000, False)
+    found = [rule.forecast(seen, 4_000) for rule in rules]
+    assert [(one.kept_tokens, one.by_model) for one in found if one] == [(2_000, False), (1_777, False), (4_000, False)]
+    assert CoCliCompaction(max_messages=0).forecast(seen, 4_000) is None

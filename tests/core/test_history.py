@@ -74,6 +74,14 @@ def test_a_new_change_ends_what_could_be_redone() -> None:
     assert not told.can_redo
 
 
+def test_what_leaves_the_memory_makes_nothing_that_could_be_undone() -> None:
+    told = history(*TALK)
+
+    assert (told.evict(keep_newest=1), told.can_undo) == ([], False)
+    told.append(DONE)
+    assert (told.evict(keep_newest=1), told.can_undo) == ([0, 1], True)
+
+
 def test_undo_and_redo_with_nothing_to_do_change_nothing() -> None:
     told = history(*TALK, log.ChangeUndone(), log.ChangeRedone())
 
