@@ -72,3 +72,19 @@ def test_a_call_and_its_result_belong_to_the_program_that_made_the_call() -> Non
 
     assert (CALL.without_caller(), RESULT.without_caller()) == direct
     assert direct not in ((CALL, direct[1]), (direct[0], RESULT))
+
+
+@pytest.mark.parametrize(
+    ("message", "speaker"),
+    [
+        (Message("user", (Text("remember", "memory"),)), "memory"),
+        (Message("user", (Text("a file", "attachment"),)), "attachment"),
+        (Message("user", (RESULT,)), "tool"),
+        (Message("user", (RESULT, Text("and?", "user"))), "user"),
+        (Message("user", (Text("run the tests", "agent"),)), "task"),
+        (Message("user", (Text("hello", "user"),)), "user"),
+        (Message("assistant", (Text("yes", "model"),)), "assistant"),
+    ],
+)
+def test_a_message_names_its_author(message: Message, speaker: str) -> None:
+    assert message.speaker == speaker
