@@ -56,7 +56,11 @@ async def test_the_budget_is_that_of_the_last_request_to_the_same_model_unless_o
         await session.prepare(4_000)
         await session.prepare(9_000, model="gpt-4o")
 
-        found = [await session.context_breakdown(**named) for named in ({}, {"model": "gpt-4o"}, {"budget": 6_000})]
+        found = [
+            await session.context_breakdown(),
+            await session.context_breakdown(model="gpt-4o"),
+            await session.context_breakdown(budget=6_000),
+        ]
 
     assert [one.capacity for one in found] == [4_000, 9_000, 6_000]
 
