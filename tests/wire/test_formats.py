@@ -247,3 +247,22 @@ def test_a_turn_without_content_has_no_parts() -> None:
 def test_an_unknown_format_is_named_with_the_known_ones() -> None:
     with pytest.raises(SettingsError, match="'soap' is not known; choose one of: openai-chat, anthropic-messages"):
         format_named("soap")
+
+
+def test_members_of_a_chat_message_that_nothing_of_ours_represents_are_counted_as_sent() -> None:
+    function = {"name": "run", "arguments": "{}", "strict": True}
+    call = {
+        "id": "a",
+        "type": "function",
+        "extra_content": {"google": {"thought_signature": "s"}},
+        "function": function,
+    }
+    blocks = [{"type": "text", "text": "so", "mark": 1}]
+
+    decoded = format_named("openai-chat").decode(
+        {"role": "assistant", "content": blocks, "note": 2, "tool_calls": [call]}, 0
+    )
+
+    assert decoded.extra_fields_json == (
+        '{"note": 2}{"mark": 1}{"extra_content": {"google": {"thought_signature": "s"}}}{"strict": true}'
+    )
