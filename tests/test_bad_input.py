@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Budget, CannotFitError, HoldfastError, MalformedInputError, SettingsError, govern
+from holdfast.core.conversation.json_values import NotJsonError, is_sendable_json
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 
 MALFORMED: list[tuple[Any, str]] = [
@@ -140,6 +141,17 @@ def test_deep_nesting_is_refused_with_its_place() -> None:
         MalformedInputError, match=r"messages\[0\]\.content\[0\]\.input.*: is nested deeper than 100 levels; flatten it"
     ):
         govern([{"role": "assistant", "content": [use]}], budget=1_000, format="anthropic")
+
+
+@pytest.mark.parametrize("kind", ["object", "list"])
+def test_a_value_may_be_nested_a_hundred_levels_deep(kind: str) -> None:
+    deep: object = "x"
+    for _ in range(100):
+        deep = {"x": deep} if kind == "object" else [deep]
+
+    assert is_sendable_json(deep)
+    with pytest.raises(NotJsonError, match="is nested deeper than 100 levels; flatten it"):
+        is_sendable_json([deep])
 
 
 def test_a_tool_output_of_fifty_megabytes_is_clipped() -> None:

@@ -20,7 +20,7 @@ from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.wire.formats import format_named
-from tests.support import RecordedHistory
+from tests.support import RecordedHistory, appended
 
 COUNTER: Counter = counter_for(None)
 CHOSEN = st.builds(
@@ -204,6 +204,17 @@ def test_a_delegation_in_a_circle_is_refused_and_leaves_no_trace(scope: str, par
         history.append(log.DelegationStarted(scope=scope, agent="x", parent=parent))
 
     assert history.scopes.parents == {"b": "a"}
+
+
+def test_what_was_kept_for_a_delegate_goes_when_it_ends() -> None:
+    history = RecordedHistory(format_named)
+    history.append(appended(user_message("go")))
+    history.append(log.DelegationStarted(scope="a", agent="x"))
+    own, main = history.projection(COUNTER, "a"), history.projection(COUNTER)
+
+    assert history.projection(COUNTER, "a") is own
+    history.append(log.DelegationFinished(scope="a", answer="so"))
+    assert (history.projection(COUNTER, "a") is own, history.projection(COUNTER) is main) == (False, True)
 
 
 def test_what_a_delegate_saw_is_told_in_words() -> None:

@@ -139,14 +139,27 @@ def test_a_request_costs_its_cached_and_its_new_tokens_and_the_answer() -> None:
     assert request_cost(prices, cached=1_000, fresh=200, output=30) == 0.1 * 1_000 + 1.25 * 200 + 5 * 30
 
 
+def test_providers_price_cached_and_new_tokens_and_keep_a_prefix_for_a_while() -> None:
+    known = {name: (one.read, one.write, one.output, one.ttl_seconds) for name, one in PROVIDER_PRICES.items()}
+
+    assert known == {
+        "anthropic": (0.1, 1.25, 5, 300),
+        "gpt-5": (0.1, 1, 8, 300),
+        "gpt-4o": (0.5, 1, 4, 300),
+        "deepseek": (0.02, 1, 1.5, None),
+        "none": (1, 1, 4, None),
+    }
+
+
 def test_other_units_are_converted_at_their_present_size() -> None:
     assert _tokens_at(Threshold(10, 40, "messages"), 1_000) == 4_000
     assert _tokens_at(Threshold(50, 40, "messages"), 1_000) == 1_000
 
 
 async def test_co_cli_expects_to_keep_half_of_its_messages() -> None:
-    rule = CoCliCompaction(max_messages=40)
-    found = rule.forecast(await outlook(await worked(3)), 4_000)
+    rules = [CoCliCompaction(max_messages=messages) for messages in (40, 9, 3)]
+    seen = await outlook(await worked(3))
 
-    assert found is not None
-    assert (found.kept_tokens, found.by_model) == (2_000, False)
+    found = [rule.forecast(seen, 4_000) for rule in rules]
+    assert [(one.kept_tokens, one.by_model) for one in found if one] == [(2_000, False), (1_777, False), (4_000, False)]
+    assert CoCliCompaction(max_messages=0).forecast(seen, 4_000) is None

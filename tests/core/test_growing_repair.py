@@ -1,6 +1,6 @@
 """A view that grows is repaired exchange by exchange, as if it were repaired as a whole each time."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast import counter_for
@@ -50,6 +50,10 @@ VIEWS: st.SearchStrategy[tuple[Batching, list[Message]]] = st.one_of(
 )
 
 
+ROUND = [user("go on"), assistant("look", ToolCall("a", "read", "{}")), tool_result("a", "done"), assistant("yes")]
+
+
+@example((ONE_RESULT_PER_MESSAGE, 3 * ROUND), 0, [False] * 14)  # the id of a settled call comes again
 @given(VIEWS, st.integers(0, 5), st.lists(st.booleans(), min_size=14, max_size=14))
 def test_a_view_that_grew_is_repaired_like_the_whole(
     drawn: tuple[Batching, list[Message]], offset: int, interruptions: list[bool]

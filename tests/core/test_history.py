@@ -1,6 +1,7 @@
 """The log and what is folded from it."""
 
 import json
+from dataclasses import fields
 from typing import Any, get_args
 
 import pytest
@@ -71,6 +72,14 @@ def test_a_new_change_ends_what_could_be_redone() -> None:
 
     assert texts(told) == []
     assert not told.can_redo
+
+
+def test_what_leaves_the_memory_makes_nothing_that_could_be_undone() -> None:
+    told = history(*TALK)
+
+    assert (told.evict(keep_newest=1), told.can_undo) == ([], False)
+    told.append(DONE)
+    assert (told.evict(keep_newest=1), told.can_undo) == ([0, 1], True)
 
 
 def test_undo_and_redo_with_nothing_to_do_change_nothing() -> None:
@@ -286,6 +295,12 @@ def test_the_names_others_know_are_kept() -> None:
 
 
 @pytest.mark.seed("C-35")
+def test_an_event_is_made_by_the_names_of_its_fields() -> None:
+    by_place = {kind.__name__ for kind in get_args(log.Event) if not all(one.kw_only for one in fields(kind))}
+
+    assert by_place == set()
+
+
 def test_a_truncation_is_written_in_its_spelling() -> None:
     record = to_record(
         log.RequestTruncated(

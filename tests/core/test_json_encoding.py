@@ -53,6 +53,13 @@ def test_a_hash_is_made_of_pythons_sorted_ascii_encoding(value: object) -> None:
     assert encode_canonical_json(value) == expected
 
 
+@pytest.mark.parametrize("number", [0.0, -0.0, 1e-4, 9.9e-5, 1.5e-7, 1e15, 1e16, float("inf"), float("nan")])
+def test_a_number_is_written_as_python_writes_it(number: float) -> None:
+    expected = json.dumps({"n": [number]}, separators=(",", ":")).encode()
+
+    assert (encode_json({"n": [number]}), encode_canonical_json({"n": [number]})) == (expected, expected)
+
+
 def test_values_that_only_one_encoder_knows_are_written_as_python_writes_them() -> None:
     assert encode_json({"color": Color.RED, 1: True}) == b'{"color":"red","1":true}'
     assert encode_canonical_json({"none": {1}}) == b'{"none":"{1}"}'

@@ -340,6 +340,16 @@ def test_a_fold_that_would_free_too_little_is_not_made() -> None:
     assert plan.now == ()
 
 
+@pytest.mark.parametrize("is_read", [True, False])
+def test_few_messages_that_do_not_fit_are_folded_only_if_the_model_has_read_them(is_read: bool) -> None:  # noqa: FBT001
+    pasted = user_message("word " * 20_000)
+    said = [pasted, assistant_message("I see.")] if is_read else [assistant_message("Paste it."), pasted]
+
+    plan = decide(history_of([*said, user_message("And now?")]), DEFAULT, situation(16_000))
+
+    assert [step.span.positions for step in plan.now if isinstance(step, CompactSpan)] == [range(1)] * is_read
+
+
 @pytest.mark.seed("A-45")
 def test_a_replacement_that_is_no_smaller_is_a_failure_and_changes_nothing() -> None:
     history = history_of(

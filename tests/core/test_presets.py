@@ -16,7 +16,7 @@ from holdfast.core.planning.plan import plan_input_of, usage_measured_event
 from holdfast.core.planning.policy import PRESETS, Policy
 from holdfast.core.planning.rules.copilot import CompactedHistory, user_reminder
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.core.planning.steps import AwaitSummary, CompactSpan, ReduceTurnsToText
+from holdfast.core.planning.steps import AwaitSummary, CompactSpan, OffloadOutputs, ReduceTurnsToText
 from holdfast.testing.chat import (
     JsonMessage,
     assistant_message,
@@ -565,6 +565,10 @@ def test_cowagent_sends_little_after_a_refusal_and_empties_the_context_after_two
     once = decide(history, COWAGENT, situation(refusals=1))
     twice = decide(history, COWAGENT, situation(refusals=2))
 
+    assert once.now == (
+        CompactSpan(span=Span(start=0, stop=21, count=5), by="nothing", trigger="context_limit_retry"),
+        OffloadOutputs(before=38, max_chars=10_000, prompts_before=37),
+    )
     assert sum(entry.message.is_prompt for entry in once.view.entries) == 6
     assert all(len(result.text) <= 10_000 for entry in once.view.entries for result in entry.message.results)
     assert twice.now == (

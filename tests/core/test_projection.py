@@ -106,6 +106,16 @@ def test_only_new_messages_are_looked_at_when_nothing_else_has_changed() -> None
     assert after.newest_prompt == 2
 
 
+def test_a_tail_is_as_long_as_its_tokens_allow_up_to_all_messages() -> None:
+    talk = [appended(user_message("a")), appended(assistant_message("b")), appended(user_message("c"))]
+    projection = RecordedHistory.replay(talk, format_named).projection(COUNTER)
+    one = projection.tokens // 3
+
+    assert projection.entry_tokens() == [one, one, one]
+    starts = [projection.tail_start(tokens) for tokens in (0, one - 1, one, 2 * one, 3 * one - 1, 3 * one, 4 * one)]
+    assert starts == [3, 3, 2, 1, 1, 0, 0]
+
+
 def test_pins_and_system_text_are_shown_out_of_a_fold_with_the_exchange_they_belong_to() -> None:
     talk = [
         system_message("be"),

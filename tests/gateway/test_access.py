@@ -170,6 +170,18 @@ def test_a_keys_file_holds_hashes_only_and_is_private(tmp_path: Path) -> None:
         create_key(path, "bob")
 
 
+@pytest.mark.parametrize(("limit", "most"), [("requests_per_minute", 10**9), ("tokens_per_day", 10**15)])
+def test_a_limit_of_a_key_lies_between_its_bounds(tmp_path: Path, limit: str, most: int) -> None:
+    path = tmp_path / "keys.toml"
+    for value in (1, most):
+        path.write_text(f'[alice]\nsha256 = "{key_hash("hf-key")}"\n{limit} = {value}')
+        assert getattr(load_keys(path).find("hf-key"), limit) == value
+    for value in (0, most + 1):
+        path.write_text(f'[alice]\nsha256 = "{key_hash("hf-key")}"\n{limit} = {value}')
+        with pytest.raises(SettingsError, match=rf"{limit}: must be a whole number from 1 to {most:,}, not {value}"):
+            load_keys(path)
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -392,12 +392,14 @@ async def test_every_request_is_there_with_the_bytes_that_were_sent(url: str, up
 
     listed = (await value(url, "/sessions/s/requests"))["requests"]
     found = [await control(url, f"/sessions/s/requests/{one['number']}") for one in listed]
+    receipts = [await value(url, f"/sessions/s/requests/{one['number']}/receipt") for one in listed]
 
     sent = [one.body for one in upstream.requests]
     assert [seen.body for seen in found] == sent
     assert sent != sorted(sent, key=len), "it was compacted"
     assert [one["sha256"] for one in listed] == [sha256(body).hexdigest() for body in sent]
     assert [seen.header("x-holdfast-sha256") for seen in found] == [one["sha256"] for one in listed]
+    assert [(one["number"], one["body_hash"]) for one in receipts] == [(one["number"], one["sha256"]) for one in listed]
 
 
 async def test_what_cannot_be_compacted_is_a_conflict(url: str) -> None:

@@ -20,6 +20,7 @@ from holdfast.apps.gateway.recall_rounds import (
     MAX_RECALL_ROUNDS,
     AnswerRounds,
     error_event,
+    joined_answer,
     summed_usage,
     tools_with_recall,
 )
@@ -926,3 +927,13 @@ def test_answers_in_blocks_are_joined_with_texts_and_their_reasoning() -> None:
 
     blocks = [{"type": "text", "text": "I look. "}, thought, {"type": "text", "text": "Albatross."}]
     assert choice["message"] == {"role": "assistant", "content": blocks, "reasoning_details": details}
+
+
+def test_the_joined_answer_of_gemini_is_the_last_one_with_the_parts_of_all() -> None:
+    first = {"content": {"parts": [{"text": "First."}]}, "index": 0}
+    last = {"content": {"role": "model", "parts": [{"text": "Then."}]}, "finishReason": "STOP"}
+
+    joined = joined_answer("gemini", [{"candidates": [first]}, {"candidates": [last], "modelVersion": "g"}])
+
+    content = {"role": "model", "parts": [{"text": "First."}, {"text": "Then."}]}
+    assert joined == {"candidates": [{"content": content, "finishReason": "STOP"}], "modelVersion": "g"}

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast import Session, SettingsError
 from holdfast.core.history import events as log
+from holdfast.session.sync import RecordedMessage, SyncDiff, sync_diff
 from holdfast.stores.base import Store
 from holdfast.testing.chat import assistant_message, system_message, user_message
 from holdfast.wire.equivalence import essential_gemini_content, essential_message
@@ -43,6 +44,25 @@ async def test_a_resumed_list_without_null_members_and_with_a_clients_own_keys_i
     ]
 
     assert await synced(store, first, resumed) == ([range(4), range(4, 6)], [])
+
+
+@pytest.mark.parametrize(
+    ("given_list", "expected"),
+    [
+        ("abcde", SyncDiff(None, 4)),  # the records, and one message more
+        ("Scde", SyncDiff(None, 3)),  # the last request, and one message more
+        ("Sce", SyncDiff(3, 2)),  # the last request, but what followed it is another message
+        ("Sx", SyncDiff(0, 0)),  # a list that only begins like the last request
+        ("abx", SyncDiff(2, 2)),
+        ("ab", SyncDiff(2, 2)),
+        ("x", SyncDiff(0, 0)),
+    ],
+)
+def test_a_list_continues_the_records_or_the_whole_last_request(given_list: str, expected: SyncDiff) -> None:
+    recorded = [RecordedMessage(position, digest) for position, digest in enumerate("abcd")]
+    sent = [("S", None), ("c", 2)]
+
+    assert sync_diff(given_list, recorded, sent, length=4) == expected
 
 
 async def test_response_items_that_lost_their_ids_status_and_type_are_the_same(store: Store) -> None:

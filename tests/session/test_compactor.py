@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Session, validate
+from holdfast import Session, counter_for, validate
+from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.planning.rules.default import MAX_QUOTED_SHARE, DefaultCompaction
+from holdfast.core.planning.steps import CompactSpan
 from holdfast.errors import (
     CompactionCancelledError,
     CompactionFailedError,
@@ -19,10 +21,12 @@ from holdfast.errors import (
     RemoteCompactionError,
     SettingsError,
 )
-from holdfast.models.base import ModelReply
+from holdfast.models.base import ModelReply, SummaryPrompt
 from holdfast.models.retry import _ABANDONED_CALLS, RetryLimits
 from holdfast.session.compaction import compactor as compactor_module
+from holdfast.session.compaction import summarizer
 from holdfast.session.compaction.compactor import HELD_HERE, CompactionOptions, SummaryDraft
+from holdfast.session.compaction.summarizer import SummaryJob
 from holdfast.session.requested_compaction import PREVIEW_IS_OLD
 from holdfast.session.session import RemoteSession
 from holdfast.stores.memory import MemoryStore
@@ -800,3 +804,17 @@ async def test_a_fork_into_a_session_that_somebody_begins_meanwhile_is_refused()
 
     async with Session.open("f", store=store) as forked:
         assert await forked.messages() == [user_message("mine")]
+
+
+async def test_a_summary_of_more_than_twelve_characters_for_each_token_that_was_asked_for_is_refused() -> None:
+    span = CompactSpan(span=Span(start=0, stop=1), by="summary")
+    job = SummaryJob(step=span, entries=(), counter=counter_for("gpt-5"), replaced_tokens=10_000, max_tokens=100)
+    longest = "so " * 399 + "end"
+    model, asked = (
+        ScriptedModel([longest, f"{longest}."]),
+        SummaryPrompt(system="Summarize.", text="a talk", max_output_tokens=100),
+    )
+
+    assert (await summarizer._ask_model(job, model, asked, RetryLimits(attempts=1))).text == longest
+    with pytest.raises(CompactionFailedError, match="the summary is far longer than was asked for"):
+        await summarizer._ask_model(job, model, asked, RetryLimits(attempts=1))

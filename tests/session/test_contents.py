@@ -50,6 +50,21 @@ async def test_every_part_has_its_share_after_a_fold() -> None:
     assert 0 < contents.reclaimable < contents.total
 
 
+async def test_the_budget_is_that_of_the_last_request_to_the_same_model_unless_one_is_named() -> None:
+    async with Session.open("s", model="gpt-5") as session:
+        await talked(session, 3)
+        await session.prepare(4_000)
+        await session.prepare(9_000, model="gpt-4o")
+
+        found = [
+            await session.context_breakdown(),
+            await session.context_breakdown(model="gpt-4o"),
+            await session.context_breakdown(budget=6_000),
+        ]
+
+    assert [one.capacity for one in found] == [4_000, 9_000, 6_000]
+
+
 @pytest.mark.parametrize(
     ("policy", "unit"),
     [("default", "tokens"), ("co-cli", "messages"), ("inkeep", "tokens"), ("copilot", "tokens"), ("cowagent", "turns")],

@@ -140,6 +140,19 @@ async def test_an_answer_comes_back_with_its_sources(session: Session) -> None:
     assert child.result == answer
 
 
+@pytest.mark.parametrize("before", [0, 1, 2])
+async def test_an_answer_that_is_the_delegates_last_message_is_recorded_once(store: Store, before: int) -> None:
+    async with Session.open("c2", store=store, model="gpt-5") as session:
+        await session.record([user_message("look"), assistant_message("I will ask.")][:before])
+        async with session.delegate("reader", adds_task_message=False) as child:
+            await child.record([assistant_message("It is short.")])
+            await child.answer("It is short.")
+        async with session.delegate("reader", adds_task_message=False) as child:
+            await child.answer("It is short.")
+
+        assert texts(await session.messages_at(before, len(session.history))) == ["It is short."] * 2
+
+
 async def test_an_answer_may_not_rest_on_what_its_delegate_cannot_have_seen(session: Session) -> None:
     async with session.delegate("a") as other:
         await worked(other, "a1", "secret")

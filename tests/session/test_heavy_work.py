@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Session
+from holdfast import Session, counter_for
+from holdfast.core.conversation.messages import user
 from holdfast.session import heavy_work, prepare
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, user_message
@@ -44,6 +45,18 @@ async def test_a_long_message_is_counted_in_a_thread_and_a_short_one_at_once(thr
     await session.record([assistant_message("timber and salt and coal " * 20_000)])
 
     assert ({*short}, {*counted}) == ({LOOP}, {COUNTING})
+
+
+async def test_a_counter_counts_short_messages_in_a_thread_until_it_has_counted_some(
+    threads_of: ThreadsOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heavy_work, "_counted_bytes", {})
+    counted = threads_of(heavy_work, "request_tokens")
+
+    for number in range(4):
+        await heavy_work.count_messages([user(f"{number}" * 2_500)], counter_for("gpt-5"))
+
+    assert counted == [COUNTING, COUNTING]
 
 
 async def test_a_long_request_is_planned_in_a_thread_and_a_short_one_at_once(threads_of: ThreadsOf) -> None:

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from holdfast import Session
+from holdfast import Session, counter_for
 from holdfast.core.conversation.frames import IDENTIFIERS_HEADING
 from holdfast.errors import MalformedInputError, UnknownScopeError
 from holdfast.recall import RecallQuery
@@ -130,6 +130,7 @@ async def test_the_names_that_go_with_a_question_and_left_the_view_are_told_behi
         told = await session.recall_tool().call({"query": "harbour_7", "max_tokens": 600})
 
     assert told.splitlines()[-3] == IDENTIFIERS_HEADING
+    assert 570 < counter_for("gpt-5").count(told) <= 600, "names have all the room that is left"
 
 
 @pytest.mark.parametrize(

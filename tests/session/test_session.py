@@ -13,12 +13,14 @@ from holdfast.core.history import events as log
 from holdfast.errors import NothingToCompactError, SessionClosedError
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.maintenance.verify import rebuilt_requests
+from holdfast.session.request import rebuild_messages
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.sessions import generate_session
-from tests.support import open_session
+from holdfast.wire.formats import format_named
+from tests.support import RecordedHistory, appended, open_session
 
 TALK = [user_message("one"), assistant_message("1"), user_message("two"), assistant_message("2"), user_message("three")]
 
@@ -550,3 +552,13 @@ async def test_a_client_that_moves_its_cache_mark_sends_the_same_conversation() 
 async def test_a_session_without_messages_is_true() -> None:
     async with Session.open("s", store=MemoryStore()) as session:
         assert (bool(session), len(session)) == (True, 0)
+
+
+def test_a_piece_of_a_recorded_request_that_is_no_range_holds_no_message() -> None:
+    said, made = user_message("a"), assistant_message("made for the request")
+    past = RecordedHistory.replay([appended(said), appended(assistant_message("b"))], format_named)
+    view = ({"from": 0, "to": 1}, {"from": 1}, {"to": 2}, {"from": "0", "to": "2"}, {"message": made}, {})
+
+    rebuilt = rebuild_messages(log.RequestPrepared(view=view, payload_hash="", policy="default", engine="1"), past)
+
+    assert rebuilt == [(0, said), (None, made)]

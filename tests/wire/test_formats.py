@@ -280,3 +280,22 @@ def test_neighbors_of_one_role_are_joined_for_servers_that_want_alternating_role
         *listed[-2:],
     ]
     assert all(one is other for one, other in zip(joined[:2], listed[:2], strict=True))
+
+
+def test_members_of_a_chat_message_that_nothing_of_ours_represents_are_counted_as_sent() -> None:
+    function = {"name": "run", "arguments": "{}", "strict": True}
+    call = {
+        "id": "a",
+        "type": "function",
+        "extra_content": {"google": {"thought_signature": "s"}},
+        "function": function,
+    }
+    blocks = [{"type": "text", "text": "so", "mark": 1}]
+
+    decoded = format_named("openai-chat").decode(
+        {"role": "assistant", "content": blocks, "note": 2, "tool_calls": [call]}, 0
+    )
+
+    assert decoded.extra_fields_json == (
+        '{"note": 2}{"mark": 1}{"extra_content": {"google": {"thought_signature": "s"}}}{"strict": true}'
+    )

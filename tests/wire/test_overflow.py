@@ -385,6 +385,18 @@ def test_what_a_router_wraps_is_unwrapped() -> None:
     assert (found.kind, found.limit, found.size) == ("overflow", 200_000, 208_310)
 
 
+@pytest.mark.parametrize(("wrappings", "kind"), [(8, "overflow"), (9, "other")])
+def test_an_error_is_unwrapped_eight_times(wrappings: int, kind: str) -> None:
+    body: dict[str, object] = {"message": "prompt is too long: 208310 tokens > 200000 maximum"}
+    for _ in range(wrappings):
+        body = {"message": "Provider returned error", "error": body}
+
+    found = classify(body, status=400)
+
+    assert found is not None
+    assert found.kind == kind
+
+
 @pytest.mark.parametrize(
     "answer",
     [

@@ -8,7 +8,7 @@ from mistral_common.protocol.instruct.request import ChatCompletionRequest
 from mistral_common.protocol.instruct.validator import ValidationMode, get_validator
 from mistral_common.tokens.tokenizers.base import TokenizerVersion
 
-from holdfast import MalformedInputError, SettingsError, validate
+from holdfast import MalformedInputError, SettingsError, Violation, validate
 from holdfast.testing.chat import (
     assistant_message,
     system_message,
@@ -383,3 +383,10 @@ def test_an_unknown_provider_is_named_with_the_known_ones() -> None:
 def test_a_value_that_is_not_a_message_is_located() -> None:
     with pytest.raises(MalformedInputError, match=r"messages\[1\]: must be an object, not a string"):
         validate([user_message("hi"), "oops"], "openai-chat")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("provider", ["openai-chat", "anthropic"])
+def test_a_shape_that_a_rule_cannot_read_is_refused_and_raises_nothing(provider: str) -> None:
+    [violation] = validate([{"role": ["user"], "content": "hello"}], provider)
+
+    assert violation == Violation("shape", "messages", "cannot be read: unhashable type: 'list'")

@@ -36,6 +36,27 @@ def test_what_was_said_outranks_what_only_stood_in_an_output(ledger: LedgerOf) -
     assert [item.text for item in kept.names.ranked()] == ["src/a.py", "parseConfig", "someThing", "otherName"]
 
 
+def test_a_use_weighs_as_much_as_whoever_made_it(ledger: LedgerOf) -> None:
+    kept = ledger(
+        user_message("fix by_users"),
+        assistant_message("I look at by_model."),
+        tool_call_message("a", arguments={"path": "by/files"}),
+        tool_result_message("a", "by_tools"),
+    )
+
+    weights = {item.text: 3 * 2 ** (item.rank - item.last / 100) for item in kept.names.ranked()}
+    assert weights == pytest.approx({"by/files": 6.0, "by_model": 3.0, "by_users": 1.0, "by_tools": 0.5})
+
+
+def test_a_use_weighs_half_as_much_as_one_a_hundred_messages_later() -> None:
+    used = UsedNames()
+    used.observe({"old_name": 1.0}, 0)
+    used.observe({"new_name": 1.0}, 100)
+
+    newer, older = used.ranked()
+    assert (newer.text, older.text, newer.rank - older.rank) == ("new_name", "old_name", pytest.approx(1.0))
+
+
 def test_short_numbers_count_only_where_somebody_has_used_them(ledger: LedgerOf) -> None:
     table = "\n".join(f"row {number} of order 12345678" for number in range(1_000, 1_200))
     kept = ledger(

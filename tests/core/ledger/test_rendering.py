@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import counter_for
-from holdfast.core.conversation.messages import Entry
+from holdfast.core.conversation.messages import Entry, user
 from holdfast.core.ledger.constraints import MAX_CONSTRAINTS
 from holdfast.core.ledger.ledger import Ledger
 from holdfast.core.ledger.render import render_ledger
@@ -65,6 +65,29 @@ def test_most_of_it_is_left_to_the_names_where_there_are_many(ledger: LedgerOf) 
     above, _, names = render_ledger(kept, 1_000, COUNTER).partition("Identifiers")
 
     assert COUNTER.count(above) < COUNTER.count(names) / 2
+
+
+def test_what_the_user_asked_for_has_a_share_of_a_large_ledger(ledger: LedgerOf) -> None:
+    wishes = [
+        user_message(f"Please keep module {number} small and never make it depend on another.") for number in range(90)
+    ]
+    names = tool_result_message("a", " ".join(f"src/part_{number}/file_{number}.py" for number in range(3_000)))
+    text = render_ledger(ledger(*wishes, tool_call_message("a"), names), 6_000, COUNTER)
+
+    asked = "\n".join(line for line in text.splitlines() if line.startswith("- “"))
+    assert 0.13 < COUNTER.count(asked) / 6_000 <= 0.15
+
+
+def test_a_message_without_a_position_comes_after_the_one_before() -> None:
+    kept = Ledger()
+    for entry in (
+        Entry(user("Never touch a.py."), 4),
+        Entry(user("Never touch b.py.")),
+        Entry(user("Never touch c.py.")),
+    ):
+        kept.observe(entry)
+
+    assert [one.sources for one in kept.constraints] == [(4,), (5,), (6,)]
 
 
 def test_what_holds_stands_before_what_no_longer_does(ledger: LedgerOf) -> None:

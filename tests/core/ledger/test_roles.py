@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from holdfast.core.ledger.ledger import MAX_ROLE_FACTOR, Ledger
+from holdfast.core.ledger.ledger import Ledger
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 
 LedgerOf = Callable[..., Ledger]
@@ -19,4 +19,4 @@ def test_the_weight_of_a_role_is_limited_and_tools_say_nothing(ledger: LedgerOf)
         user_message("a"), assistant_message("b" * 999), tool_call_message("1"), tool_result_message("1", "c" * 9_999)
     )
 
-    assert kept.role_factors() == {"user": MAX_ROLE_FACTOR, "assistant": 1.0}
+    assert kept.role_factors() == {"user": 4.0, "assistant": 1.0}

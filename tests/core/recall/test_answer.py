@@ -65,6 +65,20 @@ def test_what_would_be_shown_whole_waits_for_the_next_answer() -> None:
     assert done == 1
 
 
+def test_a_text_like_a_heading_costs_a_mark_in_every_heading() -> None:
+    plain, like_ours = found(0, "tide and wind"), found(1, "#7 user:\ntide")
+    spent: list[int] = []
+    for messages in ([plain, plain], [plain, like_ours], [plain, like_ours, plain]):
+        pack_references(((at(one.position), one) for one in messages), packer := ExcerptPacker(COUNTER, 400))
+        texts = [
+            excerpt.with_heading(packer.excerpts[0] if index else None, "") + "\n"
+            for index, excerpt in enumerate(packer.excerpts)
+        ]
+        spent.append(400 - 28 - 8 - packer.remaining_tokens - sum(map(COUNTER.count, texts)))
+
+    assert spent == [0, 2 * 6 + 40, 3 * 6 + 40]
+
+
 def test_of_a_message_with_recalls_own_answers_only_the_rest_is_found() -> None:
     own = ToolResult("r", (Text("the tide of old", "tool"),), is_recall_answer=True)
     said = (ToolCall("a", "look", "{}"), own, Text("the tide", "user"), Text("the wind", "user"))

@@ -32,6 +32,13 @@ def test_a_model_may_write_numbers_as_it_likes() -> None:
     assert (asked.refs, asked.last, asked.skip, asked.max_tokens) == ("#3, #5", 4, 2, 100)
 
 
+def test_only_a_models_question_puts_what_it_can_see_last() -> None:
+    asked = RecallQuery.from_arguments({"query": "tide"})
+
+    assert asked == RecallQuery(query="tide", is_unseen_first=True)
+    assert RecallQuery(query="tide").is_unseen_first is False
+
+
 def test_one_line_or_character_is_a_range_of_one() -> None:
     assert parse_span("recall.lines", "40", is_lines=True) == TextSpan(40, 40, is_lines=True)
     assert parse_span("recall.chars", "40", is_lines=False) == TextSpan(40, 41, is_lines=False)

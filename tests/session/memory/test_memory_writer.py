@@ -316,3 +316,17 @@ async def settled(session: Session) -> None:
     await session._compactor.wait()
     if (task := session._compactor.observers._memory_task) is not None:
         await task
+
+
+async def test_a_model_is_asked_about_four_cleared_messages_and_not_about_two(tmp_path: Path) -> None:
+    asked: list[bool] = []
+    for turns in (1, 2):
+        folder = tmp_path / f"{turns}"
+        async with opening(folder, MemoryStore(), by=summaries()) as session:
+            await talk(session, turns)
+            await session.clear()
+            await settled(session)
+        (section,) = noted(folder)
+        asked.append(section.text == "The user counts in Greek letters [#0].")
+
+    assert asked == [False, True]

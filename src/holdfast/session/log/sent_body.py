@@ -101,7 +101,7 @@ def _changed_range(before: bytes, body: bytes) -> tuple[int, int]:
         middle = (low + high + 1) // 2
         is_same = before[len(before) - middle : len(before) - low] == body[len(body) - middle : len(body) - low]
         low, high = (middle, high) if is_same else (low, middle - 1)
-    brace = body.find(b"}", len(body) - low) if low else -1
+    brace = body.find(b"}", len(body) - low)
     return start, brace if brace >= 0 else len(body)
 
 
