@@ -43,14 +43,6 @@ IMPURE_MODULES = {
 }  # fmt: skip
 IMPURE_CALLS = {"open", "print", "input", "exec", "eval"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
-DECIDING = ("holdfast.core", "holdfast.wire", "holdfast.session", "holdfast.apps.gateway")
-CHANGED_IN_PLACE = {
-    "Actions", "AgentWork", "Answer", "BoardDraft", "Chain", "Constraints", "Context", "Evictions", "ExcerptPacker",
-    "FileRecords", "History", "ImportResult", "Ledger", "OpenAnswer", "OpenSession", "PlanInput", "RecallMarks",
-    "RequestExtras", "RequestOptions", "Scopes", "Situation", "UsedNames", "View", "_DigestLines", "_OpenLedger",
-    "_PlacedSlices", "_RecordCopy", "_RetryState", "_Used",
-}  # fmt: skip
-"""Dataclasses of `DECIDING` that are not frozen: they collect something, or are made too often to be checked."""
 
 
 def name_of(path: Path) -> str:
@@ -180,21 +172,6 @@ def test_any_stays_at_the_edges() -> None:
     ]
 
     assert offenders == []
-
-
-def test_a_dataclass_is_frozen_and_has_slots_unless_it_is_known_to_change() -> None:
-    options = {
-        node.name: {option.arg for option in decorator.keywords if ast.unparse(option.value) == "True"}
-        for path in MODULES
-        if name_of(path).startswith(DECIDING)
-        for node in nodes_of(path)
-        if isinstance(node, ast.ClassDef)
-        for decorator in node.decorator_list
-        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "dataclass"
-    }
-
-    assert {name for name, given in options.items() if "frozen" not in given} == CHANGED_IN_PLACE
-    assert {name for name, given in options.items() if "slots" not in given} == {"ClientBody"}  # it caches properties
 
 
 def test_there_are_no_import_cycles() -> None:

@@ -181,7 +181,7 @@ STATE = {
     },
     "wire": {"Answer"},
     "session": {"ImportResult", "RequestOptions", "_RecordCopy", "_RetryState"},
-    "apps.gateway": {"Chain", "OpenAnswer", "OpenSession", "_Used"},
+    "apps.gateway": {"Chain", "OpenAnswer", "OpenSession", "_PlacedSlices", "_Used"},
 }
 """The dataclasses that grow or count, or keep what they have computed; every other one is a value."""
 

@@ -1,7 +1,6 @@
 """The log and what is folded from it."""
 
 import json
-from dataclasses import fields
 from typing import Any, get_args
 
 import pytest
@@ -295,12 +294,6 @@ def test_the_names_others_know_are_kept() -> None:
 
 
 @pytest.mark.seed("C-35")
-def test_an_event_is_made_by_the_names_of_its_fields() -> None:
-    by_place = {kind.__name__ for kind in get_args(log.Event) if not all(one.kw_only for one in fields(kind))}
-
-    assert by_place == set()
-
-
 def test_a_truncation_is_written_in_its_spelling() -> None:
     record = to_record(
         log.RequestTruncated(
