@@ -189,7 +189,11 @@ def _is_elided(message: Message, recorded: Message) -> bool:
     for result in recorded.results:
         own.setdefault(result.call_id, []).append(_media_count(result))
     sent = [(_media_count(result), own[result.call_id]) for result in message.results if result.call_id in own]
-    return any(count < min(counts) for count, counts in sent) or _media_outside(message) < _media_outside(recorded)
+    if any(count < min(counts) for count, counts in sent):
+        return True
+    # A result that a repair has moved to its call leaves everything else where it was.
+    has_others = any(not isinstance(part, ToolResult) for part in message.parts)
+    return has_others and _media_outside(message) < _media_outside(recorded)
 
 
 def _media_count(result: ToolResult) -> int:
