@@ -7,7 +7,7 @@ keeps the last list as the bytes that came, so that only messages that are new a
 import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -36,7 +36,9 @@ from holdfast.session.conversation import Conversation
 from holdfast.session.session import Session
 from holdfast.stores.base import JsonRecord
 from holdfast.wire.answers import JsonMapping, JsonObject, Wire
+from holdfast.wire.formats import format_named
 from holdfast.wire.json_reader import is_list, is_mapping
+from holdfast.wire.request import Request
 
 MAIN_LANE = ""
 MAX_SIDE_LISTS = 8
@@ -187,10 +189,17 @@ class Lane:
         lengths = self._lengths[: self.count_same(body)]
         return ClientList.read(body, self.chain.first(lengths[-1] if lengths else 0), lengths)
 
-    def tokens_at(self, positions: Iterable[int], model: str | None) -> int:
-        """Return the tokens of recorded messages, as requests to a model count them."""
+    def tokens_left_out(self, prepared: Request, slices: Mapping[int, msgspec.Raw], model: str | None) -> int:
+        """Return the tokens of what repairs have removed from a request, and the client's own bytes still have."""
         entries, counter = self.conversation.history.entries, counter_for(model or self.conversation.model)
-        return sum(sum(message_tokens(entries[position].message, counter)) for position in positions)
+        receipt = prepared.receipt
+        repaired = slices.keys() - {*receipt.kept, *receipt.without_thinking}
+        left = {position: sum(message_tokens(entries[position].message, counter)) for position in repaired}
+        reader = format_named(self.conversation.history.format or "")
+        for native, position in zip(prepared.messages, prepared.positions, strict=True) if left else ():
+            if position in left:
+                left[position] -= sum(message_tokens(reader.decode(native, 0), counter))
+        return sum(max(0, tokens) for tokens in left.values())
 
     def recorded_slices(self, listed: ClientList) -> Mapping[int, msgspec.Raw]:
         """Return the messages of a list as they came, by the position where each was recorded."""

@@ -895,9 +895,7 @@ class Recorder:
             is_untouched = prepared.receipt.is_unchanged and not lane.hidden
             slices: Mapping[int, msgspec.Raw] = {} if is_untouched else lane.recorded_slices(listed)
             is_cut = not is_whole(prepared, slices)
-            # A repair leaves messages out of the request that the client's own bytes still have.
-            removed = slices.keys() - set(prepared.positions) if slices and not is_cut else ()
-            left_out = lane.tokens_at(removed, model) if removed else 0
+            left_out = lane.tokens_left_out(prepared, slices, model) if slices and not is_cut else 0
             is_over = prepared.tokens.total + left_out > prepared.receipt.budget.tokens
             is_changed = is_cut or (left_out > 0 and is_over and compacts)
             has_hidden = bool(lane.hidden) and not lane.hidden.isdisjoint(prepared.positions)
