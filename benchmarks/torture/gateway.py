@@ -256,8 +256,8 @@ class HostileClient:
         if "x-holdfast-tokens" not in seen.headers or "x-holdfast-error" in seen.headers:
             return
         listed, budget = _list_in(arrived, self.wire), int(seen.headers["x-holdfast-budget"])
-        if listed is None:
-            return  # what it says cannot be read here
+        if listed is None or not _is_allowed(listed, FORMATS[self.wire]):
+            return  # what it says cannot be read here; the gateway reads no reasoning, so it takes one of any shape
         # A compaction that waits for somebody's approval is named, and until then all goes on as it came.
         is_due = seen.headers.get("x-holdfast-compaction") == "due"
         assert (is_due and arrived == body) or count_tokens(listed, FORMATS[self.wire]) <= budget, "over budget"

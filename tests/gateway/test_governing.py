@@ -1,13 +1,15 @@
 """What the gateway sends once a conversation has outgrown its budget."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
-from holdfast import validate
+from holdfast import Session, validate
 from holdfast.apps.gateway.client_body import read_body
-from holdfast.apps.gateway.governing import requested_governing
+from holdfast.apps.gateway.governing import governed_body, requested_governing
 from holdfast.apps.gateway.lanes import MAIN_LANE
 from holdfast.apps.gateway.recording import ClientRequest, Exchange, Recorder
 from holdfast.errors import HoldfastError
@@ -362,6 +364,31 @@ async def test_reasoning_of_a_running_turn_is_sent_only_as_the_model_said_it(*, 
         answer["output"][1],
         result,
     ]
+
+
+async def test_reasoning_that_the_client_has_is_sent_as_the_request_has_it() -> None:
+    listed: list[dict[str, Any]] = [
+        {"role": "user", "content": "read it"},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "as it came"},
+        {"type": "function_call", "call_id": "c", "name": "read", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "42 lines"},
+    ]
+    raw = json.dumps({"input": listed}).encode()
+    slices = {position: msgspec.Raw(json.dumps(one).encode()) for position, one in enumerate(listed)}
+    async with Session.open("s", store=MemoryStore(), format="openai-responses-stateless") as session:
+        await session.record(listed)
+        request = await session.prepare(16_000)
+    changed = [*listed]
+    changed[1] = listed[1] | {"encrypted_content": None}
+    request = replace(request, messages=changed, receipt=replace(request.receipt, kept=(0, 2, 3)))
+    body = read_body("openai-responses", raw)
+
+    sent = [
+        slices_of(governed_body(raw, body, of_client, request), "openai-responses")
+        for of_client in (slices, {position: one for position, one in slices.items() if position != 1})
+    ]
+
+    assert sent == [changed, [*listed[:1], *listed[2:]]], "and left out where the client has left it out"
 
 
 async def test_a_refusal_as_too_long_makes_the_same_request_smaller() -> None:

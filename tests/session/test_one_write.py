@@ -144,6 +144,25 @@ async def test_what_another_task_learns_of_another_writer_makes_the_block_fail()
         assert await said_in(session) == ["one", "first"]
 
 
+async def test_a_block_that_looks_for_another_writer_ends_where_it_finds_one() -> None:
+    store, reached = NotedStore(), list[str]()
+    async with Session.open("s", store=store) as session, Session.open("s", store=store) as other:
+        await session.record([user_message("one")])
+
+        async def look_and_go_on() -> None:
+            async with session.one_write():
+                reached.append(f"{await session.refresh()} of others")
+                await other.record([assistant_message("first")])
+                await session.refresh()
+                reached.append("decided on an old history")
+
+        with pytest.raises(ConcurrentWriteError):
+            await look_and_go_on()
+
+        assert reached == ["0 of others"]
+        assert await said_in(session) == ["one", "first"]
+
+
 async def test_what_another_task_records_meanwhile_is_stored_when_it_returns() -> None:
     store = NotedStore()
     async with Session.open("s", store=store) as session:

@@ -17,6 +17,7 @@ import pytest
 from holdfast import Session
 from holdfast.core.conversation import repair
 from holdfast.core.history.projection import Projection
+from holdfast.core.planning import receipt
 from holdfast.counters.vocabularies import VocabularyCounter
 from holdfast.session import request
 from holdfast.stores.memory import MemoryStore
@@ -49,6 +50,7 @@ def counted_operations() -> Generator[Counter[str]]:
         count(VocabularyCounter, "count", "texts tokenized")
         count(request, "message_hash", "messages hashed")
         count(Projection, "_append", "messages projected")
+        count(receipt, "message_tokens", "system messages counted")
         count(repair, "is_valid_history", "messages checked", size=True)
         original_read = MemoryStore.read
 
@@ -71,6 +73,7 @@ def exchange(number: int, *, is_answered: bool = True) -> list[JsonMessage]:
 async def operations_at(length: int, *, is_sound: bool) -> tuple[Counter[str], Counter[str]]:
     """Return what `record` and `prepare` do for one more turn after that many turns."""
     async with Session.open("one", store=MemoryStore(), model="gpt-5") as session:
+        await session.record([{"role": "system", "content": "be brief"}])
         for number in range(length):
             await session.record(exchange(number, is_answered=is_sound or number % 5 != 1))
         await session.record([user_message("go on")])
@@ -92,6 +95,7 @@ async def test_one_more_turn_takes_the_same_work_after_ten_turns_and_after_two_h
     assert preparing["texts tokenized"] == 0
     assert preparing["messages projected"] == preparing["messages hashed"] == 4
     assert preparing["records read"] == 0
+    assert preparing["system messages counted"] == (0 if is_sound else 1)
 
 
 async def test_a_history_that_was_repaired_is_not_repaired_again() -> None:

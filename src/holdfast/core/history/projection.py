@@ -27,6 +27,8 @@ class Projection:
         """The tokens of all requests that were answered since the context last changed."""
         self.media_count = 0
         """The number of images, sounds and documents in the entries."""
+        self.system_tokens = 0
+        """The tokens of the system messages."""
         self.largest_bytes = 0
         """The size of the largest message, in bytes of text: no text in it is longer."""
         self.has_other_scopes = False
@@ -125,5 +127,8 @@ class Projection:
             self.has_other_scopes = True
         self.media_count += message.media_count
         self.largest_bytes = max(self.largest_bytes, message_bytes(message))
+        tokens = sum(message_tokens(message, self.counter))
+        if message.role == "system":
+            self.system_tokens += tokens
         self.entries.append(entry)
-        self.cumulative_tokens.append(self.cumulative_tokens[-1] + sum(message_tokens(message, self.counter)))
+        self.cumulative_tokens.append(self.cumulative_tokens[-1] + tokens)

@@ -143,7 +143,7 @@ def view_of(plan_input: PlanInput, policy: Policy, processors: RequestProcessors
         projection.tokens,
         len(projection),
         has_media=projection.media_count > 0,
-        has_system=bool(plan_input.history.system_positions),
+        system_tokens=projection.system_tokens,
     )
     if projection.has_other_scopes:
         _check_own_calls(plan_input)
@@ -237,7 +237,14 @@ def _truncate(view: View, plan_input: PlanInput, policy: Policy) -> View:
     reason = f"{count:,} messages were left out of this request alone, to stay below {situation.billed_limit:,} tokens"
     tokens = done.event.post_truncation_tokens - static
     event = _billed_event(done.event, situation)
-    return replace(view, entries=done.entries, tokens=tokens, truncated=event, reasons=(*view.reasons, reason))
+    return replace(
+        view,
+        entries=done.entries,
+        tokens=tokens,
+        system_tokens=None,
+        truncated=event,
+        reasons=(*view.reasons, reason),
+    )
 
 
 def _billed_event(event: RequestTruncated, situation: Situation) -> RequestTruncated:
@@ -302,7 +309,7 @@ def _view_within_limits(view: View, plan_input: PlanInput, policy: Policy) -> Vi
 def _with_entries(view: View, entries: list[Entry], plan_input: PlanInput, *reasons: str) -> View:
     price = _message_pricer(plan_input)
     tokens = sum(price(entry.message) for entry in entries)
-    return replace(view, entries=entries, tokens=tokens, has_system=True, reasons=(*view.reasons, *reasons))
+    return replace(view, entries=entries, tokens=tokens, system_tokens=None, reasons=(*view.reasons, *reasons))
 
 
 def _message_pricer(plan_input: PlanInput) -> Callable[[Message], int]:

@@ -26,8 +26,8 @@ class View:
     """How many messages these are; a summary counts as one."""
     has_media: bool = False
     """Whether there may be images, sounds or documents, whose tokens are estimates."""
-    has_system: bool = True
-    """Whether there may be system messages."""
+    system_tokens: int | None = None
+    """The tokens of the system messages among them; None if they have to be counted."""
     is_before_counted: bool = True
     """Whether `tokens_before` was counted; otherwise it is extrapolated from the size of the messages."""
     compacted: PositionRanges = ()
@@ -54,7 +54,13 @@ class View:
         if repairs:
             reasons.append(f"{pluralize(len(repairs), 'place')} repaired so that the provider accepts the request")
         return replace(
-            self, entries=entries, tokens=tokens, repairs=tuple(repairs), reasons=tuple(reasons), is_fitted=True
+            self,
+            entries=entries,
+            tokens=tokens,
+            system_tokens=None,
+            repairs=tuple(repairs),
+            reasons=tuple(reasons),
+            is_fitted=True,
         )
 
     def after_steps(self, before: "View") -> "View":
@@ -92,8 +98,9 @@ class View:
         `tokens_of` returns the text and media tokens of a message, for a caller that caches them.
         """
         price: Callable[[Message], tuple[int, int]] = tokens_of or (lambda one: message_tokens(one, situation.counter))
-        spoken_first = self.entries if self.has_system else ()
-        systems = sum([sum(price(entry.message)) for entry in spoken_first if entry.message.role == "system"])
+        systems = self.system_tokens
+        if systems is None:
+            systems = sum([sum(price(entry.message)) for entry in self.entries if entry.message.role == "system"])
         media = sum([price(entry.message)[1] for entry in self.entries]) if self.has_media else 0
         return situation.billed_count(
             system=situation.system_tokens + systems,
