@@ -221,18 +221,17 @@ class ClientConnection:
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
         self._is_at_boundary = is_event_boundary(data)
 
-    async def end(self) -> None:
-        """Complete the answer."""
+    async def end(self, data: bytes = b"") -> None:
+        """Complete the answer with its last bytes: one write where two would be one more packet."""
         self.ping = None
         async with self._writing:
-            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+            await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
     async def answer(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         """Send a whole answer in JSON."""
         named = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
         await self.start(status, _encoded(named))
-        await self.send(body)
-        await self.end()
+        await self.end(body)
 
     def close(self) -> None:
         """Stop watching."""
@@ -533,8 +532,7 @@ class Relay:
                 await self._finish(call, "cut")
                 raise AnswerWithheldError
         await self._finish(call, "cut" if tail.is_cut else "complete")
-        await client.send(tail.release())
-        await client.end()
+        await client.end(tail.release())
         return "complete"
 
     async def _pass_pieces(self, call: "_Call", response: aiohttp.ClientResponse, tail: "_AnswerTail") -> None:
@@ -554,6 +552,8 @@ class Relay:
             await client.send(tail.pass_on(chunk, plain))
             if tail.is_complete:
                 await self._finish(call, "complete")
+                if response.content.at_eof():
+                    return  # what is held back is the end of the answer
                 await client.send(tail.release())
 
     # Answers in which the model recalls.
@@ -587,8 +587,7 @@ class Relay:
         if not is_stream:
             await client.start(response.status, call.joined_headers(response, length=len(end)))
         await self._finish(call, "complete" if stop else "cut")
-        await client.send(end)
-        await client.end()
+        await client.end(end)
         return "complete"
 
     async def _pass_round(
