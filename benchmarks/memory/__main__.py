@@ -24,12 +24,13 @@ from multiprocessing import Pool
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.memory.agents import measure_agent, measure_baselines, measure_cost, measure_summarized
+from benchmarks.memory.agents import HIT_AIM, measure_agent, measure_baselines, measure_cost, measure_summarized
 from benchmarks.memory.chats import measure_chat
 from benchmarks.memory.figures import Figures, PooledFigure, half_of, pool
 from benchmarks.memory.generated import measure_generated
 from benchmarks.recall import COUNTER, read_records
 from benchmarks.reporting import print_progress
+from holdfast.core.planning.situation import PROVIDER_PRICES
 
 LONG_CHAT_TOKENS = 300_000
 """An assistant chat with more tokens is measured with a recall of 4,000 tokens."""
@@ -96,6 +97,7 @@ ROWS = [
     Row("    with an answer that grows into free room", "chats", "grown questions", (), "≥ .88"),
     Row("    the same, questions that need several turns", "chats", "grown several", (), "≥ .57"),
     Row("    view and grown answer, share of the budget", "chats", "grown tokens", (), "≤ 1"),
+    Row("    view and grown answer over the budget", "chats", "grown over", (), "0"),
     Row("assistant chats of 100k, 16k: all evidence whole", "assistants 16k", "questions",
         (NEWEST + "questions", PINNED + "questions"), "≥ .82"),
     Row("    located", "assistants 16k", "questions located"),
@@ -117,10 +119,15 @@ ROWS = [
     Row("generated, 8k: answers in view or one recall", "generated", "generated", ("generated in view",)),
     *(Row(f"    {kind}", "generated", kind, (f"{kind} in view",)) for kind in GENERATED_KINDS),
     *(Row(f"agents, 100k: cost / threshold compaction, {name}", "costs", f"cost {name}", (), "≤ .90")
-      for name in ("anthropic", "gpt-5", "gpt-4o", "deepseek", "none")),
-    Row("    hit share", "costs", "hits", (), "≥ .98"),
+      for name in PROVIDER_PRICES),
+    Row("    hit share", "costs", "hits", ("threshold hits",), "≥ .98"),
+    Row("    tokens of a request", "costs", "request tokens"),
+    Row("    tokens of it that the conversation added", "costs", "new per request"),
+    Row("    hit share of full requests with nothing sent twice", "costs", "most hits"),
     Row("    not hit: messages that are new", "costs", "new"),
     Row("    not hit: requests with a changed prefix", "costs", "rewritten"),
+    *(Row(f"    least cost of a hit share of {HIT_AIM}, {name}", "costs", f"least {name}")
+      for name in PROVIDER_PRICES),
     Row("    invalid", "costs", "invalid", (), "0"),
     Row("    growth of cost", "costs", "growth", (), "≤ 1.2"),
     Row("    over budget by tekken at 50k", "costs", "over by tekken, 50,000", (), "0"),

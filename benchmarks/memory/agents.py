@@ -6,10 +6,10 @@ from typing import Any
 
 from benchmarks.memory.bm25 import GrowingBm25
 from benchmarks.memory.chats import idle_summarizer
-from benchmarks.memory.figures import Figures
+from benchmarks.memory.figures import Figures, Pair
 from benchmarks.recall import fitting_positions
 from holdfast import PendingToolCallsError, Session
-from holdfast.apps.lab.baselines import ReplayPolicy, ReplayRequest, ReplayResult, ThresholdCompaction
+from holdfast.apps.lab.baselines import FullHistory, ReplayPolicy, ReplayRequest, ReplayResult, ThresholdCompaction
 from holdfast.apps.lab.identifiers import extract_identifiers
 from holdfast.apps.lab.metrics.cost import cost_growth
 from holdfast.apps.lab.metrics.retention import (
@@ -21,7 +21,7 @@ from holdfast.apps.lab.metrics.retention import (
 from holdfast.apps.lab.metrics.validity import BudgetAdherence, RequestValidity
 from holdfast.apps.lab.mistral import tekken_counter
 from holdfast.apps.lab.recordings import Recording, read_recording
-from holdfast.apps.lab.replay import Metric, Replayer
+from holdfast.apps.lab.replay import Metric, Replayer, ReplayTurn
 from holdfast.apps.lab.runner import UNLISTED_MODEL
 from holdfast.apps.lab.simulation import (
     CLOCK_START_MS,
@@ -33,12 +33,13 @@ from holdfast.apps.lab.simulation import (
 from holdfast.compaction import CompactionOptions
 from holdfast.core.history.events import CompactionCompleted
 from holdfast.core.planning.policy import PRESETS
-from holdfast.core.planning.situation import PROVIDER_PRICES, Prices
+from holdfast.core.planning.situation import PROVIDER_PRICES, Prices, request_cost
 from holdfast.errors import CannotFitError
 from holdfast.testing.chat import JsonMessage
 from holdfast.testing.clock import SimulatedClock
 
 AGENT_BUDGET, COST_BUDGET = 50_000, 100_000
+HIT_AIM = 0.98
 COMPACTION_BUDGETS = (8_000, 16_000, 32_000)
 """Besides `AGENT_BUDGET`: our view at the place of an agent's own compaction."""
 ANSWER_TOKENS = 1_000
@@ -117,8 +118,7 @@ async def measure_agent(record: Mapping[str, Any]) -> Figures:
         _add_own(figures, AGENT_BUDGET, own.shares)
         figures["fill"] = adherence.sent, adherence.allowed
         figures["over"] = adherence.over, len(player.turns)
-        shared, sent = sum(turn.shared_tokens for turn in player.turns), sum(turn.sent_tokens for turn in player.turns)
-        figures["hits"] = shared, sent
+        figures["hits"] = _hits(player)
         figures["own cost"] = _cost(player, anthropic), 1.0
     if recording.compactions:
         for budget in COMPACTION_BUDGETS:
@@ -195,17 +195,21 @@ async def measure_baselines(record: Mapping[str, Any]) -> Figures:
 async def measure_cost(record: Mapping[str, Any]) -> Figures:
     """Return the cost at 100,000 tokens under each price list, and the requests over budget by another tokenizer."""
     recording, figures = read_recording(record), Figures()
+    whole = (await _play(recording, FullHistory(), COST_BUDGET, [])).turns
+    fullest = sum(min(turn.sent_tokens, COST_BUDGET) for turn in whole)
+    new = whole[-1].sent_tokens
+    figures["most hits"], figures["new per request"] = (fullest - new, fullest), (new, len(whole))
     for prices in PROVIDER_PRICES.values():
         async with SimulatedSession(PRESETS["default"], prices=prices) as ours:
             validity = RequestValidity()
             player = await _play(recording, ours, COST_BUDGET, [validity])
         base = await _play(recording, ThresholdCompaction(), COST_BUDGET, [])
         figures[f"cost {prices.name}"] = _cost(player, prices), _cost(base, prices)
+        figures[f"least {prices.name}"] = least_cost(whole, prices, HIT_AIM), _cost(base, prices)
         if prices.name == "anthropic":
-            shared = sum(turn.shared_tokens for turn in player.turns)
-            sent = sum(turn.sent_tokens for turn in player.turns)
+            shared, sent = figures["hits"] = _hits(player)
+            figures["threshold hits"], figures["request tokens"] = _hits(base), (sent, len(player.turns))
             changed = [turn for turn in player.turns if not turn.is_extension]
-            figures["hits"] = shared, sent
             rewritten = sum(turn.sent_tokens - turn.shared_tokens for turn in changed)
             figures["rewritten"], figures["new"] = (rewritten, sent), (sent - shared - rewritten, sent)
             figures["growth"] = cost_growth(player.turns, prices), 1.0
@@ -222,8 +226,24 @@ async def measure_cost(record: Mapping[str, Any]) -> Figures:
     return figures
 
 
+def least_cost(whole: Sequence[ReplayTurn], prices: Prices, hit_share: float) -> float:
+    """Return what the requests of a policy with this hit share cost at least; `whole` are those of the full history.
+
+    Every policy sends each message as new once. If these are the only tokens that the cache does not hold, the hit
+    share says how many tokens it has to hold. That no prefix changes and no cache expires is more than any policy can
+    do, so real costs are higher.
+    """
+    new = whole[-1].sent_tokens
+    output = sum(turn.output_tokens for turn in whole)
+    return request_cost(prices, cached=round(new * hit_share / (1 - hit_share)), fresh=new, output=output)
+
+
 def _cost(player: Replayer, prices: Prices) -> float:
     return sum(turn.cost(prices) for turn in player.turns)
+
+
+def _hits(player: Replayer) -> Pair:
+    return sum(turn.shared_tokens for turn in player.turns), sum(turn.sent_tokens for turn in player.turns)
 
 
 async def _play(

@@ -8,7 +8,8 @@ needs.
 import asyncio
 import re
 from collections import Counter as Tally
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,23 +90,28 @@ def questions(record: Mapping[str, Any]) -> list[Question]:
 
 
 async def measure_chat(record: Mapping[str, Any], folder: Path, budget: int, answer_tokens: int) -> Figures:
-    """Return the figures of one chat; the request and the answer of the recall share the budget."""
+    """Return the figures of one chat; the request and the answer of the recall share the budget.
+
+    Where an answer may grow, nothing of the budget is set aside for it: it has what the request leaves.
+    """
     natives, figures = read_recording(record).messages, Figures()
     texts = [str(native["content"]) for native in natives]
     rare = _RareWords(texts)
-    clock = RecordedClock(1_600_000_000_000)
-    url = f"sqlite:///{folder}/{record['id']}-{budget}.db"
-    async with Session.open(record["id"], store=url, model="gpt-5", clock=clock) as session:
-        view = await replay_chat(session, natives, clock, budget - answer_tokens)
-        tool, growing = session.recall_tool(max_tokens=answer_tokens), session.recall_tool()
+    async with (
+        _replayed_session(record, folder, budget - answer_tokens) as (session, view),
+        _replayed_session(record, folder, budget) as (growing_session, growing_view),
+    ):
+        tool, growing = session.recall_tool(max_tokens=answer_tokens), growing_session.recall_tool()
         baselines = _Baselines(natives, texts, budget, answer_tokens)
         for question in questions(record):
             answer, grown = await tool.call({"query": question.text}), await growing.call({"query": question.text})
-            add_pair(figures, "grown tokens", COUNTER.count(view) + COUNTER.count(grown), budget)
+            grown_tokens = COUNTER.count(growing_view) + COUNTER.count(grown)
+            add_pair(figures, "grown tokens", grown_tokens, budget)
+            add_pair(figures, "grown over", grown_tokens > budget)
             shown = {
                 "": Shown(f"{view}\n{answer}", passages=_passages(answer)),
                 "view ": Shown(view),
-                "grown ": Shown(f"{view}\n{grown}"),
+                "grown ": Shown(f"{growing_view}\n{grown}"),
                 **baselines.shown(question.text),
             }
             for way, what in shown.items():
@@ -117,6 +123,15 @@ async def measure_chat(record: Mapping[str, Any], folder: Path, budget: int, ans
         for order in extract_orders(text):
             add_pair(figures, "orders", order in view)
     return figures
+
+
+@asynccontextmanager
+async def _replayed_session(record: Mapping[str, Any], folder: Path, room: int) -> AsyncGenerator[tuple[Session, str]]:
+    """Open a session, replay a chat in it, and yield it with the text of its last request."""
+    clock = RecordedClock(1_600_000_000_000)
+    url = f"sqlite:///{folder}/{record['id']}-{room}.db"
+    async with Session.open(record["id"], store=url, model="gpt-5", clock=clock) as session:
+        yield session, await replay_chat(session, read_recording(record).messages, clock, room)
 
 
 async def replay_chat(session: Session, natives: Sequence[JsonMessage], clock: RecordedClock, room: int) -> str:

@@ -1,8 +1,12 @@
-"""An agent's session can be replayed with summaries that a model writes, and what it invents is counted."""
+"""An agent's session can be replayed with a model's summaries, and the least cost of a hit share is computed."""
 
 from typing import Any
 
-from benchmarks.memory.agents import measure_summarized
+import pytest
+
+from benchmarks.memory.agents import least_cost, measure_summarized
+from holdfast.apps.lab.replay import ReplayTurn
+from holdfast.core.planning.situation import PROVIDER_PRICES
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.endpoint import ReceivedRequest, ResponsePiece, ScriptedEndpoint, text_stream
 
@@ -32,3 +36,11 @@ async def test_a_models_summaries_of_an_agents_work_are_counted_and_what_it_inve
     assert figures["invented"][0] == 1
     assert figures["far"] == (1.0, 1.0)
     assert figures["over"][0] == 0
+
+
+def test_a_policy_with_a_hit_share_of_98_percent_reads_49_cached_tokens_for_each_new_one() -> None:
+    first, last = (ReplayTurn(sent, 0, is_extension=True, output_tokens=10, gap_seconds=0) for sent in (1_000, 3_000))
+
+    cost = least_cost([first, last], PROVIDER_PRICES["anthropic"], hit_share=0.98)
+
+    assert cost == pytest.approx(1.25 * 3_000 + 0.1 * 49 * 3_000 + 5 * 20)
