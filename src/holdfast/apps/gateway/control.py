@@ -9,8 +9,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from time import monotonic
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -28,7 +29,6 @@ from holdfast.apps.gateway.recording import Recorder
 from holdfast.apps.gateway.wires import STREAM_TYPE
 from holdfast.apps.serving import AccessDeniedError
 from holdfast.core.history import events as log
-from holdfast.core.planning.change_receipt import ChangeReceipt
 from holdfast.core.recall.query import RecallQuery
 from holdfast.counters.models import dollars_of
 from holdfast.errors import (
@@ -55,171 +55,17 @@ POLL_SECONDS, PING_SECONDS = 1.0, 15.0
 STREAM_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 MAX_TITLE_CHARS = 80
 MAX_PREVIEWS = 8
+_SESSION = "/sessions/{id:path}"
 _Handler: TypeAlias = Callable[[Request, Caller], Awaitable[object]]
+_HandlerT = TypeVar("_HandlerT", bound=Callable[["_ControlApi", Request, Caller], Awaitable[object]])
 
 
 def control_routes(recorder: Recorder, access: Access) -> list[BaseRoute]:
     """Return the routes of the control API; what it does not know is refused, so that no token is ever forwarded."""
     api = _ControlApi(recorder)
-    session = "/sessions/{id:path}"
-    table: list[tuple[_Handler, Operation]] = [
-        (api.describe, Operation("GET", "/openapi.json", "This description.")),
-        (
-            api.sessions,
-            Operation(
-                "GET",
-                "/sessions",
-                "Sessions, the newest change first.",
-                schema.SessionsAnswer,
-                query=("limit", "after", "q"),
-            ),
-        ),
-        (
-            api.messages,
-            Operation(
-                "GET",
-                f"{session}/messages",
-                "All that was said, in order, also what was compacted.",
-                schema.MessagesAnswer,
-                query=("limit", "after"),
-            ),
-        ),
-        (
-            api.request_receipt,
-            Operation(
-                "GET",
-                f"{session}/requests/{{number:short}}/receipt",
-                "What was done for one request.",
-                schema.RequestReceiptAnswer,
-            ),
-        ),
-        (
-            api.request,
-            Operation("GET", f"{session}/requests/{{number:short}}", "The exact bytes of one request, as it was sent."),
-        ),
-        (
-            api.requests,
-            Operation("GET", f"{session}/requests", "The requests that were prepared.", schema.RequestsAnswer),
-        ),
-        (
-            api.events,
-            Operation(
-                "GET",
-                f"{session}/events",
-                "The events of the log. With Accept: text/event-stream live, from Last-Event-ID.",
-                schema.EventsAnswer,
-                query=("limit", "after"),
-                media=(schema.JSON_TYPE, STREAM_TYPE),
-            ),
-        ),
-        (
-            api.receipts,
-            Operation(
-                "GET",
-                f"{session}/receipts",
-                "Every change of the context: what it did, why, and its cost.",
-                schema.ReceiptsAnswer,
-            ),
-        ),
-        (
-            api.export,
-            Operation(
-                "GET",
-                f"{session}/export",
-                "The archive that `holdfast import` reads, as JSON lines.",
-                media=(schema.LINES_TYPE,),
-            ),
-        ),
-        (
-            api.settings,
-            Operation("GET", f"{session}/settings", "How the session is governed.", schema.SettingsAnswer),
-        ),
-        (
-            api.set_settings,
-            Operation(
-                "POST",
-                f"{session}/settings",
-                "Govern it in another way.",
-                schema.SettingsAnswer,
-                GoverningChoice,
-                is_body_needed=True,
-            ),
-        ),
-        (
-            api.recall,
-            Operation(
-                "POST",
-                f"{session}/recall",
-                "Exact excerpts of what was said.",
-                schema.RecallAnswerBody,
-                schema.RecallBody,
-                is_body_needed=True,
-            ),
-        ),
-        (
-            api.preview,
-            Operation(
-                "POST",
-                f"{session}/preview",
-                "What a compaction would do; its id approves it.",
-                schema.PreviewAnswer,
-                schema.PreviewBody,
-            ),
-        ),
-        (
-            api.compact,
-            Operation("POST", f"{session}/compact", "Compact now.", schema.CompactionAnswer, schema.CompactBody),
-        ),
-        (api.undo, Operation("POST", f"{session}/undo", "Undo the last change of the context.", schema.UndoneAnswer)),
-        (api.redo, Operation("POST", f"{session}/redo", "Redo the change that was undone last.", schema.RedoneAnswer)),
-        (
-            api.rewind,
-            Operation(
-                "POST",
-                f"{session}/rewind",
-                "Continue from before the message at a position.",
-                schema.RewoundAnswer,
-                schema.RewindBody,
-                is_body_needed=True,
-            ),
-        ),
-        (
-            api.pin,
-            Operation(
-                "POST",
-                f"{session}/pin",
-                "Keep a message whole in every request.",
-                schema.PinnedAnswer,
-                schema.PinBody,
-                is_body_needed=True,
-            ),
-        ),
-        (
-            api.unpin,
-            Operation(
-                "POST",
-                f"{session}/unpin",
-                "Allow a pinned message to be compacted again.",
-                schema.UnpinnedAnswer,
-                schema.PinBody,
-                is_body_needed=True,
-            ),
-        ),
-        (
-            api.fork,
-            Operation(
-                "POST", f"{session}/fork", "Copy the log into a new session.", schema.ForkedAnswer, schema.ForkBody
-            ),
-        ),
-        (api.session, Operation("GET", session, "One session.", schema.SessionAnswer)),
-        (
-            api.delete,
-            Operation("DELETE", session, "Delete a session with all that belongs to it.", schema.DeletedAnswer),
-        ),
-    ]
-    api.operations = [operation for _, operation in table]
     routes = [
-        Route(operation.path, _endpoint(handler, access), methods=[operation.method]) for handler, operation in table
+        Route(operation.path, _endpoint(partial(handler, api), access), methods=[operation.method])
+        for handler, operation in _OPERATIONS
     ]
     unknown = [Route(path, _UnknownPaths(access)) for path in ("/holdfast", "/holdfast/{path:path}")]
     return [Mount("/holdfast/v1", routes=routes), *unknown]
@@ -301,8 +147,28 @@ def _described_choice(choice: GoverningChoice) -> dict[str, object]:
     return {"policy": choice.policy, "compaction": choice.compaction or "auto", "budget": choice.budget}
 
 
-def _described_receipt(receipt: ChangeReceipt) -> dict[str, object]:
-    return {"at_ms": receipt.at_ms, "kind": receipt.event.KIND, "text": str(receipt)}
+_OPERATIONS: list[tuple[Callable[["_ControlApi", Request, Caller], Awaitable[object]], Operation]] = []
+"""The handlers, in the order in which paths are compared: `_SESSION` itself is last, because an id may have slashes."""
+
+
+def _serves(
+    method: str,
+    path: str,
+    answer: type[object] | None = None,
+    body: type[object] | None = None,
+    *,
+    is_body_needed: bool = False,
+    query: tuple[str, ...] = (),
+    media: tuple[str, ...] = (schema.JSON_TYPE,),
+) -> Callable[[_HandlerT], _HandlerT]:
+    """Serve an operation by the decorated handler, whose docstring describes it."""
+
+    def register(handler: _HandlerT) -> _HandlerT:
+        about = handler.__doc__ or ""
+        _OPERATIONS.append((handler, Operation(method, path, about, answer, body, is_body_needed, query, media)))
+        return handler
+
+    return register
 
 
 class _ControlApi:
@@ -310,15 +176,18 @@ class _ControlApi:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self.operations: list[Operation] = []
 
+    @_serves("GET", "/openapi.json")
     async def describe(self, _request: Request, _caller: Caller) -> object:
-        return schema.openapi(self.operations)
+        """This description."""
+        return schema.openapi([operation for _, operation in _OPERATIONS])
 
+    @_serves("GET", "/sessions", schema.SessionsAnswer, query=("limit", "after", "q"))
     async def sessions(self, request: Request, caller: Caller) -> object:
+        """Sessions, the newest change first."""
         limit, words = _number(request, "limit", DEFAULT_PAGE), request.query_params.get("q", "").lower()
         before = _cursor(request.query_params.get("after"))
-        prefix = f"{session_id_for(caller.namespace, '')}" if caller.namespace else ""
+        prefix = session_id_for(caller.namespace, "") if caller.namespace else ""
         found: list[dict[str, object]] = []
         size = max(1, min(limit, 500))
         while page := await self._recorder.store.sessions(prefix=prefix, before=before, limit=size):
@@ -331,17 +200,9 @@ class _ControlApi:
                 before = info.updated_ms, info.id
         return {"sessions": found, "next": None}
 
-    async def session(self, request: Request, caller: Caller) -> object:
-        session_id = await self._known(request, caller)
-        async for info in iter_sessions(self._recorder.store, session_id):
-            if info.id == session_id:
-                return await self._described(info, caller)
-        raise UnknownSessionError(session_id)
-
-    async def delete(self, request: Request, caller: Caller) -> object:
-        return {"deleted": await self._recorder.delete(await self._known(request, caller))}
-
+    @_serves("GET", f"{_SESSION}/messages", schema.MessagesAnswer, query=("limit", "after"))
     async def messages(self, request: Request, caller: Caller) -> object:
+        """All that was said, in order, also what was compacted."""
         limit, after = _number(request, "limit", DEFAULT_PAGE), _number(request, "after", -1)
         async with self._opened(request, caller) as session:
             first = max(after + 1, session.history.version.state_of(log.MAIN).cleared_at)
@@ -354,7 +215,38 @@ class _ControlApi:
             ]
             return {"messages": found, "next": stop - 1 if stop < len(session) else None}
 
+    @_serves("GET", f"{_SESSION}/requests/{{number:short}}/receipt", schema.RequestReceiptAnswer)
+    async def request_receipt(self, request: Request, caller: Caller) -> object:
+        """What was done for one request."""
+        number = int(request.path_params["number"])
+        async with self._opened(request, caller) as session:
+            events = [event for event in await session.events() if isinstance(event, log.RequestPrepared)]
+        if not 1 <= number <= len(events):
+            raise UnknownReferenceError(f"request {number}")
+        receipt = asdict(events[number - 1])
+        del receipt["body"]  # the request itself has it
+        return {"number": number} | receipt
+
+    @_serves("GET", f"{_SESSION}/requests/{{number:short}}")
+    async def request(self, request: Request, caller: Caller) -> object:
+        """The exact bytes of one request, as it was sent."""
+        number = int(request.path_params["number"])
+        async with self._opened(request, caller) as session:
+            events = await session.events()
+        if not 1 <= number <= sum(isinstance(event, log.RequestPrepared) for event in events):
+            raise UnknownReferenceError(f"request {number}")
+        body = sent_body(events, number - 1)
+        if body is None:
+            raise UnknownReferenceError(f"request {number}, whose bytes were not recorded")
+        is_scrubbed = not body.is_same and TOMBSTONE.encode() in body.content
+        if not body.is_same and not is_scrubbed:
+            raise DamagedRequestError(number)
+        headers = {"x-holdfast-sha256": body.sha256, **({"x-holdfast-scrubbed": "1"} if is_scrubbed else {})}
+        return Response(body.content, media_type="application/json", headers=headers)
+
+    @_serves("GET", f"{_SESSION}/requests", schema.RequestsAnswer)
     async def requests(self, request: Request, caller: Caller) -> object:
+        """The requests that were prepared."""
         async with self._opened(request, caller) as session:
             events = [event for event in await session.events() if isinstance(event, log.RequestPrepared)]
         return {
@@ -371,22 +263,15 @@ class _ControlApi:
             ]
         }
 
-    async def request(self, request: Request, caller: Caller) -> object:
-        number = int(request.path_params["number"])
-        async with self._opened(request, caller) as session:
-            events = await session.events()
-        if not 1 <= number <= sum(isinstance(event, log.RequestPrepared) for event in events):
-            raise UnknownReferenceError(f"request {number}")
-        body = sent_body(events, number - 1)
-        if body is None:
-            raise UnknownReferenceError(f"request {number}, whose bytes were not recorded")
-        is_scrubbed = not body.is_same and TOMBSTONE.encode() in body.content
-        if not body.is_same and not is_scrubbed:
-            raise DamagedRequestError(number)
-        headers = {"x-holdfast-sha256": body.sha256, **({"x-holdfast-scrubbed": "1"} if is_scrubbed else {})}
-        return Response(body.content, media_type="application/json", headers=headers)
-
+    @_serves(
+        "GET",
+        f"{_SESSION}/events",
+        schema.EventsAnswer,
+        query=("limit", "after"),
+        media=(schema.JSON_TYPE, STREAM_TYPE),
+    )
     async def events(self, request: Request, caller: Caller) -> object:
+        """The events of the log. With Accept: text/event-stream live, from Last-Event-ID."""
         limit, after = _number(request, "limit", DEFAULT_PAGE), _number(request, "after", -1)
         session_id = await self._known(request, caller)
         if STREAM_TYPE in request.headers.get("accept", ""):
@@ -429,46 +314,49 @@ class _ControlApi:
             finally:
                 end_callback()
 
-    async def recall(self, request: Request, caller: Caller) -> object:
-        asked = msgspec.json.decode(await request.body(), type=schema.RecallBody)
-        async with self._opened(request, caller) as session:
-            answer = await session.recall(RecallQuery(query=asked.query, max_tokens=asked.tokens))
-        references = [f"#{one.position}" for one in answer.excerpts]
-        return {"text": str(answer), "references": references, "found": answer.found_count}
-
+    @_serves("GET", f"{_SESSION}/receipts", schema.ReceiptsAnswer)
     async def receipts(self, request: Request, caller: Caller) -> object:
+        """Every change of the context: what it did, why, and its cost."""
         async with self._opened(request, caller) as session:
-            return {"receipts": [_described_receipt(one) for one in await session.receipts()]}
+            receipts = await session.receipts()
+        return {"receipts": [{"at_ms": one.at_ms, "kind": one.event.KIND, "text": str(one)} for one in receipts]}
 
-    async def request_receipt(self, request: Request, caller: Caller) -> object:
-        number = int(request.path_params["number"])
-        async with self._opened(request, caller) as session:
-            events = [event for event in await session.events() if isinstance(event, log.RequestPrepared)]
-        if not 1 <= number <= len(events):
-            raise UnknownReferenceError(f"request {number}")
-        receipt = asdict(events[number - 1])
-        del receipt["body"]  # the request itself has it
-        return {"number": number} | receipt
-
+    @_serves("GET", f"{_SESSION}/export", media=(schema.LINES_TYPE,))
     async def export(self, request: Request, caller: Caller) -> object:
+        """The archive that `holdfast import` reads, as JSON lines."""
         session_id, store = await self._known(request, caller), self._recorder.store
         names = [info.name async for info in iter_sessions(store, session_id) if info.id == session_id]
         records = [record async for record in export_records(store, session_id)]
         lines = "".join(export_lines(session_id, names[0] if names else "", records))
         return Response(lines, media_type="application/jsonl")
 
+    @_serves("GET", f"{_SESSION}/settings", schema.SettingsAnswer)
     async def settings(self, request: Request, caller: Caller) -> object:
+        """How the session is governed."""
         async with self._recorder.session(await self._known(request, caller)) as opened:
             return _described_choice(opened.choice)
 
+    @_serves("POST", f"{_SESSION}/settings", schema.SettingsAnswer, GoverningChoice, is_body_needed=True)
     async def set_settings(self, request: Request, caller: Caller) -> object:
+        """Govern it in another way."""
         asked = msgspec.json.decode(await request.body(), type=GoverningChoice)
         async with self._recorder.session(await self._known(request, caller)) as opened, opened.lock:
             choice = asked.otherwise(opened.choice)
             await self._recorder.choose(opened, choice)
             return _described_choice(choice)
 
+    @_serves("POST", f"{_SESSION}/recall", schema.RecallAnswerBody, schema.RecallBody, is_body_needed=True)
+    async def recall(self, request: Request, caller: Caller) -> object:
+        """Exact excerpts of what was said."""
+        asked = msgspec.json.decode(await request.body(), type=schema.RecallBody)
+        async with self._opened(request, caller) as session:
+            answer = await session.recall(RecallQuery(query=asked.query, max_tokens=asked.tokens))
+        references = [f"#{one.position}" for one in answer.excerpts]
+        return {"text": str(answer), "references": references, "found": answer.found_count}
+
+    @_serves("POST", f"{_SESSION}/preview", schema.PreviewAnswer, schema.PreviewBody)
     async def preview(self, request: Request, caller: Caller) -> object:
+        """What a compaction would do; its id approves it."""
         asked = msgspec.json.decode(await request.body() or b"{}", type=schema.PreviewBody)
         async with self._recorder.session(await self._known(request, caller)) as opened:
             choice = opened.choice
@@ -481,7 +369,9 @@ class _ControlApi:
                 del opened.previews[next(iter(opened.previews))]
             return {"id": number} | _described_compaction(found)
 
+    @_serves("POST", f"{_SESSION}/compact", schema.CompactionAnswer, schema.CompactBody)
     async def compact(self, request: Request, caller: Caller) -> object:
+        """Compact now."""
         asked = msgspec.json.decode(await request.body() or b"{}", type=schema.CompactBody)
         async with self._recorder.session(await self._known(request, caller)) as opened:
             choice = opened.choice
@@ -497,40 +387,66 @@ class _ControlApi:
             opened.compaction_due = ""
             return _described_compaction(done)
 
+    @_serves("POST", f"{_SESSION}/undo", schema.UndoneAnswer)
     async def undo(self, request: Request, caller: Caller) -> object:
+        """Undo the last change of the context."""
         async with self._opened(request, caller) as session:
             return {"undone": await session.undo()}
 
+    @_serves("POST", f"{_SESSION}/redo", schema.RedoneAnswer)
     async def redo(self, request: Request, caller: Caller) -> object:
+        """Redo the change that was undone last."""
         async with self._opened(request, caller) as session:
             return {"redone": await session.redo()}
 
+    @_serves("POST", f"{_SESSION}/rewind", schema.RewoundAnswer, schema.RewindBody, is_body_needed=True)
     async def rewind(self, request: Request, caller: Caller) -> object:
+        """Continue from before the message at a position."""
         asked = msgspec.json.decode(await request.body(), type=schema.RewindBody)
         async with self._recorder.session(await self._known(request, caller)) as opened, opened.lock:
             await opened.session.rewind(to=asked.to)
             opened.lanes.clear()  # the client's next list is compared with what is left
         return {"rewound_to": asked.to}
 
+    @_serves("POST", f"{_SESSION}/pin", schema.PinnedAnswer, schema.PinBody, is_body_needed=True)
     async def pin(self, request: Request, caller: Caller) -> object:
+        """Keep a message whole in every request."""
         asked = msgspec.json.decode(await request.body(), type=schema.PinBody)
         async with self._opened(request, caller) as session:
             await session.pin(asked.position)
         return {"pinned": asked.position}
 
+    @_serves("POST", f"{_SESSION}/unpin", schema.UnpinnedAnswer, schema.PinBody, is_body_needed=True)
     async def unpin(self, request: Request, caller: Caller) -> object:
+        """Allow a pinned message to be compacted again."""
         asked = msgspec.json.decode(await request.body(), type=schema.PinBody)
         async with self._opened(request, caller) as session:
             await session.unpin(asked.position)
         return {"unpinned": asked.position}
 
+    @_serves("POST", f"{_SESSION}/fork", schema.ForkedAnswer, schema.ForkBody)
     async def fork(self, request: Request, caller: Caller) -> object:
+        """Copy the log into a new session."""
         asked = msgspec.json.decode(await request.body() or b"{}", type=schema.ForkBody)
         name = session_id_for(caller.namespace, asked.id) if asked.id else None
         async with self._opened(request, caller) as session:
             other = await session.fork(name, at=asked.at)
             await other.close()
         return {"id": other.id.removeprefix(session_id_for(caller.namespace, "")) if caller.namespace else other.id}
+
+    @_serves("GET", _SESSION, schema.SessionAnswer)
+    async def session(self, request: Request, caller: Caller) -> object:
+        """One session."""
+        session_id = await self._known(request, caller)
+        async for info in iter_sessions(self._recorder.store, session_id):
+            if info.id == session_id:
+                return await self._described(info, caller)
+        raise UnknownSessionError(session_id)
+
+    @_serves("DELETE", _SESSION, schema.DeletedAnswer)
+    async def delete(self, request: Request, caller: Caller) -> object:
+        """Delete a session with all that belongs to it."""
+        return {"deleted": await self._recorder.delete(await self._known(request, caller))}
 
     async def _known(self, request: Request, caller: Caller) -> str:
         """Return the id of a session that exists and that this caller may see."""
@@ -558,7 +474,7 @@ class _ControlApi:
             model = session.model
             latest = next((usage for usage, side in reversed(usages) if side is None), None)
             return {
-                "id": info.id.removeprefix(f"{session_id_for(caller.namespace, '')}") if caller.namespace else info.id,
+                "id": info.id.removeprefix(session_id_for(caller.namespace, "")) if caller.namespace else info.id,
                 "title": info.name or _title_of(session),
                 "client": client.get("client", ""),
                 "model": model,
