@@ -18,7 +18,7 @@ import uvicorn
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.types import ASGIApp
 
-from holdfast.errors import SettingsError
+from holdfast.errors import MalformedInputError, SettingsError
 
 KEEP_ALIVE_SECONDS = 120
 """Longer than clients keep idle connections, so that none is closed while a client begins to use it again."""
@@ -26,13 +26,17 @@ UNFINISHED_ANSWER = "ASGI callable returned without completing response."
 """An error for uvicorn. The gateway does it on purpose: an answer that its provider cut is passed on as cut."""
 COLLECTION_THRESHOLDS = 10_000, 10, 10
 """After how many new objects the collector looks for cycles; requests make thousands, and hardly any cycle."""
+MAX_NUMBER_DIGITS = 12
+"""Of a number in an address: more than any log has."""
+MAX_TIME_DIGITS = 15
+"""Of a time in milliseconds: more than any session has, and no more than a store can compare."""
 SAFE_FETCH_SITES = frozenset({"same-origin", "none"})
 
 
 class ShortNumberConvertor(Convertor[int]):
     """A number in a path, as `{number:short}`; longer ones than any log has are no path of ours."""
 
-    regex = "[0-9]{1,12}"
+    regex = f"[0-9]{{1,{MAX_NUMBER_DIGITS}}}"
 
     def convert(self, value: str) -> int:
         """Return the number of a path."""
@@ -44,6 +48,26 @@ class ShortNumberConvertor(Convertor[int]):
 
 
 register_url_convertor("short", ShortNumberConvertor())
+
+
+def query_number(query: Mapping[str, str], name: str) -> int | None:
+    """Return a number of a query, None if it has none; raises `MalformedInputError` for anything else."""
+    text = query.get(name, "")
+    if not text:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > MAX_NUMBER_DIGITS:
+        raise MalformedInputError(name, f"must be a whole number, not {text!r:.40}")
+    return int(text)
+
+
+def page_cursor(text: str | None) -> tuple[int, str] | None:
+    """Return where a page of sessions begins: the time and the id of the last session of the page before."""
+    if not text:
+        return None
+    time, _, session = text.partition(":")
+    if not time.isascii() or not time.isdecimal() or len(time) > MAX_TIME_DIGITS or not session:
+        raise MalformedInputError("after", f"must be the `next` of the page before, not {text!r:.40}")
+    return int(time), session
 
 
 class AccessDeniedError(Exception):

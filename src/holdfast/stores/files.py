@@ -82,29 +82,36 @@ def try_lock(descriptor: int) -> bool:
     return True
 
 
+def replace_file(path: Path, pieces: Iterable[bytes], mode: int = PRIVATE_FILE_MODE) -> None:
+    """Replace a file; after a crash at any moment, either the old or the new file is there, complete."""
+    from secrets import token_hex  # noqa: PLC0415 - most sessions write no file
+
+    # Nobody can guess the name, and put a link there that the text would be written through.
+    part = path.with_name(f".{path.name}.{token_hex(8)}.part")
+    descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.writelines(pieces)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
 def write_private_lines(path: Path, lines: Iterable[str]) -> None:
     """Write lines to a private file; an older file is replaced only when everything is written.
 
     Devices and pipes, such as `/dev/stdout`, are written to and not replaced. A link stays, and its file is replaced.
     """
-    from secrets import token_hex  # noqa: PLC0415 - most sessions write no file
-
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
             with path.open("w", encoding="utf-8", newline="") as stream:
                 stream.writelines(lines)
             return
         path = path.resolve()
-        # Nobody can guess the name, and put a link there that the text would be written through.
-        part = path.with_name(f".{path.name}.{token_hex(8)}.part")
-        descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE_MODE)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-                file.writelines(lines)
-            part.replace(path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+        replace_file(path, (line.encode() for line in lines))
     except OSError as error:
         raise StoreUnavailableError(str(path), f"{error.strerror or error}; check the path") from error
 

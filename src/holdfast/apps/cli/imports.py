@@ -96,23 +96,37 @@ def describe_search(search: ReadReport) -> list[str]:
     return [f"not read: {problem}" for problem in (*search.unreadable, *links)]
 
 
-async def _import_sessions(args: argparse.Namespace, store: Store, program: SourceProgram) -> int:
-    """Import the sessions of a program, and show each of them."""
+def find_importable(program: SourceProgram, path: Path | None) -> list[FoundSession]:
+    """Return the sessions of a program, and warn of what the search for them did not read."""
     search = ReadReport()
-    found = find_sessions(program, args.file, search)
+    found = find_sessions(program, path, search)
     for problem in describe_search(search):
         warn(problem)
     if not found:
-        warn(describe_absence(program, args.file))
+        warn(describe_absence(program, path))
+    return found
+
+
+async def import_all(
+    store: Store, program: SourceProgram, found: Sequence[FoundSession]
+) -> tuple[list[SessionImport], list[str]]:
+    """Import what is new in the sessions of a program; return what was done, and what could not be imported."""
     done, problems = list[SessionImport](), list[str]()
     progress = ProgressCounter(f"of {len(found):,} sessions")
-    for number, one in enumerate([] if args.list else found, start=1):
+    for number, one in enumerate(found, start=1):
         try:
             done.append(await import_found(store, program, one, now_ms=now_ms()))
         except (HoldfastError, OSError) as error:
             problems.append(f"{one.id}: {error}")
         progress(number)
     progress.done()
+    return done, problems
+
+
+async def _import_sessions(args: argparse.Namespace, store: Store, program: SourceProgram) -> int:
+    """Import the sessions of a program, and show each of them."""
+    found = find_importable(program, args.file)
+    done, problems = await import_all(store, program, [] if args.list else found)
     for problem in [*problems, *(text for one in done for text in describe_report(one))]:
         warn(problem)
     if args.json:

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.apps.cli.config import settings_for
-from holdfast.apps.cli.output import ProgressCounter, port_number, print_result, warn
+from holdfast.apps.cli.output import port_number, print_result, warn
 from holdfast.apps.settings.build import delete_session_files
-from holdfast.errors import HoldfastError, SettingsError
+from holdfast.errors import SettingsError
 from holdfast.session.log.event_log import now_ms
 from holdfast.stores.base import Store, resolve_session_id
 from holdfast.stores.files import write_private_lines
@@ -72,25 +72,13 @@ async def view_sessions(args: argparse.Namespace, store: Store) -> int:
 
 async def _import_program(args: argparse.Namespace, store: Store) -> None:
     """Import what is new in the sessions of another program; what cannot be read is told, and the rest is shown."""
-    from holdfast.apps.cli.imports import describe_search  # noqa: PLC0415 - for this option only
-    from holdfast.importers.importing import import_found  # noqa: PLC0415 - as above
-    from holdfast.importers.programs import describe_absence, find_sessions, program_named  # noqa: PLC0415 - as above
-    from holdfast.importers.source import ReadReport  # noqa: PLC0415 - as above
+    from holdfast.apps.cli.imports import find_importable, import_all  # noqa: PLC0415 - for this option only
+    from holdfast.importers.programs import program_named  # noqa: PLC0415 - as above
 
-    program, search = program_named(args.program), ReadReport()
-    found = find_sessions(program, args.path, search)
-    for problem in describe_search(search):
+    program = program_named(args.program)
+    _, problems = await import_all(store, program, find_importable(program, args.path))
+    for problem in problems:
         warn(problem)
-    if not found:
-        warn(describe_absence(program, args.path))
-    progress = ProgressCounter(f"of {len(found):,} sessions")
-    for number, one in enumerate(found, start=1):
-        try:
-            await import_found(store, program, one, now_ms=now_ms())
-        except (HoldfastError, OSError) as error:
-            warn(f"{one.id}: {error}")
-        progress(number)
-    progress.done()
 
 
 async def _export(args: argparse.Namespace, store: Store, session: str | None) -> int:

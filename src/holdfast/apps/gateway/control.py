@@ -27,7 +27,7 @@ from holdfast.apps.gateway.governing import GoverningChoice
 from holdfast.apps.gateway.identity import session_id_for
 from holdfast.apps.gateway.recording import Recorder
 from holdfast.apps.gateway.wires import STREAM_TYPE
-from holdfast.apps.serving import AccessDeniedError
+from holdfast.apps.serving import AccessDeniedError, page_cursor, query_number
 from holdfast.core.history import events as log
 from holdfast.core.recall.query import RecallQuery
 from holdfast.counters.models import dollars_of
@@ -42,7 +42,6 @@ from holdfast.errors import (
 )
 from holdfast.session.log.records import inline_blob
 from holdfast.session.log.sent_body import sent_body
-from holdfast.session.maintenance.scrub import TOMBSTONE
 from holdfast.session.maintenance.transfer import export_records
 from holdfast.session.session import Session
 from holdfast.stores.base import SessionInfo, StoredRecord, iter_sessions, session_value_key
@@ -185,8 +184,8 @@ class _ControlApi:
     @_serves("GET", "/sessions", schema.SessionsAnswer, query=("limit", "after", "q"))
     async def sessions(self, request: Request, caller: Caller) -> object:
         """Sessions, the newest change first."""
-        limit, words = _number(request, "limit", DEFAULT_PAGE), request.query_params.get("q", "").lower()
-        before = _cursor(request.query_params.get("after"))
+        limit, words = _limit(request), request.query_params.get("q", "").lower()
+        before = page_cursor(request.query_params.get("after"))
         prefix = session_id_for(caller.namespace, "") if caller.namespace else ""
         found: list[dict[str, object]] = []
         size = max(1, min(limit, 500))
@@ -203,7 +202,7 @@ class _ControlApi:
     @_serves("GET", f"{_SESSION}/messages", schema.MessagesAnswer, query=("limit", "after"))
     async def messages(self, request: Request, caller: Caller) -> object:
         """All that was said, in order, also what was compacted."""
-        limit, after = _number(request, "limit", DEFAULT_PAGE), _number(request, "after", -1)
+        limit, after = _limit(request), _after(request)
         async with self._opened(request, caller) as session:
             first = max(after + 1, session.history.version.state_of(log.MAIN).cleared_at)
             stop = min(len(session), first + limit)
@@ -238,10 +237,9 @@ class _ControlApi:
         body = sent_body(events, number - 1)
         if body is None:
             raise UnknownReferenceError(f"request {number}, whose bytes were not recorded")
-        is_scrubbed = not body.is_same and TOMBSTONE.encode() in body.content
-        if not body.is_same and not is_scrubbed:
+        if not (body.is_same or body.is_scrubbed):
             raise DamagedRequestError(number)
-        headers = {"x-holdfast-sha256": body.sha256, **({"x-holdfast-scrubbed": "1"} if is_scrubbed else {})}
+        headers = {"x-holdfast-sha256": body.sha256, **({"x-holdfast-scrubbed": "1"} if body.is_scrubbed else {})}
         return Response(body.content, media_type="application/json", headers=headers)
 
     @_serves("GET", f"{_SESSION}/requests", schema.RequestsAnswer)
@@ -272,7 +270,7 @@ class _ControlApi:
     )
     async def events(self, request: Request, caller: Caller) -> object:
         """The events of the log. With Accept: text/event-stream live, from Last-Event-ID."""
-        limit, after = _number(request, "limit", DEFAULT_PAGE), _number(request, "after", -1)
+        limit, after = _limit(request), _after(request)
         session_id = await self._known(request, caller)
         if STREAM_TYPE in request.headers.get("accept", ""):
             last = request.headers.get("last-event-id", "")
@@ -497,19 +495,11 @@ def _title_of(session: Session) -> str:
     return ""
 
 
-def _number(request: Request, name: str, default: int) -> int:
-    text = request.query_params.get(name, "")
-    if not text:
-        return default
-    if not text.isdecimal() or len(text) > len(str(MAX_PAGE)) + 6:
-        raise MalformedInputError(name, f"must be a whole number, not {text!r:.40}")
-    return min(int(text), MAX_PAGE) if name == "limit" else int(text)
+def _limit(request: Request) -> int:
+    number = query_number(request.query_params, "limit")
+    return DEFAULT_PAGE if number is None else min(number, MAX_PAGE)
 
 
-def _cursor(text: str | None) -> tuple[int, str] | None:
-    if not text:
-        return None
-    time, _, session = text.partition(":")
-    if not time.isdecimal() or not session:
-        raise MalformedInputError("after", f"must be the `next` of the page before, not {text!r:.40}")
-    return int(time), session
+def _after(request: Request) -> int:
+    number = query_number(request.query_params, "after")
+    return -1 if number is None else number

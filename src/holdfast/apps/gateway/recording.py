@@ -133,6 +133,16 @@ MAX_OVERTAKEN = 8
 """How often a request is recorded again because another process was faster."""
 
 
+class _Newest(OrderedDict[K, V]):
+    """The `MAX_RECENT` values that were set last."""
+
+    def __setitem__(self, key: K, value: V) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        if len(self) > MAX_RECENT:
+            self.popitem(last=False)
+
+
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
     """A request of a client, as it came."""
@@ -233,20 +243,20 @@ class Recorder:
         self._open: OrderedDict[str, OpenSession] = OrderedDict()
         self._opening: dict[str, asyncio.Task[OpenSession]] = {}
         self._index = AnswerIndex(self.store)
-        self._recent: OrderedDict[tuple[str, str], deque[str]] = OrderedDict()
+        self._recent = _Newest[tuple[str, str], deque[str]]()
         """By namespace and session, the last prompts."""
-        self._agent_sessions: OrderedDict[str, str] = OrderedDict()
+        self._agent_sessions = _Newest[str, str]()
         """By the name that a sub-agent gives its own session, the session it works in."""
-        self._delegated: OrderedDict[tuple[str, Wire, str], tuple[str, str]] = OrderedDict()
+        self._delegated = _Newest[tuple[str, Wire, str], tuple[str, str]]()
         """By namespace, wire and argument of a call: the call's session, and a name for the sub-agent that gets it."""
         self._summaries: deque[tuple[str, str, str]] = deque(maxlen=MAX_RECENT)
         """Namespace, session and text of the last summaries that clients had written."""
-        self._by_first: OrderedDict[tuple[str, Wire, bytes], OrderedDict[str, None]] = OrderedDict()
+        self._by_first = _Newest[tuple[str, Wire, bytes], _Newest[str, None]]()
         """By the first message as it came, the open sessions that begin with it."""
-        self._alternating: OrderedDict[_Server, None] = OrderedDict()
+        self._alternating = _Newest[_Server, None]()
         """What has refused neighbors of one role."""
-        self._by_cache_key: OrderedDict[str, str] = OrderedDict()
-        self._begun_by_side_call: OrderedDict[tuple[str, bytes], str] = OrderedDict()
+        self._by_cache_key = _Newest[str, str]()
+        self._begun_by_side_call = _Newest[tuple[str, bytes], str]()
         """By namespace and words, the session of a side call about a conversation whose first turn is yet to come."""
         self._tasks: set[asyncio.Task[object]] = set()
         self._has_other_writers = False
@@ -349,15 +359,16 @@ class Recorder:
 
     def _start(self, work: Coroutine[object, object, T]) -> asyncio.Task[T]:
         """Start work that is finished before the recorder is closed."""
+
+        def forget(task: asyncio.Task[T]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled():
+                task.exception()  # the caller may be gone
+
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._forget_task)
+        task.add_done_callback(forget)
         return task
-
-    def _forget_task(self, task: asyncio.Task[object]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # the caller may be gone
 
     # Open sessions.
 
@@ -436,9 +447,7 @@ class Recorder:
             session_id = session_id_for(request.namespace, signals.name)
             session_id = self._agent_sessions.get(session_id, session_id)
             if signals.agent:
-                own = session_id_for(request.namespace, signals.agent)
-                self._agent_sessions[own] = session_id
-                _keep_newest(self._agent_sessions, own)
+                self._agent_sessions[session_id_for(request.namespace, signals.agent)] = session_id
             return await self._receive_named(reading, session_id)
         if signals.response_id:
             found = await self._index.sessions_with([response_link(request.namespace, signals.response_id)])
@@ -566,7 +575,6 @@ class Recorder:
         session_id = self._begun_by_side_call.pop(key, new_id)
         if purpose:
             self._begun_by_side_call[key] = session_id
-            _keep_newest(self._begun_by_side_call, key)
         return session_id
 
     async def _id_for_cache_key(self, reading: _Reading, listed: ClientList) -> str:
@@ -582,7 +590,6 @@ class Recorder:
             if not (is_here or has_summary):
                 session_id = f"{first}.{secrets.token_hex(4)}"
         self._by_cache_key[first] = session_id
-        _keep_newest(self._by_cache_key, first)
         return session_id
 
     async def _choose_session(
@@ -677,12 +684,7 @@ class Recorder:
                 lane = await self._main_lane(opened, reading)
                 lane.agent = agent
             else:
-                if shared < len(lane.chain.links):
-                    await opened.session.rewind(to=lane.positions[shared])
-                elif lane.open_answer is not None:
-                    await opened.session.rewind(to=lane.open_answer.position)
-                lane.open_answer = None
-                await self._append(opened, lane, listed, shared)
+                await self._go_on(opened, lane, listed, shared)
             saving = self._remember_client(reading, opened, lane)
             lane.keep(listed)
             exchange = await self._govern(reading, opened, lane, listed)
@@ -702,6 +704,15 @@ class Recorder:
             opened.lanes.pop(name, None)
             opened.is_outdated = True
             raise
+
+    async def _go_on(self, opened: OpenSession, lane: Lane, listed: ClientList, shared: int) -> None:
+        """Make the log of the main agent the same as its list: go back to where they differ, and record the rest."""
+        if shared < len(lane.chain.links):
+            await opened.session.rewind(to=lane.positions[shared])
+        elif lane.open_answer is not None:
+            await opened.session.rewind(to=lane.open_answer.position)
+        lane.open_answer = None
+        await self._append(opened, lane, listed, shared)
 
     async def _append(self, opened: OpenSession, lane: Lane, listed: ClientList, shared: int) -> None:
         """Record the messages of a list after those that the lane shares with it."""
@@ -766,12 +777,7 @@ class Recorder:
         async with self._writing(opened, MAIN_LANE, lane):
             if opened.is_empty:
                 await self._offer_recall(reading, opened, lane)
-            if shared < len(lane.chain.links):
-                await opened.session.rewind(to=lane.positions[shared])
-            elif lane.open_answer is not None:
-                await opened.session.rewind(to=lane.open_answer.position)
-            lane.open_answer = None
-            await self._append(opened, lane, listed, shared)
+            await self._go_on(opened, lane, listed, shared)
             saving = self._remember_client(reading, opened, lane)
         if saving:
             await saving
@@ -954,7 +960,6 @@ class Recorder:
             is_ours = exchange.is_compacted and server.wire in JOINABLE_WIRES and server not in self._alternating
             if is_ours and refusal is not None and refusal.wants_alternating_roles and exchange.prepare_again:
                 self._alternating[server] = None
-                _keep_newest(self._alternating, server)
                 await exchange.prepare_again()
             else:
                 await lane.conversation.retry(error, status=status)
@@ -1038,10 +1043,9 @@ class Recorder:
         agent = lane.agent_of(reading.body)
         opened.window = reading.signals.window or opened.window
         known, opened.session.model = opened.session.model, reading.body.model
-        alike = self._by_first.setdefault(_first_key(reading), OrderedDict())
+        key = _first_key(reading)
+        alike = self._by_first[key] = self._by_first.get(key) or _Newest[str, None]()
         alike[opened.id] = None
-        _keep_newest(alike, opened.id)
-        _keep_newest(self._by_first, _first_key(reading))
         if agent == lane.agent and known in {None, reading.body.model}:
             return None
         opened.agent = lane.agent = agent
@@ -1052,9 +1056,8 @@ class Recorder:
     def _remember_prompt(self, reading: _Reading, opened: OpenSession, listed: ClientList) -> None:
         if is_prompt(listed.last) and (texts := texts_of(listed.last)):
             key = reading.request.namespace, opened.id
-            prompts = self._recent.setdefault(key, deque[str](maxlen=MAX_QUOTED_PROMPTS))
+            prompts = self._recent[key] = self._recent.get(key) or deque[str](maxlen=MAX_QUOTED_PROMPTS)
             prompts.append(texts[-1].strip()[:MAX_QUOTED_CHARS])
-            _keep_newest(self._recent, key)
 
     async def record_answer(self, sink: "_LaneSink", answer: Answer, duration_ms: int) -> None:
         """Record an answer in the conversation of its request."""
@@ -1137,10 +1140,9 @@ class Recorder:
                 if MIN_QUOTED_CHARS <= len(text) <= MAX_DELEGATED_CHARS:
                     agent = f"task-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:12]}"
                     self._delegated[namespace, wire, text.strip()] = opened.id, agent
-                    _keep_newest(self._delegated, (namespace, wire, text.strip()))
 
     async def _append_messages(
-        self, sink: "_LaneSink", answer: Answer, duration_ms: int, results: Sequence[JsonMapping] = ()
+        self, sink: "_LaneSink", answer: Answer, duration_ms: int, results: Sequence[JsonMapping]
     ) -> None:
         """Record what an answer says, and the results of its calls of `recall`."""
         lane, wire, name = sink.lane, sink.reading.request.wire, sink.opened.session.history.format
@@ -1366,13 +1368,6 @@ def _text_of(body: ClientBody) -> str:
 def _purpose_without_history(reading: _Reading) -> SideCallPurpose | None:
     """Return what a request is for if it says by itself that it is no turn of a conversation."""
     return reading.signals.purpose or side_purpose_of_words(reading.body)
-
-
-def _keep_newest(values: OrderedDict[K, V], key: K) -> None:
-    """Mark a key as the newest, and forget the oldest ones."""
-    values.move_to_end(key)
-    while len(values) > MAX_RECENT:
-        values.popitem(last=False)
 
 
 def _first_key(reading: _Reading) -> tuple[str, Wire, bytes]:

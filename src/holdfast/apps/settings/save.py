@@ -1,7 +1,6 @@
 """Write one setting into a settings file without changing any other line."""
 
 import os
-import secrets
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -18,7 +17,7 @@ from holdfast.apps.settings.toml_lines import (
     parse_toml,
 )
 from holdfast.errors import SettingsError, redact_text
-from holdfast.stores.files import PRIVATE_FILE_MODE, create_private_folder
+from holdfast.stores.files import PRIVATE_FILE_MODE, create_private_folder, replace_file
 
 SettingsScope: TypeAlias = Literal["user", "project"]
 PROJECT_FILE_MODE = 0o644
@@ -39,7 +38,7 @@ def save_setting(settings: Settings, key: str, text: str, *, scope: SettingsScop
     value = parse_change(key, text, settings.value(name) if present is None else present, settings.paths.cwd)
     after = with_setting(before, name, SETTING_DECLARATIONS[name].value_type.to_file(value, path.parent))
     parse_toml(after, display_path(path))
-    _write_atomically(path, after, is_private=scope == "user")
+    _write(path, after, is_private=scope == "user")
     return path
 
 
@@ -62,7 +61,7 @@ def remove_setting(settings: Settings, key: str, *, scope: SettingsScope = "user
     for index in reversed(statements):
         del document.body[index]
     if statements:
-        _write_atomically(path, _with_layout_of(before, document.as_string()), is_private=scope == "user")
+        _write(path, _with_layout_of(before, document.as_string()), is_private=scope == "user")
     return path
 
 
@@ -139,8 +138,8 @@ def _read_settings_text(path: Path) -> str:
         ) from error
 
 
-def _write_atomically(path: Path, text: str, *, is_private: bool) -> None:
-    """Replace a file so that a reader finds either the complete old file or the complete new one."""
+def _write(path: Path, text: str, *, is_private: bool) -> None:
+    """Replace a settings file."""
     # A symbolic link, for example into a folder of dotfiles, stays a link.
     target = path.resolve()
     try:
@@ -150,17 +149,7 @@ def _write_atomically(path: Path, text: str, *, is_private: bool) -> None:
         mode = (
             PRIVATE_FILE_MODE if is_private else target.stat().st_mode & 0o777 if target.exists() else PROJECT_FILE_MODE
         )
-        part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-        descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(target)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+        replace_file(target, [text.encode()], mode)
     except OSError as error:
         problem = f"cannot be written: {error.strerror}; check the permissions"
         raise SettingsError("the file", problem, where=display_path(path)) from error

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from holdfast.apps.serving import AccessDeniedError, check_source
+from holdfast.apps.serving import AccessDeniedError, check_source, query_number
 from holdfast.apps.viewer.access import Reader, ViewerAccess, is_own_form
 from holdfast.apps.viewer.changes import SessionEditor, StoreEditor, apply_change, preview_compaction
 from holdfast.apps.viewer.export import export_page
@@ -52,7 +52,6 @@ from holdfast.errors import (
 )
 from holdfast.models.http_endpoint import is_loopback
 from holdfast.session.log.event_log import now_ms
-from holdfast.session.maintenance.scrub import TOMBSTONE
 from holdfast.stores.base import Store
 from holdfast.stores.read_only import ReadOnlyStore
 
@@ -73,7 +72,6 @@ NEWS_SECONDS, QUIET_SECONDS = 0.5, 15.0
 """How often a stream asks the store for changes, and after which silence it shows that it is alive."""
 STATIC_SECONDS = 31_536_000
 MAX_FORM_BYTES = 1 << 20
-MAX_NUMBER_DIGITS = 12
 _Handler: TypeAlias = Callable[[Request, "_Visit"], Awaitable[Response]]
 
 
@@ -140,12 +138,7 @@ class _Visit:
 
     def number(self, name: str) -> int | None:
         """Return a number of the query; raises `MalformedInputError` for anything else."""
-        text = self.query.get(name, "")
-        if not text:
-            return None
-        if not text.isascii() or not text.isdecimal() or len(text) > MAX_NUMBER_DIGITS:
-            raise MalformedInputError(name, f"must be a whole number, not {text!r:.40}")
-        return int(text)
+        return query_number(self.query, name)
 
     def link(self, **changed: object) -> str:
         """Return the address of this page with other parameters; None removes one."""
@@ -342,12 +335,11 @@ class _Viewer:
         """Return the bytes of a request as they were sent."""
         number = int(request.path_params["number"])
         body = await visit.pages.body(visit.session_id, number)
-        is_scrubbed = not body.is_same and TOMBSTONE.encode() in body.content
-        if not body.is_same and not is_scrubbed:
+        if not (body.is_same or body.is_scrubbed):
             problem = "the log was changed: its bytes do not have the hash that was recorded when they were sent"
             raise MalformedInputError(f"request {number}", problem)
         headers = {"cache-control": "no-store", "x-holdfast-sha256": body.sha256}
-        headers |= {"x-holdfast-scrubbed": "1"} if is_scrubbed else {}
+        headers |= {"x-holdfast-scrubbed": "1"} if body.is_scrubbed else {}
         return Response(body.content, headers=SECURITY_HEADERS | headers, media_type="application/json")
 
     async def change(self, request: Request, visit: _Visit) -> Response:

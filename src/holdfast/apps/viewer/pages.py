@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise, takewhile
 from typing import Literal, TypeAlias, cast
 
+from holdfast.apps.serving import page_cursor
 from holdfast.apps.viewer.message_values import MAX_PART_CHARS, MessageValue, PartValue, message_value, part_values
 from holdfast.apps.viewer.request_comparison import (
     CacheBreak,
@@ -40,7 +41,6 @@ from holdfast.core.recall.references import MAX_REFERENCE_DIGITS
 from holdfast.counters.models import find_model, prices_of
 from holdfast.errors import HoldfastError, MalformedInputError, NotInMemoryError, UnknownSessionError
 from holdfast.session.log.sent_body import SentBody
-from holdfast.session.maintenance.scrub import TOMBSTONE
 from holdfast.session.request import encode_extras, payload_hash
 from holdfast.stores.base import JsonRecord, SessionInfo
 from holdfast.text import clip_to_line
@@ -55,8 +55,6 @@ LIST_WAIT_SECONDS, PAGE_WAIT_SECONDS = 0.15, 0.12
 MAX_EXCERPT_CHARS = 220
 MAX_BODY_BYTES = 20_000
 """How much of a request's bytes a page shows; its own address has all of them."""
-MAX_TIME_DIGITS = 15
-"""Of a time in milliseconds: more than any session has, and no more than a store can compare."""
 MAX_SOURCES_PER_LINE, MAX_LINES_PER_MESSAGE = 12, 6
 
 SentKind: TypeAlias = Literal[
@@ -190,7 +188,6 @@ class SessionListPage:
     query: str = ""
     hits: tuple[SearchResultValue, ...] = ()
     next: str | None = None
-    total_read: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +333,7 @@ class Pages:
         """Return a page of sessions, newest change first, or those in which a search found something."""
         if query.strip():
             return await self._search(query)
-        infos = await self._store.sessions(prefix=self.prefix, before=_cursor(after), limit=SESSIONS_PER_PAGE + 1)
+        infos = await self._store.sessions(prefix=self.prefix, before=page_cursor(after), limit=SESSIONS_PER_PAGE + 1)
         page = infos[:SESSIONS_PER_PAGE]
         deadline = LIST_WAIT_SECONDS
         facts: list[SessionFacts] = []
@@ -746,7 +743,7 @@ async def _body_value(
         size=len(body.content),
         sha256=body.sha256,
         is_same=body.is_same,
-        is_scrubbed=not body.is_same and TOMBSTONE.encode() in body.content,
+        is_scrubbed=body.is_scrubbed,
         text=shown.decode(errors="replace"),
         hidden_bytes=len(body.content) - len(shown),
     ), ""
@@ -888,12 +885,3 @@ def _request_numbered(index: SessionIndex, number: int) -> IndexedRequest:
     if not 1 <= number <= len(index.requests):
         raise UnknownPageError(f"request {number}", index.session)
     return index.requests[number - 1]
-
-
-def _cursor(text: str | None) -> tuple[int, str] | None:
-    if not text:
-        return None
-    time, _, session = text.partition(":")
-    if not time.isascii() or not time.isdecimal() or len(time) > MAX_TIME_DIGITS or not session:
-        raise MalformedInputError("after", f"must be the `next` of the page before, not {text!r:.40}")
-    return int(time), session

@@ -24,6 +24,8 @@ A message with `"unmarked": true` was sent without its cache marks.
 """
 NativeAt: TypeAlias = Callable[[int], Mapping[str, object]]
 """Returns the message that was recorded at a position."""
+TOMBSTONE = "[scrubbed]"
+"""Stands in a log where a secret was scrubbed."""
 MAX_CHAIN = 64
 """After this many bodies one is stored without reference to the body before, so that few have to be put together."""
 MAX_MISSES = 4
@@ -169,6 +171,11 @@ class SentBody:
     def is_same(self) -> bool:
         """Whether the bytes have the recorded hash."""
         return hashlib.sha256(self.content).hexdigest() == self.sha256
+
+    @property
+    def is_scrubbed(self) -> bool:
+        """Whether they differ because a secret was scrubbed from the log."""
+        return TOMBSTONE.encode() in self.content and not self.is_same
 
 
 def sent_body(events: Sequence[log.Event], number: int) -> SentBody | None:

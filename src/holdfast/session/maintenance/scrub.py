@@ -20,11 +20,11 @@ from holdfast.core.history.history import History
 from holdfast.errors import MalformedInputError, MissingBlobError, SettingsError, StoreUnavailableError
 from holdfast.session.log.index_text import index_text_of
 from holdfast.session.log.records import RECORDS_PER_PAGE, blob_digest, extract_blob, inline_blob, lost_message_record
+from holdfast.session.log.sent_body import TOMBSTONE
 from holdfast.stores.base import IndexEntry, JsonRecord, Store, iter_sessions
 from holdfast.stores.files import write_private_lines
 from holdfast.wire.formats import format_named
 
-TOMBSTONE = "[scrubbed]"
 MIN_SECRET_CHARS = 4
 """Shorter texts occur everywhere by chance."""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.errors import MalformedInputError
-from holdfast.session.maintenance.scrub import TOMBSTONE
+from holdfast.session.log.sent_body import TOMBSTONE
 from holdfast.session.request import chain_hash, rebuild_request
 from holdfast.wire.formats import format_named
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.errors import WorkspaceUnavailableError
-from holdfast.stores.files import PRIVATE_FILE_MODE, create_private_folder, is_own_file, try_lock
+from holdfast.stores.files import PRIVATE_FILE_MODE, create_private_folder, is_own_file, replace_file, try_lock
 from holdfast.text import lazy_pattern
 
 DISK_REMEDIES = {
@@ -60,22 +60,10 @@ def read_if_exists(path: Path) -> bytes | None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file; after a crash at any moment, either the old or the new file is there, complete."""
-    from secrets import token_hex  # noqa: PLC0415 - most sessions write no file
-
+    """Replace a file unless it is the same; a power failure right after that leaves the new file there."""
     if read_if_exists(path) == content:
         return
-    part = path.with_name(f".{path.name}.{token_hex(4)}.part")
-    descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE_MODE)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    replace_file(path, [content])
     with suppress(OSError):  # some systems cannot open a folder, and sync it themselves
         descriptor = os.open(path.parent, os.O_RDONLY)
         try:
