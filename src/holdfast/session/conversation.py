@@ -315,9 +315,7 @@ class Conversation:
     async def _compact(
         self, focus: str, trigger: log.CompactionTrigger, budget: int | Budget | None, scope: str | OwnScope
     ) -> log.CompactionCompleted:
-        options = RequestOptions(
-            budget=budget, model=self.model, endpoint=self.endpoint, scope=await self._find_scope(scope)
-        )
+        options = self._options(budget, await self._find_scope(scope))
         return await self._engine.requested.compact(options, trigger, check_text("focus", focus))
 
     def compact_tool(self, *, scope: str | OwnScope = OWN_SCOPE) -> ModelTool:
@@ -349,17 +347,14 @@ class Conversation:
         By default a rule writes the summary, at no cost. With `draft=True` a model writes the summary that would be
         used.
         """
-        options = RequestOptions(budget=budget, model=self.model, endpoint=self.endpoint, scope=self.scope)
-        focus = check_text("focus", focus)
-        requested = self._engine.requested
+        options, focus, requested = self._options(budget), check_text("focus", focus), self._engine.requested
         return await (requested.draft(options, focus) if draft else requested.preview(options))
 
     async def apply_preview(
         self, preview: log.CompactionCompleted, *, budget: int | Budget | None = None
     ) -> log.CompactionCompleted:
         """Compact exactly as `preview` said; raises `CompactionFailedError` if that is not possible any more."""
-        options = RequestOptions(budget=budget, model=self.model, endpoint=self.endpoint, scope=self.scope)
-        return await self._engine.requested.apply_preview(options, preview)
+        return await self._engine.requested.apply_preview(self._options(budget), preview)
 
     async def compact_with(
         self, texts: Sequence[str], *, span: range, budget: int | Budget | None = None
@@ -372,8 +367,7 @@ class Conversation:
         edited = tuple(check_text("texts", text) for text in texts)
         if not edited or not all(text.strip() for text in edited):
             raise SettingsError("texts", "must be one or more texts that are not empty")
-        options = RequestOptions(budget=budget, model=self.model, endpoint=self.endpoint, scope=self.scope)
-        return await self._engine.requested.compact_with(options, edited, span)
+        return await self._engine.requested.compact_with(self._options(budget), edited, span)
 
     # Reading.
 
@@ -551,6 +545,10 @@ class Conversation:
             raise SettingsError("format", problem)
         return message_format
 
+    def _options(self, budget: int | Budget | None = None, scope: str | None = None) -> RequestOptions:
+        """Return options for the model of the session, and for this agent or another."""
+        return RequestOptions(budget=budget, model=self.model, endpoint=self.endpoint, scope=scope or self.scope)
+
     def _resolve_scope(self, scope: str | OwnScope) -> str:
         return self.scope if isinstance(scope, OwnScope) else check_scope(scope)
 
@@ -573,5 +571,4 @@ class Conversation:
 
     def _current_plan_input(self) -> PlanInput:
         """Return the input of the planning rules for what would be sent next, with the budget of the last request."""
-        options = RequestOptions(model=self.model, endpoint=self.endpoint)
-        return self._builder.plan_input(self._builder.with_last_budget(options))
+        return self._builder.plan_input(self._builder.with_last_budget(self._options()))

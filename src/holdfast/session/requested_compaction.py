@@ -37,6 +37,11 @@ from holdfast.session.prepare import RequestBuilder, RequestOptions
 
 JobOutcome: TypeAlias = Literal["summary", "digest", "not wanted", "failed"]
 """What came of a compaction that was left to a worker; `not wanted` if it was ended meanwhile."""
+STATM_PATH = "/proc/self/statm"
+MESSAGES_BETWEEN_MEMORY_CHECKS = 20
+"""After a compaction for want of memory, or an attempt, the next one waits for this many messages."""
+MAX_SWITCH_PREVIEWS = 4
+"""How often a lower budget is tried, so that a compaction leaves what a new model can hold."""
 PREVIEW_IS_OLD = "the context has changed since the preview; ask for another one"
 
 
@@ -130,7 +135,53 @@ class RequestedCompaction:
         if messages - self._relieved_at < MESSAGES_BETWEEN_MEMORY_CHECKS or resident_bytes() <= limit_bytes:
             return None
         self._relieved_at = messages
-        return await compact_above_memory_limit(self, options, limit_bytes)
+        return await self.compact_above_memory_limit(options, limit_bytes)
+
+    async def compact_above_memory_limit(
+        self, options: RequestOptions, limit_bytes: int
+    ) -> log.CompactionCompleted | None:
+        """Compact if the process uses too much memory even after a garbage collection."""
+        if resident_bytes() > limit_bytes:
+            gc.collect()
+        if resident_bytes() > limit_bytes:
+            with suppress(CompactionError, ModelError):
+                return await self.compact(options, "memory_pressure")
+        return None
+
+    async def switch_model(self, options: RequestOptions) -> log.CompactionCompleted | None:
+        """Record a switch to another model; compacts first if the context is too long for it."""
+        if not options.model or not isinstance(options.model, str):
+            raise SettingsError("model", f"needs a name, not {options.model!r}")
+        await self._builder.read_calibration(options)
+        async with self._log.locked():
+            # The tokens that the switched session would send, against the limit that the new model has.
+            plan_input = self._builder.plan_input(options) if self._log.history.format else None
+            situation = plan_input.situation if plan_input else self._builder.situation(options)
+            tokens = plan_input.message_tokens if plan_input else 0
+        done = None
+        if tokens > situation.message_budget:
+            with suppress(CompactionError, ModelError):
+                done = await self.compact(await self._fitting_options(options, situation), "model_switch")
+        async with self._log.locked():
+            await self._log.append(log.ModelSwitched(model=options.model, window=situation.window))
+            if done is not None:
+                await self._record_usage(done, options)
+        return done
+
+    async def _fitting_options(self, options: RequestOptions, situation: Situation) -> RequestOptions:
+        """Return options whose budget is so low that what a compaction leaves fits the budget of a new model.
+
+        A compaction keeps the last exchange whole, and quotes some of the rest: with a long last exchange, too much.
+        """
+        budget = replace(situation.budget, source="user")
+        for _ in range(MAX_SWITCH_PREVIEWS):
+            draft = await self.preview(replace(options, budget=budget))
+            over = draft.post_compaction_tokens - situation.message_budget
+            lower = budget.tokens - 2 * over
+            if over <= 0 or lower < situation.extras_tokens + MIN_BUDGET_TOKENS:
+                break
+            budget = replace(budget, tokens=lower)
+        return replace(options, budget=budget)
 
     @locked
     async def preview(self, options: RequestOptions) -> log.CompactionCompleted:
@@ -156,10 +207,7 @@ class RequestedCompaction:
             summary=Summary("\n".join(texts)),
             reason="the summary was edited",
         )
-        event = await self._compactor.observers.add_checkpoint(with_measured_effect(event, plan_input))
-        await self._compactor.observers.record_completed(event)
-        await self._record_usage(event, options)
-        return event
+        return await self._record(with_measured_effect(event, plan_input), options)
 
     async def draft(self, options: RequestOptions, focus: str = "") -> log.CompactionCompleted:
         """Return what a compaction with a model's summary would do; raises as `compact` does, and records nothing."""
@@ -193,10 +241,7 @@ class RequestedCompaction:
             raise CompactionFailedError(PREVIEW_IS_OLD) from error
         if event.replacement != preview.replacement:
             raise CompactionFailedError(PREVIEW_IS_OLD)
-        event = await self._compactor.observers.add_checkpoint(event)
-        await self._compactor.observers.record_completed(event)
-        await self._record_usage(event, options)
-        return event
+        return await self._record(event, options)
 
     def _plan(
         self, options: RequestOptions, trigger: log.CompactionTrigger, *, is_preview: bool = False
@@ -249,11 +294,15 @@ class RequestedCompaction:
     async def _compact_by_rule(
         self, step: CompactSpan, plan_input: PlanInput, options: RequestOptions, reason: str = ""
     ) -> log.CompactionCompleted:
-        event = replace(self._completed_event(step, plan_input), reason=reason)
-        event = await self._compactor.observers.add_checkpoint(event)
-        await self._compactor.observers.record_completed(event)
+        event = await self._record(replace(self._completed_event(step, plan_input), reason=reason), options)
         if not event.success:
             raise CompactionFailedError(event.error or "it did not help")
+        return event
+
+    async def _record(self, event: log.CompactionCompleted, options: RequestOptions) -> log.CompactionCompleted:
+        """Record a compaction with its checkpoint, and how full the context is after it."""
+        event = await self._compactor.observers.add_checkpoint(event)
+        await self._compactor.observers.record_completed(event)
         await self._record_usage(event, options)
         return event
 
@@ -273,69 +322,6 @@ class RequestedCompaction:
         reason = f"a digest, because {problem}"
         by_rule = replace(step, by="digest")
         return await self._compact_by_rule(by_rule, self._builder.plan_input(options), options, reason)
-
-
-STATM_PATH = "/proc/self/statm"
-MESSAGES_BETWEEN_MEMORY_CHECKS = 20
-"""After a compaction for want of memory, or an attempt, the next one waits for this many messages."""
-
-
-async def switch_model_and_fit(
-    session_log: SessionLog, requested: RequestedCompaction, builder: RequestBuilder, options: RequestOptions
-) -> log.CompactionCompleted | None:
-    """Switch to another model; compacts first if the context is too long for it."""
-    if not options.model or not isinstance(options.model, str):
-        raise SettingsError("model", f"needs a name, not {options.model!r}")
-    await builder.read_calibration(options)
-    async with session_log.locked():
-        # The tokens that the switched session would send, against the limit that the new model has.
-        plan_input = builder.plan_input(options) if session_log.history.format else None
-        situation = plan_input.situation if plan_input else builder.situation(options)
-        tokens = plan_input.message_tokens if plan_input else 0
-    done = None
-    if tokens > situation.message_budget:
-        with suppress(CompactionError, ModelError):
-            done = await requested.compact(await _fitting_options(requested, options, situation), "model_switch")
-    async with session_log.locked():
-        await session_log.append(log.ModelSwitched(model=options.model, window=situation.window))
-        if done is not None:
-            with suppress(HoldfastError):
-                await session_log.append(await session_log.load_and_retry(lambda: builder.measure_usage(options)))
-    return done
-
-
-async def _fitting_options(
-    requested: RequestedCompaction, options: RequestOptions, situation: Situation
-) -> RequestOptions:
-    """Return options whose budget is so low that what a compaction leaves fits the budget of a new model.
-
-    A compaction keeps the last exchange whole, and quotes some of the rest: with a long last exchange, too much of it.
-    """
-    budget = replace(situation.budget, source="user")
-    for _ in range(MAX_SWITCH_PREVIEWS):
-        draft = await requested.preview(replace(options, budget=budget))
-        over = draft.post_compaction_tokens - situation.message_budget
-        lower = budget.tokens - 2 * over
-        if over <= 0 or lower < situation.extras_tokens + MIN_BUDGET_TOKENS:
-            break
-        budget = replace(budget, tokens=lower)
-    return replace(options, budget=budget)
-
-
-MAX_SWITCH_PREVIEWS = 4
-"""How often a lower budget is tried, so that a compaction leaves what a new model can hold."""
-
-
-async def compact_above_memory_limit(
-    requested: RequestedCompaction, options: RequestOptions, limit_bytes: int
-) -> log.CompactionCompleted | None:
-    """Compact if the process uses too much memory even after a garbage collection."""
-    if resident_bytes() > limit_bytes:
-        gc.collect()
-    if resident_bytes() > limit_bytes:
-        with suppress(CompactionError, ModelError):
-            return await requested.compact(options, "memory_pressure")
-    return None
 
 
 def resident_bytes() -> int:

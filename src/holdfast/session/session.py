@@ -52,7 +52,7 @@ from holdfast.session.inputs import (
 from holdfast.session.log.event_log import Clock, locked, now_ms, retried
 from holdfast.session.log.records import StoredLog
 from holdfast.session.prepare import RequestOptions
-from holdfast.session.requested_compaction import JobOutcome, compact_above_memory_limit, switch_model_and_fit
+from holdfast.session.requested_compaction import JobOutcome
 from holdfast.session.subscription import EventCallback, EventSubscription, check_event_names
 from holdfast.session.sync import (
     find_client_compaction,
@@ -414,9 +414,7 @@ class Session(DelegatingConversation):
     async def compact_if_memory_above(self, limit_bytes: int) -> log.CompactionCompleted | None:
         """Compact if the process still uses more memory than a limit after garbage collection."""
         limit = check_count("limit_bytes", limit_bytes)
-        return await compact_above_memory_limit(
-            self._engine.requested, RequestOptions(model=self.model, endpoint=self.endpoint), limit
-        )
+        return await self._engine.requested.compact_above_memory_limit(self._options(), limit)
 
     async def run_compaction(self, owner: str) -> JobOutcome:
         """Write the summary of a compaction that was left to a queue, and return what came of it.
@@ -424,7 +422,7 @@ class Session(DelegatingConversation):
         `owner` is what the `CompactionQueue` was given. The next request of the session applies the summary, whoever
         prepares it. Without a model, or without a key for it, the messages are replaced by a digest.
         """
-        return await self._engine.requested.run_started(RequestOptions(model=self.model, endpoint=self.endpoint), owner)
+        return await self._engine.requested.run_started(self._options(), owner)
 
     async def cancel_compaction(self) -> bool:
         """Cancel the summary that this process writes or has left to a worker, and return whether there was one."""
@@ -459,7 +457,7 @@ class Session(DelegatingConversation):
         endpoint = check_endpoint(endpoint) or self.endpoint
         extras = self._extras_with(system, tools)
         options = RequestOptions(model=model, budget=budget, endpoint=endpoint, extras=extras)
-        done = await switch_model_and_fit(self._log, self._engine.requested, self._builder, options)
+        done = await self._engine.requested.switch_model(options)
         self.model, self.endpoint = model, endpoint
         return done
 
