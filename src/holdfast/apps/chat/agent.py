@@ -25,16 +25,20 @@ from pydantic_ai.usage import RunUsage
 
 from holdfast.adapters.pydantic_ai import Holdfast, SubAgent, delegation_toolset
 from holdfast.adapters.pydantic_ai.tools import RECALL_DEFINITION, tool_json
-from holdfast.apps.chat.tools.editing import EditTools
+from holdfast.apps.chat.events import ChangeProposed, ChatNotice, Consent, Screen
+from holdfast.apps.chat.tools.editing import EditTools, FileChange
 from holdfast.apps.chat.tools.files import FileTools
 from holdfast.apps.chat.tools.plan import PlanTools
 from holdfast.apps.chat.tools.shell import AskConsent, ShellTool
-from holdfast.apps.chat.tools.skills import Skill, SkillTool
+from holdfast.apps.chat.tools.skills import SkillTool, find_skills, skill_folders
+from holdfast.apps.settings.build import budget_from, memory_from, read_system_text
 from holdfast.apps.settings.models import bare_model_name
+from holdfast.apps.settings.settings import Settings
 from holdfast.apps.settings.tables import AgentSettings, McpServer
 from holdfast.core.planning.situation import Budget
 from holdfast.distribution import install_command
 from holdfast.errors import SettingsError, redact_text
+from holdfast.models.base import is_embedded
 from holdfast.models.open import parse_endpoint
 from holdfast.session.memory.search_tool import MemorySearchTool
 from holdfast.session.session import Session
@@ -198,11 +202,6 @@ async def list_tools(toolsets: Sequence[AbstractToolset[object]]) -> list[Mappin
     return [tool_json(tool.tool_def) for one in toolsets for tool in (await one.get_tools(ctx)).values()]
 
 
-def recall_tool() -> Mapping[str, object]:
-    """Return the recall tool as requests record it."""
-    return tool_json(RECALL_DEFINITION)
-
-
 def memory_toolset(tool: MemorySearchTool) -> AbstractToolset[object]:
     """Return the tool with which a model searches the notes of earlier conversations."""
 
@@ -210,30 +209,6 @@ def memory_toolset(tool: MemorySearchTool) -> AbstractToolset[object]:
         return await tool.call(arguments)
 
     return FunctionToolset([Tool.from_schema(search, tool.name, tool.description, dict(tool.parameters))])
-
-
-def plan_toolset(session: Session) -> AbstractToolset[object]:
-    """Return the tools with which a model keeps its plan and its list of tasks."""
-    tools = PlanTools(session)
-    return FunctionToolset([tools.update_todos, tools.update_plan])
-
-
-def skill_toolset(skills: Mapping[str, Skill], session: Session) -> AbstractToolset[object]:
-    """Return the tool with which a model reads a skill."""
-    tool = SkillTool(skills, session)
-    return FunctionToolset([Tool.from_schema(tool.call, tool.name, tool.description, tool.parameters)])
-
-
-def build_delegation_toolset(
-    agents: Mapping[str, AgentSettings],
-    model: str,
-    budget: Budget | None,
-    toolsets: Callable[[Sequence[str]], Sequence[AbstractToolset[object]]],
-) -> AbstractToolset[object]:
-    """Return the tool to delegate tasks; agents without a model of their own use the main model and budget."""
-    return delegation_toolset(
-        {name: _sub_agent(agent, model, budget, toolsets(agent.tools)) for name, agent in agents.items()}
-    )
 
 
 def _sub_agent(
@@ -295,3 +270,60 @@ def build_system_text(text: str | None, folder: Path, *, has_tools: bool) -> str
     if text is not None:
         return text
     return DEFAULT_SYSTEM_TEXT + (FOLDER_SYSTEM_TEXT.format(folder=folder) if has_tools else "")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPlan:
+    """The tools and the system text of an agent."""
+
+    toolsets: list[AbstractToolset[object]]
+    system: str
+    recall_tools: list[Mapping[str, object]]
+    """The recall tool, which requests offer once something is left out; empty if the agent may not have it."""
+
+
+def plan_agent(settings: Settings, session: Session, folder: FileTools, screen: Screen) -> AgentPlan:
+    """Return the tools and the system text that the settings name; questions and problems go to the screen."""
+
+    async def ask_consent(command: str) -> Consent:
+        return await screen.ask_consent(f"Run: {command}", has_always=True)
+
+    async def ask_change(change: FileChange) -> Consent:
+        screen.show(ChangeProposed(change.path, change.diff))
+        return await screen.ask_consent(f"{change}; always means every change", has_always=True)
+
+    def toolsets_named(
+        names: Sequence[str], servers: Sequence[AbstractToolset[object]] = ()
+    ) -> list[AbstractToolset[object]]:
+        return build_toolsets(
+            names, folder, ask_consent, settings.allow, servers, variables=settings.pass_env, edits=edits
+        )
+
+    # The embedded model cannot use tools: they would only fill its window.
+    takes_tools = not is_embedded(settings.model)
+    tools = settings.tools if takes_tools else ()
+    named = settings.mcp.values() if takes_tools else ()
+    servers = [mcp_toolset(one, lambda problem: screen.show(ChatNotice(problem, "warning"))) for one in named]
+    edits = EditTools(folder, ask_change, is_accepted=settings.accept_edits)
+    toolsets = toolsets_named(tools, servers)
+    if "plan" in tools:
+        plan = PlanTools(session)
+        toolsets.append(FunctionToolset([plan.update_todos, plan.update_plan]))
+    if tools and (skills := find_skills(skill_folders(settings))):
+        skill = SkillTool(skills, session)
+        toolsets.append(
+            FunctionToolset([Tool.from_schema(skill.call, skill.name, skill.description, skill.parameters)])
+        )
+    if settings.agents and takes_tools:
+        budget = budget_from(settings)
+        agents = {
+            name: _sub_agent(agent, settings.model, budget, toolsets_named(agent.tools))
+            for name, agent in settings.agents.items()
+        }
+        toolsets.append(delegation_toolset(agents))
+    system = build_system_text(read_system_text(settings), folder.root, has_tools=bool(toolsets))
+    if tools and (daily := memory_from(settings)) is not None:
+        toolsets.append(memory_toolset(MemorySearchTool(daily)))
+    rule = settings.effective_policy.compaction
+    has_recall = bool(tools or servers) and (rule is None or rule.allows_recall_tool)
+    return AgentPlan(toolsets, system, [tool_json(RECALL_DEFINITION)] if has_recall else [])

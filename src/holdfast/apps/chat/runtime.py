@@ -5,31 +5,26 @@ in other threads and processes, so that the user can type meanwhile.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.apps.chat.events import ChangeProposed, ChatNotice, Consent, Screen
-from holdfast.apps.chat.tools.editing import EditTools, FileChange
+from holdfast.apps.chat.events import Screen
 from holdfast.apps.chat.tools.files import FileTools
-from holdfast.apps.chat.tools.skills import SKILL_FOLDERS, find_skills
-from holdfast.apps.settings.build import budget_from, memory_from, read_system_text, request_budget
+from holdfast.apps.settings.build import request_budget
 from holdfast.apps.settings.models import bare_model_name
 from holdfast.apps.settings.settings import Settings
-from holdfast.apps.settings.trust import is_trusted
 from holdfast.core.history.events import MAIN
 from holdfast.models.base import Summarizer, is_embedded
 from holdfast.models.embedded.weights import cached_weights, weights_file
 from holdfast.models.errors import as_model_error
-from holdfast.session.memory.search_tool import MemorySearchTool
 from holdfast.session.session import Session
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
-    from pydantic_ai.toolsets import AbstractToolset
 
     from holdfast.adapters.pydantic_ai import Holdfast
+    from holdfast.apps.chat.agent import AgentPlan
     from holdfast.models.embedded.server import EmbeddedServer
 
 
@@ -44,16 +39,6 @@ class RequestParts:
     tools: list[Mapping[str, object]]
     endpoint: str | None
     """None if it is not known before the first request."""
-
-
-@dataclass(frozen=True, slots=True)
-class AgentPlan:
-    """The tools and the system text of an agent."""
-
-    toolsets: "list[AbstractToolset[object]]"
-    system: str
-    recall_tools: list[Mapping[str, object]]
-    """The recall tool, which requests offer once something is left out; empty if the agent may not have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +64,6 @@ async def check_answering_model(settings: Settings) -> None:
         await asyncio.to_thread(build)
     except Exception as error:
         raise as_model_error(bare_model_name(settings.model), error) from error
-
-
-def skill_folders(settings: Settings) -> list[Path]:
-    """Return where skills are: the project's, if the user trusts it, then the user's own."""
-    project = settings.paths.project_folder
-    of_project = [project / name for name in SKILL_FOLDERS] if is_trusted(project, settings.trust) else []
-    return [*of_project, settings.paths.user_folder / "skills"]
 
 
 class RuntimeCache:
@@ -202,7 +180,7 @@ class RuntimeCache:
         from holdfast.adapters.pydantic_ai import Holdfast  # noqa: PLC0415 - a second to load
         from holdfast.apps.chat import agent  # noqa: PLC0415 - loads the model libraries
 
-        plan = self._plan(settings, session, folder)
+        plan = agent.plan_agent(settings, session, folder, self._screen)
         name, budget = bare_model_name(settings.model), request_budget(settings)
         capability = Holdfast(session=session, budget=budget, model=name, recall=bool(plan.recall_tools))
         answering = agent.build_agent(
@@ -217,52 +195,9 @@ class RuntimeCache:
 
     def _plan_with_endpoint(
         self, settings: Settings, session: Session, folder: FileTools
-    ) -> tuple[AgentPlan, str | None]:
+    ) -> "tuple[AgentPlan, str | None]":
         """Return the plan of an agent, and the address of its model if that runs already."""
-        from holdfast.apps.chat import agent  # noqa: PLC0415 - loads the model libraries
+        from holdfast.apps.chat.agent import build_model, plan_agent  # noqa: PLC0415 - loads the model libraries
 
-        is_served = not is_embedded(settings.model)
-        return self._plan(settings, session, folder), agent.build_model(settings.model).base_url if is_served else None
-
-    def _plan(self, settings: Settings, session: Session, folder: FileTools) -> AgentPlan:
-        from holdfast.apps.chat import agent  # noqa: PLC0415 - loads the model libraries
-
-        # The embedded model cannot use tools: they would only fill its window.
-        takes_tools = not is_embedded(settings.model)
-        tools = settings.tools if takes_tools else ()
-        named = settings.mcp.values() if takes_tools else ()
-        servers = [agent.mcp_toolset(one, self._show_warning) for one in named]
-        edits = EditTools(folder, self._ask_change, is_accepted=settings.accept_edits)
-
-        def build_toolsets(
-            names: Sequence[str], servers: Sequence["AbstractToolset[object]"] = ()
-        ) -> list["AbstractToolset[object]"]:
-            return agent.build_toolsets(
-                names, folder, self._ask_consent, settings.allow, servers, variables=settings.pass_env, edits=edits
-            )
-
-        toolsets = build_toolsets(tools, servers)
-        if "plan" in tools:
-            toolsets.append(agent.plan_toolset(session))
-        if tools and (skills := find_skills(skill_folders(settings))):
-            toolsets.append(agent.skill_toolset(skills, session))
-        if settings.agents and takes_tools:
-            toolsets.append(
-                agent.build_delegation_toolset(settings.agents, settings.model, budget_from(settings), build_toolsets)
-            )
-        system = agent.build_system_text(read_system_text(settings), folder.root, has_tools=bool(toolsets))
-        if tools and (daily := memory_from(settings)) is not None:
-            toolsets.append(agent.memory_toolset(MemorySearchTool(daily)))
-        rule = settings.effective_policy.compaction
-        has_recall = bool(tools or servers) and (rule is None or rule.allows_recall_tool)
-        return AgentPlan(toolsets, system, [agent.recall_tool()] if has_recall else [])
-
-    def _show_warning(self, problem: str) -> None:
-        self._screen.show(ChatNotice(problem, "warning"))
-
-    async def _ask_consent(self, command: str) -> Consent:
-        return await self._screen.ask_consent(f"Run: {command}", has_always=True)
-
-    async def _ask_change(self, change: FileChange) -> Consent:
-        self._screen.show(ChangeProposed(change.path, change.diff))
-        return await self._screen.ask_consent(f"{change}; always means every change", has_always=True)
+        address = None if is_embedded(settings.model) else build_model(settings.model).base_url
+        return plan_agent(settings, session, folder, self._screen), address

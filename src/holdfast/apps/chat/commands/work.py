@@ -4,10 +4,9 @@ from holdfast.apps.chat.attachments import AttachedImage, AttachedText, read_att
 from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry, parse_whole_number
 from holdfast.apps.chat.events import CommandReply, CommandTable
-from holdfast.apps.chat.runtime import skill_folders
 from holdfast.apps.chat.tools.files import ToolRefusal
 from holdfast.apps.chat.tools.plan import MAX_PLAN_CHARS, MAX_TODOS, parse_todos, render_todos
-from holdfast.apps.chat.tools.skills import find_skills, invoke_skill
+from holdfast.apps.chat.tools.skills import find_skills, invoke_skill, skill_folders
 from holdfast.core.history.events import PlanChanged, TodosChanged
 from holdfast.errors import SettingsError
 from holdfast.text import pluralize

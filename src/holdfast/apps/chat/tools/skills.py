@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.apps.chat.tools.files import ToolRefusal
+from holdfast.apps.settings.settings import Settings
+from holdfast.apps.settings.trust import is_trusted
 from holdfast.core.conversation.frames import neutralize
 from holdfast.core.history.events import SkillInvoked
 from holdfast.session.session import Session
@@ -34,6 +36,13 @@ class Skill:
     def read(self) -> str:
         """Return its instructions."""
         return _split_front_matter(self.path.read_text("utf-8", errors="replace")[:MAX_SKILL_CHARS])[1].strip()
+
+
+def skill_folders(settings: Settings) -> list[Path]:
+    """Return where skills are: the project's, if the user trusts it, then the user's own."""
+    project = settings.paths.project_folder
+    of_project = [project / name for name in SKILL_FOLDERS] if is_trusted(project, settings.trust) else []
+    return [*of_project, settings.paths.user_folder / "skills"]
 
 
 def find_skills(folders: Sequence[Path]) -> dict[str, Skill]:
