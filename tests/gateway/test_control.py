@@ -199,6 +199,7 @@ async def test_a_deleted_session_is_gone_and_its_name_can_be_used_again(url: str
         ("GET", "/sessions/unknown", b"", 404),
         ("GET", "/sessions?limit=x", b"", 400),
         ("GET", "/sessions?after=x", b"", 400),
+        ("GET", f"/sessions?after={10**30}:s", b"", 400),
         ("GET", "/sessions/s/requests/9", b"", 404),
         ("GET", "/sessions/s/requests/9/receipt", b"", 404),
         ("GET", "/sessions/unknown/events", b"", 404),

@@ -20,6 +20,7 @@ from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.events import MAIN, Usage
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.situation import Budget
+from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
 from holdfast.errors import ConcurrentWriteError, PendingToolCallsError
 from holdfast.session.delegation import Delegate, DelegateContext
 from holdfast.session.request import common_length, request_with
@@ -28,6 +29,8 @@ from holdfast.wire.request import Request
 
 MIN_RECALL_BUDGET = 4_000
 """The smallest budget with a recall tool: its definition would take more than a twentieth of a smaller one."""
+RECALL_JSON = {"name": RECALL_TOOL, "description": RECALL_DESCRIPTION, "parameters": RECALL_PARAMETERS}
+"""The recall tool, as requests count it."""
 MessageT = TypeVar("MessageT")
 
 
@@ -70,8 +73,8 @@ class FrameworkRequest:
     system: str | None
     tools: Sequence[Mapping[str, object]]
     """The definitions of the tools, without recall."""
-    recall_tool: Mapping[str, object] | None = None
-    """The definition of the recall tool, if the agent has it."""
+    can_recall: bool = False
+    """Whether the agent has the recall tool."""
     always_has_recall: bool = False
     """Whether every request offers it; otherwise requests do once messages have left the view."""
 
@@ -89,13 +92,13 @@ def has_omissions(session: Session, scope: str, request: Request) -> bool:
 def recorded_positions(session: Session, scope: str) -> list[int]:
     """Return the positions of the messages that `messages` of an agent returns."""
     entries, context = session.history.entries, session.history.context(scope)
-    return [
-        position
-        for position in range(context.state.cleared_at, context.length)
-        if context.message_scopes[position] == scope
-        and context.is_in_view(position)
-        and not entries[position].message.is_from_memory
-    ]
+    return [position for position in context.own_positions() if not entries[position].message.is_from_memory]
+
+
+def recorded_state(session: Session, scope: str) -> object:
+    """Return a value that changes whenever a writer changes the messages of an agent."""
+    history = session.history
+    return history.message_counts.get(scope, 0), history.version.hidden, history.version.state_of(scope).cleared_at
 
 
 async def in_one_write(
@@ -257,7 +260,7 @@ class FrameworkConversation(Generic[MessageT]):
 
     async def _load(self) -> list[MessageT]:
         await self.session.refresh()
-        if not self.known or self._known_state != self._session_state():
+        if not self.known or self._known_state != recorded_state(self.session, self.agent.scope):
             natives = await self.agent.messages()
             positions = recorded_positions(self.session, self.agent.scope)
             self._forget()
@@ -266,9 +269,9 @@ class FrameworkConversation(Generic[MessageT]):
 
     async def _prepare_with_recall(self, options: FrameworkRequest) -> Request:
         """Return the next request. It offers the recall tool once a request has left something out."""
-        has_recall = options.recall_tool is not None and (options.always_has_recall or self.has_recall)
+        has_recall = options.can_recall and (options.always_has_recall or self.has_recall)
         request = await self._prepare(options, has_recall=has_recall)
-        if options.recall_tool is None or options.always_has_recall:
+        if not options.can_recall or options.always_has_recall:
             return request
         needs_recall = request.receipt.budget.tokens >= MIN_RECALL_BUDGET and (
             has_recall or has_omissions(self.session, self.agent.scope, request)
@@ -276,7 +279,7 @@ class FrameworkConversation(Generic[MessageT]):
         return request if needs_recall == has_recall else await self._prepare(options, has_recall=needs_recall)
 
     async def _prepare(self, options: FrameworkRequest, *, has_recall: bool) -> Request:
-        tools = [*options.tools, *([options.recall_tool] if options.recall_tool and has_recall else [])]
+        tools = [*options.tools, *([RECALL_JSON] if has_recall else [])]
         if self.agent is self._main:
             self.session.model = options.model  # whose tokens are counted when messages are recorded
 
@@ -295,7 +298,9 @@ class FrameworkConversation(Generic[MessageT]):
     async def _sync(self, messages: Sequence[MessageT]) -> None:
         known = list(messages[: len(self._natives)])
         extends = len(known) == len(self._natives) and self._codec.contents(known) == self._known_contents
-        if extends and (self._known_state == self._session_state() or self.agent is not self._main):
+        if extends and (
+            self._known_state == recorded_state(self.session, self.agent.scope) or self.agent is not self._main
+        ):
             self.known = known
             await self._record(messages[len(known) :])
         elif self.agent is self._main:
@@ -363,7 +368,7 @@ class FrameworkConversation(Generic[MessageT]):
         self._natives += natives
         self._positions += positions
         self._indices |= {place: index for index, place in enumerate(positions, start) if place is not None}
-        self._known_state = self._session_state()
+        self._known_state = recorded_state(self.session, self.agent.scope)
 
     def _outgoing(self, request: Request) -> list[MessageT]:
         """Return the messages of a request; unchanged ones are the objects that the framework passed in."""
@@ -385,11 +390,6 @@ class FrameworkConversation(Generic[MessageT]):
         for at, message in made.items():
             messages[at] = message
         return messages
-
-    def _session_state(self) -> object:
-        """Return a value that changes whenever another writer changes the session."""
-        history, scope = self.session.history, self.agent.scope
-        return history.message_counts.get(scope, 0), history.version.hidden, history.version.state_of(scope).cleared_at
 
 
 def delegation_of_call(parent: FrameworkConversation[MessageT], name: str, task: str) -> DelegateContext:
@@ -472,11 +472,6 @@ class SubAgentCall(Generic[MessageT]):
 
 CURRENT_CALL: ContextVar[SubAgentCall[Any] | None] = ContextVar("holdfast_current_call", default=None)
 """The tool call inside which this code runs, if it is one of an agent with Holdfast."""
-
-
-def recall_definition(description: str, parameters: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the definition of the recall tool."""
-    return {"name": RECALL_TOOL, "description": description, "parameters": parameters}
 
 
 def without_cached(usage: Usage) -> Usage:

@@ -15,7 +15,6 @@ from holdfast.adapters.framework_conversation import (
     FrameworkConversation,
     FrameworkRequest,
     SubAgentCall,
-    recall_definition,
 )
 from holdfast.adapters.session_pool import SessionOptions, SessionPool, check_budget
 from holdfast.core.conversation.json_values import copied_json
@@ -278,7 +277,7 @@ class HoldfastPlugin(BasePlugin):
             model=self._model or request.model,
             system=_system_text(request),
             tools=tools,
-            recall_tool=recall_definition(RECALL_DESCRIPTION, RECALL_PARAMETERS) if self._recall_tool else None,
+            can_recall=self._recall_tool is not None,
         )
         fitted = await conversation.prepare(request.contents, options)
         return fitted, conversation.has_recall

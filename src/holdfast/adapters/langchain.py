@@ -15,7 +15,6 @@ from holdfast.adapters.framework_conversation import (
     FrameworkConversation,
     FrameworkRequest,
     SubAgentCall,
-    recall_definition,
     without_cached,
 )
 from holdfast.adapters.session_pool import SessionOptions, SessionPool, check_budget
@@ -241,7 +240,7 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
             model=name if isinstance(name, str) else None,
             system=str(system.text) if system is not None else None,
             tools=[self._definition(tool) for tool in others],
-            recall_tool=recall_definition(RECALL_DESCRIPTION, RECALL_PARAMETERS) if offered else None,
+            can_recall=offered,
         )
 
     def _definition(self, tool: BaseTool | dict[str, Any]) -> Mapping[str, object]:
@@ -350,7 +349,7 @@ class _ModelCall:
         """Prepare the request."""
         messages = await self._conversation.prepare(self._original.messages, options)
         tools = self._original.tools
-        if options.recall_tool is not None and not self._conversation.has_recall:
+        if options.can_recall and not self._conversation.has_recall:
             tools = [tool for tool in tools if _tool_name(tool) != RECALL_TOOL]
         self.request = self._original.override(messages=cast("Any", messages), tools=tools)
 
@@ -381,17 +380,16 @@ def _conversation_of(session: Session) -> FrameworkConversation[BaseMessage]:
 
 
 def _recall_tool() -> BaseTool:
-    async def recall(**arguments: object) -> str:
-        call = CURRENT_CALL.get()
+    async def answer(call: SubAgentCall[Any] | None, arguments: Mapping[str, object]) -> str:
         if call is None:
             return "[Recall: this tool works only in an agent with HoldfastMiddleware.]"
-        return await BACKGROUND_LOOP.await_result(call.recall(arguments))
+        return await call.recall(arguments)
+
+    async def recall(**arguments: object) -> str:
+        return await BACKGROUND_LOOP.await_result(answer(CURRENT_CALL.get(), arguments))
 
     def recall_blocking(**arguments: object) -> str:
-        call = CURRENT_CALL.get()
-        if call is None:
-            return "[Recall: this tool works only in an agent with HoldfastMiddleware.]"
-        return BACKGROUND_LOOP.run(call.recall(arguments))
+        return BACKGROUND_LOOP.run(answer(CURRENT_CALL.get(), arguments))
 
     return StructuredTool.from_function(
         recall_blocking,

@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from holdfast.adapters.framework_conversation import (
+    RECALL_JSON,
     FrameworkConversation,
     FrameworkRequest,
     delegation_of_call,
-    recall_definition,
 )
 from holdfast.adapters.session_pool import SessionOptions, SessionPool, check_budget
 from holdfast.bare_list import govern
@@ -305,7 +305,7 @@ class HoldfastSession:
             model=name if isinstance(name, str) else None,
             system=instructions,
             tools=others,
-            recall_tool=recall_definition(RECALL_DESCRIPTION, RECALL_PARAMETERS) if has_recall else None,
+            can_recall=has_recall,
             always_has_recall=has_recall,
         )
         known = conversation.known
@@ -482,7 +482,7 @@ def _conversation_of(session: Session) -> "FrameworkConversation[Item]":
 
 def _fit_list(items: list[Item], options: FrameworkRequest, policy: Policy) -> list[Item]:
     """Return items that fit the budget, without the session."""
-    tools = [*options.tools, *([options.recall_tool] if options.recall_tool else [])]
+    tools = [*options.tools, *([RECALL_JSON] if options.can_recall else [])]
     request = govern(
         items,
         budget=options.budget,

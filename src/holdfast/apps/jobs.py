@@ -42,9 +42,8 @@ with imports_of_extra("dbos", "background jobs"):
 JOBS_SCHEMA = "holdfast_jobs"
 JOBS_VERSION = "1"
 """Workers with the same version take over each other's jobs; it changes when jobs take other arguments."""
-LEASE_SECONDS = 30.0
 HEARTBEAT_SECONDS, SILENT_SECONDS = 4.0, 18.0
-"""How often a worker shows that it lives, and after how much silence it counts as dead; both well within the lease."""
+"""How often a worker shows that it lives, and after how much silence it counts as dead."""
 JOB_POLL_SECONDS = 1.0
 """How often a worker looks for jobs, and whoever waits for one looks for its result."""
 UPKEEP_SECONDS = 3600

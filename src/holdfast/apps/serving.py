@@ -18,7 +18,13 @@ import uvicorn
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.types import ASGIApp
 
-from holdfast.errors import MalformedInputError, SettingsError
+from holdfast.errors import (
+    CompactionError,
+    MalformedInputError,
+    SettingsError,
+    UnknownReferenceError,
+    UnknownSessionError,
+)
 
 KEEP_ALIVE_SECONDS = 120
 """Longer than clients keep idle connections, so that none is closed while a client begins to use it again."""
@@ -77,6 +83,21 @@ class AccessDeniedError(Exception):
         super().__init__(text)
         self.status = status
         self.retry_after_seconds = retry_after_seconds
+
+
+def error_status(error: Exception) -> int:
+    """Return the status with which an error is answered."""
+    match error:
+        case AccessDeniedError():
+            return error.status
+        case UnknownSessionError() | UnknownReferenceError():
+            return 404
+        case MalformedInputError() | SettingsError() | ValueError():
+            return 400
+        case CompactionError():
+            return 409
+        case _:
+            return 503
 
 
 def check_source(headers: Mapping[str, str], is_own_host: Callable[[str], bool], *, name: str, hint: str = "") -> None:

@@ -68,9 +68,9 @@ class Bounds:
 BoundsMetadata: TypeAlias = Mapping[str, Bounds]
 
 
-def share_bounds(*, minimum: float = MIN_SHARE) -> BoundsMetadata:
+def share_bounds() -> BoundsMetadata:
     """Return field metadata for a share of something: below 1."""
-    return {"bounds": Bounds(minimum, 1.0, is_maximum_excluded=True)}
+    return {"bounds": Bounds(MIN_SHARE, 1.0, is_maximum_excluded=True)}
 
 
 def number_bounds(minimum: float, maximum: float) -> BoundsMetadata:

@@ -61,11 +61,9 @@ class SessionImport:
     """The position from which on the source had changed since the last import."""
 
 
-async def import_found(
-    store: Store, program: SourceProgram, found: FoundSession, *, now_ms: int, session: str | None = None
-) -> SessionImport:
+async def import_found(store: Store, program: SourceProgram, found: FoundSession, *, now_ms: int) -> SessionImport:
     """Import what is new in a session of a program; raises `SettingsError` if it went on in the store."""
-    session = session or found.session_id
+    session = found.session_id
     result = SessionImport(found, session)
     key = import_key(session)
     known = await store.get_value(key)

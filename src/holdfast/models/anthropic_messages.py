@@ -12,7 +12,7 @@ from holdfast.core.history.events import Usage
 from holdfast.errors import ModelRefusedError
 from holdfast.models.base import ModelReply, SummaryPrompt
 from holdfast.models.http_endpoint import HTTP_OK, MAX_SILENCE_SECONDS, HttpEndpoint, StreamedReply, token_count
-from holdfast.wire.json_reader import is_list, is_mapping
+from holdfast.wire.json_reader import as_object, is_list, is_mapping, objects_in
 
 ANTHROPIC_URL = "https://api.anthropic.com"
 ANTHROPIC_VERSION = "2023-06-01"
@@ -119,8 +119,7 @@ def _add_event(reply: StreamedReply, payload: Mapping[str, object]) -> None:
         if is_mapping(delta) and delta.get("type") == "text_delta":
             reply.add_text(str(delta.get("text") or ""))
     elif kind == "message_delta":
-        delta = payload.get("delta")
-        _add_stop(reply, {**(delta if is_mapping(delta) else {}), "usage": payload.get("usage")})
+        _add_stop(reply, as_object(payload.get("delta")) | {"usage": payload.get("usage")})
     elif kind == "message_stop":
         reply.is_done = True
 
@@ -152,10 +151,8 @@ def usage_from_messages(value: object, before: Usage | None = None) -> Usage | N
     """
     if not is_mapping(value):
         return before
-    iterations = value.get("iterations")
-    rows = [row for row in iterations if is_mapping(row)] if is_list(iterations) else []
     found = Usage()
-    for row in rows or [value]:
+    for row in objects_in(value.get("iterations")) or [value]:
         found += Usage(
             input_tokens=token_count(row.get("input_tokens")),
             output_tokens=token_count(row.get("output_tokens")),

@@ -12,7 +12,7 @@ from holdfast.errors import ModelRefusedError
 from holdfast.models.base import CachedPrefix, ModelReply, SummaryPrompt
 from holdfast.models.errors import CONTENT_FILTERED, error_from_response
 from holdfast.models.http_endpoint import HTTP_OK, MAX_SILENCE_SECONDS, HttpEndpoint, StreamedReply, token_count
-from holdfast.wire.json_reader import is_list, is_mapping
+from holdfast.wire.json_reader import as_object, is_mapping, objects_in
 
 OPENAI_URL = "https://api.openai.com/v1"
 STATELESS_FORMAT = "openai-responses-stateless"
@@ -111,10 +111,7 @@ def _add_event(reply: StreamedReply, payload: Mapping[str, object]) -> None:
 
 def _texts(response: Mapping[str, object]) -> list[str]:
     """Return the texts of a whole response."""
-    output = response.get("output")
-    items = [item for item in output if is_mapping(item)] if is_list(output) else []
-    contents = [content for item in items if is_list(content := item.get("content"))]
-    blocks = [block for content in contents for block in content if is_mapping(block)]
+    blocks = [block for item in objects_in(response.get("output")) for block in objects_in(item.get("content"))]
     return [str(block.get("text") or "") for block in blocks if block.get("type") == "output_text"]
 
 
@@ -126,8 +123,7 @@ def _add_end(reply: StreamedReply, response: Mapping[str, object]) -> None:
     reply.model = str(response.get("model") or reply.model)
     reply.request_id = str(response.get("id") or "") or reply.request_id
     reply.usage = usage_from_responses(response.get("usage")) or reply.usage
-    details = response.get("incomplete_details")
-    reason = details.get("reason") if is_mapping(details) else None
+    reason = as_object(response.get("incomplete_details")).get("reason")
     if reason == "content_filter":
         raise ModelRefusedError(reply.requested_model, CONTENT_FILTERED, status=HTTP_OK)
     reply.finish = str(reason or response.get("status") or "completed")
@@ -137,8 +133,7 @@ def usage_from_responses(value: object) -> Usage | None:
     """Return the billed usage; the provider includes cached tokens in the input, we count them separately."""
     if not is_mapping(value):
         return None
-    details = value.get("input_tokens_details")
-    cached = token_count(details.get("cached_tokens")) if is_mapping(details) else 0
+    cached = token_count(as_object(value.get("input_tokens_details")).get("cached_tokens"))
     whole = token_count(value.get("input_tokens"))
     return Usage(
         input_tokens=max(0, whole - cached),

@@ -394,12 +394,7 @@ class Conversation:
         async with self._log.lock:
             if refreshes or not self._log.is_loaded:
                 await self._log.refresh()
-            context, entries = self.history.context(named), self.history.entries
-            own = [
-                position
-                for position in range(context.state.cleared_at, context.length)
-                if context.message_scopes[position] == named and context.is_in_view(position)
-            ]
+            own, entries = self.history.context(named).own_positions(), self.history.entries
             entries.require(own)
             return [(at, entries.native(at)) for at in own if not entries[at].message.is_from_memory]
 

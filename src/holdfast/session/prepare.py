@@ -29,7 +29,6 @@ from holdfast.core.planning.plan import (
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.receipt import View
 from holdfast.core.planning.request_stages import NO_PROCESSORS, RequestProcessors
-from holdfast.core.planning.rules.default import DefaultCompaction
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import (
     AwaitSummary,
@@ -412,8 +411,8 @@ class RequestBuilder:
         if last is None or last.tokens < LEDGER_SHARE * last.window:
             return
         counter = counter_for(last.model)
-        has_ledger = isinstance(self._compactor.policy.compaction, DefaultCompaction)
-        if not has_ledger or history.uncounted_messages(counter, scope):
+        rule = self._compactor.policy.compaction
+        if rule is None or not rule.has_ledger or history.uncounted_messages(counter, scope):
             return
         projection = history.projection(counter, scope)
         last_exchange = uncuttable_span(projection, len(projection) - 1)[0] if len(projection) else 0

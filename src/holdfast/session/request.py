@@ -338,7 +338,7 @@ def rebuild_messages(event: log.RequestPrepared, history: History) -> list[tuple
         if isinstance(first, int) and isinstance(last, int):
             entries = visible[first:last]
             if piece.get("withoutThinking"):
-                entries = [*map(_without_thinking, entries)]
+                entries = [entry.with_message(entry.message.without_thinking()) for entry in entries]
             positions += [entry.position for entry in entries]
             messages += [encode_entry(entry, history.message_format) for entry in entries]
     extras = history.session_state.extras_for(event.scope)
@@ -424,7 +424,3 @@ def _later_index(entry: Entry, visible: Sequence[Entry], start: int, *, is_strip
         if position == entry.position and _is_same(entry, visible[index], is_stripped=is_stripped):
             return index
     return None
-
-
-def _without_thinking(entry: Entry) -> Entry:
-    return entry.with_message(entry.message.without_thinking())

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
+from holdfast.wire.json_reader import as_object, objects_in
+
 Wire: TypeAlias = Literal["openai-chat", "openai-responses", "anthropic", "gemini"]
 """A provider's API: its paths, its requests and its streams."""
 JsonObject: TypeAlias = dict[str, Any]
@@ -60,11 +62,11 @@ def answer_text(answer: Answer) -> str:
     texts: list[str] = []
     for message in answer.messages:
         content = message.get("content", message.get("parts"))
-        spoken = _object(message.get("audio")).get("transcript")
+        spoken = as_object(message.get("audio")).get("transcript")
         texts += [text for text in (content, spoken) if isinstance(text, str)]
         texts += [
             text
-            for block in _objects(content)
+            for block in objects_in(content)
             if not block.get("thought") and isinstance(text := block.get("text"), str)
         ]
     return "".join(texts)
@@ -74,13 +76,13 @@ def argument_texts(answer: Answer) -> list[str]:
     """Return the texts among the arguments of an answer's calls."""
     found: list[str] = []
     for message in answer.messages:
-        blocks = _objects(message.get("content")) + _objects(message.get("parts"))
-        calls = [_object(call.get("function")).get("arguments") for call in _objects(message.get("tool_calls"))]
+        blocks = objects_in(message.get("content")) + objects_in(message.get("parts"))
+        calls = [as_object(call.get("function")).get("arguments") for call in objects_in(message.get("tool_calls"))]
         calls += [message.get("arguments"), *(block.get("input") for block in blocks)]
-        calls += [_object(block.get("functionCall")).get("args") for block in blocks]
+        calls += [as_object(block.get("functionCall")).get("args") for block in blocks]
         for call in calls:
             value = json.loads(call) if isinstance(call, str) and _is_json(call) else call
-            found += [text for text in _object(value).values() if isinstance(text, str)]
+            found += [text for text in as_object(value).values() if isinstance(text, str)]
     return found
 
 
@@ -116,7 +118,7 @@ class _JoinedBlocks:
                 self._texts[-1].setdefault(name, []).append(value)
             elif name == "thinking" and isinstance(value, list):
                 inner = self._lists[-1].setdefault(name, _JoinedBlocks())
-                for one in _objects(cast("object", value)):
+                for one in objects_in(cast("object", value)):
                     inner.add(one)
             elif value is not None:
                 self._blocks[-1][name] = value
@@ -163,8 +165,8 @@ class _ChatReader:
 
     def _add_any(self, event: JsonObject) -> None:
         if usage := event.get("usage"):
-            self._answer.usage = _object(usage) or None
-        choice = next((one for one in _objects(event.get("choices")) if not one.get("index")), None)
+            self._answer.usage = as_object(usage) or None
+        choice = next((one for one in objects_in(event.get("choices")) if not one.get("index")), None)
         if not choice:
             return
         if not self._has_deltas:
@@ -175,7 +177,7 @@ class _ChatReader:
             self._answer.is_complete = True
         if choice.get("finish_reason") is not None:
             self._answer.is_complete = True
-        for name, value in _object(choice.get("delta")).items():
+        for name, value in as_object(choice.get("delta")).items():
             self._add_member(name, value)
 
     def _add_member(self, name: str, value: object) -> None:
@@ -185,14 +187,14 @@ class _ChatReader:
             elif name in _APPENDED_TEXTS:
                 self._texts.setdefault(name, []).append(value)
         elif name == "tool_calls":
-            self._add_calls(_objects(value))
+            self._add_calls(objects_in(value))
         elif name == "function_call":
-            self._add_call_texts(_FUNCTION_CALL, "function", _object(value))
+            self._add_call_texts(_FUNCTION_CALL, "function", as_object(value))
         elif name in _BLOCK_LISTS:
-            self._add_blocks(name, _objects(value))
+            self._add_blocks(name, objects_in(value))
         elif name == "audio":
-            self._audio.update({key: one for key, one in _object(value).items() if key not in _SOUND})
-            self._transcript.append(str(_object(value).get("transcript") or ""))
+            self._audio.update({key: one for key, one in as_object(value).items() if key not in _SOUND})
+            self._transcript.append(str(as_object(value).get("transcript") or ""))
 
     def _add_text(self, text: str) -> None:
         if not self._blocks["content"]:
@@ -214,7 +216,7 @@ class _ChatReader:
             call = self._calls.setdefault(index, {"id": "", "type": "function"})
             for key, value in piece.items():
                 if key in _CALL_TEXTS:
-                    self._add_call_texts(index, key, _object(value))
+                    self._add_call_texts(index, key, as_object(value))
                 elif value and key != "index":
                     call[key] = value
 
@@ -235,7 +237,7 @@ class _ChatReader:
         known, call_id = self._calls.get(index, {}).get("id"), piece.get("id")
         if not known or not call_id or known == call_id:
             return index
-        if not any(_object(piece.get(kind)).get("name") for kind in _CALL_TEXTS):
+        if not any(as_object(piece.get(kind)).get("name") for kind in _CALL_TEXTS):
             return index
         same = next((number for number, call in self._calls.items() if call.get("id") == call_id), None)
         number = max(self._calls) + 1 if same is None else same
@@ -283,20 +285,20 @@ class _AnthropicReader:
         index = _index(event.get("index"))
         match event.get("type"):
             case "message_start":
-                self._start(_object(event.get("message")))
+                self._start(as_object(event.get("message")))
             case "message":
                 self._start(event)
-                self._blocks = dict(enumerate(_objects(event.get("content"))))
+                self._blocks = dict(enumerate(objects_in(event.get("content"))))
                 self._ended = set(self._blocks)
                 self._answer.is_complete = True
             case "content_block_start":
-                self._blocks[index] = dict(_object(event.get("content_block")))
+                self._blocks[index] = dict(as_object(event.get("content_block")))
             case "content_block_delta":
-                self._add_delta(index, _object(event.get("delta")))
+                self._add_delta(index, as_object(event.get("delta")))
             case "content_block_stop":
                 self._ended.add(index)
             case "message_delta":
-                reported = _object(event.get("usage")).items()
+                reported = as_object(event.get("usage")).items()
                 self._usage |= {key: value for key, value in reported if value is not None}
             case "message_stop":
                 self._answer.is_complete = True
@@ -305,7 +307,7 @@ class _AnthropicReader:
 
     def _start(self, message: JsonObject) -> None:
         _read_names(self._answer, message)
-        self._usage |= _object(message.get("usage"))
+        self._usage |= as_object(message.get("usage"))
 
     def _add_delta(self, index: int, delta: JsonObject) -> None:
         block = self._blocks.setdefault(index, {})
@@ -356,15 +358,15 @@ class _ResponsesReader:
         if kind == "response.output_text.delta":
             self._texts.setdefault(index, []).append(str(event.get("delta") or ""))
         elif kind == "response.output_item.added":
-            self._started[index] = _object(event.get("item"))
+            self._started[index] = as_object(event.get("item"))
         elif kind == "response.output_item.done":
-            self._items[index] = _object(event.get("item"))
-        elif response := _object(event.get("response")) or (event if "output" in event else {}):
+            self._items[index] = as_object(event.get("item"))
+        elif response := as_object(event.get("response")) or (event if "output" in event else {}):
             _read_names(self._answer, response)
-            self._answer.usage = _object(response.get("usage")) or self._answer.usage
+            self._answer.usage = as_object(response.get("usage")) or self._answer.usage
             if kind in _RESPONSE_ENDS or kind is None:
                 self._answer.is_complete = response.get("status") in ("completed", "incomplete")
-                self._items = dict(enumerate(_objects(response.get("output")))) or self._items
+                self._items = dict(enumerate(objects_in(response.get("output")))) or self._items
 
     def answer(self) -> Answer:
         for index, pieces in self._texts.items():
@@ -390,10 +392,10 @@ class _GeminiReader:
         answer = self._answer
         answer.model = event.get("modelVersion") or answer.model
         answer.response_id = event.get("responseId") or answer.response_id
-        answer.usage = _object(event.get("usageMetadata")) or answer.usage
-        candidate = next((one for one in _objects(event.get("candidates")) if not one.get("index")), JsonObject())
+        answer.usage = as_object(event.get("usageMetadata")) or answer.usage
+        candidate = next((one for one in objects_in(event.get("candidates")) if not one.get("index")), JsonObject())
         answer.is_complete = answer.is_complete or bool(candidate.get("finishReason"))
-        for part in _objects(_object(candidate.get("content")).get("parts")):
+        for part in objects_in(as_object(candidate.get("content")).get("parts")):
             if "functionCall" in part and self._add_call_piece(part):
                 continue
             last = self._parts[-1] if self._parts else {}
@@ -407,7 +409,7 @@ class _GeminiReader:
 
     def _add_call_piece(self, part: JsonObject) -> bool:
         """Add a piece of a call, and return whether the part is one: only the first piece has a name."""
-        call, whole = _object(part.get("functionCall")), self._open_call
+        call, whole = as_object(part.get("functionCall")), self._open_call
         if call.get("name"):
             whole = None
         if whole is None and not (call.get("name") and ("partialArgs" in call or "willContinue" in call)):
@@ -419,8 +421,8 @@ class _GeminiReader:
         joined: JsonObject = whole["functionCall"]
         whole |= {name: value for name, value in part.items() if name != "functionCall"}
         joined |= {name: value for name, value in call.items() if name not in {"args", "partialArgs", "willContinue"}}
-        joined["args"] |= _object(call.get("args"))
-        for piece in _objects(call.get("partialArgs")):
+        joined["args"] |= as_object(call.get("args"))
+        for piece in objects_in(call.get("partialArgs")):
             _add_argument(joined["args"], piece)
         self._open_call = whole if call.get("willContinue") else None
         return True
@@ -473,7 +475,7 @@ _READERS: Mapping[Wire, Callable[[], _Reader]] = {
 
 
 def _without_sound(message: JsonObject) -> JsonObject:
-    audio = _object(message.get("audio"))
+    audio = as_object(message.get("audio"))
     return message | {"audio": {key: value for key, value in audio.items() if key != "data"}} if audio else message
 
 
@@ -485,15 +487,6 @@ def _read_names(answer: Answer, event: JsonObject) -> None:
 
 def _index(value: object) -> int:
     return value if isinstance(value, int) else 0
-
-
-def _object(value: object) -> JsonObject:
-    return cast("JsonObject", value) if isinstance(value, dict) else {}
-
-
-def _objects(value: object) -> list[JsonObject]:
-    items = cast("list[object]", value) if isinstance(value, list) else []
-    return [cast("JsonObject", one) for one in items if isinstance(one, dict)]
 
 
 def _is_json(text: str) -> bool:

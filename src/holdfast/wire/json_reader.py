@@ -167,6 +167,16 @@ def is_list(value: object) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, list | tuple)
 
 
+def as_object(value: object) -> dict[str, Any]:
+    """Return a value if it is a JSON object, else an empty one."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def objects_in(value: object) -> list[dict[str, Any]]:
+    """Return the JSON objects in a list; none if it is no list."""
+    return [cast("dict[str, Any]", one) for one in value if isinstance(one, dict)] if is_list(value) else []
+
+
 def json_type_name(value: object) -> str:
     """Return the type of a value, in the words of JSON if possible."""
     names = (name for kind, name in _TYPE_NAMES.items() if isinstance(value, kind))

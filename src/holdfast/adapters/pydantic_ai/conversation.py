@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from pydantic_ai.messages import ModelMessage, ModelRequestPart
 from pydantic_ai.models import ModelRequestContext
 
-from holdfast.adapters.framework_conversation import in_one_write, recorded_positions
+from holdfast.adapters.framework_conversation import in_one_write, recorded_positions, recorded_state
 from holdfast.adapters.pydantic_ai.messages import (
     SESSION_FORMAT,
     carry_state_parts,
@@ -104,7 +104,7 @@ class AgentConversation:
         """Return the messages of the conversation, including compacted ones."""
         async with self._lock:
             await self.session.refresh()
-            if self._known_messages and self._known_state == self._session_state():
+            if self._known_messages and self._known_state == recorded_state(self.session, self.agent.scope):
                 return list(self._known_messages)
             natives = await self.agent.messages()
             unknown = [native for native in natives if self._message_of(native) is None]
@@ -146,7 +146,7 @@ class AgentConversation:
         """Record the response to a request."""
         async with self._lock:
             is_known = len(messages) == len(self._known_messages) == common_length(messages, self._known_messages)
-            if not is_known or self._known_state != self._session_state():
+            if not is_known or self._known_state != recorded_state(self.session, self.agent.scope):
                 # Another run of the same conversation has recorded messages meanwhile.
                 await self._sync(messages)
             await self._record([response], usage)
@@ -196,7 +196,7 @@ class AgentConversation:
         known = len(self._known_messages)
         if not (
             common_length(messages, self._known_messages) == known
-            and self._known_state == self._session_state()
+            and self._known_state == recorded_state(self.session, self.agent.scope)
             and _are_equal(_parts_of(messages[:known]), self._known_parts)
         ):
             self._sent = LastOutgoing()
@@ -271,15 +271,10 @@ class AgentConversation:
         del known_parts[sum(known_counts[:start]) :], known_counts[start:]
         known_counts += counts
         known_parts += copied_json(parts)
-        self._known_state = self._session_state()
+        self._known_state = recorded_state(self.session, self.agent.scope)
 
     def _compare_next_time(self) -> None:
         self._known_state = None
-
-    def _session_state(self) -> object:
-        """Return a value that changes whenever another writer changes the session."""
-        history, scope = self.session.history, self.agent.scope
-        return history.message_counts.get(scope, 0), history.version.hidden, history.version.state_of(scope).cleared_at
 
 
 def _parts_of(messages: Sequence[ModelMessage]) -> tuple[list[int], list[dict[str, Any]]]:

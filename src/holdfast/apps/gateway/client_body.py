@@ -282,8 +282,8 @@ def _whole(wire: Wire, raw: bytes) -> _BodyParts:
     slices = _listed(wire, members)
     if wire == "openai-responses" and members.input != _NULL:
         given = bytes(members.input)
-        is_text = given.startswith(b'"')
-        slices = [_user_item(given)] if is_text else _slices(_LIST, given)
+        prompt = msgspec.Raw(b'{"role":"user","content":%s}' % given)
+        slices = [prompt] if given.startswith(b'"') else _slices(_LIST, given)
     opening = _LIST_STARTS[wire].search(raw)
     if opening is None:
         return members, slices, None
@@ -342,10 +342,6 @@ def texts_of(value: object) -> list[str]:
         return []
     members: Sequence[object] = [value.get(name) for name in ("text", "content", "parts")]
     return [text for member in members for text in texts_of(member)]
-
-
-def _user_item(text: bytes) -> msgspec.Raw:
-    return msgspec.Raw(b'{"role":"user","content":' + text + b"}")
 
 
 def _is_system(raw: msgspec.Raw) -> bool:

@@ -27,16 +27,14 @@ from holdfast.apps.gateway.governing import GoverningChoice
 from holdfast.apps.gateway.identity import session_id_for
 from holdfast.apps.gateway.recording import Recorder
 from holdfast.apps.gateway.wires import STREAM_TYPE
-from holdfast.apps.serving import AccessDeniedError, page_cursor, query_number
+from holdfast.apps.serving import AccessDeniedError, error_status, page_cursor, query_number
 from holdfast.core.history import events as log
 from holdfast.core.recall.query import RecallQuery
 from holdfast.counters.models import dollars_of
 from holdfast.errors import (
-    CompactionError,
     HoldfastError,
     MalformedInputError,
     NotInMemoryError,
-    SettingsError,
     UnknownReferenceError,
     UnknownSessionError,
 )
@@ -82,11 +80,7 @@ class _UnknownPaths:
 
 
 async def _unknown(request: Request, _caller: Caller) -> object:
-    raise UnknownRouteError(request.url.path)
-
-
-class UnknownRouteError(Exception):
-    """Raised when the control API has no such path."""
+    raise AccessDeniedError(404, f"there is no {request.url.path}; see /holdfast/v1/openapi.json")
 
 
 class DamagedRequestError(Exception):
@@ -102,20 +96,12 @@ def _endpoint(handler: _Handler, access: Access) -> Callable[[Request], Awaitabl
             caller = access.check_control(request.headers)
             answer = await handler(request, caller)
             return answer if isinstance(answer, Response) else _json(answer)
-        except AccessDeniedError as error:
-            return _json({"error": str(error)}, error.status)
-        except (UnknownSessionError, UnknownReferenceError) as error:
-            return _json({"error": str(error)}, 404)
-        except UnknownRouteError as error:
-            return _json({"error": f"there is no {error}; see /holdfast/v1/openapi.json"}, 404)
-        except (MalformedInputError, SettingsError, ValueError, msgspec.MsgspecError) as error:
+        except msgspec.MsgspecError as error:
             return _json({"error": str(error)}, 400)
-        except CompactionError as error:
-            return _json({"error": str(error)}, 409)
         except DamagedRequestError as error:
             return _json({"error": str(error)}, 500)
-        except HoldfastError as error:
-            return _json({"error": str(error)}, 503)
+        except (AccessDeniedError, HoldfastError, ValueError) as error:
+            return _json({"error": str(error)}, error_status(error))
 
     return endpoint
 

@@ -426,11 +426,9 @@ class Relay:
 
     async def _refusal_text(self, call: "_Call", response: aiohttp.ClientResponse) -> bytes | None:
         """Return the text of an error that may mean that the request was too long; None if it need not be read."""
-        has_size = response.headers.get("content-length", "0").isdecimal()
-        is_short = has_size and int(response.headers.get("content-length", "0")) <= MAX_REFUSAL_BYTES
-        if call.exchange is None or call.exchange.shrink is None or response.status not in OVERFLOW_STATUSES:
-            return None
-        if not is_short:
+        size = response.headers.get("content-length", "0")
+        is_short = size.isdecimal() and int(size) <= MAX_REFUSAL_BYTES
+        if not call.can_shrink or response.status not in OVERFLOW_STATUSES or not is_short:
             return None
         text = b""
         with suppress(aiohttp.ClientError, OSError):
@@ -461,7 +459,7 @@ class Relay:
 
         What was read to know it is kept in `call.opening`, and passed on first.
         """
-        if call.exchange is None or call.exchange.shrink is None or response.content_type != STREAM_TYPE:
+        if not call.can_shrink or response.content_type != STREAM_TYPE:
             return None
         decompressor = StreamDecompressor(_encoding_of(response))
         plain, error = b"", None
@@ -755,6 +753,11 @@ class _Call:
         """The beginning of a stream that was read to see whether it is an answer, and is still to be passed on."""
         self.retries = 0
         """How often the request was made smaller after a refusal."""
+
+    @property
+    def can_shrink(self) -> bool:
+        """Whether the request can be made smaller after a refusal."""
+        return self.exchange is not None and self.exchange.shrink is not None
 
     def take_opening(self) -> bytes:
         """Return the beginning of a stream, once."""

@@ -17,7 +17,7 @@ from holdfast.counters.models import binds_thinking
 from holdfast.errors import SettingsError
 from holdfast.wire.answers import JsonMapping, Wire
 from holdfast.wire.anthropic import MAX_CACHE_MARKS
-from holdfast.wire.json_reader import is_list, is_mapping
+from holdfast.wire.json_reader import as_object, is_list, is_mapping, objects_in
 from holdfast.wire.openai_chat import join_same_roles
 from holdfast.wire.request import Request
 
@@ -231,14 +231,9 @@ def _cache_mark(raw: bytes) -> object:
     """Return the last cache mark in a message; None if it has none."""
     if b'"cache_control"' not in raw:
         return None
-    message = read_json(raw)
-    content = message.get("content") if is_mapping(message) else None
-    marks = [mark for block in content if (mark := _mark_of(block))] if is_list(content) else []
+    blocks = objects_in(as_object(read_json(raw)).get("content"))
+    marks = [mark for block in blocks if (mark := block.get("cache_control"))]
     return marks[-1] if marks else None
-
-
-def _mark_of(block: object) -> object:
-    return block.get("cache_control") if is_mapping(block) else None
 
 
 def _mark_count(raw: bytes) -> int:

@@ -263,11 +263,6 @@ def chain_start(namespace: str, wire: Wire) -> bytes:
     return _digest(f"{namespace}\0{wire}".encode())
 
 
-def next_link(link: bytes, fingerprint: bytes) -> bytes:
-    """Return the link after a message."""
-    return _digest(link, fingerprint)
-
-
 def response_link(namespace: str, response_id: str) -> bytes:
     """Return the link of a response that the provider stores."""
     return _digest(f"{namespace}\0response\0{response_id}".encode(errors="replace"))
@@ -348,7 +343,7 @@ class Chain:
 
     def add(self, fingerprint: bytes, *, from_model: bool) -> None:
         """Append a message."""
-        self.links.append(next_link(self.tip, fingerprint))
+        self.links.append(_digest(self.tip, fingerprint))
         self.fingerprints.append(fingerprint)
         self.from_model.append(from_model)
 

@@ -37,7 +37,7 @@ from holdfast.session.session import Session
 from holdfast.stores.base import JsonRecord
 from holdfast.wire.answers import JsonMapping, JsonObject, Wire
 from holdfast.wire.formats import format_named
-from holdfast.wire.json_reader import is_list, is_mapping
+from holdfast.wire.json_reader import is_mapping, objects_in
 from holdfast.wire.request import Request
 
 MAIN_LANE = ""
@@ -89,21 +89,16 @@ def without_given_ids(answer: JsonMapping, results: JsonObject) -> JsonObject:
     Gemini may send calls without ids. Some clients then give them ids in their own list, and name them in the results;
     the log has the calls as the model said them, so their results pair by name and order.
     """
-    calls = [call for part in _parts_of(answer) if is_mapping(call := part.get("functionCall"))]
+    calls = [call for part in objects_in(answer.get("parts")) if is_mapping(call := part.get("functionCall"))]
     unnamed, known = {call.get("name") for call in calls if not call.get("id")}, {call.get("id") for call in calls}
-    parts: list[JsonMapping] = []
-    for part in _parts_of(results):
+    parts: list[JsonObject] = []
+    for part in objects_in(results.get("parts")):
         given = part.get("functionResponse")
         if is_mapping(given) and given.get("name") in unnamed and given.get("id") not in known:
             given = {name: value for name, value in given.items() if name != "id"}
             part = {**part, "functionResponse": given}  # noqa: PLW2901
         parts.append(part)
     return {**results, "parts": parts} if unnamed else results
-
-
-def _parts_of(content: JsonMapping) -> list[JsonMapping]:
-    parts = content.get("parts")
-    return [part for part in parts if is_mapping(part)] if is_list(parts) else []
 
 
 @dataclass(slots=True, eq=False)

@@ -11,14 +11,14 @@ Everything here is about the forms of the four APIs, and changes nothing but its
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, cast
+from typing import Literal, Protocol, TypeAlias
 
 from holdfast.apps.gateway.client_body import ClientBody, members_of, read_json, write_json
 from holdfast.apps.gateway.wires import event_data, split_events
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
 from holdfast.wire.answers import JsonMapping, JsonObject, Wire
-from holdfast.wire.json_reader import is_list, is_mapping
+from holdfast.wire.json_reader import as_object, is_list, is_mapping, objects_in
 
 MAX_RECALL_ROUNDS = 8
 """How often a model may recall within one answer."""
@@ -26,12 +26,13 @@ NO_MORE_ROUNDS = (
     f"[Recall: it was called {MAX_RECALL_ROUNDS} times for this answer, which is the limit. Answer with what you have.]"
 )
 _DECLARATION: JsonObject = {"name": RECALL_TOOL, "description": RECALL_DESCRIPTION}
-_DEFINITIONS: Mapping[Wire, JsonObject] = {
+RECALL_DEFINITIONS: Mapping[Wire, JsonObject] = {
     "openai-chat": {"type": "function", "function": _DECLARATION | {"parameters": RECALL_PARAMETERS}},
     "openai-responses": {"type": "function", **_DECLARATION, "parameters": RECALL_PARAMETERS, "strict": False},
     "anthropic": _DECLARATION | {"input_schema": RECALL_PARAMETERS},
     "gemini": _DECLARATION | {"parametersJsonSchema": RECALL_PARAMETERS},
 }
+"""The tool as the requests of each API have it."""
 _DECLARED = ("functionDeclarations", "function_declarations")
 _CALL_LISTS: Mapping[Wire, str] = {"openai-chat": "tool_calls", "anthropic": "content", "gemini": "parts"}
 """The member of a message that holds its calls; an item of Responses is a call itself."""
@@ -50,11 +51,6 @@ Stop: TypeAlias = Literal["", "called", "other"]
 # The tool.
 
 
-def recall_definition_of(wire: Wire) -> Mapping[str, object]:
-    """Return the tool as a request has it."""
-    return _DEFINITIONS[wire]
-
-
 def tools_with_recall(body: ClientBody) -> bytes | None:
     """Return the tools of a request with the recall tool as the last one; None if it cannot have it.
 
@@ -63,7 +59,7 @@ def tools_with_recall(body: ClientBody) -> bytes | None:
     wire, raw = body.wire, bytes(body.tools_slice).strip()
     if RECALL_TOOL in body.tool_names:
         return None
-    own = write_json(_DEFINITIONS[wire])
+    own = write_json(RECALL_DEFINITIONS[wire])
     tools = read_json(raw)
     if not is_list(tools) or not tools:
         return b'[{"functionDeclarations":[%s]}]' % own if wire == "gemini" else b"[%s]" % own
@@ -72,7 +68,7 @@ def tools_with_recall(body: ClientBody) -> bytes | None:
     for at, tool in enumerate(tools):
         name = next((name for name in _DECLARED if is_mapping(tool) and is_list(tool.get(name))), None)
         if is_mapping(tool) and name is not None:
-            declared = {**tool, name: [*tool[name], _DEFINITIONS[wire]]}
+            declared = {**tool, name: [*tool[name], RECALL_DEFINITIONS[wire]]}
             return write_json([*tools[:at], declared, *tools[at + 1 :]])
     return None
 
@@ -103,7 +99,7 @@ def _name_of(wire: Wire, item: JsonMapping) -> object:
     """Return the name of the tool that an item calls; None if it calls none that the client has to run."""
     match wire:
         case "openai-chat":
-            return _mapping(item.get("function")).get("name") or item.get("type")
+            return as_object(item.get("function")).get("name") or item.get("type")
         case "anthropic":
             return item.get("name") if item.get("type") == "tool_use" else None
         case "gemini":
@@ -117,8 +113,7 @@ def _name_of(wire: Wire, item: JsonMapping) -> object:
 def _items(wire: Wire, native: JsonMapping) -> list[JsonMapping]:
     if wire == "openai-responses":
         return [native]
-    listed = native.get(_CALL_LISTS[wire])
-    return [one for one in listed if is_mapping(one)] if is_list(listed) else []
+    return [*objects_in(native.get(_CALL_LISTS[wire]))]
 
 
 def recall_calls(wire: Wire, natives: Sequence[JsonMapping]) -> list[RecallCall]:
@@ -140,11 +135,11 @@ def has_other_calls(wire: Wire, natives: Sequence[JsonMapping]) -> bool:
 def _read_call(wire: Wire, item: JsonMapping) -> RecallCall:
     match wire:
         case "openai-chat":
-            return RecallCall(str(item.get("id") or ""), _parsed(_mapping(item.get("function")).get("arguments")))
+            return RecallCall(str(item.get("id") or ""), _parsed(as_object(item.get("function")).get("arguments")))
         case "anthropic":
-            return RecallCall(str(item.get("id") or ""), _mapping(item.get("input")))
+            return RecallCall(str(item.get("id") or ""), as_object(item.get("input")))
         case "gemini":
-            return RecallCall(str(item["functionCall"].get("id") or ""), _mapping(item["functionCall"].get("args")))
+            return RecallCall(str(item["functionCall"].get("id") or ""), as_object(item["functionCall"].get("args")))
         case "openai-responses":
             return RecallCall(str(item.get("call_id") or ""), _parsed(item.get("arguments")))
 
@@ -152,7 +147,7 @@ def _read_call(wire: Wire, item: JsonMapping) -> RecallCall:
 def _parsed(arguments: object) -> JsonObject:
     """Return the arguments that a model wrote as JSON; empty if they are not: the tool says what it needs."""
     try:
-        return _mapping(json.loads(arguments) if isinstance(arguments, str) else arguments)
+        return as_object(json.loads(arguments) if isinstance(arguments, str) else arguments)
     except ValueError:
         return {}
 
@@ -167,15 +162,13 @@ def recall_results(wire: Wire, calls: Sequence[RecallCall], texts: Sequence[str]
             blocks = [{"type": "tool_result", "tool_use_id": call.id, "content": text} for call, text in pairs]
             return [{"role": "user", "content": blocks}]
         case "gemini":
-            parts = [{"functionResponse": _gemini_response(call, text)} for call, text in pairs]
-            return [{"role": "user", "parts": parts}]
+            answers = [
+                ({"id": call.id} if call.id else {}) | {"name": RECALL_TOOL, "response": {"output": text}}
+                for call, text in pairs
+            ]
+            return [{"role": "user", "parts": [{"functionResponse": answer} for answer in answers]}]
         case "openai-responses":
             return [{"type": "function_call_output", "call_id": call.id, "output": text} for call, text in pairs]
-
-
-def _gemini_response(call: RecallCall, text: str) -> JsonObject:
-    named: JsonObject = {"id": call.id} if call.id else {}
-    return named | {"name": RECALL_TOOL, "response": {"output": text}}
 
 
 def is_recall_result(wire: Wire, native: JsonMapping, call_ids: frozenset[str]) -> bool:
@@ -193,7 +186,7 @@ def is_recall_result(wire: Wire, native: JsonMapping, call_ids: frozenset[str]) 
         case "gemini":
             parts = _items(wire, native)
             return bool(parts) and all(
-                _mapping(part.get("functionResponse")).get("name") == RECALL_TOOL for part in parts
+                as_object(part.get("functionResponse")).get("name") == RECALL_TOOL for part in parts
             )
 
 
@@ -289,12 +282,12 @@ def joined_answer(wire: Wire, rounds: Sequence[JsonObject]) -> JsonObject:
     member = "usageMetadata" if wire == "gemini" else "usage"
     usage: JsonMapping = {}
     for one in rounds:
-        usage = summed_usage(usage, _mapping(one.get(member)))
+        usage = summed_usage(usage, as_object(one.get(member)))
     if usage:
         last[member] = usage
     match wire:
         case "openai-chat":
-            message = joined_message(wire, [_mapping(_first(one.get("choices")).get("message")) for one in rounds])
+            message = joined_message(wire, [as_object(_first(one.get("choices")).get("message")) for one in rounds])
             choice = {**_first(last.get("choices")), "message": message}
             if choice.get("finish_reason") == "tool_calls" and not message.get("tool_calls"):
                 choice["finish_reason"] = "stop"
@@ -304,12 +297,12 @@ def joined_answer(wire: Wire, rounds: Sequence[JsonObject]) -> JsonObject:
             if last.get("stop_reason") == "tool_use" and not has_other_calls(wire, [last]):
                 last["stop_reason"] = "end_turn"
         case "openai-responses":
-            listed = [item for one in rounds for item in _objects(one.get("output"))]
+            listed = [item for one in rounds for item in objects_in(one.get("output"))]
             last["output"] = without_recall_calls(wire, listed)
         case "gemini":
             candidates = [_first(one.get("candidates")) for one in rounds]
-            parts = [part for one in candidates for part in _visible(wire, _mapping(one.get("content")))]
-            content = {**_mapping(candidates[-1].get("content")), "parts": parts}
+            parts = [part for one in candidates for part in _visible(wire, as_object(one.get("content")))]
+            content = {**as_object(candidates[-1].get("content")), "parts": parts}
             last["candidates"] = [{**candidates[-1], "content": content}]
     return last
 
@@ -397,10 +390,10 @@ class _ChatJoiner:
 
     def _shown(self, event: JsonObject, choice: JsonObject) -> JsonObject | None:
         """Return an event as the client gets it; None if nothing of it is for the client."""
-        given = _mapping(choice.get("delta"))
+        given = as_object(choice.get("delta"))
         delta: JsonObject = {**given}
         if is_list(given.get("tool_calls")):
-            delta["tool_calls"] = self._shown_calls(_objects(given["tool_calls"]))
+            delta["tool_calls"] = self._shown_calls(objects_in(given["tool_calls"]))
             if not delta["tool_calls"]:
                 del delta["tool_calls"]
         if not self._is_first:
@@ -415,7 +408,7 @@ class _ChatJoiner:
         shown: list[JsonObject] = []
         for number, piece in enumerate(pieces):
             index = piece.get("index", number)
-            if _mapping(piece.get("function")).get("name") == RECALL_TOOL:
+            if as_object(piece.get("function")).get("name") == RECALL_TOOL:
                 self._own.add(index)
             if index in self._own:
                 continue
@@ -434,7 +427,7 @@ class _ChatJoiner:
         return [
             {**event, "choices": [{**choice, "finish_reason": None}]}
             for event in held
-            if (choice := _first(event.get("choices"))) and any(_mapping(choice.get("delta")).values())
+            if (choice := _first(event.get("choices"))) and any(as_object(choice.get("delta")).values())
         ]
 
     def end(self) -> list[JsonObject]:
@@ -466,14 +459,14 @@ class _AnthropicJoiner:
     def add(self, event: JsonObject) -> list[JsonObject]:
         match event.get("type"):
             case "message_start":
-                self._round_usage = _mapping(_mapping(event.get("message")).get("usage"))
+                self._round_usage = as_object(as_object(event.get("message")).get("usage"))
                 return [event] if self._is_first else []
             case "content_block_start" | "content_block_delta" | "content_block_stop":
                 return self._add_block_event(event)
             case "message_delta":
-                reported = _mapping(event.get("usage"))
+                reported = as_object(event.get("usage"))
                 self._round_usage = {**self._round_usage, **{k: v for k, v in reported.items() if v is not None}}
-                self.stop = "called" if _mapping(event.get("delta")).get("stop_reason") == "tool_use" else "other"
+                self.stop = "called" if as_object(event.get("delta")).get("stop_reason") == "tool_use" else "other"
                 self._held.append(event)
                 return []
             case "message_stop":
@@ -485,7 +478,7 @@ class _AnthropicJoiner:
     def _add_block_event(self, event: JsonObject) -> list[JsonObject]:
         index = event.get("index")
         if event["type"] == "content_block_start":
-            block = _mapping(event.get("content_block"))
+            block = as_object(event.get("content_block"))
             if _name_of("anthropic", block) == RECALL_TOOL:
                 self._indexes[index] = None
             else:
@@ -508,7 +501,7 @@ class _AnthropicJoiner:
         return [self._end_event(event) if event.get("type") == "message_delta" else event for event in held]
 
     def _end_event(self, event: JsonObject) -> JsonObject:
-        delta = _mapping(event.get("delta"))
+        delta = as_object(event.get("delta"))
         if delta.get("stop_reason") == "tool_use" and not self._calls:
             event = {**event, "delta": {**delta, "stop_reason": "end_turn"}}
         return event if self._is_first else {**event, "usage": summed_usage(self._usage, self._round_usage)}
@@ -530,7 +523,7 @@ class _ResponsesJoiner:
         self._is_first = True
 
     def add(self, event: JsonObject) -> list[JsonObject]:
-        kind, response = event.get("type"), _mapping(event.get("response"))
+        kind, response = event.get("type"), as_object(event.get("response"))
         if kind in {"response.created", "response.in_progress", "response.queued"}:
             if not self._is_first:
                 return []
@@ -542,7 +535,7 @@ class _ResponsesJoiner:
         if "output_index" in event:
             index = event["output_index"]
             if kind == "response.output_item.added":
-                is_own = _name_of("openai-responses", _mapping(event.get("item"))) == RECALL_TOOL
+                is_own = _name_of("openai-responses", as_object(event.get("item"))) == RECALL_TOOL
                 self._indexes[index] = None if is_own else self._items
                 self._items += not is_own
             number = self._indexes.get(index)
@@ -557,9 +550,9 @@ class _ResponsesJoiner:
 
     def continue_round(self) -> list[JsonObject]:
         for event in self._held:
-            response = _mapping(event.get("response"))
-            self._usage = summed_usage(self._usage, _mapping(response.get("usage")))
-            self._output += without_recall_calls("openai-responses", _objects(response.get("output")))
+            response = as_object(event.get("response"))
+            self._usage = summed_usage(self._usage, as_object(response.get("usage")))
+            self._output += without_recall_calls("openai-responses", objects_in(response.get("output")))
         self._held, self._indexes = [], {}
         self.stop, self._is_first = "", False
         return []
@@ -569,8 +562,8 @@ class _ResponsesJoiner:
         return [self._numbered(self._end_event(event)) for event in held]
 
     def _end_event(self, event: JsonObject) -> JsonObject:
-        response = _mapping(event.get("response"))
-        listed = _objects(response.get("output"))
+        response = as_object(event.get("response"))
+        listed = objects_in(response.get("output"))
         visible = without_recall_calls("openai-responses", listed)
         if self._is_first and len(visible) == len(listed):
             return event
@@ -595,7 +588,7 @@ class _GeminiJoiner:
 
     def add(self, event: JsonObject) -> list[JsonObject]:
         self._response_id = self._response_id or event.get("responseId")
-        self._round_usage = _mapping(event.get("usageMetadata")) or self._round_usage
+        self._round_usage = as_object(event.get("usageMetadata")) or self._round_usage
         before = [] if self._held is None else [self._held]
         self._held = None
         candidate = _first(event.get("candidates"))
@@ -607,7 +600,7 @@ class _GeminiJoiner:
         return before if shown is None else [*before, shown]
 
     def _shown(self, event: JsonObject, candidate: JsonObject) -> JsonObject | None:
-        content = _mapping(candidate.get("content"))
+        content = as_object(candidate.get("content"))
         parts = _items("gemini", content)
         visible = [part for part in parts if "functionCall" not in part or not self._is_recall(part["functionCall"])]
         if len(visible) < len(parts):
@@ -623,7 +616,7 @@ class _GeminiJoiner:
 
     def _is_recall(self, value: object) -> bool:
         """Return whether a call, or the next piece of one, is one of our tool."""
-        call = _mapping(value)
+        call = as_object(value)
         name = call.get("name")
         is_recall = name == RECALL_TOOL or (not name and self._is_recalling)
         self._is_recalling = is_recall and bool(call.get("willContinue"))
@@ -636,7 +629,7 @@ class _GeminiJoiner:
         if held is None:
             return []
         candidate = _first(held.get("candidates"))
-        if not _items("gemini", _mapping(candidate.get("content"))):
+        if not _items("gemini", as_object(candidate.get("content"))):
             return []
         return [{**held, "candidates": [{name: candidate[name] for name in candidate if name != "finishReason"}]}]
 
@@ -685,7 +678,7 @@ class AnswerRounds:
     def _add_event(self, raw: bytes) -> bytes:
         data = event_data(raw)
         try:
-            event = _mapping(read_json(data))
+            event = as_object(read_json(data))
         except ValueError:
             event = JsonObject()
         if event:
@@ -709,12 +702,12 @@ class AnswerRounds:
         except ValueError:
             return ""
         if self._is_list:
-            events = _objects(value)
+            events = objects_in(value)
             shown = [one for event in events for one in self._joiner.add(event)]
             self._is_changed = self._is_changed or len(shown) < len(events) - 1
             self._answers += shown
             return self._joiner.stop
-        self._answers += _objects([value])
+        self._answers += objects_in([value])
         return stop_of(self._wire, self._answers[-1]) if self._answers else ""
 
     def next_round(self) -> bytes:
@@ -764,19 +757,11 @@ def error_event(wire: Wire, body: bytes) -> bytes:
     if wire == "anthropic":
         return encoded_event(wire, {**error, "type": "error"})
     if wire == "openai-responses":
-        inner = _mapping(error.get("error"))
+        inner = as_object(error.get("error"))
         said = {name: inner.get(name) for name in ("code", "message", "param")}
         return encoded_event(wire, {**error, **said, "type": "error"})
     return encoded_event(wire, error)
 
 
-def _mapping(value: object) -> JsonObject:
-    return cast("JsonObject", value) if isinstance(value, dict) else {}
-
-
-def _objects(value: object) -> list[JsonObject]:
-    return [cast("JsonObject", one) for one in value if isinstance(one, dict)] if is_list(value) else []
-
-
 def _first(value: object) -> JsonObject:
-    return next(iter(_objects(value)), JsonObject())
+    return next(iter(objects_in(value)), JsonObject())

@@ -68,11 +68,11 @@ from holdfast.apps.gateway.lanes import (
 from holdfast.apps.gateway.recall_rounds import (
     MAX_RECALL_ROUNDS,
     NO_MORE_ROUNDS,
+    RECALL_DEFINITIONS,
     RecallCall,
     has_one_choice,
     has_other_calls,
     recall_calls,
-    recall_definition_of,
     recall_results,
     tools_with_recall,
     with_messages,
@@ -895,7 +895,7 @@ class Recorder:
         body, raw, model = reading.body, reading.request.body, model_of(reading.request.path, reading.body)
         server = _Server(body.wire, reading.request.upstream, model)
         extras, recall_tools = lane.extras_of(body), self._recall_tools(reading, lane, exchange)
-        tools = extras.tools if recall_tools is None else [*(extras.tools or ()), recall_definition_of(body.wire)]
+        tools = extras.tools if recall_tools is None else [*(extras.tools or ()), RECALL_DEFINITIONS[body.wire]]
 
         def encode(prepared: Request) -> bytes:
             is_untouched = prepared.receipt.is_unchanged and not lane.hidden

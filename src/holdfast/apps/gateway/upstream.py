@@ -159,7 +159,7 @@ class UpstreamClient:
                         method,
                         url,
                         headers=headers,
-                        data=_payload(body),
+                        data=_slices(body) if isinstance(body, bytes) and len(body) > SLICE_BYTES else body,
                         proxy=proxy,
                         allow_redirects=False,
                     )
@@ -212,10 +212,6 @@ class _Connector(aiohttp.TCPConnector):
         _is_reused.set(connection.protocol in _used_connections)
         _used_connections.add(connection.protocol)
         return connection
-
-
-def _payload(body: bytes | AsyncIterator[bytes] | None) -> bytes | AsyncIterator[bytes] | None:
-    return _slices(body) if isinstance(body, bytes) and len(body) > SLICE_BYTES else body
 
 
 async def _slices(body: bytes) -> AsyncIterator[bytes]:

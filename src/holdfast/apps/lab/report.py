@@ -57,20 +57,20 @@ def line_plot(
     return _figure(title, [*_grid(top, unit), *labels, *_limit_line(limit, top), *drawn], series)
 
 
-def bar_plot(title: str, groups: Mapping[str, Sequence[PlotSeries]], *, unit: str = "") -> str:
+def bar_plot(title: str, groups: Mapping[str, Sequence[PlotSeries]]) -> str:
     """Return a plot of bars in groups; each series has one value."""
     every = [one for group in groups.values() for one in group]
     known = {one.name: one for one in every}
     names = list(known)
     top = max((value for one in every for value in one.values), default=0.0) or 1.0
-    drawn: list[str] = list(_grid(top, unit))
+    drawn: list[str] = list(_grid(top, ""))
     wide = (WIDTH - LEFT - RIGHT) / max(1, len(groups))
     for place, (label, group) in enumerate(groups.items()):
         start, each = LEFT + place * wide + wide * 0.1, wide * 0.8 / max(1, len(names))
         for one in group:
             high = _scaled_height(one.values[0], top)
             at = start + names.index(one.name) * each
-            label_text = escape(f"{one.name}, {label}: {one.values[0]:,.3g}{unit}")
+            label_text = escape(f"{one.name}, {label}: {one.values[0]:,.3g}")
             drawn.append(
                 f'<rect x="{at:.1f}" y="{HEIGHT - BOTTOM - high:.1f}" width="{max(1.0, each - 1):.1f}" '
                 f'height="{high:.1f}" fill="{one.color}"><title>{label_text}</title></rect>'

@@ -17,6 +17,8 @@ OFF_WORDS = frozenset({"off", "none", "never", "no"})
 ON_WORDS = frozenset({"on", "yes", "true", "1"})
 NO_VALUE_TEXT = "–"
 MAX_SETTING_DIGITS = 18
+MAX_LISTED_NAMES = 12
+"""How many names a hint lists; more are in `holdfast config`."""
 STORE_SCHEMES = ("memory", "sqlite", "postgresql", "postgres")
 
 ZeroMeaning: TypeAlias = Literal["refused", "zero", "none"]
@@ -276,9 +278,11 @@ def check_choice(value: object, choices: Sequence[str], *path: str) -> str:
     raise InvalidValueError(f"{value!r:.60} is not known; {suggest_name(str(value), choices)}", path)
 
 
-def suggest_name(name: str, known: Sequence[str], *, few: int = 12) -> str:
+def suggest_name(name: str, known: Sequence[str]) -> str:
     """Return a hint for an unknown name: the most similar one, or all if there are few."""
-    everything = f"choose one of: {', '.join(known)}" if len(known) <= few else "holdfast config lists them"
+    everything = (
+        f"choose one of: {', '.join(known)}" if len(known) <= MAX_LISTED_NAMES else "holdfast config lists them"
+    )
     return suggest_similar(name.lower(), known, everything)
 
 

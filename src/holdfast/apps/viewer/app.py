@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from holdfast.apps.serving import AccessDeniedError, check_source, query_number
+from holdfast.apps.serving import AccessDeniedError, check_source, error_status, query_number
 from holdfast.apps.viewer.access import Reader, ViewerAccess, is_own_form
 from holdfast.apps.viewer.changes import SessionEditor, StoreEditor, apply_change, preview_compaction
 from holdfast.apps.viewer.export import export_page
@@ -44,11 +44,8 @@ from holdfast.apps.viewer.rendering import (
 )
 from holdfast.apps.viewer.session_index import SessionIndexes
 from holdfast.errors import (
-    CompactionError,
     HoldfastError,
     MalformedInputError,
-    SettingsError,
-    UnknownSessionError,
 )
 from holdfast.models.http_endpoint import is_loopback
 from holdfast.session.log.event_log import now_ms
@@ -186,16 +183,10 @@ class _Viewer:
                 reader = self._access.reader_of(request.cookies.get(self._access.cookie))
                 pages = Pages(self._indexes, prefix=reader.prefix, unnamed_model=self._unnamed_model)
                 return await handler(request, _Visit(request, reader, pages))
-            except AccessDeniedError as error:
-                return self._problem(request, error.status, str(error))
-            except (UnknownSessionError, UnknownPageError) as error:
+            except UnknownPageError as error:
                 return self._problem(request, 404, str(error))
-            except (MalformedInputError, SettingsError, ValueError) as error:
-                return self._problem(request, 400, str(error))
-            except CompactionError as error:
-                return self._problem(request, 409, str(error))
-            except HoldfastError as error:
-                return self._problem(request, 503, str(error))
+            except (AccessDeniedError, HoldfastError, ValueError) as error:
+                return self._problem(request, error_status(error), str(error))
 
         return endpoint
 

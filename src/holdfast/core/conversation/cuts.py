@@ -89,21 +89,19 @@ def cut_points(messages: MessageSequence, rules: Sequence[CutRule] = PROVIDER_RU
     return [0, *inner, len(messages)]
 
 
-def next_cut(messages: MessageSequence, index: int, rules: Sequence[CutRule] = PROVIDER_RULES) -> int:
+def next_cut(messages: MessageSequence, index: int) -> int:
     """Return the first legal cut at or after `index`; the end counts as one."""
-    while 0 < index < len(messages) and not can_cut(messages[index - 1], messages[index], rules):
+    while 0 < index < len(messages) and not can_cut(messages[index - 1], messages[index]):
         index += 1
     return index
 
 
-def uncuttable_span(
-    messages: MessageSequence, index: int, rules: Sequence[CutRule] = PROVIDER_RULES
-) -> tuple[int, int]:
+def uncuttable_span(messages: MessageSequence, index: int) -> tuple[int, int]:
     """Return the bounds of the smallest uncuttable span that holds `index`."""
     start, stop = index, index + 1
-    while start > 0 and not can_cut(messages[start - 1], messages[start], rules):
+    while start > 0 and not can_cut(messages[start - 1], messages[start]):
         start -= 1
-    while stop < len(messages) and not can_cut(messages[stop - 1], messages[stop], rules):
+    while stop < len(messages) and not can_cut(messages[stop - 1], messages[stop]):
         stop += 1
     return start, stop
 

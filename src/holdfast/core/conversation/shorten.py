@@ -23,17 +23,11 @@ def turn_as_text(turn: Sequence[Entry]) -> list[Entry]:
     return texts
 
 
-def turns_as_text(entries: Sequence[Entry], *, keep_last: int) -> list[Entry]:
-    """Return the entries with each turn reduced to text, except the `keep_last` newest turns.
-
-    Entries before the first turn stay unchanged.
-    """
+def turns_as_text(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries with each turn reduced to text; entries before the first turn stay unchanged."""
     spans = turn_ranges(entries)
-    kept = list(entries[: spans[0].start] if spans else entries)
-    for number, span in enumerate(spans):
-        turn = entries[span.start : span.stop]
-        kept += turn_as_text(turn) if number < len(spans) - keep_last else turn
-    return kept
+    before = entries[: spans[0].start] if spans else entries
+    return [*before, *(entry for span in spans for entry in turn_as_text(entries[span.start : span.stop]))]
 
 
 DEFAULT_ARTIFACT_TOKENS = 2_000

@@ -15,6 +15,7 @@ PositionRanges: TypeAlias = tuple[range, ...]
 """Positions as ascending, non-adjacent ranges."""
 PositionPairs: TypeAlias = tuple[tuple[int, int], ...]
 """Positions as pairs of start and stop, the form in which events store them."""
+MAX_SHOWN_RANGES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +112,9 @@ def position_count(positions: PositionRanges) -> int:
     return sum(map(len, positions))
 
 
-def format_positions(positions: PositionRanges, max_ranges: int = 6) -> str:
-    """Return positions as text for display, with at most `max_ranges` ranges."""
-    texts = [f"#{one[0]}" if len(one) == 1 else f"#{one[0]}–#{one[-1]}" for one in positions[:max_ranges]]
-    return ", ".join(texts) + (f" and {len(positions) - max_ranges:,} more" if len(positions) > max_ranges else "")
+def format_positions(positions: PositionRanges) -> str:
+    """Return positions as text for display, with at most `MAX_SHOWN_RANGES` ranges."""
+    texts = [f"#{one[0]}" if len(one) == 1 else f"#{one[0]}–#{one[-1]}" for one in positions[:MAX_SHOWN_RANGES]]
+    return ", ".join(texts) + (
+        f" and {len(positions) - MAX_SHOWN_RANGES:,} more" if len(positions) > MAX_SHOWN_RANGES else ""
+    )

@@ -230,6 +230,11 @@ class Context:
         """Return whether views of this scope contain a message, unless a compaction replaces it."""
         return position not in self.attachments and not self.state.is_left_out(position) and self.is_visible(position)
 
+    def own_positions(self) -> list[int]:
+        """Return where the agent's own messages are that views contain unless a compaction replaces them."""
+        own = range(self.state.cleared_at, self.length)
+        return [at for at in own if self.message_scopes[at] == self.scope and self.is_in_view(at)]
+
     def is_visible(self, position: int) -> bool:
         """Return whether this scope may see a message that no rewind hides and that its own scope has not cleared."""
         if self.version.is_hidden(position):
@@ -320,7 +325,7 @@ class Context:
         if not start < cut:
             return entries
         old = bisect_left(entries, cut, key=_position_or_before)
-        texts = {_position_or_before(entry): entry for entry in turns_as_text(entries[:old], keep_last=0)}
+        texts = {_position_or_before(entry): entry for entry in turns_as_text(entries[:old])}
         pinned = self._pinned_positions(start, cut)
         whole = {
             _position_or_before(entry): entry

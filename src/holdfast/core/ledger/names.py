@@ -63,7 +63,7 @@ class UsedNames:
         """Record the names of one message, each with the weight of its use."""
         items = self._items
         for text, weight in weights.items():
-            known, prior = items.get(text), _prior(text)
+            known, prior = items.get(text), _prior(len(text), is_number=text.isdigit())
             if known is None:
                 items[text] = (log2(weight) + position / HALF_LIFE + prior, text, position, position)
             else:
@@ -166,12 +166,8 @@ def _is_word_boundary(text: str, at: int) -> bool:
     return not (before.isalnum() and after.isalnum()) or (after.isupper() and not before.isupper())
 
 
-def _prior(text: str) -> float:
-    return _prior_of(len(text), is_number=text.isdigit())
-
-
 @cache
-def _prior_of(chars: int, *, is_number: bool) -> float:
+def _prior(chars: int, *, is_number: bool) -> float:
     """Return the part of a rank that depends on the name alone; names are at most `IDENTIFIER_MAX_CHARS` long."""
     return log2((NUMBER_SHARE if is_number else 1.0) / _estimated_cost(chars))
 

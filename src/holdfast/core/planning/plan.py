@@ -22,7 +22,6 @@ from holdfast.core.planning.request_stages import (
     processed_entries,
 )
 from holdfast.core.planning.rules.cowagent import EMERGENCY_REASON
-from holdfast.core.planning.rules.default import DefaultCompaction
 from holdfast.core.planning.rules.truncator import ORPHANS_REASON
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import NO_STEPS, CompactSpan, Plan, PlanInput, Step
@@ -113,7 +112,7 @@ def has_open_round(view: View, plan_input: PlanInput, policy: Policy) -> bool:
     systems do not wait: they compact at the thresholds of those systems.
     """
     projection, situation = plan_input.projection, plan_input.situation
-    if not situation.binds_thinking or not isinstance(policy.compaction, DefaultCompaction):
+    if not (situation.binds_thinking and policy.compaction and policy.compaction.waits_for_round):
         return False
     if situation.refusals or not len(projection):
         return False

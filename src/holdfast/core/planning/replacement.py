@@ -42,6 +42,8 @@ NAME_FACTOR = 3.0
 QUESTION_COST = 6.0
 BASE_TOKENS = 10
 """Added to the size of each turn, because very short turns say little."""
+MAX_DIGEST_SUMMARY_TOKENS = 2_000
+"""The size of a digest that stands in place of a summary."""
 MIN_CHAT_SHARE = 0.8
 """A conversation with a smaller share of chat is treated as work."""
 MIN_NAME_CHARS = 3
@@ -355,9 +357,9 @@ def _quote_text(whole: list[Entry], heading: str = PROMPTS_HEADING) -> str:
     return "\n".join([heading, *(_quote_line(entry) for entry in whole)]) if whole else ""
 
 
-def digest_text(plan_input: PlanInput, step: CompactSpan, allowance: int = 2_000) -> str:
+def digest_text(plan_input: PlanInput, step: CompactSpan) -> str:
     """Return a digest of a span, for rules that use it instead of a summary."""
-    return _make_digest(plan_input, step, _prompts_in(plan_input, step), [], allowance)
+    return _make_digest(plan_input, step, _prompts_in(plan_input, step), [], MAX_DIGEST_SUMMARY_TOKENS)
 
 
 def _tail_texts(plan_input: PlanInput, step: CompactSpan) -> Iterator[str]:

@@ -71,11 +71,7 @@ def _folded(text: str) -> str:
     """Return a text in lower case, without accents and full-width forms, in which every character keeps its place."""
     if text.isascii():
         return text.lower()
-    return text.translate({ord(letter): _folded_letter(letter) for letter in {*text}})
-
-
-def _folded_letter(letter: str) -> str:
-    return (plain_letters(letter).casefold() or letter)[0]
+    return text.translate({ord(letter): (plain_letters(letter).casefold() or letter)[0] for letter in {*text}})
 
 
 def _word_stem(word: str) -> str:

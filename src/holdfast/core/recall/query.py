@@ -108,13 +108,11 @@ class RecallQuery:
             raise MalformedInputError("recall.diff", "takes two refs such as #12, #40, or one, or a file")
 
     @classmethod
-    def from_text(cls, text: str, *, max_tokens: int = DEFAULT_RECALL_TOKENS) -> "RecallQuery":
+    def from_text(cls, text: str) -> "RecallQuery":
         """Return the query for a line of text: references if it consists of them, else search words."""
         if not isinstance(text, str) or not text.strip():
             raise MalformedInputError("recall", EMPTY_QUERY)
-        return (
-            cls(refs=text, max_tokens=max_tokens) if is_reference_text(text) else cls(query=text, max_tokens=max_tokens)
-        )
+        return cls(refs=text) if is_reference_text(text) else cls(query=text)
 
     @classmethod
     def from_arguments(cls, arguments: object, *, max_tokens: int = DEFAULT_RECALL_TOKENS) -> "RecallQuery":

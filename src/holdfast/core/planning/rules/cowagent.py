@@ -9,7 +9,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.core.conversation.cuts import pinned_exchanges, turn_ranges
-from holdfast.core.conversation.messages import Entry, Message
+from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.shorten import clip_outputs, clip_user_texts, turn_as_text, turns_as_text
 from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import message_tokens
@@ -136,12 +136,9 @@ class Emergency(CompactionRule):
             if entry.position in pins or entry.message.role == "system" or index == prompt:
                 shrunk.append(entry)
             elif index >= start:
-                shrunk.append(entry.with_message(_clip_message(entry.message, self.max_chars)))
+                clipped = clip_outputs(entry.message, self.max_chars)
+                shrunk.append(entry.with_message(clip_user_texts(clipped, self.max_chars)))
         return shrunk
-
-
-def _clip_message(message: Message, max_chars: int) -> Message:
-    return clip_user_texts(clip_outputs(message, max_chars), max_chars)
 
 
 def _without_turns_before(entries: Sequence[Entry], cut: int, pins: frozenset[int]) -> list[Entry]:
@@ -268,7 +265,7 @@ class CowAgentCompaction(CompactionRule):
         if len(newest) < len(spans) and start > compacted_stop:
             events.append(CompactionCompleted(success=True, trigger="restore", span=Span(stop=start)))
         recent = [entries[index] for span in newest for index in span]
-        if turns_as_text(recent, keep_last=0) != recent:
+        if turns_as_text(recent) != recent:
             events.append(TurnsReducedToText(line=context.length))
         return events
 

@@ -88,6 +88,8 @@ class DefaultCompaction(CompactionRule):
     is_summary_prompt: ClassVar[bool] = False
     keeps_most_by_rule: ClassVar[bool] = True
     weighs_prices: ClassVar[bool] = True
+    has_ledger: ClassVar[bool] = True
+    waits_for_round: ClassVar[bool] = True
 
     soft_share: float = field(default=0.8, metadata=share_bounds())
     """From this share on a summary is requested, and a compaction happens once it pays."""

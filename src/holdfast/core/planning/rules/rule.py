@@ -70,6 +70,10 @@ class CompactionRule:
     """Whether its digest keeps as much as a model's summary, so that programs ask a model only if one is named."""
     weighs_prices: ClassVar[bool] = False
     """Whether token prices influence the rule."""
+    has_ledger: ClassVar[bool] = False
+    """Whether its replacement holds the ledger of the messages."""
+    waits_for_round: ClassVar[bool] = False
+    """Whether it waits for the end of a tool round whose thinking would be lost; systems with thresholds do not."""
     artifact_tokens: int = DEFAULT_ARTIFACT_TOKENS
     """The size above which a tool result is an artifact."""
 
