@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from holdfast.core.conversation.messages import Message
+from holdfast.core.conversation.spans import position_ranges
 from holdfast.errors import SettingsError
 from holdfast.redaction import redact_text
 from holdfast.session.log.event_log import now_ms
@@ -108,11 +109,8 @@ def session_age(info: SessionInfo) -> str:
 
 def render_positions(positions: Sequence[int]) -> str:
     """Return positions as text, consecutive ones as ranges."""
-    starts = [at for number, at in enumerate(positions) if number == 0 or positions[number - 1] != at - 1]
-    ends = [
-        at for number, at in enumerate(positions) if number + 1 == len(positions) or positions[number + 1] != at + 1
-    ]
-    return ", ".join(f"{a}" if a == b else f"{a}–{b}" for a, b in zip(starts, ends, strict=True))
+    ranges = position_ranges(positions)
+    return ", ".join(f"{one[0]}" if len(one) == 1 else f"{one[0]}–{one[-1]}" for one in ranges)
 
 
 def configure_output(*, is_utf8: bool) -> None:

@@ -195,7 +195,7 @@ def static_file(name: str) -> tuple[bytes, str] | None:
     """Return the content and the type of a static file, by its name with or without the hash of its content."""
     folder = files(PACKAGE) / "static"
     for known in sorted(one.name for one in folder.iterdir()):
-        if name in {known, _hashed(known)}:
+        if name in {known, static_name(known)}:
             kind = next((kind for ending, kind in STATIC_TYPES.items() if known.endswith(ending)), None)
             return None if kind is None else ((folder / known).read_bytes(), kind)
     return None
@@ -204,11 +204,6 @@ def static_file(name: str) -> tuple[bytes, str] | None:
 @cache
 def static_name(name: str) -> str:
     """Return the name of a static file with the hash of its content, so that browsers keep it until it changes."""
-    return _hashed(name)
-
-
-@cache
-def _hashed(name: str) -> str:
     content = (files(PACKAGE) / "static" / name).read_bytes()
     stem, _, ending = name.rpartition(".")
     return f"{stem}.{sha256(content).hexdigest()[:10]}.{ending}"
