@@ -57,7 +57,7 @@ register_url_convertor("short", ShortNumberConvertor())
 
 
 def query_number(query: Mapping[str, str], name: str) -> int | None:
-    """Return a number of a query, None if it has none; raises `MalformedInputError` for anything else."""
+    """Return a number of a query or a form, None if it has none; raises `MalformedInputError` for anything else."""
     text = query.get(name, "")
     if not text:
         return None

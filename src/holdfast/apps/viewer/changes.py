@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from holdfast.apps.serving import query_number
 from holdfast.core.conversation.spans import format_positions, position_ranges
 from holdfast.core.planning.policy import Policy
 from holdfast.errors import MalformedInputError
@@ -112,9 +113,8 @@ async def _compact(session: Session, form: Mapping[str, str], budget: int | None
 
 
 def _number(form: Mapping[str, str], name: str, *, default: int | None = None) -> int:
-    text = form.get(name, "")
-    if not text and default is not None:
-        return default
-    if not text.isascii() or not text.isdecimal() or len(text) > 12:  # noqa: PLR2004 - more than any position has
-        raise MalformedInputError(name, f"must be a whole number, not {text!r:.40}")
-    return int(text)
+    number = query_number(form, name)
+    number = default if number is None else number
+    if number is None:
+        raise MalformedInputError(name, "must be a whole number, not ''")
+    return number
