@@ -13,6 +13,7 @@ from typing import cast
 
 from holdfast.errors import MalformedInputError
 from holdfast.testing.chat import JsonMessage
+from holdfast.wire.json_reader import as_object, is_list, objects_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +66,13 @@ class Recording:
 
 def read_recording(record: object, name: str = "session") -> Recording:
     """Return the recording in a record of a JSONL file; `name` is used if the record has no id."""
-    raw = record.get("messages") if isinstance(record, Mapping) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    fields = cast("Mapping[str, object]", record if isinstance(record, Mapping) else {})
-    name = str(fields.get("id", name))
-    if not isinstance(raw, list):
+    fields = as_object(record)
+    name, raw = str(fields.get("id", name)), fields.get("messages")
+    if not is_list(raw):
         raise MalformedInputError(f"session {name!r}", "must be an object with a list of messages")
     native: list[JsonMessage] = []
-    for index, message in enumerate(cast("list[object]", raw)):
-        said = cast("JsonMessage", message) if isinstance(message, dict) else {}
+    for index, message in enumerate(raw):
+        said = as_object(message)
         if not isinstance(said.get("role"), str):
             raise MalformedInputError(f"session {name!r}: messages[{index}]", "must be an object with a role")
         native.append(said)
@@ -108,8 +108,7 @@ def _with_prefixed_ids(message: JsonMessage, prefix: str) -> JsonMessage:
     changed: JsonMessage = json.loads(json.dumps(message))
     if isinstance(changed.get("tool_call_id"), str):
         changed["tool_call_id"] = f"{prefix}{changed['tool_call_id']}"
-    calls = changed.get("tool_calls")
-    for call in calls if isinstance(calls, list) else []:  # pyright: ignore[reportUnknownVariableType]
+    for call in objects_in(changed.get("tool_calls")):
         call["id"] = f"{prefix}{call['id']}"
     return changed
 
@@ -118,11 +117,9 @@ def _probes(value: object, names: Sequence[object]) -> list[Probe]:
     """Return the questions whose evidence is complete."""
     places = {name: index for index, name in enumerate(names) if isinstance(name, str)}
     found: list[Probe] = []
-    for probe in cast("list[object]", value) if isinstance(value, list) else []:
-        fields = cast("JsonMessage", probe) if isinstance(probe, dict) else {}
-        evidence, question = fields.get("evidence"), fields.get("question")
-        named = cast("list[object]", evidence) if isinstance(evidence, list) else []
-        if isinstance(question, str) and named and all(name in places for name in named):
+    for fields in objects_in(value):
+        named, question = fields.get("evidence"), fields.get("question")
+        if isinstance(question, str) and is_list(named) and named and all(name in places for name in named):
             where = tuple(places[str(name)] for name in named)
             found.append(Probe(question, str(fields.get("answer", "")), where))
     return found
@@ -130,11 +127,8 @@ def _probes(value: object, names: Sequence[object]) -> list[Probe]:
 
 def _compactions(meta: object, length: int) -> list[RecordedCompaction]:
     """Return the recorded compactions that have a summary."""
-    fields = cast("JsonMessage", meta) if isinstance(meta, dict) else {}
-    listed = fields.get("compactions")
     found: list[RecordedCompaction] = []
-    for one in cast("list[object]", listed) if isinstance(listed, list) else []:
-        made = cast("JsonMessage", one) if isinstance(one, dict) else {}
+    for made in objects_in(as_object(meta).get("compactions")):
         index, summary = made.get("at_message"), made.get("summary")
         if isinstance(index, int) and 0 < index < length and isinstance(summary, str) and summary:
             found.append(RecordedCompaction(index, summary))
@@ -153,4 +147,4 @@ def _seconds(value: object) -> float | None:
 def _usage(value: object) -> Mapping[str, int] | None:
     if not isinstance(value, dict):
         return None
-    return {key: item for key, item in value.items() if isinstance(item, int)}  # pyright: ignore[reportUnknownVariableType]
+    return {key: item for key, item in as_object(cast("object", value)).items() if isinstance(item, int)}
