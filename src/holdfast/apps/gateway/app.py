@@ -218,7 +218,7 @@ def _reader_of(access: Access, token: str) -> "Reader | None":
         caller = access.check_control({"authorization": f"Bearer {token}"})
     except AccessDeniedError:
         return None
-    return Reader(session_id_for(caller.namespace, "") if caller.namespace else "", may_change=True)
+    return Reader(session_id_for(caller.namespace, ""), may_change=True)
 
 
 async def start_jobs(app: Starlette, *, per_minute: int | None = None) -> None:

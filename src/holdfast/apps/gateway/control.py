@@ -172,7 +172,7 @@ class _ControlApi:
         """Sessions, the newest change first."""
         limit, words = _limit(request), request.query_params.get("q", "").lower()
         before = page_cursor(request.query_params.get("after"))
-        prefix = session_id_for(caller.namespace, "") if caller.namespace else ""
+        prefix = session_id_for(caller.namespace, "")
         found: list[dict[str, object]] = []
         size = max(1, min(limit, 500))
         while page := await self._recorder.store.sessions(prefix=prefix, before=before, limit=size):
@@ -416,7 +416,7 @@ class _ControlApi:
         async with self._opened(request, caller) as session:
             other = await session.fork(name, at=asked.at)
             await other.close()
-        return {"id": other.id.removeprefix(session_id_for(caller.namespace, "")) if caller.namespace else other.id}
+        return {"id": other.id.removeprefix(session_id_for(caller.namespace, ""))}
 
     @_serves("GET", _SESSION, schema.SessionAnswer)
     async def session(self, request: Request, caller: Caller) -> object:
@@ -458,7 +458,7 @@ class _ControlApi:
             model = session.model
             latest = next((usage for usage, side in reversed(usages) if side is None), None)
             return {
-                "id": info.id.removeprefix(session_id_for(caller.namespace, "")) if caller.namespace else info.id,
+                "id": info.id.removeprefix(session_id_for(caller.namespace, "")),
                 "title": info.name or _title_of(session),
                 "client": client.get("client", ""),
                 "model": model,

@@ -128,7 +128,10 @@ def name_outside_body(path_name: str | None, headers: Mapping[str, str]) -> str 
 
 
 def session_id_for(namespace: str, name: str) -> str:
-    """Return the id of a session in the store; ids of two namespaces never meet, because names have no slash."""
+    """Return the id of a session in the store; ids of two namespaces never meet, because names have no slash.
+
+    Without a name it is how all ids of the namespace begin.
+    """
     own = quote(name, safe=" !#$&'()*+,:;=?@[]~", errors="replace")
     if len(own) > MAX_CLIENT_NAME_CHARS:
         own = f"{own[: MAX_CLIENT_NAME_CHARS // 2]}~{hashlib.sha256(own.encode()).hexdigest()[:32]}"

@@ -59,8 +59,8 @@ class McpEndpoint:
             return known
         from holdfast.apps.mcp import ConversationReader, StreamableHttpTools  # noqa: PLC0415 - an optional extra
 
-        owner = session_id_for(namespace, "") if namespace else ""
-        reader = ConversationReader(self._store, memory=None if namespace else self._memory, owner=owner)
+        memory = None if namespace else self._memory
+        reader = ConversationReader(self._store, memory=memory, owner=session_id_for(namespace, ""))
         made = self._tools[namespace] = StreamableHttpTools(reader)
         return made
 
