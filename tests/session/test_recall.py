@@ -149,6 +149,93 @@ async def test_words_are_found_in_other_forms_in_parts_of_names_and_without_spac
     assert refs(await session.recall(question))[0] == ref
 
 
+@pytest.mark.parametrize(
+    ("message_format", "message"),
+    [
+        pytest.param(
+            "anthropic-messages",
+            {"role": "user", "content": [
+                {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "a\nherring quay"}},
+            ]},
+            id="document",
+        ),
+        pytest.param(
+            "anthropic-messages",
+            {"role": "user", "content": [
+                {"type": "search_result", "source": "s", "title": "herring", "content": []},
+            ]},
+            id="search result",
+        ),
+        pytest.param(
+            "anthropic-messages",
+            {"role": "assistant", "content": [
+                {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "herring"}},
+                {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []},
+            ]},
+            id="server tool",
+        ),
+        pytest.param("openai-chat", {"role": "assistant", "refusal": "No herring."}, id="refusal of chat"),
+        pytest.param(
+            "openai-responses",
+            {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No herring."}]},
+            id="refusal of Responses",
+        ),
+        pytest.param(
+            "openai-responses",
+            {"type": "mcp_call", "id": "m", "name": "q", "server_label": "x", "arguments": "", "output": "herring"},
+            id="MCP call",
+        ),
+        pytest.param(
+            "openai-responses",
+            {"type": "image_generation_call", "id": "ig_1", "result": "a" * 200, "revised_prompt": "a herring"},
+            id="image",
+        ),
+        pytest.param(
+            "gemini",
+            {"role": "model", "parts": [{"executableCode": {"language": "PYTHON", "code": "print('herring')"}}]},
+            id="code",
+        ),
+    ],
+)  # fmt: skip
+async def test_what_a_block_of_the_providers_own_says_is_found(message_format: str, message: Any) -> None:
+    session = await opened(format=message_format)
+    await session.record(
+        [{"role": "user", "parts": [{"text": "hello"}]} if message_format == "gemini" else user_message("hello")]
+    )
+
+    await session.record([message])
+
+    found = await session.recall("herring")
+    assert found.excerpts[0].ref == "#1"
+    assert "herring" in found.excerpts[0].text
+
+
+async def test_the_encrypted_content_of_a_block_is_not_searched() -> None:
+    session = await opened(format="openai-responses")
+    encrypted = "harbor" * 50
+
+    await session.record([
+        {"role": "user", "content": "hello"},
+        {"type": "unheard_of", "id": "u_1", "note": "quay", "encrypted_content": encrypted},
+    ])  # fmt: skip
+
+    assert refs(await session.recall("quay"))[:1] == ["#1"]
+    assert (await session.recall(encrypted)).excerpts == ()
+
+
+async def test_a_literal_text_is_found_in_the_arguments_of_a_call_whatever_json_escapes() -> None:
+    session = await opened()
+    await session.record([
+        user_message("Write it."),
+        tool_call_message("call_1", arguments={"content": 'He said "no",\nthen left for the café.'}),
+        tool_result_message("call_1", "written"),
+    ])  # fmt: skip
+
+    found = await session.recall(RecallQuery(text='said "no",\nthen left for the café'))
+
+    assert refs(found) == ["#1"]
+
+
 async def test_a_name_with_a_number_is_told_from_its_likes_in_pages_full_of_numbers() -> None:
     async with opened() as session:
         for page in range(20):

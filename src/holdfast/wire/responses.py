@@ -193,7 +193,8 @@ def _decode_item(native: Mapping[str, Any], kind: str, place: InputPath) -> tupl
     if tool := output_kind_of(kind, native):
         return "tool", (_decode_output(tool, native, place),)
     if kind == "image_generation_call":
-        return "assistant", (Opaque(kind, "", "model", native, IMAGE_TOKENS),)
+        prompt = native.get("revised_prompt")
+        return "assistant", (Opaque(kind, prompt if isinstance(prompt, str) else "", "model", native, IMAGE_TOKENS),)
     return "assistant", (Opaque(kind, place.json_text(native, ""), "model", native),)
 
 

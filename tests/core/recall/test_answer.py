@@ -110,6 +110,20 @@ def test_a_word_is_found_in_its_other_forms() -> None:
     assert find_matches("It boiled, boils and is boiling.", ["boiling"]) == [(3, "boil"), (11, "boil"), (24, "boil")]
 
 
+def test_a_word_is_found_where_json_escapes_the_character_before_it_or_one_of_its_own() -> None:
+    text = r'write {"content": "one\nharbor \u4f60\u597d \"caf\u00e9\" C:\\new"}'
+
+    found = find_matches(text, ["harbor", "你好", "café", "new"])
+
+    assert found == [
+        (text.index("harbor"), "harbor"),
+        (text.index(r"\u4f60"), "你好"),
+        (text.index("caf"), "cafe"),
+        (text.index("new"), "new"),
+    ]
+    assert find_matches(text, (), literal='harbor 你好 "CAFÉ"') == [(text.index("harbor"), 'harbor 你好 "CAFÉ"')]
+
+
 def test_a_passage_is_chosen_by_what_stands_in_it_and_not_by_what_came_before() -> None:
     text = "alpha beta\n" + "filler\n" * 20 + "gamma\n" + "filler\n" * 20
     matches = find_matches(text, ["alpha", "beta", "gamma"])

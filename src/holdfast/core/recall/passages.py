@@ -7,19 +7,23 @@ replaces them. The best passage consists of the lines around the place with most
 
 import collections
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, islice
 from typing import TypeAlias, cast
 
 from holdfast.core.conversation.messages import Media, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.dataclass import dataclass
-from holdfast.text import plain_letters
+from holdfast.text import lazy_pattern, plain_letters
 
 LEAD_CHARS = 200
 """How much text before a match to include if its line is too long to include whole."""
 MAX_MATCHES = 2_000
 """More matches would not change the choice of a passage."""
 MIN_PASSAGE_STEM_CHARS = 4
+_ESCAPE = lazy_pattern(r'\\(?:u[0-9a-fA-F]{4}|["\\/bfnrt])')
+_ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 TextMatches: TypeAlias = list[tuple[int, str]]
 """Pairs of an offset in the text and the word stem that matches there."""
 
@@ -47,24 +51,72 @@ def best_passage(text: str, matches: TextMatches, max_chars: int) -> tuple[int, 
 
 
 def find_matches(text: str, words: Sequence[str], literal: str = "") -> TextMatches:
-    """Return where words, or other words with the same stem, occur in a text, in text order."""
-    lower = _folded(text)
-    if literal and (at := lower.find(_folded(literal))) >= 0:
-        return [(at, literal)]
+    """Return where words, or other words with the same stem, occur in a text, in text order.
+
+    Arguments of calls and blocks of providers are JSON. The letter of an escaped line break is no part of the word that
+    follows it, so a text with escapes is also read without them.
+    """
+    readings = [replace(reading, text=_folded(reading.text)) for reading in readings_of(text)]
+    for reading in readings if literal else ():
+        if (at := reading.text.find(_folded(literal))) >= 0:
+            return [(reading.offset_in_original(at), literal)]
     by_word: list[TextMatches] = []
     for stem in dict.fromkeys(map(_word_stem, words)):
         word = re.escape(stem)
         # The lookbehind comes after the word, so that the pattern begins with a literal, which is fast.
         alone = rf"{word}(?<![^\W_]{word})" if stem[0].isascii() else word
         # No digit may follow a number: 17 does not match 170.
-        places = re.finditer(rf"{alone}(?!\d)" if stem[-1].isdigit() else alone, lower)
-        by_word.append([(place.start(), stem) for place in islice(places, MAX_MATCHES)])
+        pattern = rf"{alone}(?!\d)" if stem[-1].isdigit() else alone
+        by_word.append([(at, stem) for at in _offsets_of(pattern, readings)])
     found: TextMatches = []
     for matches in sorted(by_word, key=len):
         # A word that is everywhere in a long text would take the places of a rare one.
         if not found or len(found) + len(matches) <= MAX_MATCHES:
             found += matches
     return sorted(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A text in which words are looked for, and where its characters are in the original."""
+
+    text: str
+    piece_starts: Sequence[int] = (0,)
+    """Where each piece of the original begins in this text."""
+    piece_origins: Sequence[int] = (0,)
+    """Where each piece begins in the original."""
+
+    def offset_in_original(self, at: int) -> int:
+        """Return the offset in the original of a character of this text."""
+        piece = bisect_right(self.piece_starts, at) - 1
+        return self.piece_origins[piece] + at - self.piece_starts[piece]
+
+
+def readings_of(text: str) -> list[Reading]:
+    """Return a text as it is, and, if it has JSON escapes, with the characters that they stand for."""
+    readings = [Reading(text)]
+    if "\\" not in text:
+        return readings
+    pieces, starts, origins = list[str](), [0], [0]
+    length, done = 0, 0
+    for escape in _ESCAPE.finditer(text):
+        code = escape[0][1:]
+        pieces += (text[done : escape.start()], chr(int(code[1:], 16)) if len(code) > 1 else _ESCAPED.get(code, code))
+        length += escape.start() - done + 1
+        done = escape.end()
+        starts.append(length)
+        origins.append(done)
+    return [*readings, Reading("".join((*pieces, text[done:])), starts, origins)]
+
+
+def _offsets_of(pattern: str, readings: Sequence[Reading]) -> list[int]:
+    """Return where a pattern occurs in a text, however the text is read."""
+    found = {
+        reading.offset_in_original(place.start())
+        for reading in readings
+        for place in islice(re.finditer(pattern, reading.text), MAX_MATCHES)
+    }
+    return sorted(found)[:MAX_MATCHES]
 
 
 def _folded(text: str) -> str:

@@ -1,11 +1,12 @@
-"""The indexed text of a message: its words, and the words of its calls and results.
+"""The indexed text of a message: its words, and the words of its calls, its results and the provider's own blocks.
 
 In a very long message, words beyond the limit are indexed only once each.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import cast
 
-from holdfast.core.conversation.messages import Media, Message, Text
+from holdfast.core.conversation.messages import Media, Message, Opaque, Text
 from holdfast.core.ledger.identifiers import argument_text
 from holdfast.core.recall.passages import describe_media
 from holdfast.stores.base import IndexEntry
@@ -17,7 +18,11 @@ MAX_INDEXED_INPUT_CHARS = 8_000_000
 SCANNED_CHARS_AT_ONCE = 100_000
 PARTLY_INDEXED_MARK = "holdfastindexedinpart"
 """Marks a message in the index whose words are not all indexed."""
+UNSPOKEN_FIELDS = frozenset({"type", "id", "tool_use_id", "call_id", "status", "media_type"})
+"""Fields of a provider's block that say what it is, not what it holds."""
 _WORD = lazy_pattern(r"\w+(?:[-./_]\w+)*")
+_ENCODED = lazy_pattern(r"[A-Za-z0-9+/_-]{100,}={0,2}")
+"""Encrypted or encoded content, which has no words."""
 
 
 def index_entries(messages: Iterable[tuple[int, Message]]) -> list[IndexEntry]:
@@ -35,7 +40,24 @@ def index_text_of(message: Message) -> str:
     pieces = [message.text, *(result.text for result in results)]
     pieces += [f"{call.name} {argument_text(call.arguments)}" for call in message.calls]
     pieces += [describe_media(part) for part in parts if isinstance(part, Media)]
+    pieces += [text for part in parts if isinstance(part, Opaque) for text in _spoken_texts(part)]
     return _limited("\n".join(piece for piece in pieces if piece))
+
+
+def _spoken_texts(block: Opaque) -> Iterator[str]:
+    """Yield the texts within a block that only its provider understands, such as a document or a search result."""
+    native = block.native
+    waiting: list[object] = [cast("object", native) if isinstance(native, Mapping) else block.text]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            fields = cast("Mapping[str, object]", value)
+            waiting += reversed([inner for name, inner in fields.items() if name not in UNSPOKEN_FIELDS])
+        elif isinstance(value, str):
+            if not _ENCODED.fullmatch(value):
+                yield value
+        elif isinstance(value, Sequence):
+            waiting += reversed(cast("Sequence[object]", value))
 
 
 def _limited(text: str) -> str:

@@ -20,7 +20,7 @@ from holdfast.core.history.context import Context
 from holdfast.core.history.scopes import label_trust
 from holdfast.core.ledger.identifiers import argument_text
 from holdfast.core.recall.artifacts import is_artifact_of
-from holdfast.core.recall.passages import FoundMessage
+from holdfast.core.recall.passages import FoundMessage, readings_of
 from holdfast.core.recall.query import RecallQuery
 from holdfast.core.recall.ranking import (
     PAIR_FACTOR,
@@ -347,7 +347,11 @@ def _matches_filters(one: FoundMessage, query: RecallQuery) -> bool:
     if not query.text and not query.file:
         return True
     # A letter and its accent may be one character or two.
-    texts = [text if text.isascii() else normalize("NFC", text) for _, text in one.searchable_texts]
+    texts = [
+        reading.text if reading.text.isascii() else normalize("NFC", reading.text)
+        for _, text in one.searchable_texts
+        for reading in readings_of(text)
+    ]
     literal, file = normalize("NFC", query.text).lower(), normalize("NFC", query.file)
     if literal and not any(literal in text.lower() for text in texts):
         return False
