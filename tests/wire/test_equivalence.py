@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.testing.chat import JsonMessage
-from holdfast.wire.equivalence import essential_message
+from holdfast.wire.equivalence import essential_gemini_content, essential_message
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,17 @@ def test_an_id_that_a_client_or_a_server_gave_makes_no_difference(message: JsonM
 @pytest.mark.parametrize("reference", [{"type": "item_reference"}, {}], ids=["typed", "bare"])
 def test_a_reference_to_an_item_is_nothing_but_its_id(reference: JsonMessage) -> None:
     assert essential_message({**reference, "id": "one"}) != essential_message({**reference, "id": "two"})
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"inlineData": {"data": "-_A=", "mime_type": "image/png"}},
+        {"inline_data": {"data": "+/A=", "mime_type": "image/png"}, "thought_signature": "c2ln"},
+    ],
+    ids=["sent by Google's library", "in snake case"],
+)
+def test_an_image_of_gemini_that_its_client_spells_differently_is_the_same(part: JsonMessage) -> None:
+    answer = {"role": "model", "parts": [{"inlineData": {"mimeType": "image/png", "data": "+/A="}}]}
+
+    assert essential_gemini_content({"role": "model", "parts": [part]}) == answer

@@ -262,6 +262,26 @@ def test_fields_as_the_python_sdk_dumps_them_are_understood() -> None:
     ]
 
 
+def test_an_image_as_the_python_sdk_sends_it_is_an_image_of_the_usual_cost() -> None:
+    picture = user_turn({"inlineData": {"mime_type": "image/png", "data": "-_" * 300_000}})
+
+    message = WIRE.decode(picture, 0)
+    converted = convert([GO, picture], source=GEMINI, target="anthropic-messages")
+
+    assert (message.parts, message.native) == ((Media("image", "user", 1_600),), picture)
+    assert converted.messages[-1]["content"][-1] == {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": "+/" * 300_000},
+    }
+    assert convert(
+        [user_turn({"fileData": {"mime_type": "image/png", "file_uri": "https://example.org/a.png"}})],
+        source=GEMINI,
+        target="openai-chat",
+    ).messages == [
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}]}
+    ]
+
+
 MALFORMED: list[tuple[Any, str]] = [
     ("oops", r"messages\[0\]: must be an object, not str"),
     (

@@ -10,7 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.wire.gemini import FIELD_SPELLINGS, SIGNATURE_FIELD, camel_case_keys
 from holdfast.wire.json_reader import is_list, is_mapping
+from holdfast.wire.media import standard_base64
 
 _BESIDE_CONTENT = frozenset({"refusal", "audio", "reasoning", "reasoning_content", "reasoning_details"})
 """Members that clients leave out later, if there is other content."""
@@ -73,7 +75,8 @@ def essential_gemini_content(native: Mapping[str, Any]) -> Mapping[str, Any]:
         if not is_mapping(part):
             essential.append(part)
         elif not part.get("thought"):
-            members = {key: _without_id(value) for key, value in part.items() if key != "thoughtSignature"}
+            spelled = {FIELD_SPELLINGS.get(key, key): value for key, value in part.items()}
+            members = {key: _essential_member(value) for key, value in spelled.items() if key != SIGNATURE_FIELD}
             last = essential[-1] if essential else None
             if is_mapping(last) and isinstance(last.get("text"), str) and isinstance(members.get("text"), str):
                 essential[-1] = {**last, "text": last["text"] + members["text"]}
@@ -86,8 +89,12 @@ def essential_gemini_content(native: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**native, "parts": [one for one in trimmed if one != {"text": ""}]}
 
 
-def _without_id(value: Any) -> Any:
-    return {key: item for key, item in value.items() if key != "id"} if is_mapping(value) else value
+def _essential_member(value: Any) -> Any:
+    """Return a member of a part without its id, spelled and encoded as Gemini answers."""
+    if not is_mapping(value):
+        return value
+    members = {key: item for key, item in camel_case_keys(value).items() if key != "id"}
+    return members | {"data": standard_base64(data)} if isinstance(data := members.get("data"), str) else members
 
 
 def _essential_content(content: Any, *, role: object) -> Any:

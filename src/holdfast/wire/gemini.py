@@ -124,7 +124,7 @@ def _repair_part(part: Any, role: str | None, place: InputPath) -> Any:
     if None in part.values() or not FIELD_SPELLINGS.keys().isdisjoint(part):
         place.repair_notes.append("spelled the fields of a part as the API does")
         part = {
-            FIELD_SPELLINGS.get(key, key): _camel_case_keys(value) for key, value in part.items() if value is not None
+            FIELD_SPELLINGS.get(key, key): camel_case_keys(value) for key, value in part.items() if value is not None
         }
     if not part or (part.get("thought") and part.get("text") == "" and not part.get("thoughtSignature")):
         place.repair_notes.append("left out an empty part")
@@ -140,7 +140,8 @@ def _repair_part(part: Any, role: str | None, place: InputPath) -> Any:
     return part
 
 
-def _camel_case_keys(value: Any) -> Any:
+def camel_case_keys(value: Any) -> Any:
+    """Return an object with its members named as the API names them; Google's library has some in snake case."""
     if not is_mapping(value) or _INNER_SPELLINGS.keys().isdisjoint(value):
         return value
     return {_INNER_SPELLINGS.get(key, key): item for key, item in value.items() if item is not None}
@@ -268,7 +269,7 @@ def _response(part: Mapping[str, Any], numbers: Counter[str], place: InputPath, 
 
 def _content(part: Mapping[str, Any], trust: Trust, place: InputPath, path: str) -> Content:
     for key in ("inlineData", "fileData"):
-        if is_mapping(data := part.get(key)):
+        if is_mapping(data := camel_case_keys(part.get(key))):
             mime = str(data.get("mimeType"))
             if mime.startswith("image/"):
                 return Media("image", trust, image_tokens(), part)
@@ -287,7 +288,7 @@ def _extras(native: Mapping[str, Any]) -> str:
         extras += extra_fields(part.get("functionCall"), _CALL_FIELDS)
         if is_mapping(response := part.get("functionResponse")):
             extras += extra_fields(response, _RESPONSE_FIELDS)
-            inline = [part.get("inlineData") for part in response.get("parts") or ()]
+            inline = [camel_case_keys(part.get("inlineData")) for part in response.get("parts") or ()]
             extras += "".join(f'{{"inlineData": "{data.get("mimeType")}"}}' for data in inline if is_mapping(data))
     return extras
 

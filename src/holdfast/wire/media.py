@@ -51,21 +51,26 @@ def image_source(media: Media) -> tuple[str, str] | None:
             return _if_text(source.get("media_type", "image/png"), source.get("data"))
         return _if_text("url", source.get("url")) if source.get("type") == "url" else None
     if is_mapping(inline := block.get("inlineData")):
-        return _if_text(inline.get("mimeType", "image/png"), inline.get("data"))
+        found = _if_text(inline.get("mimeType") or inline.get("mime_type") or "image/png", inline.get("data"))
+        return found and (found[0], standard_base64(found[1]))
     if is_mapping(file := block.get("fileData")):
-        return _if_text("url", file.get("fileUri"))
+        return _if_text("url", file.get("fileUri") or file.get("file_uri"))
     if block.get("kind") == "image-url":
         return _if_text("url", block.get("url"))
     if block.get("kind") == "binary":
         found = _if_text(block.get("media_type") or "image/png", block.get("data"))
-        # pydantic-ai uses the URL-safe alphabet; other formats want the standard one.
-        return found and (found[0], found[1].replace("-", "+").replace("_", "/"))
+        return found and (found[0], standard_base64(found[1]))
     image = block.get("image_url")
     url = image.get("url") if is_mapping(image) else image
     if isinstance(url, str) and url.startswith("data:") and ";base64," in url:
         media_type, _, data = url[5:].partition(";base64,")
         return media_type, data
     return _if_text("url", url)
+
+
+def standard_base64(data: str) -> str:
+    """Return data in the standard alphabet: pydantic-ai and Google's library use the URL-safe one."""
+    return data.replace("-", "+").replace("_", "/")
 
 
 def _if_text(kind: object, data: object) -> tuple[str, str] | None:
