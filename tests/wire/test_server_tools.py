@@ -1,5 +1,6 @@
 """Tools that Anthropic runs itself: their results pair by id, in the same answer or in a later one."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Session, govern, validate
+from holdfast import Opaque, Session, govern, validate
+from holdfast.wire.anthropic import AnthropicMessages
 
 Block = Mapping[str, Any]
 
@@ -31,6 +33,59 @@ def governed(*messages: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
     request = govern(list(messages), format="anthropic", budget=10_000)
     assert validate(request.messages, "anthropic") == []
     return request.messages, [repair.description for repair in request.receipt.repairs]
+
+
+def test_what_a_server_tool_has_read_counts_as_what_it_is_and_not_by_its_letters() -> None:
+    page = {"type": "web_search_result", "title": "Tides", "encrypted_content": "Qx9" * 4_000}
+    search = {**FOUND, "content": [page]}
+    source = {"type": "base64", "media_type": "application/pdf", "data": "Qx9" * 100_000}
+    picture = {"type": "base64", "media_type": "image/png", "data": "Qx9" * 100_000}
+    document = {"type": "document", "source": source}
+    fetched = {"type": "web_fetch_tool_result", "tool_use_id": "srv_2", "content": document}
+    seen = {"type": "mcp_tool_result", "tool_use_id": "mcp_1", "content": [{"type": "image", "source": picture}]}
+
+    parts = AnthropicMessages().decode(turn("assistant", search, fetched, seen), 0).parts
+
+    assert [(part.text, part.encoded_tokens) for part in parts if isinstance(part, Opaque)] == [
+        (
+            '{"type": "web_search_tool_result", "tool_use_id": "srv_1", "content": [{"type": "web_search_result", '
+            '"title": "Tides", "encrypted_content": "[12,000 characters]"}]}',
+            3_000,
+        ),
+        (
+            '{"type": "web_fetch_tool_result", "tool_use_id": "srv_2", "content": {"type": "document", "source": '
+            '{"type": "base64", "media_type": "application/pdf", "data": "[300,000 characters]"}}}',
+            5_000,
+        ),
+        (
+            '{"type": "mcp_tool_result", "tool_use_id": "mcp_1", "content": [{"type": "image", "source": '
+            '{"type": "base64", "media_type": "image/png", "data": "[300,000 characters]"}}]}',
+            1_600,
+        ),
+    ]
+
+
+def test_a_long_word_that_a_server_tool_returns_counts_as_text() -> None:
+    output = {"type": "mcp_tool_result", "tool_use_id": "mcp_1", "content": [{"type": "text", "text": "Qx9" * 4_000}]}
+    plain = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "Qx9" * 4_000}}
+
+    parts = [*AnthropicMessages().decode(turn("user", plain), 0).parts]
+    parts += AnthropicMessages().decode(turn("assistant", output), 0).parts
+
+    assert [(json.loads(part.text), part.encoded_tokens) for part in parts if isinstance(part, Opaque)] == [
+        (plain, 0),
+        (output, 0),
+    ]
+
+
+def test_a_document_that_a_server_tool_has_fetched_stays_in_a_request_that_it_fits() -> None:
+    use = {"type": "server_tool_use", "id": "srv_2", "name": "web_fetch", "input": {"url": "https://example.org"}}
+    source = {"type": "base64", "media_type": "application/pdf", "data": "Qx9+" * 100_000}
+    page = {"type": "web_fetch_result", "content": {"type": "document", "source": source}}
+    fetched = {"type": "web_fetch_tool_result", "tool_use_id": "srv_2", "content": page}
+    messages = [ASK, turn("assistant", use, fetched), NEXT]
+
+    assert governed(*messages) == (messages, [])
 
 
 @pytest.mark.parametrize(("use", "result"), [(SEARCH, FOUND), (MCP_USE, MCP_RESULT)])

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from holdfast.core.conversation.batching import RESULTS_IN_ONE_MESSAGE
@@ -11,7 +12,6 @@ from holdfast.core.conversation.messages import (
     Content,
     Media,
     Message,
-    Opaque,
     Part,
     Role,
     Text,
@@ -31,7 +31,7 @@ from holdfast.wire.json_reader import (
     measure_messages,
     replace_items,
 )
-from holdfast.wire.media import data_tokens, image_source, image_tokens
+from holdfast.wire.media import data_tokens, image_source, image_tokens, opaque_block
 
 ANTHROPIC_ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant"}
 _ROLES_WITHIN: Mapping[str, Role] = {**ANTHROPIC_ROLES, "system": "user"}
@@ -201,7 +201,7 @@ def _content(block: Mapping[str, Any], kind: str, trust: Trust, place: InputPath
     # The provider's own tools pair by id like others, and a result may come in a later answer than its use.
     use = str(block.get("id")) if kind.endswith("_tool_use") else ""
     result = str(block.get("tool_use_id")) if kind.endswith("_tool_result") else ""
-    return Opaque(kind, place.json_text(block, path), trust, block, server_use=use, server_result=result)
+    return replace(opaque_block(kind, block, trust, place, path), server_use=use, server_result=result)
 
 
 def _result(block: Mapping[str, Any], place: InputPath, path: str) -> ToolResult:

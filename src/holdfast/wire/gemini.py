@@ -39,7 +39,7 @@ from holdfast.wire.json_reader import (
     measure_messages,
     replace_items,
 )
-from holdfast.wire.media import data_tokens, image_source, image_tokens
+from holdfast.wire.media import data_tokens, image_source, image_tokens, opaque_block
 
 FOREIGN_SIGNATURE = "skip_thought_signature_validator"
 """What Gemini 3 accepts instead of its own signature on a call of another model."""
@@ -276,7 +276,7 @@ def _content(part: Mapping[str, Any], trust: Trust, place: InputPath, path: str)
             kind = "audio" if mime.startswith("audio/") else "document"
             return Media(kind, trust, data_tokens(data.get("data")), part)
     field = next((key for key in part if key not in {"thought", SIGNATURE_FIELD}), "part")
-    return Opaque(field, place.json_text(part, path), trust, part)
+    return opaque_block(field, part, trust, place, path)
 
 
 def _extras(native: Mapping[str, Any]) -> str:

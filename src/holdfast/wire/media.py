@@ -1,10 +1,12 @@
 """Images and documents: where their data is in each format, and what they are likely to cost."""
 
 from collections.abc import Mapping
+from re import Match
 from typing import Any, NamedTuple
 
-from holdfast.core.conversation.messages import Media
-from holdfast.wire.json_reader import is_mapping
+from holdfast.core.conversation.messages import Media, Opaque, Trust
+from holdfast.text import lazy_pattern
+from holdfast.wire.json_reader import InputPath, is_mapping
 
 
 class PromptPiece(NamedTuple):
@@ -26,11 +28,43 @@ SMALL_IMAGE_TOKENS = 85
 """OpenAI's fixed price for an image in low detail."""
 BASE64_PER_TOKEN = 60
 """Base64 characters of a document or an audio file for one token; bills show at least as many."""
+ENCRYPTED_CHARS_PER_TOKEN = 4
+"""Characters of encrypted content for one token."""
+_ENCODED_VALUE = lazy_pattern(
+    r'(?P<name>"encrypted_\w{1,50}": "|"media_type": "(?!text/)(?P<image>image/)?[^"\\]{0,100}", "data": ")'
+    r'(?P<data>[A-Za-z0-9+/_-]{200,}={0,2})(?=")'
+)
+"""A member of a block whose value is encrypted, or encoded as its media type says."""
 
 
 def image_tokens(detail: object = None) -> int:
     """Return what an image is likely to cost."""
     return SMALL_IMAGE_TOKENS if detail == "low" else IMAGE_TOKENS
+
+
+def encrypted_tokens(value: object) -> int:
+    """Return what encrypted content is likely to cost."""
+    return len(value) // ENCRYPTED_CHARS_PER_TOKEN if isinstance(value, str) else 0
+
+
+def opaque_block(kind: str, block: object, trust: Trust, place: InputPath, path: str) -> Opaque:
+    """Return a block that only its provider understands; the length stands in its text for what is encoded.
+
+    A provider decodes a page or a document that its own tool has read, so its length in Base64 says little of its cost.
+    """
+    tokens = 0
+
+    def described(value: Match[str]) -> str:
+        nonlocal tokens
+        data = value["data"]
+        if value["name"].startswith('"encrypted_'):
+            tokens += encrypted_tokens(data)
+        else:
+            tokens += IMAGE_TOKENS if value["image"] else data_tokens(data)
+        return f"{value['name']}[{len(data):,} characters]"
+
+    text = _ENCODED_VALUE.sub(described, place.json_text(block, path))
+    return Opaque(kind, text, trust, block, encoded_tokens=tokens)
 
 
 def data_tokens(data: object) -> int:

@@ -28,7 +28,7 @@ from holdfast.wire.json_reader import (
     is_mapping,
     replace_items,
 )
-from holdfast.wire.media import data_tokens, image_tokens, image_url
+from holdfast.wire.media import data_tokens, image_tokens, image_url, opaque_block
 
 OPENAI_CHAT_ROLES: Mapping[str, Role] = {
     "system": "system",
@@ -292,7 +292,7 @@ def _block(block: Mapping[str, Any], kind: str, trust: Trust, place: InputPath, 
         return Media("audio", trust, data_tokens(audio.get("data")), block)
     if kind == "file" and is_mapping(file := block.get("file")):
         return Media("document", trust, data_tokens(file.get("file_data")), block)
-    return Opaque(kind, place.json_text(block, path), trust, block)
+    return opaque_block(kind, block, trust, place, path)
 
 
 def _fields(native: Mapping[str, Any], names: Sequence[str], place: InputPath) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@ that pydantic-ai requires; it fills in the rest when it loads them.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from holdfast.core.conversation.batching import RESULTS_IN_ONE_REQUEST
@@ -38,7 +39,7 @@ from holdfast.wire.json_reader import (
     preview_value,
     replace_items,
 )
-from holdfast.wire.media import PromptPiece, data_tokens, image_source, image_tokens
+from holdfast.wire.media import PromptPiece, data_tokens, image_source, image_tokens, opaque_block
 
 PYDANTIC_AI_FORMAT_NAME = "pydantic-ai"
 MESSAGE_KINDS = frozenset({"request", "response"})
@@ -300,7 +301,7 @@ def _response_part(part: Mapping[str, Any], place: InputPath, path: str) -> list
     names = ("tool_name", "args", "content", "provider_details")
     fields = {name: part[name] for name in names if part.get(name) is not None}
     trust: Trust = "tool" if kind == "builtin-tool-return" else "summary" if kind == "compaction" else "model"
-    return [Opaque(kind, place.json_text(fields or part, path), trust, part)]
+    return [replace(opaque_block(kind, fields or part, trust, place, path), native=part)]
 
 
 def _call(part: Mapping[str, Any], place: InputPath, path: str) -> ToolCall:

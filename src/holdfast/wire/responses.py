@@ -40,7 +40,15 @@ from holdfast.wire.json_reader import (
     preview_value,
     replace_items,
 )
-from holdfast.wire.media import IMAGE_TOKENS, SMALL_IMAGE_TOKENS, data_tokens, image_tokens, image_url
+from holdfast.wire.media import (
+    IMAGE_TOKENS,
+    SMALL_IMAGE_TOKENS,
+    data_tokens,
+    encrypted_tokens,
+    image_tokens,
+    image_url,
+    opaque_block,
+)
 
 OPENAI_RESPONSES_ROLES: Mapping[str, Role] = {
     "system": "system",
@@ -50,8 +58,6 @@ OPENAI_RESPONSES_ROLES: Mapping[str, Role] = {
 }
 TEXT_BLOCK_TYPES = frozenset({"input_text", "output_text", "text"})
 MEDIA_BLOCK_TYPES = frozenset({"input_image", "input_file", "input_audio"})
-ENCRYPTED_CHARS_PER_TOKEN = 4
-"""Characters of encrypted content for one token."""
 _BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(TEXT_BLOCK_TYPES, frozenset({"type", "text"})),
     "input_image": frozenset({"type", "image_url", "file_id", "detail"}),
@@ -177,7 +183,7 @@ def _decode_item(native: Mapping[str, Any], kind: str, place: InputPath) -> tupl
     if kind in COMPACTION_ITEM_TYPES:
         # It replaces everything before it and must not change, so it is treated as system text.
         encrypted = place.require_text(native.get("encrypted_content"), ".encrypted_content")
-        return "system", (Opaque(kind, "", "summary", native, _encrypted_tokens(encrypted)),)
+        return "system", (Opaque(kind, "", "summary", native, encrypted_tokens(encrypted)),)
     if kind == "additional_tools":
         # Without it the model could not call these tools any more, so it is treated as system text.
         return "system", (Opaque(kind, place.json_text(native, ""), "system", native),)
@@ -195,7 +201,7 @@ def _decode_item(native: Mapping[str, Any], kind: str, place: InputPath) -> tupl
     if kind == "image_generation_call":
         prompt = native.get("revised_prompt")
         return "assistant", (Opaque(kind, prompt if isinstance(prompt, str) else "", "model", native, IMAGE_TOKENS),)
-    return "assistant", (Opaque(kind, place.json_text(native, ""), "model", native),)
+    return "assistant", (opaque_block(kind, native, "model", place, ""),)
 
 
 def _reasoning(native: Mapping[str, Any], place: InputPath) -> Thinking:
@@ -249,10 +255,6 @@ def _repair_block(block: Any, message: Mapping[str, Any], place: InputPath) -> A
     return {"type": kind, "text": block.get("text")}
 
 
-def _encrypted_tokens(value: object) -> int:
-    return len(value) // ENCRYPTED_CHARS_PER_TOKEN if isinstance(value, str) else 0
-
-
 def _block(block: Mapping[str, Any], kind: str, trust: Trust, place: InputPath, path: str) -> Content:
     if kind in TEXT_BLOCK_TYPES:
         return Text(place.require_text(block.get("text"), f"{path}.text"), trust, block)
@@ -265,8 +267,8 @@ def _block(block: Mapping[str, Any], kind: str, trust: Trust, place: InputPath, 
     if kind == "input_audio" and is_mapping(audio := block.get("input_audio")):
         return Media("audio", trust, data_tokens(audio.get("data")), block)
     if kind == "encrypted_content":
-        return Opaque(kind, "", trust, block, _encrypted_tokens(block.get(kind)))
-    return Opaque(kind, place.json_text(block, path), trust, block)
+        return Opaque(kind, "", trust, block, encrypted_tokens(block.get(kind)))
+    return opaque_block(kind, block, trust, place, path)
 
 
 def _block_extras(blocks: object) -> str:

@@ -90,6 +90,8 @@ class Opaque:
     """The id of the provider's own tool use that this answers, if it answers one."""
     is_final: bool = False
     """Whether nothing may follow it in a request."""
+    encoded_tokens: int = field(default=0, repr=False)
+    """The estimated cost of encrypted or encoded data within the block, which the text leaves out."""
 
 
 @dataclass(frozen=True, slots=True)

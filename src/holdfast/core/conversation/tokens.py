@@ -225,7 +225,7 @@ def _part_tokens(part: Part, counter: Counter) -> tuple[int, int]:
     if isinstance(part, Text):
         return _text_tokens(part, counter), 0
     if isinstance(part, Opaque):
-        return counter.count(part.text) if part.tokens is None else part.tokens, 0
+        return (counter.count(part.text) if part.tokens is None else part.tokens) + part.encoded_tokens, 0
     if isinstance(part, Thinking):
         # The signature is sent too, and is billed as part of its reasoning.
         return counter.count(part.text) + (len(part.signature) // 4 if part.signature else 0), 0
@@ -276,5 +276,5 @@ def _part_bytes(part: Part) -> int:
     if isinstance(part, ToolResult):
         return sum(map(_part_bytes, part.content))
     if isinstance(part, Opaque):
-        return utf8_length(part.text)
+        return utf8_length(part.text) + part.encoded_tokens * BYTES_PER_MEDIA_TOKEN
     return utf8_length(getattr(part, "arguments", "") or getattr(part, "text", ""))
