@@ -291,6 +291,7 @@ def test_an_export_comes_back_as_another_session(
 
     assert run(capsys, "export", "report-1", "-o", str(file))[0] == 0
     assert run(capsys, "export", "report-1")[1] == file.read_text()
+    assert run(capsys, "export", "report-1", "-o", "-")[1] == file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert run(capsys, "import", str(file))[0] == 2
     assert run(capsys, "import", str(file), "--as", "copy")[:2] == (0, "imported copy: 5 messages, 10 records\n")

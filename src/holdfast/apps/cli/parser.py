@@ -126,7 +126,7 @@ def _add_files(commands: Subparsers) -> None:
     recover.add_argument("file", type=Path, metavar="FILE", help="the file to read")
     for reading in (importing, recover):
         reading.set_defaults(makes_store=True)
-    for writing, default in ((export, "standard output"), (recover, "the same name with .recovered.db")):
+    for writing, default in ((export, "standard output, as with -"), (recover, "the same name with .recovered.db")):
         output = f"the file to write (default: {default})"
         writing.add_argument("-o", "--output", type=Path, metavar="FILE", help=output)
 

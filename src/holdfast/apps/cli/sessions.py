@@ -215,7 +215,7 @@ async def export_session(args: argparse.Namespace, store: Store) -> int:
     for position in lost:
         warn(f"record {position}: the store has lost this message; the export has a notice in its place")
     lines = export_lines(session, names[0], records)
-    if args.output is None:
+    if args.output is None or args.output == Path("-"):
         sys.stdout.writelines(lines)
     else:
         write_private_lines(args.output, lines)
