@@ -132,6 +132,50 @@ def test_an_image_is_carried_by_its_address_or_leaves_a_word(source: str, messag
     assert convert([message], source=source, target="openai-chat").messages == [{"role": "user", "content": [expected]}]
 
 
+DRAWN: list[Any] = [
+    {"role": "user", "parts": [{"text": "Draw it."}]},
+    {"role": "model", "parts": [{"text": "Here."}, {"inlineData": {"mimeType": "image/png", "data": PNG}}]},
+    {"role": "user", "parts": [{"text": "Thanks."}]},
+]
+
+
+@pytest.mark.parametrize(
+    ("target", "answer"),
+    [
+        ("openai-chat", "Here.\n[image not carried over]"),
+        ("openai-responses", "Here.\n[image not carried over]"),
+        ("mistral", "Here.\n[image not carried over]"),
+        (
+            "anthropic-messages",
+            [{"type": "text", "text": "Here."}, {"type": "text", "text": "[image not carried over]"}],
+        ),
+        ("bedrock", [{"text": "Here."}, {"text": "[image not carried over]"}]),
+    ],
+)
+def test_an_image_that_a_model_has_drawn_is_said_where_answers_have_no_images(target: str, answer: Any) -> None:
+    converted = convert(DRAWN, source="gemini", target=target)
+
+    assert converted.messages[1] == {"role": "assistant", "content": answer}
+    assert converted.notes == ("image in an answer was left out: the target has media in prompts only",)
+
+
+def test_documents_and_search_results_of_anthropic_are_carried_as_their_text() -> None:
+    pieces = [{"type": "text", "text": "Tides."}, {"type": "text", "text": "Winds."}]
+    found = {"type": "search_result", "source": "https://example.org", "title": "Sea", "content": pieces}
+    document = {"type": "document", "source": {"type": "content", "content": pieces}}
+    messages: list[Any] = [
+        {"role": "user", "content": [document, {"type": "text", "text": "Look it up."}]},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "search", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [found]}]},
+    ]
+
+    converted = convert(messages, source="anthropic", target="openai-chat")
+
+    assert converted.messages[0] == user_message("Tides.\nWinds.\nLook it up.")
+    assert converted.messages[2] == tool_result_message("a", "Tides.\nWinds.")
+    assert converted.notes == ()
+
+
 def test_images_beyond_what_is_taken_leave_a_word_inside_results_too() -> None:
     image = {"type": "image", "source": {"type": "url", "url": "u"}}
     looks = {"type": "tool_result", "tool_use_id": "a", "content": [image, {"type": "text", "text": "see"}, image]}

@@ -105,6 +105,9 @@ class Conversion:
             return self._portable_opaque(part, role)
         if isinstance(part, Text):
             return Text(part.text, part.trust)
+        if isinstance(part, Media) and role == "assistant" and not self.target.startswith("gemini"):
+            self.note(f"{part.kind} in an answer was left out: the target has media in prompts only")
+            return Text(f"[{part.kind} not carried over]", part.trust)
         if isinstance(part, ToolCall):
             return self._portable_call(part)
         if isinstance(part, ToolResult):
@@ -128,13 +131,26 @@ class Conversion:
     def _portable_opaque(self, part: Opaque, role: Role) -> Text | None:
         if part.kind == "refusal":
             return Text(part.text, part.trust)
-        source = part.native.get("source") if is_mapping(part.native) else None
-        text = source.get("data") if is_mapping(source) and source.get("type") == "text" else None
-        if isinstance(text, str) and text.strip():
+        if (text := _document_text(part)).strip():
             return Text(text, part.trust)
         self.note(f"a block of type {part.kind!r} was left out")
         # A user's block leaves a placeholder, so that the prompt does not disappear with it.
         return None if role in {"assistant", "system"} else Text(f"[{part.kind} not carried over]", part.trust)
+
+
+def _document_text(part: Opaque) -> str:
+    """Return the text of a document or a search result of Anthropic; empty if it has none."""
+    block: Mapping[str, Any] = part.native if is_mapping(part.native) else {}
+    source = block.get("source")
+    if is_mapping(source) and source.get("type") == "text":
+        return text if isinstance(text := source.get("data"), str) else ""
+    content = (
+        source.get("content") if is_mapping(source) else block.get("content") if part.kind == "search_result" else ""
+    )
+    if isinstance(content, str):
+        return content
+    texts = [one.get("text") for one in content if is_mapping(one)] if is_list(content) else []
+    return "\n".join(text for text in texts if isinstance(text, str))
 
 
 def convert(messages: Sequence[Mapping[str, Any]], *, source: str, target: str, system: object = None) -> Converted:
