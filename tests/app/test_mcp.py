@@ -113,6 +113,14 @@ async def test_a_long_conversation_is_shown_in_pages(store: Store) -> None:
     assert "more characters" not in second
 
 
+async def test_whoever_asks_to_skip_less_than_nothing_gets_the_beginning(store: Store) -> None:
+    async with Session.open("long", store=store) as session:
+        await session.record([user_message("word " * 5_000)])
+    reader = ConversationReader(store, default_session="long")
+
+    assert await reader.call("show", {"skip": -5}) == await reader.call("show", {})
+
+
 async def test_memory_is_searched_where_there_is_one(store: Store, tmp_path: Path) -> None:
     off, _ = await ConversationReader(store).call("memory_search", {"query": "boats"})
     on, _ = await ConversationReader(store, memory=DailyMemory(tmp_path / "memory")).call(

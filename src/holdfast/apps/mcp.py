@@ -145,7 +145,7 @@ class ConversationReader:
         at, skip = arguments.get("at"), arguments.get("skip")
         async with self._open(arguments) as session:
             text = await _request_text(session, at) if is_integer(at) else await _context_text(session)
-            start = skip if is_integer(skip) else 0
+            start = max(0, skip) if is_integer(skip) else 0
             page = text[start : start + MAX_PAGE_CHARS]
             rest = len(text) - start - len(page)
             more = f"\n[{rest:,} more characters: ask again with skip={start + len(page)}]" if rest > 0 else ""

@@ -97,6 +97,8 @@ def _json_value(value: object, text: str) -> object:
 
 def _change_setting(args: argparse.Namespace) -> int:
     """Save or remove a setting, and print the value in force."""
+    if args.key is None:
+        raise SettingsError("--unset", "needs the name of a setting: holdfast config KEY --unset")
     settings = settings_for(args, is_tolerant=True)
     name, scope = setting_name(args.key or ""), "project" if args.project else "user"
     path = (
