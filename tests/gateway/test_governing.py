@@ -63,8 +63,12 @@ class Talk:
 
     async def ask(self, text: str, **headers: str) -> Exchange:
         """Send a prompt, and take the answer into the list."""
-        self.number += 1
         self.messages.append(self.prompt(text))
+        return await self.send(**headers)
+
+    async def send(self, **headers: str) -> Exchange:
+        """Send the list as it is, and take the answer into it."""
+        self.number += 1
         self.raw = self.body()
         request = ClientRequest(
             wire=self.wire,
@@ -290,6 +294,25 @@ async def test_between_two_compactions_the_prefix_stays_the_same_bytes() -> None
         count = len(await opened.session.receipts())
     await recorder.close()
     assert len(breaks) == count >= 2
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "gemini"])
+async def test_the_beginning_of_an_answer_that_a_client_wants_continued_stays_the_last_message(wire: Wire) -> None:
+    recorder = Recorder(MemoryStore(), budget=BUDGET)
+    talk = Talk(recorder, wire, **members_of(wire))
+    for number in range(20):
+        message = talk.prompt(f"line {number}: {WORDS}")
+        answer = message | {"role": "model" if wire == "gemini" else "assistant"}
+        talk.messages.append(answer if number % 2 else message)
+    talk.messages.append(talk.prompt("Answer in JSON."))
+    begun = talk.prompt("{") | {"role": "model" if wire == "gemini" else "assistant"}
+    talk.messages.append(begun)
+
+    exchange = await talk.send()
+
+    await recorder.close()
+    assert exchange.headers["x-holdfast-compacted"] == "1"
+    assert slices_of(exchange.body, wire)[-2:] == [talk.prompt("Answer in JSON."), begun]
 
 
 async def test_a_cache_mark_in_a_compacted_message_moves_to_its_replacement() -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from holdfast.apps.gateway.client_body import ClientBody, members_of, read_json, write_json
+from holdfast.core.conversation.repair import NO_NEW_MESSAGE_NOTICE
 from holdfast.counters.models import binds_thinking
 from holdfast.errors import SettingsError
 from holdfast.wire.answers import JsonMapping, Wire
@@ -146,12 +147,15 @@ def governed_body(
     kept = frozenset(request.receipt.kept)
     head, tail = body.around_messages(raw)
     sent: list[bytes] = [bytes(one) for one in body.leading]
-    unsent, whole = dict(slices), list[int]()
+    unsent, whole, last = dict(slices), list[int](), max(slices, default=None)
     replacement: tuple[int, JsonMapping] | None = None
     for native, position in zip(request.messages, request.positions, strict=True):
         if position in kept and position in slices:
             sent.append(bytes(unsent.pop(position)))
             whole.append(position)
+        elif position is None and whole and whole[-1] == last and _is_closing(native):
+            # The client wants its last message, the beginning of an answer, to be continued.
+            continue
         elif position is None:
             replacement = len(sent), native
             sent.append(write_json(native))
@@ -169,6 +173,11 @@ def governed_body(
     if joins:
         sent = _joined(sent)
     return head + b",".join(sent) + tail
+
+
+def _is_closing(native: JsonMapping) -> bool:
+    """Return whether a message only lets a list end with the user."""
+    return native.get("content") == NO_NEW_MESSAGE_NOTICE or native.get("parts") == [{"text": NO_NEW_MESSAGE_NOTICE}]
 
 
 def _joined(sent: Sequence[bytes]) -> list[bytes]:
