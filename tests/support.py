@@ -3,12 +3,17 @@
 import asyncio
 import re
 import runpy
-from collections.abc import Callable, Sequence
+import sys
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
+import holdfast
 from holdfast import Session
 from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
@@ -142,3 +147,24 @@ def run_page(name: str) -> None:
 def run_example(name: str) -> None:
     """Run the example of an adapter; run by its path, it would hide a package of the same name."""
     runpy.run_path(str(ROOT / "examples" / "adapters" / f"{name}.py"), run_name="__main__")
+
+
+@contextmanager
+def lines_of_the_package() -> Generator[Counter[str]]:
+    """Count the lines that the package executes on this thread, by function: a loop over the history has many."""
+    done, package = Counter[str](), str(Path(holdfast.__file__).parent)
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        code = frame.f_code
+        if not code.co_filename.startswith(package):
+            return None
+        if event == "line":
+            done[code.co_qualname] += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield done
+    finally:
+        sys.settrace(before)

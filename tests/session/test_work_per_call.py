@@ -28,6 +28,7 @@ from holdfast.testing.chat import (
     tool_result_message,
     user_message,
 )
+from tests.support import lines_of_the_package
 
 BUDGET = 400_000
 
@@ -163,3 +164,30 @@ async def test_many_messages_whose_recording_was_cancelled_are_stored_once() -> 
 
         assert places == range(1_000)
         assert len(session) == await session.store.length("many") == 1_000
+
+
+async def lines_at(length: int) -> Counter[str]:
+    """Return the lines of one more step of a tool loop after that many steps, in a context that is two thirds full."""
+
+    def step(number: int) -> list[JsonMessage]:
+        return [tool_call_message(f"call_{number:04}"), tool_result_message(f"call_{number:04}", f"{number:04} boats")]
+
+    async with Session.open("one", store=MemoryStore(), model="gpt-5") as session:
+        await session.record([user_message("go on, " * 1_000)])  # until then, threads count the tokens
+        for number in range(length):
+            await session.record(step(number))
+        budget = (await session.prepare(BUDGET)).receipt.tokens.total * 3 // 2
+        for number in range(length, length + 20):  # so that the ledger has read all that it is to read by now
+            await session.prepare(budget)
+            await session.record(step(number))
+        with lines_of_the_package() as done:
+            await session.prepare(budget)
+            await session.record(step(length + 20))
+    return done
+
+
+async def test_no_loop_of_a_step_runs_over_the_history() -> None:
+    short, long = await lines_at(100), await lines_at(400)
+
+    assert long == short
+    assert long["Projection.tail_start"] > 0

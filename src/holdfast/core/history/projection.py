@@ -5,6 +5,7 @@ from one request to the next and appends new messages to it. Only a change of co
 a pin, rebuilds the projection. Both ways produce the same projection.
 """
 
+from bisect import bisect_left
 from itertools import pairwise
 
 from holdfast.core.conversation.batching import Batching
@@ -77,10 +78,8 @@ class Projection:
 
     def tail_start(self, tokens: int) -> int:
         """Return the start of the longest tail that costs at most `tokens`."""
-        start = len(self.entries)
-        while start > 0 and self.cumulative_tokens[-1] - self.cumulative_tokens[start - 1] <= tokens:
-            start -= 1
-        return start
+        # No message has fewer than 0 tokens, so the sums ascend. Every recorded message asks for a tail.
+        return min(bisect_left(self.cumulative_tokens, self.tokens - tokens), len(self.entries))
 
     def entry_tokens(self) -> list[int]:
         """Return the tokens of each entry."""
