@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.conversation.json_values import encode_canonical_json, encode_json
+from holdfast.core.conversation.json_values import encode_canonical_json, encode_json, is_certainly_shorter
 
 TEXTS = (
     st.text() | st.text(alphabet=st.characters(codec="utf-8")) | st.sampled_from(["\x7f", "é\x1f\u2028", "😀", '"\\'])
@@ -51,6 +51,20 @@ def test_a_hash_is_made_of_pythons_sorted_ascii_encoding(value: object) -> None:
         return
 
     assert encode_canonical_json(value) == expected
+
+
+@given(VALUES)
+def test_no_value_is_taken_for_shorter_than_python_writes_it(value: object) -> None:
+    size = len(json.dumps(value))
+
+    assert not is_certainly_shorter(value, size)
+
+
+@pytest.mark.parametrize("value", ["\x7f" * 1_000, {"text": "é" * 1_000}, [0] * 1_000])
+def test_a_value_that_grows_most_when_python_writes_it_is_taken_for_shorter_only_if_it_is(value: object) -> None:
+    size = len(json.dumps(value))
+
+    assert [is_certainly_shorter(value, size * share) for share in (1, 6)] == [False, True]
 
 
 @pytest.mark.parametrize("number", [0.0, -0.0, 1e-4, 9.9e-5, 1.5e-7, 1e15, 1e16, float("inf"), float("nan")])

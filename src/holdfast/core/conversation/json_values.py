@@ -18,6 +18,7 @@ from typing import TypeAlias, TypeVar, cast
 T = TypeVar("T")
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
+_SIMPLE_TYPES = frozenset({str, int, bool, NoneType})
 MAX_JSON_DEPTH = 100
 MAX_INTEGER_BITS = 4_000
 MAX_PATH = 60
@@ -68,6 +69,8 @@ def _is_sendable_object(value: Mapping[object, object], depth: int) -> bool:
     try:
         # Check every item: a value that cannot be sent may follow one that can be repaired.
         for key, item in value.items():
+            if type(key) is str and type(item) is str and key.isascii() and item.isascii():
+                continue
             if not isinstance(key, str):
                 raise NotJsonError(f"is a key of type {type(key).__name__}; keys are strings")  # noqa: TRY301
             is_clean_key = key.isascii() or is_utf8(key)
@@ -100,11 +103,14 @@ def copied_json(value: T, depth: int = 0) -> T:
     copied: object = value
     if isinstance(value, dict):
         copied = {
-            name: inner if type(inner) is str else copied_json(inner, depth + 1)
+            name: inner if type(inner) in _SIMPLE_TYPES else copied_json(inner, depth + 1)
             for name, inner in cast("dict[object, object]", value).items()
         }
     elif isinstance(value, list):
-        copied = [copied_json(inner, depth + 1) for inner in cast("list[object]", value)]
+        copied = [
+            inner if type(inner) in _SIMPLE_TYPES else copied_json(inner, depth + 1)
+            for inner in cast("list[object]", value)
+        ]
     elif isinstance(value, tuple):
         copied = tuple(copied_json(inner, depth + 1) for inner in cast("tuple[object, ...]", value))
     return cast("T", copied)
@@ -157,10 +163,11 @@ def dump_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-_SIMPLE_TYPES = frozenset({str, int, bool, NoneType})
 _CONTAINERS = dict, list
 MIN_PLAIN_FLOAT, MAX_PLAIN_FLOAT = 1e-4, 1e16
 """Python writes numbers between the two, and 0, without an exponent; exponents are where encoders differ."""
+MAX_GROWTH = 6
+"""How many bytes Python's encoder writes at most for one of orjson's: it escapes all but printable ASCII."""
 ESCAPE_ERRORS = "holdfast-json-escape"
 """The name of an error handler that writes what is not ASCII as JSON escapes."""
 _encode_ascii = json.JSONEncoder(separators=(",", ":")).encode
@@ -195,6 +202,15 @@ def encode_canonical_json(value: object) -> bytes:
     if not encoded.isascii():
         encoded = encoded.decode().encode("ascii", ESCAPE_ERRORS)
     return encoded.replace(b"\x7f", b"\\u007f") if b"\x7f" in encoded else encoded
+
+
+def is_certainly_shorter(value: object, size: int) -> bool:
+    """Return whether `json.dumps` writes a value in less than `size` bytes; False if only `json.dumps` can tell."""
+    dump, _ = _orjson()
+    try:
+        return MAX_GROWTH * len(dump(value)) < size
+    except TypeError:
+        return False
 
 
 @cache

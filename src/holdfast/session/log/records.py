@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import cast
 
+from holdfast.core.conversation.json_values import is_certainly_shorter
 from holdfast.core.conversation.messages import user
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import RECORD_SCHEMA, from_record, to_record
@@ -19,8 +20,6 @@ from holdfast.wire.formats import FORMATS, format_named
 
 MIN_BLOB_BYTES = 16_384
 """A message of at least this size becomes a blob."""
-MAX_CHAR_BYTES = 12
-"""A character beyond the basic plane is written as two escapes."""
 LOST_MESSAGE_TEXT = "[this message could not be read]"
 """Replaces a message whose content is lost."""
 
@@ -33,9 +32,12 @@ async def extract_blob(store: Store, record: JsonRecord, blobs: list[str]) -> Js
 
 def _blob_content(record: JsonRecord) -> bytes | None:
     """Return the message of a record if it is so large that it becomes a blob."""
-    if not _may_need_blob(record):
+    data = record.get("data") if record.get("type") == log.MessageAppended.KIND else None
+    if not isinstance(data, dict) or "native" not in data:
         return None
-    native = cast("dict[str, object]", record["data"])["native"]
+    native = cast("dict[str, object]", data)["native"]
+    if is_certainly_shorter(native, MIN_BLOB_BYTES):
+        return None
     content = json.dumps(native, ensure_ascii=True).encode()
     return content if len(content) >= MIN_BLOB_BYTES else None
 
@@ -45,25 +47,6 @@ async def _with_blob(store: Store, record: JsonRecord, content: bytes, blobs: li
     blobs.append(digest)
     values = cast("dict[str, object]", record["data"])
     return {**record, "data": {**{key: value for key, value in values.items() if key != "native"}, "blob": digest}}
-
-
-def _may_need_blob(record: JsonRecord) -> bool:
-    """Return whether a record may have to be stored as a blob: it is a message that is not certainly small."""
-    if record.get("type") != log.MessageAppended.KIND:
-        return False
-    data = record.get("data")
-    if not isinstance(data, dict) or "native" not in data:
-        return False
-    native = cast("dict[str, object]", data)["native"]
-    if not isinstance(native, dict):
-        return True
-    chars = 0
-    for key, value in cast("dict[object, object]", native).items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            return True
-        # With its quotes and what separates it, a text is as large as one more character.
-        chars += len(key) + len(value) + 2
-    return chars * MAX_CHAR_BYTES >= MIN_BLOB_BYTES
 
 
 async def inline_blob(store: Store, record: JsonRecord) -> JsonRecord:
@@ -148,14 +131,14 @@ class StoredLog:
         if self.newest_schema > RECORD_SCHEMA:
             problem = "a newer Holdfast has written to it, so this one only reads it; update Holdfast"
             raise StoreUnavailableError(f"session {self.session!r}", problem)
-        if not is_long and not any(map(_may_need_blob, whole)):
-            self.length = await self.store.append(self.session, whole, after=self.length, time_ms=time_ms, index=index)
-            return
 
         def find_contents() -> list[bytes | None]:
             return [_blob_content(record) for record in whole]
 
         contents = await record_in_thread(find_contents) if is_long else find_contents()
+        if not any(contents):
+            self.length = await self.store.append(self.session, whole, after=self.length, time_ms=time_ms, index=index)
+            return
 
         async def append_with_blobs() -> int:
             blobs: list[str] = []
