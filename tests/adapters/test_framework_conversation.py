@@ -2,6 +2,7 @@
 
 import copy
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from holdfast.adapters.langchain import MESSAGES
 from holdfast.adapters.openai_agents import ITEMS
 from holdfast.core.history import events as log
 from holdfast.core.history.visibility import SEES_NOTHING
+from tests.support import lines_of_the_package
 
 ROOMY = FrameworkRequest(budget=16_000, model=None, system=None, tools=())
 TIGHT = FrameworkRequest(budget=1_000, model=None, system=None, tools=())
@@ -36,7 +38,7 @@ class CountingCodec:
     def __post_init__(self) -> None:
         self.format = self.codec.format
 
-    def contents(self, messages: Sequence[Any]) -> list[Any]:
+    def contents(self, messages: Sequence[Any]) -> list[list[Any]]:
         return self.codec.contents(messages)
 
     def encode(self, message: Any) -> Mapping[str, Any]:
@@ -185,6 +187,30 @@ async def test_a_request_neither_copies_nor_compares_what_is_recorded(framework:
         assert CountedComparisons.count == 0
         natives = [session.history.entries.native(position) for position in range(len(messages))]
         assert {type(native) for native in natives} == {CountedComparisons}
+
+
+async def lines_of_a_model_call(framework: Framework, length: int) -> Counter[str]:
+    """Return the lines that the package executes for a model call after that many exchanges."""
+    # Until some thousand bytes are counted, threads count the tokens.
+    messages, options = [framework.user("so, " * 2_000), *exchanges(framework, length)], replace(ROOMY, budget=400_000)
+    async with Session.open("c") as session:
+        conversation = FrameworkConversation(session, framework.codec)
+        for number in range(3):
+            await conversation.prepare(messages, options)
+            call, result = framework.call(f"more{number}")
+            await conversation.record_response([call], None, messages)
+            messages = [*messages, call, result]
+        with lines_of_the_package() as done:
+            await conversation.prepare(messages, options)
+            await conversation.record_response([framework.assistant("done")], None, messages)
+    return done
+
+
+async def test_only_the_comparison_of_what_messages_say_reads_the_whole_list(framework: Framework) -> None:
+    short, long = await lines_of_a_model_call(framework, 60), await lines_of_a_model_call(framework, 200)
+
+    comparing = f"{type(framework.codec).__name__}.contents", "_fields_besides_text"
+    assert {name for name, count in long.items() if count != short[name] and not name.startswith(comparing)} == set()
 
 
 async def test_an_edit_of_what_a_program_reads_reaches_neither_the_log_nor_a_request(framework: Framework) -> None:

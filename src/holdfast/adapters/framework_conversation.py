@@ -39,11 +39,12 @@ class MessageCodec(Protocol[MessageT]):
 
     format: str
 
-    def contents(self, messages: Sequence[MessageT]) -> list[Any]:
-        """Return what `encode` reads of the messages, one after the other: plain values, lists and dicts.
+    def contents(self, messages: Sequence[MessageT]) -> list[list[Any]]:
+        """Return what `encode` reads of the messages, in columns: plain values, lists and dicts.
 
-        Two lists of messages say the same if their contents are equal. This runs over the whole list before every
-        model call: it converts nothing and makes no object for a message, which the garbage collector would visit.
+        Two lists of messages say the same if their columns are equal, and each column of a longer list continues that
+        of its beginning. This runs over the whole list before every model call: it converts nothing, makes no object
+        for a message, which the garbage collector would visit, and runs no bytecode for a plain one.
         """
         ...
 
@@ -144,7 +145,7 @@ class FrameworkConversation(Generic[MessageT]):
         """The list of the last request, until its response is recorded."""
         self.known: list[MessageT] = []
         """The framework's list as it was recorded, until the response to it is: some frameworks copy it each time."""
-        self._known_contents: list[Any] = []
+        self._known_contents = codec.contents(())
         """What these messages said then; nobody else can change it."""
         self._known_state: object = None
         """The state of the session at that time."""
@@ -158,6 +159,10 @@ class FrameworkConversation(Generic[MessageT]):
         """The messages of the last request, as JSON."""
         self._sent_indices: list[int] = []
         """For each of them, the index of the known message that it is; any if Holdfast has made or shortened it."""
+        self._sent_positions: tuple[int | None, ...] = ()
+        """For each of them, where it was recorded."""
+        self._in_order = 0
+        """How many of them, from the first one on, are the known messages with the same indices."""
         self._made: dict[int, MessageT] = {}
         """The messages of the last request that Holdfast has made or shortened, by their places in it."""
 
@@ -184,8 +189,10 @@ class FrameworkConversation(Generic[MessageT]):
         length = len(self._natives)
         if not length or len(messages) < length:
             return False
-        first = self._codec.contents(messages[: 1 if is_edited else length])
-        return first == self._known_contents[: len(first) if is_edited else None]
+        columns = self._codec.contents(messages[: 1 if is_edited else length])
+        if not is_edited:
+            return columns == self._known_contents
+        return all(known[: len(first)] == first for first, known in zip(columns, self._known_contents, strict=True))
 
     async def prepare(self, messages: Sequence[MessageT], options: FrameworkRequest) -> list[MessageT]:
         """Record the new messages of a list, and return the messages to send instead of it."""
@@ -352,8 +359,9 @@ class FrameworkConversation(Generic[MessageT]):
         self._known_state = None
 
     def _forget(self) -> None:
-        self.known, self._known_contents, self._natives, self._positions = [], [], [], []
+        self.known, self._known_contents, self._natives, self._positions = [], self._codec.contents(()), [], []
         self._indices, self._sent, self._sent_indices, self._made = {}, [], [], {}
+        self._sent_positions, self._in_order = (), 0
 
     def _remember(
         self,
@@ -364,7 +372,8 @@ class FrameworkConversation(Generic[MessageT]):
         """Remember messages that follow the known ones, with their JSON and where they were recorded."""
         start = len(self._natives)
         self.known += messages
-        self._known_contents += copied_json(self._codec.contents(messages))
+        for column, new in zip(self._known_contents, self._codec.contents(messages), strict=True):
+            column.extend(copied_json(new))
         self._natives += natives
         self._positions += positions
         self._indices |= {place: index for index, place in enumerate(positions, start) if place is not None}
@@ -373,8 +382,11 @@ class FrameworkConversation(Generic[MessageT]):
     def _outgoing(self, request: Request) -> list[MessageT]:
         """Return the messages of a request; unchanged ones are the objects that the framework passed in."""
         self._last_request, self._is_last_request_copied = request, False
-        same, made = common_length(request.messages, self._sent), self._made
+        same, made = len(self._sent), self._made
+        if request.positions[:same] != self._sent_positions or request.messages[:same] != self._sent:
+            same = common_length(request.messages, self._sent)
         del self._sent_indices[same:]
+        self._in_order = min(self._in_order, same)
         for at in [place for place in made if place >= same]:
             del made[at]
         for at in range(same, len(request.messages)):
@@ -384,9 +396,12 @@ class FrameworkConversation(Generic[MessageT]):
                 index = None
             if index is None:
                 made[at] = self._codec.decode(native)
+            elif index == at == self._in_order:
+                self._in_order += 1
             self._sent_indices.append(index or 0)
-        self._sent = request.messages
-        messages = list(map(self.known.__getitem__, self._sent_indices))
+        self._sent, self._sent_positions = request.messages, request.positions
+        messages = self.known[: self._in_order]
+        messages += map(self.known.__getitem__, self._sent_indices[self._in_order :])
         for at, message in made.items():
             messages[at] = message
         return messages

@@ -8,6 +8,8 @@ background loop, so a runner may be used with and without async, from any thread
 from collections.abc import Mapping, Sequence
 from contextvars import Token
 from functools import partial
+from itertools import chain, compress, repeat
+from operator import attrgetter, is_
 from typing import Any, cast
 
 from holdfast.adapters.framework_conversation import (
@@ -47,24 +49,22 @@ class GeminiContents:
 
     format = "gemini"
 
-    def contents(self, messages: Sequence[types.Content]) -> list[Any]:
-        """Return what `encode` reads of the contents: the role and the size of each, and the fields of its parts."""
-        found: list[Any] = []
-        for message in messages:
-            fields = message.__dict__
-            parts = fields["parts"] or ()
-            found += fields["role"], len(parts)
-            for part in parts:
-                fields = part.__dict__
-                if fields["text"] is not None:
-                    found += fields["text"], fields["thought"], fields["thought_signature"]
-                elif (call := fields["function_call"]) is not None and not call.__dict__["partial_args"]:
-                    found += call.__dict__, fields["thought"], fields["thought_signature"]
-                elif (result := fields["function_response"]) is not None and not result.__dict__["parts"]:
-                    found += result.__dict__, fields["thought"], fields["thought_signature"]
-                else:
-                    found.append(_fields(fields))
-        return found
+    def contents(self, messages: Sequence[types.Content]) -> list[list[Any]]:
+        """Return what `encode` reads of the contents: roles, numbers of parts, and the fields of all parts.
+
+        Pydantic's objects are read by functions of the interpreter alone; a loop takes several times as long.
+        """
+        parts = [parts or () for parts in map(_PARTS, messages)]
+        all_parts = list(chain.from_iterable(parts))
+        texts = list(map(_TEXT, all_parts))
+        return [
+            list(map(_ROLE, messages)),
+            list(map(len, parts)),
+            texts,
+            list(map(_THOUGHT, all_parts)),
+            list(map(_SIGNATURE, all_parts)),
+            [_fields_besides_text(part) for part in compress(all_parts, map(is_, texts, repeat(None)))],
+        ]
 
     def encode(self, message: types.Content) -> Mapping[str, Any]:
         """Return a content as JSON."""
@@ -83,6 +83,16 @@ class GeminiContents:
         del messages
 
 
+def _fields_besides_text(part: types.Part) -> dict[str, Any]:
+    """Return what a part without text says, besides its thought and its signature."""
+    fields = part.__dict__
+    if (call := fields["function_call"]) is not None and not call.__dict__["partial_args"]:
+        return call.__dict__
+    if (result := fields["function_response"]) is not None and not result.__dict__["parts"]:
+        return result.__dict__
+    return _fields(fields)
+
+
 def _fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a part that are set, with those of the objects in it, such as a function call."""
     return {
@@ -92,6 +102,8 @@ def _fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+_ROLE, _PARTS, _TEXT = attrgetter("role"), attrgetter("parts"), attrgetter("text")
+_THOUGHT, _SIGNATURE = attrgetter("thought"), attrgetter("thought_signature")
 CONTENTS = GeminiContents()
 
 
@@ -162,8 +174,8 @@ class HoldfastPlugin(BasePlugin):
         content = llm_response.content
         if llm_response.partial or content is None or not content.parts:
             return
-        # ADK adds ids to the calls of this object, and removes them from the next request.
-        said = content.model_copy(deep=True, update={"role": content.role or "model"})
+        # ADK adds ids to the calls of this object, once it is recorded, and removes them from the next request.
+        said = content if content.role else content.model_copy(update={"role": "model"})
         billed = llm_response.usage_metadata
         usage = billed.model_dump(mode="json", by_alias=True, exclude_none=True) if billed is not None else None
         name, agent = callback_context.session.id, self._own_agent(callback_context)

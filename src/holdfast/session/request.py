@@ -137,7 +137,7 @@ def encode_view(
         encoded = EncodedView(message_format, entries, source, *columns, payload=previous.payload)
     else:
         encoded = EncodedView(message_format, entries, source, [], [], [], [], [], [], [], GrowingPayloadHash())
-    moved_texts = cache(partial(_texts_in_memory, history))
+    moved_texts: Callable[[], Container[str]] | None = None
     for entry in entries[len(encoded.messages) :]:
         message, position = entry
         native = encode_entry(entry, message_format)
@@ -153,8 +153,13 @@ def encode_view(
         encoded.digests.append(bytes.fromhex(digest))
         encoded.positions.append(position)
         encoded.is_kept.append(is_kept)
-        encoded.is_clipped.append(not is_kept and recorded is not None and _is_clipped(message, recorded, moved_texts))
-        encoded.is_elided.append(not is_kept and recorded is not None and _is_elided(message, recorded))
+        if is_kept or recorded is None:
+            encoded.is_clipped.append(False)
+            encoded.is_elided.append(False)
+        else:
+            moved_texts = moved_texts or cache(partial(_texts_in_memory, history))
+            encoded.is_clipped.append(_is_clipped(message, recorded, moved_texts))
+            encoded.is_elided.append(_is_elided(message, recorded))
     return encoded
 
 
@@ -207,8 +212,9 @@ def _media_outside(message: Message) -> int:
 
 def common_length(one: Sequence[object], other: Sequence[object]) -> int:
     """Return how many objects two lists have in common at their beginning."""
-    are_same = list(map(operator.is_, one, other))
-    return are_same.index(False) if False in are_same else len(are_same)
+    if all(map(operator.is_, one, other)):
+        return min(len(one), len(other))
+    return list(map(operator.is_, one, other)).index(False)
 
 
 def request_with(request: Request, messages: list[Any]) -> Request:

@@ -233,7 +233,8 @@ class GovernedRun(AbstractCapability[Any]):
             )
         if self._holdfast.compact_context:
             toolsets.append(compaction_toolset(lambda: self._conversation and self._conversation.agent.compact_tool()))
-        return CombinedToolset(toolsets) if toolsets else None
+        # pydantic-ai starts a task for each toolset of a combination, in every step.
+        return CombinedToolset(toolsets) if len(toolsets) > 1 else next(iter(toolsets), None)
 
     async def before_node_run(self, ctx: RunContext[Any], *, node: Any) -> Any:
         """Pass the context of the session to a run without a history, so that the run continues it."""

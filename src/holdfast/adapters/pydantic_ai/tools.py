@@ -25,8 +25,12 @@ def tool_json(tool: ToolDefinition) -> Mapping[str, object]:
     return {"name": tool.name, "description": tool.description, "parameters": tool.parameters_json_schema}
 
 
+RECALL_TOOLSET_ID = "holdfast-recall"
 RECALL_DEFINITION = ToolDefinition(
-    name=RECALL_TOOL, description=RECALL_DESCRIPTION, parameters_json_schema=dict(RECALL_PARAMETERS)
+    name=RECALL_TOOL,
+    description=RECALL_DESCRIPTION,
+    parameters_json_schema=dict(RECALL_PARAMETERS),
+    toolset_id=RECALL_TOOLSET_ID,  # else pydantic-ai adds it in every step, to a copy
 )
 
 
@@ -40,7 +44,7 @@ class RecallToolset(AbstractToolset[Any]):
     @property
     def id(self) -> str:
         """The id of the toolset."""
-        return "holdfast-recall"
+        return RECALL_TOOLSET_ID
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         """Return the tool for every step. Preparing a request decides whether that request offers it."""
