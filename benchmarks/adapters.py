@@ -1,6 +1,6 @@
 """Processor time that Holdfast adds to each model call of an agent, over the bare framework.
 
-    python -m benchmarks.adapters [LENGTH …]
+    python -m benchmarks.adapters [--calls] [LENGTH …]
 
 Each framework has a conversation of so many messages (by default 10, 1,000 and 10,000) and runs three more turns, each
 with twenty tool calls, one after the other, and an answer, with a model that is a script. The turn before them is not
@@ -9,6 +9,9 @@ without any hooks, the framework's own share, and turns with hooks that do nothi
 them, alternate with those with Holdfast; a turn is compared with the turn without hooks next to it, which is as long,
 and the median of the differences counts. Messages have about 15 tokens, and the budget holds all of them. The first row
 is a session in a loop of one's own: what is above it is the adapter's.
+
+With `--calls` it counts the calls of functions instead, those of the interpreter included. They are the same in every
+run, whatever else the machine does; but they do not show what one function does to a long list.
 """
 
 import argparse
@@ -294,13 +297,40 @@ async def call_milliseconds(make: Callable[..., RunTurn], length: int) -> tuple[
     )
 
 
-def adapter_rows(lengths: Sequence[int]) -> list[list[str]]:
+async def function_calls(make: Callable[..., RunTurn], length: int) -> tuple[float, float, float]:
+    """Return the calls of functions in one model call: without hooks, and what idle ones and ours add."""
+    from holdfast.session.background_loop import BACKGROUND_LOOP
+
+    def note(_: object, event: str, __: object) -> None:
+        if event in {"call", "c_call"}:
+            counted[-1] += 1
+
+    async def profile_background(function: Callable[..., None] | None) -> None:
+        sys.setprofile(function)  # of the thread that runs this
+
+    counted: list[int] = []
+    for hooks in get_args(Hooks):
+        turn = make(length, hooks=hooks)
+        for prompt in ("And now?", "And then?"):
+            await turn(prompt)
+        counted.append(0)
+        await BACKGROUND_LOOP.await_result(profile_background(note))
+        sys.setprofile(note)
+        await turn("And more?")
+        sys.setprofile(None)
+        await BACKGROUND_LOOP.await_result(profile_background(None))
+    own, idle, governed = (count / (STEPS + 1) for count in counted)
+    return own, idle - own, governed - own
+
+
+def adapter_rows(lengths: Sequence[int], *, counts_calls: bool) -> list[list[str]]:
+    measure, digits = (function_calls, 0) if counts_calls else (call_milliseconds, 1)
     rows: list[list[str]] = []
     for name, make in FRAMEWORKS.items():
         cells: list[str] = []
         for length in lengths:
-            own, idle, governed = asyncio.run(call_milliseconds(make, length))
-            cells.append(f"{governed:.1f} (idle hooks {idle:.1f}, own {own:.1f})")
+            own, idle, governed = asyncio.run(measure(make, length))
+            cells.append(f"{governed:,.{digits}f} (idle hooks {idle:,.{digits}f}, own {own:,.{digits}f})")
         rows.append([name, *cells])
         print(markdown_table(["", *map(str, lengths)], rows[-1:]).splitlines()[-1], file=sys.stderr)
     return rows
@@ -310,10 +340,14 @@ def main() -> None:
     logging.disable(logging.WARNING)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lengths", nargs="*", type=int, metavar="LENGTH", help="messages of the conversation")
-    lengths: list[int] = parser.parse_args().lengths or list(LENGTHS)
-    print("Milliseconds of processor time that Holdfast adds to a model call; of them, hooks that do nothing; and the")
-    print("framework's own share:\n")
-    print(markdown_table(["framework", *(f"{length:,} messages" for length in lengths)], adapter_rows(lengths)))
+    parser.add_argument("--calls", action="store_true", help="count the calls of functions, not the time")
+    options = parser.parse_args()
+    lengths: list[int] = options.lengths or list(LENGTHS)
+    what = "Calls of functions" if options.calls else "Milliseconds of processor time"
+    print(f"{what} that Holdfast adds to a model call; of them, hooks that do nothing; and the framework's own")
+    print("share:\n")
+    rows = adapter_rows(lengths, counts_calls=options.calls)
+    print(markdown_table(["framework", *(f"{length:,} messages" for length in lengths)], rows))
 
 
 if __name__ == "__main__":

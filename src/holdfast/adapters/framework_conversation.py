@@ -39,12 +39,11 @@ class MessageCodec(Protocol[MessageT]):
 
     format: str
 
-    def contents(self, messages: Sequence[MessageT]) -> list[list[Any]]:
-        """Return what `encode` reads of the messages, in columns: plain values, lists and dicts.
+    def contents(self, messages: Sequence[MessageT]) -> list[Any]:
+        """Return what `encode` reads of the messages, one after the other: plain values, lists and dicts.
 
-        Two lists of messages say the same if their columns are equal, and each column of a longer list continues that
-        of its beginning. This runs over the whole list before every model call: it converts nothing, makes no object
-        for a message, which the garbage collector would visit, and runs no bytecode for a plain one.
+        Two lists of messages say the same if their contents are equal. This runs over the whole list before every
+        model call: it converts nothing and makes no object for a message, which the garbage collector would visit.
         """
         ...
 
@@ -145,7 +144,7 @@ class FrameworkConversation(Generic[MessageT]):
         """The list of the last request, until its response is recorded."""
         self.known: list[MessageT] = []
         """The framework's list as it was recorded, until the response to it is: some frameworks copy it each time."""
-        self._known_contents = codec.contents(())
+        self._known_contents: list[Any] = []
         """What these messages said then; nobody else can change it."""
         self._known_state: object = None
         """The state of the session at that time."""
@@ -189,10 +188,8 @@ class FrameworkConversation(Generic[MessageT]):
         length = len(self._natives)
         if not length or len(messages) < length:
             return False
-        columns = self._codec.contents(messages[: 1 if is_edited else length])
-        if not is_edited:
-            return columns == self._known_contents
-        return all(known[: len(first)] == first for first, known in zip(columns, self._known_contents, strict=True))
+        first = self._codec.contents(messages[: 1 if is_edited else length])
+        return first == self._known_contents[: len(first) if is_edited else None]
 
     async def prepare(self, messages: Sequence[MessageT], options: FrameworkRequest) -> list[MessageT]:
         """Record the new messages of a list, and return the messages to send instead of it."""
@@ -359,7 +356,7 @@ class FrameworkConversation(Generic[MessageT]):
         self._known_state = None
 
     def _forget(self) -> None:
-        self.known, self._known_contents, self._natives, self._positions = [], self._codec.contents(()), [], []
+        self.known, self._known_contents, self._natives, self._positions = [], [], [], []
         self._indices, self._sent, self._sent_indices, self._made = {}, [], [], {}
         self._sent_positions, self._in_order = (), 0
 
@@ -372,8 +369,7 @@ class FrameworkConversation(Generic[MessageT]):
         """Remember messages that follow the known ones, with their JSON and where they were recorded."""
         start = len(self._natives)
         self.known += messages
-        for column, new in zip(self._known_contents, self._codec.contents(messages), strict=True):
-            column.extend(copied_json(new))
+        self._known_contents += copied_json(self._codec.contents(messages))
         self._natives += natives
         self._positions += positions
         self._indices |= {place: index for index, place in enumerate(positions, start) if place is not None}

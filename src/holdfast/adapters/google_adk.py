@@ -8,8 +8,6 @@ background loop, so a runner may be used with and without async, from any thread
 from collections.abc import Mapping, Sequence
 from contextvars import Token
 from functools import partial
-from itertools import chain, compress, repeat
-from operator import attrgetter, is_
 from typing import Any, cast
 
 from holdfast.adapters.framework_conversation import (
@@ -49,22 +47,24 @@ class GeminiContents:
 
     format = "gemini"
 
-    def contents(self, messages: Sequence[types.Content]) -> list[list[Any]]:
-        """Return what `encode` reads of the contents: roles, numbers of parts, and the fields of all parts.
-
-        Pydantic's objects are read by functions of the interpreter alone; a loop takes several times as long.
-        """
-        parts = [parts or () for parts in map(_PARTS, messages)]
-        all_parts = list(chain.from_iterable(parts))
-        texts = list(map(_TEXT, all_parts))
-        return [
-            list(map(_ROLE, messages)),
-            list(map(len, parts)),
-            texts,
-            list(map(_THOUGHT, all_parts)),
-            list(map(_SIGNATURE, all_parts)),
-            [_fields_besides_text(part) for part in compress(all_parts, map(is_, texts, repeat(None)))],
-        ]
+    def contents(self, messages: Sequence[types.Content]) -> list[Any]:
+        """Return what `encode` reads of the contents: the role and the size of each, and the fields of its parts."""
+        found: list[Any] = []
+        for message in messages:
+            fields = message.__dict__
+            parts = fields["parts"] or ()
+            found += fields["role"], len(parts)
+            for part in parts:
+                fields = part.__dict__
+                if fields["text"] is not None:
+                    found += fields["text"], fields["thought"], fields["thought_signature"]
+                elif (call := fields["function_call"]) is not None and not call.__dict__["partial_args"]:
+                    found += call.__dict__, fields["thought"], fields["thought_signature"]
+                elif (result := fields["function_response"]) is not None and not result.__dict__["parts"]:
+                    found += result.__dict__, fields["thought"], fields["thought_signature"]
+                else:
+                    found.append(_fields(fields))
+        return found
 
     def encode(self, message: types.Content) -> Mapping[str, Any]:
         """Return a content as JSON."""
@@ -83,16 +83,6 @@ class GeminiContents:
         del messages
 
 
-def _fields_besides_text(part: types.Part) -> dict[str, Any]:
-    """Return what a part without text says, besides its thought and its signature."""
-    fields = part.__dict__
-    if (call := fields["function_call"]) is not None and not call.__dict__["partial_args"]:
-        return call.__dict__
-    if (result := fields["function_response"]) is not None and not result.__dict__["parts"]:
-        return result.__dict__
-    return _fields(fields)
-
-
 def _fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a part that are set, with those of the objects in it, such as a function call."""
     return {
@@ -102,8 +92,6 @@ def _fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-_ROLE, _PARTS, _TEXT = attrgetter("role"), attrgetter("parts"), attrgetter("text")
-_THOUGHT, _SIGNATURE = attrgetter("thought"), attrgetter("thought_signature")
 CONTENTS = GeminiContents()
 
 

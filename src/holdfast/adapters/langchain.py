@@ -8,8 +8,6 @@ background loop, so an agent may be invoked with and without async, from any thr
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from itertools import compress, repeat
-from operator import attrgetter, eq
 from typing import Any, cast
 
 from holdfast.adapters.framework_conversation import (
@@ -65,8 +63,6 @@ class _Roles(dict[type[BaseMessage], str]):
 
 
 _ROLES = _Roles()
-_CONTENT, _TOOL_CALL_ID = attrgetter("content"), attrgetter("tool_call_id")
-_TOOL_CALLS, _INVALID_TOOL_CALLS = attrgetter("tool_calls"), attrgetter("invalid_tool_calls")
 
 
 class LangChainMessages:
@@ -74,22 +70,18 @@ class LangChainMessages:
 
     format = "openai-chat"
 
-    def contents(self, messages: Sequence[BaseMessage]) -> list[list[Any]]:
-        """Return what `encode` reads of the messages: roles and contents, and the other fields of those that have any.
-
-        Pydantic's objects are read by functions of the interpreter alone; a loop takes several times as long. The one
-        empty tuple is compared faster than lists are.
-        """
-        roles = list(map(_ROLES.__getitem__, map(type, messages)))
-        answers = list(compress(messages, map(eq, roles, repeat("assistant"))))
-        results = compress(messages, map(eq, roles, repeat("tool")))
-        return [
-            roles,
-            list(map(_CONTENT, messages)),
-            [calls or () for calls in map(_TOOL_CALLS, answers)],
-            [calls or () for calls in map(_INVALID_TOOL_CALLS, answers)],
-            list(map(_TOOL_CALL_ID, results)),
-        ]
+    def contents(self, messages: Sequence[BaseMessage]) -> list[Any]:
+        """Return what `encode` reads of the messages."""
+        found: list[Any] = []
+        for message in messages:
+            role, fields = _ROLES[type(message)], message.__dict__
+            if role == "assistant":
+                found += role, fields["content"], fields["tool_calls"], fields["invalid_tool_calls"]
+            elif role == "tool":
+                found += role, fields["content"], fields["tool_call_id"]
+            else:
+                found += role, fields["content"]
+        return found
 
     def encode(self, message: BaseMessage) -> Mapping[str, Any]:
         """Return a message as JSON."""

@@ -65,9 +65,9 @@ class ResponsesItems:
 
     format = "openai-responses"
 
-    def contents(self, messages: Sequence[Item]) -> list[list[Any]]:
+    def contents(self, messages: Sequence[Item]) -> list[Any]:
         """Return the items themselves."""
-        return [list(messages)]
+        return list(messages)
 
     def encode(self, message: Item) -> Mapping[str, Any]:
         """Return a copy of the item."""

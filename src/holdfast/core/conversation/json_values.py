@@ -69,7 +69,7 @@ def _is_sendable_object(value: Mapping[object, object], depth: int) -> bool:
     try:
         # Check every item: a value that cannot be sent may follow one that can be repaired.
         for key, item in value.items():
-            if type(key) is str and type(item) is str and key.isascii() and item.isascii():
+            if type(key) is str and key.isascii() and (item is None or (type(item) is str and item.isascii())):
                 continue
             if not isinstance(key, str):
                 raise NotJsonError(f"is a key of type {type(key).__name__}; keys are strings")  # noqa: TRY301
