@@ -26,20 +26,22 @@ LOST_MESSAGE_TEXT = "[this message could not be read]"
 
 async def extract_blob(store: Store, record: JsonRecord, blobs: list[str]) -> JsonRecord:
     """Return a record in its stored form: a large message becomes a blob, whose hash is added to `blobs`."""
-    content = _blob_content(record)
+    (content,) = _blob_contents([record])
     return record if content is None else await _with_blob(store, record, content, blobs)
 
 
-def _blob_content(record: JsonRecord) -> bytes | None:
-    """Return the message of a record if it is so large that it becomes a blob."""
-    data = record.get("data") if record.get("type") == log.MessageAppended.KIND else None
-    if not isinstance(data, dict) or "native" not in data:
-        return None
-    native = cast("dict[str, object]", data)["native"]
-    if is_certainly_shorter(native, MIN_BLOB_BYTES):
-        return None
-    content = json.dumps(native, ensure_ascii=True).encode()
-    return content if len(content) >= MIN_BLOB_BYTES else None
+def _blob_contents(records: Sequence[JsonRecord]) -> list[bytes | None]:
+    """Return the message of each record that is so large that it becomes a blob."""
+    contents: list[bytes | None] = []
+    for record in records:
+        data = record.get("data") if record.get("type") == log.MessageAppended.KIND else None
+        content = b""
+        if isinstance(data, dict) and "native" in data:
+            native = cast("dict[str, object]", data)["native"]
+            if not is_certainly_shorter(native, MIN_BLOB_BYTES):
+                content = json.dumps(native, ensure_ascii=True).encode()
+        contents.append(content if len(content) >= MIN_BLOB_BYTES else None)
+    return contents
 
 
 async def _with_blob(store: Store, record: JsonRecord, content: bytes, blobs: list[str]) -> JsonRecord:
@@ -131,11 +133,7 @@ class StoredLog:
         if self.newest_schema > RECORD_SCHEMA:
             problem = "a newer Holdfast has written to it, so this one only reads it; update Holdfast"
             raise StoreUnavailableError(f"session {self.session!r}", problem)
-
-        def find_contents() -> list[bytes | None]:
-            return [_blob_content(record) for record in whole]
-
-        contents = await record_in_thread(find_contents) if is_long else find_contents()
+        contents = await record_in_thread(lambda: _blob_contents(whole)) if is_long else _blob_contents(whole)
         if not any(contents):
             self.length = await self.store.append(self.session, whole, after=self.length, time_ms=time_ms, index=index)
             return
