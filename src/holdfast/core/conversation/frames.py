@@ -64,7 +64,8 @@ _LINE = rf"(?:\A|(?<=[{LINE_BREAKS}]))"
 _LINE_END = rf"(?=[{LINE_BREAKS}]|\Z)"
 _BRACKETS, _CLOSING = r"\[［【〔⟦", r"\]］】〕⟧"
 # Anything that looks like the label of a message, whatever punctuation surrounds it.
-_HEADING_LIKE = lazy_pattern(rf"{_LINE}(?=[^\w|{_BRACKETS}{LINE_BREAKS}]*[{_BRACKETS}][^\w{LINE_BREAKS}]*[#＃])")
+_OUTSIDE, _INSIDE = rf"[^\w|{_BRACKETS}{LINE_BREAKS}]*", rf"[^\w{LINE_BREAKS}]*"
+_HEADING_LIKE = lazy_pattern(rf"{_LINE}(?={_OUTSIDE}(?:_{_OUTSIDE})*[{_BRACKETS}]{_INSIDE}(?:_{_INSIDE})*[#＃])")
 _NO_NAME = lazy_pattern(rf'[{_BRACKETS}{_CLOSING}<>"“”]')
 _ROLES = r"system|developer|user|human|assistant|model|ai|tool|instructions?"
 _BRACKETED = (
@@ -139,7 +140,7 @@ _TAG = lazy_pattern(
     rf"|\|[^<>|{LINE_BREAKS}]{{0,80}}\||</?sys>)>|\[(/?inst|/?tool_calls|/?available_tools)\]"
 )
 # `ssh <user>@host` does not start a turn; `<user>` at the beginning of a line could.
-_TURN = lazy_pattern(rf"(?i)({_LINE}[^\w<{LINE_BREAKS}]*)<((?:{_ROLES}){_ATTRIBUTES})>")
+_TURN = lazy_pattern(rf"(?i)({_LINE}[^\w<{LINE_BREAKS}]*(?:_[^\w<{LINE_BREAKS}]*)*)<((?:{_ROLES}){_ATTRIBUTES})>")
 
 
 class _Lookalikes(dict[int, str]):
