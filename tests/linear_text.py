@@ -46,6 +46,8 @@ GLANCE_S = 0.004
 """Faster on the first text is fast enough: a quadratic pattern takes 10 ms or more there."""
 ATTEMPTS = 3
 """A measurement must be confirmed so often before it counts."""
+CERTAIN_S = 1.0
+"""A text that takes so long, though a quarter of it took less than `FLOOR_S`, needs no confirmation."""
 MAX_MEASURED = 3
 """How many of the texts that are slow at a glance are measured."""
 LIMIT_S = 120
@@ -349,7 +351,7 @@ def describe_growth(work: Callable[[str], object], texts: Iterable[tuple[str, st
             attempts = ATTEMPTS
             while after >= max(FLOOR_S, MAX_GROWTH * before):
                 attempts -= 1
-                if not attempts:
+                if not attempts or (after >= CERTAIN_S and before < FLOOR_S):
                     text = f"{start + unit + unit + end!r:.100}"
                     return f"on {text}: {before:.3f} s for {size // 4:,} characters, {after:.3f} s for {size:,}"
                 before = _seconds(work, _text_of((start, unit, end), size // 4))
