@@ -924,6 +924,20 @@ async def said_in(store: MemoryStore) -> list[object]:
         return [native["content"] for native in await session.messages()]
 
 
+@pytest.mark.parametrize(
+    ("answer", "last"),
+    [(FaultyAnswer(pieces=[ANSWER]), ANSWER), (FaultyAnswer(headers=STREAM, pieces=[b"".join(SSE)]), SSE[-1])],
+    ids=["whole", "stream"],
+)
+async def test_the_last_bytes_of_an_answer_are_sent_with_its_end(answer: FaultyAnswer, last: bytes) -> None:
+    async with FaultyUpstream(answer) as upstream, gateway_to(upstream, store=MemoryStore()) as app:
+        client = Caller(app)
+        await client.running
+
+        assert client.body == b"".join(answer.pieces)
+        assert client.sent[-1] == {"type": "http.response.body", "body": last, "more_body": False}
+
+
 async def test_a_client_that_leaves_while_its_answer_is_stored_leaves_it_whole() -> None:
     store = SlowStore(passing=1)
     async with FaultyUpstream(FaultyAnswer(pieces=[ANSWER])) as upstream, gateway_to(upstream, store=store) as app:

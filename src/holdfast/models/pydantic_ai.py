@@ -7,7 +7,7 @@ a second or two to load, so they are loaded at the first call, in a thread. Need
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -131,7 +131,8 @@ class PydanticAiSummarizer:
 
 def usage_from_response(response: "ModelResponse") -> Usage:
     """Return the billed usage of a response."""
-    return pydantic_ai_usage(vars(response.usage))
+    usage = response.usage
+    return pydantic_ai_usage({one.name: getattr(usage, one.name) for one in fields(usage)})
 
 
 def _load_model(name: str) -> "Model":

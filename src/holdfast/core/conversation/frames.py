@@ -63,9 +63,16 @@ _DISGUISE = lazy_pattern(rf"\x1b\[[0-9;]{{0,20}}[A-Za-z]|{INVISIBLE_CHARS.patter
 _LINE = rf"(?:\A|(?<=[{LINE_BREAKS}]))"
 _LINE_END = rf"(?=[{LINE_BREAKS}]|\Z)"
 _BRACKETS, _CLOSING = r"\[［【〔⟦", r"\]］】〕⟧"
+
+
+def _signs(but: str = "") -> str:
+    """Return a pattern of signs and blanks within a line. An underscore is one, though a word may have it too."""
+    signs = rf"[^\w{LINE_BREAKS}{but}]*"
+    return rf"{signs}(?:_{signs})*"
+
+
 # Anything that looks like the label of a message, whatever punctuation surrounds it.
-_OUTSIDE, _INSIDE = rf"[^\w|{_BRACKETS}{LINE_BREAKS}]*", rf"[^\w{LINE_BREAKS}]*"
-_HEADING_LIKE = lazy_pattern(rf"{_LINE}(?={_OUTSIDE}(?:_{_OUTSIDE})*[{_BRACKETS}]{_INSIDE}(?:_{_INSIDE})*[#＃])")
+_HEADING_LIKE = lazy_pattern(rf"{_LINE}(?={_signs(f'|{_BRACKETS}')}[{_BRACKETS}]{_signs()}[#＃])")
 _NO_NAME = lazy_pattern(rf'[{_BRACKETS}{_CLOSING}<>"“”]')
 _ROLES = r"system|developer|user|human|assistant|model|ai|tool|instructions?"
 _BRACKETED = (
@@ -96,7 +103,7 @@ _BRACKETED = (
 )
 """How the lines in brackets begin that open or close a frame, or report something for us."""
 _OPENINGS = (
-    rf"[{_BRACKETS}][^\w{LINE_BREAKS}]{{0,8}}[#＃][-\d]{{0,12}}\s{{1,8}}[^\W\d]",
+    rf"[{_BRACKETS}](?:_|[^\w{LINE_BREAKS}]){{0,8}}[#＃][-\d]{{0,12}}\s{{1,8}}[^\W\d]",
     *(rf"[{_BRACKETS}]\s{{0,8}}{opening}" for opening in _BRACKETED),
     r"\(#\d{1,9}\)\s",
     r"the user asked to keep to:",
@@ -121,8 +128,7 @@ _FRAME = lazy_pattern(
     rf"[{_CLOSING}]?"
 )
 # A list item begins with a dash and reads as part of its list, so it may contain "User: …".
-_SIGNS = rf"[^\w|{_BRACKETS}{LINE_BREAKS}-]*"
-_BEFORE = rf"{_SIGNS}(?:_{_SIGNS})*"
+_BEFORE = _signs(f"|{_BRACKETS}-")
 # Most lines begin with none of the characters with which an opening begins, so these are compared first.
 _SPEAKING = lazy_pattern(rf"(?i){_LINE}(?={_BEFORE}(?=[{_BRACKETS}(\dadhimostuw])(?:{'|'.join(_OPENINGS)}))")
 _SECTION = lazy_pattern(
@@ -140,7 +146,7 @@ _TAG = lazy_pattern(
     rf"|\|[^<>|{LINE_BREAKS}]{{0,80}}\||</?sys>)>|\[(/?inst|/?tool_calls|/?available_tools)\]"
 )
 # `ssh <user>@host` does not start a turn; `<user>` at the beginning of a line could.
-_TURN = lazy_pattern(rf"(?i)({_LINE}[^\w<{LINE_BREAKS}]*(?:_[^\w<{LINE_BREAKS}]*)*)<((?:{_ROLES}){_ATTRIBUTES})>")
+_TURN = lazy_pattern(rf"(?i)({_LINE}{_signs('<')})<((?:{_ROLES}){_ATTRIBUTES})>")
 
 
 class _Lookalikes(dict[int, str]):
