@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.apps.gateway.upstream import Upstreams
-from holdfast.apps.gateway.wires import Destination, LastEventFinder, destination_of, has_event_end
+from holdfast.apps.gateway.wires import Destination, LastEventFinder, destination_of, has_event_end, split_events
 from holdfast.errors import SettingsError
 from tests.gateway.test_faults import CALLS
 
@@ -99,3 +99,14 @@ def test_the_last_event_of_a_stream_is_found_however_it_is_cut(wire: str, cuts: 
 
     assert held_from is not None
     assert held_from >= len(stream) - len(last)
+
+
+@given(st.lists(st.sampled_from([b"\n", b"\n\n", b"\r\n", b"\r", b"data: 1", b": ping"])).map(b"".join))
+def test_events_are_parted_where_the_first_end_is_whatever_the_line_breaks(data: bytes) -> None:
+    ends = [b"\r\n\r\n", b"\n\n", b"\r\r"]
+    expected: list[bytes] = []
+    rest = data
+    while places := [(rest.find(end), len(end)) for end in ends if end in rest]:
+        place, length = min(places)
+        expected, rest = [*expected, rest[: place + length]], rest[place + length :]
+    assert split_events(data) == (expected, rest)

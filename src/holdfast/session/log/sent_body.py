@@ -100,8 +100,9 @@ def _changed_range(before: bytes, body: bytes) -> tuple[int, int]:
     start = max(0, body.rfind(b"{", 0, low))
     low, high = 0, min(len(before), len(body)) - start
     while low < high:
-        middle = (low + high + 1) // 2
-        is_same = before[len(before) - middle : len(before) - low] == body[len(body) - middle : len(body) - low]
+        # Mostly they end with a few of the same bytes: a search from half of them on would copy most of both.
+        middle = min((low + high + 1) // 2, 2 * low + 64)
+        is_same = before.endswith(body[len(body) - middle : len(body) - low], 0, len(before) - low)
         low, high = (middle, high) if is_same else (low, middle - 1)
     brace = body.find(b"}", len(body) - low)
     return start, brace if brace >= 0 else len(body)
