@@ -37,11 +37,17 @@ EVENTS = st.one_of(
 )
 
 
-@given(events=st.lists(EVENTS, max_size=12), has_end=st.booleans(), is_ascii=st.booleans())
+@given(
+    events=st.lists(EVENTS, max_size=12),
+    has_end=st.booleans(),
+    is_ascii=st.booleans(),
+    beside=st.sampled_from([b"", b"", b": ping\n\n", b"event: message\n", b"id: 7\n"]),
+)
 def test_a_chat_stream_says_the_same_as_its_events_one_by_one(
-    events: list[dict[str, Any]], *, has_end: bool, is_ascii: bool
+    events: list[dict[str, Any]], *, has_end: bool, is_ascii: bool, beside: bytes
 ) -> None:
-    lines = [b"data: " + json.dumps(event, ensure_ascii=is_ascii).encode() + b"\n\n" for event in events]
+    lines = [beside + b"data: " + json.dumps(event, ensure_ascii=is_ascii).encode() + b"\n\n" for event in events]
+    lines[:1] = [line.removeprefix(beside) for line in lines[:1]]
     raw = b"".join(lines) + b"data: [DONE]\n\n" * has_end
 
     assert read_answer("openai-chat", answer_events("openai-chat", raw)) == read_answer("openai-chat", events)

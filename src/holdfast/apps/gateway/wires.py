@@ -218,6 +218,7 @@ def is_event_boundary(data: bytes) -> bool:
 
 # Answers.
 
+_CHAT_STREAM_END = b"\n\ndata: [DONE]\n\n"
 CLOSING_EVENTS = 2
 """How many events at the end of a stream are no pieces of text: the reason why it ends, and what it cost."""
 
@@ -252,6 +253,9 @@ def answer_events(wire: Wire, raw: bytes) -> list[object]:
             return list(whole) if is_list(whole) else [whole]
         return []
     # Nearly every event is one line: reading all of them at once takes a third of the time.
+    if wire == "openai-chat" and raw.startswith(b"data: {") and raw.endswith(_CHAT_STREAM_END):
+        with suppress(ValueError):
+            return _chat_events(raw[6 : -len(_CHAT_STREAM_END)].split(b"\n\ndata: "))
     texts = [line[5:].lstrip(b" ") for line in raw.split(b"\n") if line.startswith(b"data:")]
     lines = [text for text in texts if text.startswith(b"{")]
     with suppress(ValueError):
