@@ -42,6 +42,7 @@ from holdfast.apps.gateway.upstream import (
 )
 from holdfast.apps.gateway.upstream_summarizer import ClientAccess
 from holdfast.apps.gateway.wires import (
+    EVENT_ENDS,
     PINGS,
     STREAM_METHOD,
     STREAM_TYPE,
@@ -52,7 +53,6 @@ from holdfast.apps.gateway.wires import (
     first_error,
     has_event_end,
     header_line,
-    is_event_boundary,
 )
 from holdfast.apps.serving import AccessDeniedError
 from holdfast.errors import HoldfastError, RecordingError, SettingsError
@@ -121,7 +121,9 @@ class ClientConnection:
         self._ping_seconds, self._silence_seconds = ping_seconds, silence_seconds
         self._task: asyncio.Task[object] | None = None
         self._watcher: asyncio.Task[None] | None = None
-        self._writing = asyncio.Lock()
+        self._pinging = asyncio.Lock()
+        """Held while a ping is being sent."""
+        self._is_sending = False
         self._interruption: Exception | None = None
         self._is_at_boundary = False
         self.has_all = False
@@ -187,9 +189,9 @@ class ClientConnection:
             self._task.cancel()
 
     async def _send_ping(self) -> None:
-        if self.ping is None or not self._is_at_boundary or self._writing.locked():
+        if self.ping is None or not self._is_at_boundary or self._is_sending:
             return
-        async with self._writing:
+        async with self._pinging:
             await self._send({"type": "http.response.body", "body": self.ping, "more_body": True})
         self.pings += 1
 
@@ -215,17 +217,24 @@ class ClientConnection:
 
     async def send(self, data: bytes) -> None:
         """Send a piece of the answer, and wait while the client is slower than the provider."""
-        if not data:
-            return
-        async with self._writing:
-            await self._send({"type": "http.response.body", "body": data, "more_body": True})
-        self._is_at_boundary = is_event_boundary(data)
+        if data:
+            await self._write(data, has_more=True)
+            self._is_at_boundary = data.endswith(EVENT_ENDS)
 
     async def end(self, data: bytes = b"") -> None:
         """Complete the answer with its last bytes: one write where two would be one more packet."""
         self.ping = None
-        async with self._writing:
-            await self._send({"type": "http.response.body", "body": data, "more_body": False})
+        await self._write(data, has_more=False)
+
+    async def _write(self, data: bytes, *, has_more: bool) -> None:
+        if self._pinging.locked():
+            async with self._pinging:
+                pass  # the ping is out
+        self._is_sending = True
+        try:
+            await self._send({"type": "http.response.body", "body": data, "more_body": has_more})
+        finally:
+            self._is_sending = False
 
     async def answer(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         """Send a whole answer in JSON."""
@@ -535,20 +544,22 @@ class Relay:
 
     async def _pass_pieces(self, call: "_Call", response: aiohttp.ClientResponse, tail: "_AnswerTail") -> None:
         client, exchange, loop = call.client, call.exchange, asyncio.get_running_loop()
-        while True:
+        opening = call.take_opening()
+        while True:  # once for each event of most streams
             try:
-                chunk = call.take_opening() or await (_soon(response) if tail.is_waiting else next_chunk(response))
+                chunk = opening or await (_soon(response) if tail.is_waiting else next_chunk(response))
             except TimeoutError:
                 await client.send(tail.release())
                 continue
             if not chunk:
                 return
-            client.active_at = loop.time()
-            plain = tail.read(chunk)
+            opening, client.active_at = b"", loop.time()
+            plain = chunk if tail.is_plain else tail.decompress(chunk)
             if exchange is not None:
                 exchange.feed(plain)
-            await client.send(tail.pass_on(chunk, plain))
-            if tail.is_complete:
+            passed = tail.pass_on(chunk, plain)
+            await client.send(passed)
+            if passed is not chunk and tail.is_complete:
                 await self._finish(call, "complete")
                 if response.content.at_eof():
                     return  # what is held back is the end of the answer
@@ -815,16 +826,13 @@ class _AnswerTail:
         self._held = b""
         self._held_plain = b""
         self._is_over = False
+        self.is_waiting = False
+        """Whether something is held back that a client may be waiting for."""
 
     @property
     def is_readable(self) -> bool:
         """Whether the bytes could be read so far, and not only passed on."""
         return self._decompressor.is_readable
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether something is held back that a client may be waiting for."""
-        return bool(self._held) and (self._is_array or (self._finder is not None and not self._finder.is_certain))
 
     @property
     def is_complete(self) -> bool:
@@ -835,29 +843,29 @@ class _AnswerTail:
     def _is_marked(self) -> bool:
         return self._finder is not None and self._finder.is_certain
 
-    def read(self, chunk: bytes) -> bytes:
+    def decompress(self, chunk: bytes) -> bytes:
         """Return the plain bytes of a chunk."""
         return self._decompressor.read(chunk)
 
     def pass_on(self, chunk: bytes, plain: bytes) -> bytes:
-        """Return what may be sent to the client now; the rest is held back."""
+        """Return what may be sent to the client now: the chunk itself if nothing is held back, before or after it."""
         if self._is_over:
             return chunk
-        if self._is_marked and self._held:
+        before = self._held
+        if before and self._is_marked:
             self._held += chunk
             self._held_plain += plain
             return b""
-        before, at = self._held, self._hold_from(plain)
+        at = self._hold_from(plain) if self._finder is None else self._finder.find(plain)
         if at is None:
-            self._held = b""
-            return before + chunk
+            self._held, self.is_waiting = b"", False
+            return before + chunk if before else chunk
         start = at if self.is_plain else 0
         self._held, self._held_plain = chunk[start:], plain[at:]
+        self.is_waiting = bool(self._held) and not self._is_marked and (self._is_array or self._finder is not None)
         return before + chunk[:start]
 
     def _hold_from(self, plain: bytes) -> int | None:
-        if self._finder is not None:
-            return self._finder.find(plain)
         if self._is_array and not plain.rstrip().endswith(b"]"):
             return None
         return 0
@@ -865,7 +873,7 @@ class _AnswerTail:
     def release(self) -> bytes:
         """Return what was held back."""
         self._is_over = self._is_over or self.is_complete
-        held, self._held, self._held_plain = self._held, b"", b""
+        held, self._held, self._held_plain, self.is_waiting = self._held, b"", b"", False
         return held
 
     @property

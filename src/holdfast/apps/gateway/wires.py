@@ -125,8 +125,8 @@ _LAST_EVENT_WORDS: Mapping[Wire, tuple[bytes, ...]] = {
     "gemini": (b"finishReason",),
 }
 """One of them is in every mark; most chunks have none, and need not be searched for lines."""
-_EVENT_ENDS = (b"\r\n\r\n", b"\n\n", b"\r\r")
-_EVENT_END = re.compile(b"|".join(_EVENT_ENDS))
+EVENT_ENDS = (b"\r\n\r\n", b"\n\n", b"\r\r")
+_EVENT_END = re.compile(b"|".join(EVENT_ENDS))
 _ANNOUNCEMENTS = frozenset({"response.created", "response.queued", "response.in_progress", "ping"})
 """Events that say nothing of an answer yet."""
 LONGEST_MARK = 64
@@ -156,22 +156,25 @@ class LastEventFinder:
     def find(self, chunk: bytes) -> int | None:
         """Return where to stop in a chunk so that the last event stays incomplete; None if it is not in there."""
         window = self._before + chunk
-        places = [place for word in self._words if (place := window.find(word)) >= 0]
-        found = self._mark.search(window, window.rfind(b"\n", 0, min(places)) + 1) if places else None
         tail = window[-LONGEST_MARK:]
         line = tail.rfind(b"\n")
         # With the three bytes before it, the end of an event is seen that continues in the next chunk.
         self._before = tail[max(0, line - 3) :] if line >= 0 else b"." + tail
+        # `find`, because for bytes `in` raises and catches an error first.
+        places = [place for word in self._words if (place := window.find(word)) >= 0]
+        if not places:
+            return None
+        found = self._mark.search(window, window.rfind(b"\n", 0, min(places)) + 1)
         if found is None:
             return None
-        ends = [(window.rfind(end, 0, found.start()), len(end)) for end in _EVENT_ENDS]
+        ends = [(window.rfind(end, 0, found.start()), len(end)) for end in EVENT_ENDS]
         last = max((place + length for place, length in ends if place >= 0), default=0)
         return max(0, last - len(window) + len(chunk))
 
 
 def has_event_end(data: bytes) -> bool:
     """Return whether an event ends in these bytes."""
-    return any(end in data for end in _EVENT_ENDS)
+    return any(end in data for end in EVENT_ENDS)
 
 
 def split_events(data: bytes) -> tuple[list[bytes], bytes]:
@@ -209,11 +212,6 @@ def first_error(data: bytes) -> bytes | None:
         if kind not in _ANNOUNCEMENTS:
             return text if value.get("error") or kind in {"error", "response.failed"} else b""
     return None
-
-
-def is_event_boundary(data: bytes) -> bool:
-    """Return whether a stream may be interrupted by another event after these bytes."""
-    return data.endswith(_EVENT_ENDS)
 
 
 # Answers.
