@@ -24,6 +24,7 @@ HUGE_NUMBER = "a number of thousands of digits"
 """Stands for an integer that Python does not print."""
 
 TypeCheck: TypeAlias = Callable[[object], bool]
+_PLAIN_TYPES = frozenset({str, int, float, bool, NoneType})
 
 
 def short_repr(value: object) -> str:
@@ -140,6 +141,17 @@ def type_check(hint: object) -> TypeCheck:
     if kind in {int, float}:
         return lambda value: isinstance(value, kind) and not isinstance(value, bool)
     return lambda value: isinstance(value, kind)
+
+
+@cache
+def plain_types(hint: object) -> frozenset[type]:
+    """Return classes whose values are of a type whatever they hold, so that they need no check."""
+    if isinstance(hint, UnionType) or get_origin(hint) is Union:
+        return frozenset[type]().union(*map(plain_types, get_args(hint)))
+    kind = get_origin(hint) or hint
+    if kind is Mapping:
+        return frozenset({dict})
+    return frozenset({kind}) if isinstance(kind, type) and kind in _PLAIN_TYPES else frozenset()
 
 
 def _tuple_check(inner: tuple[object, ...]) -> TypeCheck:

@@ -44,6 +44,8 @@ MANY_DIGITS = b"d" * 19
 """An integer with fewer digits has at most 64 bits."""
 _SMALL_DEFLATE = zlib.compressobj(COMPRESSION_LEVEL, wbits=13, memLevel=6, zdict=COMPRESSION_DICTIONARY)
 """Has read the dictionary, and is copied for each piece of content."""
+_INFLATE = zlib.decompressobj(zdict=COMPRESSION_DICTIONARY)
+"""Is copied for each piece of content, in half the time that a new one takes."""
 
 
 def compress(content: bytes) -> bytes:
@@ -69,7 +71,7 @@ def decompress(data: bytes, store: str) -> bytes:
     try:
         if encoding == DEFLATED:
             return zlib.decompress(content)
-        inflate = zlib.decompressobj(zdict=COMPRESSION_DICTIONARY)
+        inflate = _INFLATE.copy()
         whole = inflate.decompress(content)
     except zlib.error as error:
         raise DamagedStoreError(store, f"a piece cannot be decompressed: {error}") from error
@@ -81,7 +83,7 @@ def decompress(data: bytes, store: str) -> bytes:
 def decode_json(content: bytes) -> object:
     """Return a JSON value as Python's own decoder does, mostly in half the time; raises `ValueError`."""
     # orjson reads an integer of more than 64 bits as a float, and nothing that Python reads beyond JSON.
-    if MANY_DIGITS not in content.translate(DIGIT_MARKS):
+    if content.translate(DIGIT_MARKS).find(MANY_DIGITS) < 0:  # for bytes, `in` raises and catches an error first
         import orjson  # noqa: PLC0415 - not needed to import the package
 
         try:

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias, cast, get_args, get_origin
 
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history.events import Event, Summary, UnknownEvent
-from holdfast.core.schema import TypeCheck, type_check, type_name, typed_fields
+from holdfast.core.schema import TypeCheck, plain_types, type_check, type_name, typed_fields
 from holdfast.dataclass import filled_fields_reader
 from holdfast.errors import MalformedInputError
 
@@ -62,6 +62,8 @@ class _Field(NamedTuple):
     is_required: bool
     hint: object
     fits: TypeCheck
+    plain: frozenset[type]
+    """Classes of stored values that are taken as they are."""
     nested: type | None
     """The type of the value, if it is stored as a nested object."""
 
@@ -71,6 +73,11 @@ def _fields(kind: type) -> tuple[_Field, ...]:
     found = [one for item, hint in typed_fields(kind) for one in _stored_fields(item, hint)]
     order = cast("tuple[str, ...]", getattr(kind, "KEYS", ()))
     return tuple(sorted(found, key=lambda one: order.index(one.key)) if order else found)
+
+
+@cache
+def _fields_by_key(kind: type) -> Mapping[str, _Field]:
+    return {one.key: one for one in _fields(kind)}
 
 
 def _stored_fields(item: "Field[object]", hint: object) -> Iterator[_Field]:
@@ -83,7 +90,8 @@ def _stored_fields(item: "Field[object]", hint: object) -> Iterator[_Field]:
     nested = next((one for one in (hint, *get_args(hint)) if isinstance(one, type) and is_dataclass(one)), None)
     is_required = item.default is MISSING and item.default_factory is MISSING
     key = stored if isinstance(stored, str) else _camel(item.name)
-    yield _Field("", item.name, key, is_required, hint, type_check(hint), nested)
+    plain = plain_types(hint) - {dict} if nested else plain_types(hint)
+    yield _Field("", item.name, key, is_required, hint, type_check(hint), plain, nested)
 
 
 class _Encoding(NamedTuple):
@@ -133,18 +141,20 @@ def _to_json(value: object) -> EventRecord:
 
 def _from_json(kind: type, place: str, values: Mapping[str, object]) -> object:
     makers = _inlined(kind)
+    known = _fields_by_key(kind)
     found: dict[str, dict[str, object]] = {"": {}, **{owner: {} for owner in makers}}
-    for owner, name, key, _, hint, fits, nested in _fields(kind):
-        if key not in values:
+    for key, stored in values.items():  # a record has few of the fields that it may have
+        field, content = known.get(key), stored
+        if field is None:
             continue
-        content = values[key]
-        if nested and isinstance(content, Mapping):
-            content = _from_json(nested, f"{place}.{key}", cast("Mapping[str, object]", content))
-        elif isinstance(content, list):
-            content = _lists_to_tuples(cast("list[object]", content))
-        if not fits(content):
-            raise MalformedInputError(f"{place}.{key}", f"must be {type_name(hint)}, not {content!r:.60}")
-        found[owner][name] = content
+        if type(content) not in field.plain:
+            if field.nested and isinstance(content, Mapping):
+                content = _from_json(field.nested, f"{place}.{key}", cast("Mapping[str, object]", content))
+            elif isinstance(content, list):
+                content = _lists_to_tuples(cast("list[object]", content))
+            if not field.fits(content):
+                raise MalformedInputError(f"{place}.{key}", f"must be {type_name(field.hint)}, not {content!r:.60}")
+        found[field.owner][field.name] = content
     try:
         return kind(**found[""], **{owner: make(**found[owner]) for owner, make in makers.items()})
     except TypeError as error:
