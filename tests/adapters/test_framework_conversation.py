@@ -5,6 +5,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -12,17 +13,20 @@ from uuid import uuid4
 import pytest
 from google.genai import types
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
+from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, ToolCallPart, ToolReturnPart, UserPromptPart
 
 from holdfast import CannotFitError, Session
 from holdfast.adapters.framework_conversation import FrameworkConversation, FrameworkRequest, MessageCodec
 from holdfast.adapters.google_adk import CONTENTS
 from holdfast.adapters.langchain import MESSAGES
 from holdfast.adapters.openai_agents import ITEMS
+from holdfast.adapters.pydantic_ai.conversation import ELEMENTS
 from holdfast.core.history import events as log
 from holdfast.core.history.visibility import SEES_NOTHING
 from tests.support import lines_of_the_package
 
 ROOMY = FrameworkRequest(budget=16_000, model=None, system=None, tools=())
+NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 TIGHT = FrameworkRequest(budget=1_000, model=None, system=None, tools=())
 
 
@@ -123,6 +127,17 @@ FRAMEWORKS = {
         ],
         lambda content, text: _set(content.parts[0], "text", text),
         lambda content, word: content.parts[0].function_call.args.update(query=word),
+    ),
+    "pydantic-ai": Framework(
+        ELEMENTS,
+        lambda text: ModelRequest([UserPromptPart(text, timestamp=NOON)]),
+        lambda text: ModelResponse([TextPart(text)], timestamp=NOON),
+        lambda word: [
+            ModelResponse([ToolCallPart("look", {"query": word}, f"c-{word}")], timestamp=NOON),
+            ModelRequest([ToolReturnPart("look", f"found {word}", f"c-{word}", timestamp=NOON)]),
+        ],
+        lambda message, text: _set(message.parts[0], "content", text),
+        lambda message, word: message.parts[0].args.update(query=word),
     ),
 }
 

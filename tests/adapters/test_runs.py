@@ -33,7 +33,7 @@ from pydantic_ai.tools import Tool
 
 from holdfast import Session, validate
 from holdfast.adapters.pydantic_ai import Holdfast, model_messages, native_messages
-from holdfast.adapters.pydantic_ai.messages import session_elements, validate_messages
+from holdfast.adapters.pydantic_ai.messages import dump_messages, validate_messages
 from holdfast.core.history import events as log
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores.memory import MemoryStore
@@ -486,15 +486,15 @@ async def test_every_message_of_a_long_run_is_converted_once(monkeypatch: pytest
     to_json: list[int] = []
     from_json: list[int] = []
 
-    def elements(messages: Sequence[ModelMessage]) -> Any:
+    def dumped(messages: Sequence[ModelMessage]) -> Any:
         to_json.append(len(messages))
-        return session_elements(messages)
+        return dump_messages(messages)
 
     def validated(natives: Sequence[Any]) -> Any:
         from_json.append(len(natives))
         return validate_messages(natives)
 
-    monkeypatch.setattr("holdfast.adapters.pydantic_ai.conversation.session_elements", elements)
+    monkeypatch.setattr("holdfast.adapters.pydantic_ai.conversation.dump_messages", dumped)
     monkeypatch.setattr("holdfast.adapters.pydantic_ai.conversation.validate_messages", validated)
     calls = iter([tool_call_response("twice", f"c{number}", number=number) for number in range(20)])
     model = ScriptedAgentModel(lambda _: next(calls, "done"))

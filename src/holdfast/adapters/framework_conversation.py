@@ -11,13 +11,14 @@ An agent that another agent calls as a tool works in a delegation of the same se
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from holdfast.core.conversation.json_values import copied_json
 from holdfast.core.conversation.shorten import RECALL_TOOL
-from holdfast.core.history.events import MAIN, Usage
+from holdfast.core.history.events import Usage
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
@@ -73,56 +74,21 @@ class FrameworkRequest:
     system: str | None
     tools: Sequence[Mapping[str, object]]
     """The definitions of the tools, without recall."""
+    endpoint: str | None = None
+    """The address that serves the model, if it is known."""
     can_recall: bool = False
     """Whether the agent has the recall tool."""
     always_has_recall: bool = False
     """Whether every request offers it; otherwise requests do once messages have left the view."""
-
-
-def has_omissions(session: Session, scope: str, request: Request) -> bool:
-    """Return whether a request omits or shortens messages: only then is recall of use to a model."""
-    receipt = request.receipt
-    if receipt.is_unchanged or receipt.compacted or receipt.clipped or receipt.elided:
-        return not receipt.is_unchanged
-    sent = set(request.positions)
-    entries = session.history.context(scope).visible_entries()
-    return any(entry.position not in sent for entry in entries)
-
-
-def recorded_positions(session: Session, scope: str) -> list[int]:
-    """Return the positions of the messages that `messages` of an agent returns."""
-    entries, context = session.history.entries, session.history.context(scope)
-    return [position for position in context.own_positions() if not entries[position].message.is_from_memory]
-
-
-def recorded_state(session: Session, scope: str) -> object:
-    """Return a value that changes whenever a writer changes the messages of an agent."""
-    history = session.history
-    return history.message_counts.get(scope, 0), history.version.hidden, history.version.state_of(scope).cleared_at
-
-
-async def in_one_write(
-    agent: Session | Delegate, record_and_prepare: Callable[[], Awaitable[Request]], forget: Callable[[], None]
-) -> Request:
-    """Return a request that is written together with the messages that are recorded before it.
-
-    If another writer was faster, all of it is done again. `forget` is called whenever the messages may be lost.
-    """
-    if agent.scope != MAIN:
-        # The list of a delegate is not compared with the session, so what is known of it must be written at once.
-        return await record_and_prepare()
-    while True:
-        try:
-            async with agent.one_write():
-                return await record_and_prepare()
-        except BaseException as error:
-            forget()
-            if not isinstance(error, ConcurrentWriteError):
-                raise
+    recalls_earlier: bool = False
+    """Whether it also searches earlier sessions, so that every request offers it that has room for it."""
 
 
 class FrameworkConversation(Generic[MessageT]):
     """The conversation of one agent in a session, and the messages that are already recorded."""
+
+    keeps_messages = False
+    """Whether the objects stay here after a response, for a framework that passes the same ones again."""
 
     def __init__(self, session: Session, codec: MessageCodec[MessageT], delegate: Delegate | None = None) -> None:
         self.session = session
@@ -132,6 +98,7 @@ class FrameworkConversation(Generic[MessageT]):
         self.agent: Session | Delegate = delegate or self._main
         """The conversation of the agent: that of the session, or one of its delegates. Messages are not copied."""
         self.active_runs = 0
+        """How many runs use it: its session is not closed meanwhile."""
         self._last_request: Request | None = None
         self._is_last_request_copied = False
         self.last_text = ""
@@ -143,7 +110,7 @@ class FrameworkConversation(Generic[MessageT]):
         self._asked: Sequence[MessageT] | None = None
         """The list of the last request, until its response is recorded."""
         self.known: list[MessageT] = []
-        """The framework's list as it was recorded, until the response to it is: some frameworks copy it each time."""
+        """The framework's list as it was recorded; unless `keeps_messages`, until the response to it is."""
         self._known_contents: list[Any] = []
         """What these messages said then; nobody else can change it."""
         self._known_state: object = None
@@ -196,12 +163,8 @@ class FrameworkConversation(Generic[MessageT]):
         async with self._lock:
             self._asked = messages
 
-            async def record_and_prepare() -> Request:
-                await self._sync(messages)
-                return await self._prepare_with_recall(options)
-
             try:
-                return self._outgoing(await in_one_write(self.agent, record_and_prepare, self._compare_next_time))
+                return self._outgoing(await self._record_and_prepare(messages, options))
             except BaseException:
                 self._asked = None
                 raise
@@ -225,7 +188,9 @@ class FrameworkConversation(Generic[MessageT]):
                 # Another agent has used the same conversation meanwhile.
                 await self._sync(asked)
             await self._record(messages, usage=usage)
-            self.known, self._asked, self.failure = [], None, None
+            self._asked, self.failure = None, None
+            if not self.keeps_messages:
+                self.known = []
             self.last_text = "\n".join(text for message in messages if (text := self._codec.text(message)))
 
     def give_up(self, asked: Sequence[MessageT]) -> None:
@@ -243,7 +208,7 @@ class FrameworkConversation(Generic[MessageT]):
             messages = await self._load()
             if not messages:
                 return None
-            await self.session.rewind(to=recorded_positions(self.session, self.agent.scope)[-1])
+            await self.session.rewind(to=self._recorded_positions()[-1])
             self._forget()
             return messages[-1]
 
@@ -264,12 +229,35 @@ class FrameworkConversation(Generic[MessageT]):
 
     async def _load(self) -> list[MessageT]:
         await self.session.refresh()
-        if not self.known or self._known_state != recorded_state(self.session, self.agent.scope):
+        if not self.known or self._known_state != self._recorded_state():
             natives = await self.agent.messages()
-            positions = recorded_positions(self.session, self.agent.scope)
+            positions = self._recorded_positions()
+            indices = [self._index_of(*one) if self.known else None for one in zip(natives, positions, strict=True)]
+            made = iter(self._decode([native for native, index in zip(natives, indices, strict=True) if index is None]))
+            messages = [next(made) if index is None else self.known[index] for index in indices]
             self._forget()
-            self._remember([self._codec.decode(native) for native in natives], natives, positions)
+            self._remember(messages, natives, positions)
         return list(self.known)
+
+    async def _record_and_prepare(self, messages: Sequence[MessageT], options: FrameworkRequest) -> Request:
+        """Return a request that is written together with the messages that are recorded before it.
+
+        If another writer was faster, all of it is done again.
+        """
+        while True:
+            # The list of a delegate is not compared with the session, so what is known of it must be written at once.
+            is_main = self.agent is self._main
+            try:
+                async with self.agent.one_write() if is_main else nullcontext():
+                    await self._sync(messages)
+                    return await self._prepare_with_recall(options)
+            except BaseException as error:
+                self._known_state = None
+                if not is_main or not isinstance(error, ConcurrentWriteError):
+                    raise
+
+    def _decode(self, natives: Sequence[Mapping[str, Any]]) -> list[MessageT]:
+        return [self._codec.decode(native) for native in natives]
 
     async def _prepare_with_recall(self, options: FrameworkRequest) -> Request:
         """Return the next request. It offers the recall tool once a request has left something out."""
@@ -278,18 +266,32 @@ class FrameworkConversation(Generic[MessageT]):
         if not options.can_recall or options.always_has_recall:
             return request
         needs_recall = request.receipt.budget.tokens >= MIN_RECALL_BUDGET and (
-            has_recall or has_omissions(self.session, self.agent.scope, request)
+            has_recall or options.recalls_earlier or self._has_omissions(request)
         )
         return request if needs_recall == has_recall else await self._prepare(options, has_recall=needs_recall)
+
+    def _has_omissions(self, request: Request) -> bool:
+        """Return whether a request omits or shortens messages: only then is recall of use to a model."""
+        receipt = request.receipt
+        if receipt.is_unchanged or receipt.compacted or receipt.clipped or receipt.elided:
+            return not receipt.is_unchanged
+        sent = set(request.positions)
+        entries = self.session.history.context(self.agent.scope).visible_entries()
+        return any(entry.position not in sent for entry in entries)
 
     async def _prepare(self, options: FrameworkRequest, *, has_recall: bool) -> Request:
         tools = [*options.tools, *([RECALL_JSON] if has_recall else [])]
         if self.agent is self._main:
-            self.session.model = options.model  # whose tokens are counted when messages are recorded
+            self._set_session_model(options)
 
         async def prepare() -> Request:
             return await self.agent.prepare(
-                options.budget, model=options.model, system=options.system, tools=tools or None, has_recall=has_recall
+                options.budget,
+                model=options.model,
+                endpoint=options.endpoint,
+                system=options.system,
+                tools=tools or None,
+                has_recall=has_recall,
             )
 
         try:
@@ -299,18 +301,25 @@ class FrameworkConversation(Generic[MessageT]):
             await self.agent.interrupt()
             return await prepare()
 
+    def _set_session_model(self, options: FrameworkRequest) -> None:
+        """Set the model whose tokens are counted when messages are recorded."""
+        self.session.model = options.model
+
     async def _sync(self, messages: Sequence[MessageT]) -> None:
         known = list(messages[: len(self._natives)])
-        extends = len(known) == len(self._natives) and self._codec.contents(known) == self._known_contents
-        if extends and (
-            self._known_state == recorded_state(self.session, self.agent.scope) or self.agent is not self._main
-        ):
+        if self._is_known(known) and (self._known_state == self._recorded_state() or self.agent is not self._main):
             self.known = known
             await self._record(messages[len(known) :])
         elif self.agent is self._main:
             await self._resync(messages)
         else:
             await self._record_unknown(messages)
+
+    def _is_known(self, messages: Sequence[MessageT]) -> bool:
+        try:
+            return len(messages) == len(self._natives) and self._codec.contents(messages) == self._known_contents
+        except Exception:  # noqa: BLE001 - an object that a tool returned may raise anything when it is compared
+            return False
 
     async def _record(self, messages: Sequence[MessageT], usage: object = None) -> None:
         """Record messages that follow the known ones."""
@@ -321,7 +330,7 @@ class FrameworkConversation(Generic[MessageT]):
             positions = await self.agent.record(natives, format=self._codec.format, usage=usage)
             self._remember(messages, natives, positions)
             if self.session.history.message_counts.get(scope, 0) - before != len(messages):
-                self._compare_next_time()  # another writer was faster
+                self._known_state = None  # another writer was faster, so the next list is compared
 
     async def _record_unknown(self, messages: Sequence[MessageT]) -> None:
         """Record the messages of a sub-agent that are not known yet: its list only grows."""
@@ -352,8 +361,15 @@ class FrameworkConversation(Generic[MessageT]):
         self._forget()
         self._remember(messages, natives, positions)
 
-    def _compare_next_time(self) -> None:
-        self._known_state = None
+    def _recorded_positions(self) -> list[int]:
+        """Return the positions of the messages that `messages` of the agent returns."""
+        entries, context = self.session.history.entries, self.session.history.context(self.agent.scope)
+        return [position for position in context.own_positions() if not entries[position].message.is_from_memory]
+
+    def _recorded_state(self) -> object:
+        """Return a value that changes whenever a writer changes the messages of the agent."""
+        history, scope = self.session.history, self.agent.scope
+        return history.message_counts.get(scope, 0), history.version.hidden, history.version.state_of(scope).cleared_at
 
     def _forget(self) -> None:
         self.known, self._known_contents, self._natives, self._positions = [], [], [], []
@@ -373,34 +389,42 @@ class FrameworkConversation(Generic[MessageT]):
         self._natives += natives
         self._positions += positions
         self._indices |= {place: index for index, place in enumerate(positions, start) if place is not None}
-        self._known_state = recorded_state(self.session, self.agent.scope)
+        self._known_state = self._recorded_state()
 
     def _outgoing(self, request: Request) -> list[MessageT]:
         """Return the messages of a request; unchanged ones are the objects that the framework passed in."""
         self._last_request, self._is_last_request_copied = request, False
+        return self._messages_of(request.messages, request.positions)
+
+    def _messages_of(self, natives: list[Mapping[str, Any]], positions: tuple[int | None, ...]) -> list[MessageT]:
+        """Return recorded messages as objects; the next call reuses those of messages that it begins with."""
         same, made = len(self._sent), self._made
-        if request.positions[:same] != self._sent_positions or request.messages[:same] != self._sent:
-            same = common_length(request.messages, self._sent)
+        if positions[:same] != self._sent_positions or natives[:same] != self._sent:
+            same = common_length(natives, self._sent)
         del self._sent_indices[same:]
         self._in_order = min(self._in_order, same)
         for at in [place for place in made if place >= same]:
             del made[at]
-        for at in range(same, len(request.messages)):
-            native, position = request.messages[at], request.positions[at]
-            index = None if position is None else self._indices.get(position)
-            if index is not None and self._natives[index] is not native and self._natives[index] != native:
-                index = None
+        for at in range(same, len(natives)):
+            index = self._index_of(natives[at], positions[at])
             if index is None:
-                made[at] = self._codec.decode(native)
+                made[at] = self._codec.decode(natives[at])
             elif index == at == self._in_order:
                 self._in_order += 1
             self._sent_indices.append(index or 0)
-        self._sent, self._sent_positions = request.messages, request.positions
+        self._sent, self._sent_positions = natives, positions
         messages = self.known[: self._in_order]
         messages += map(self.known.__getitem__, self._sent_indices[self._in_order :])
         for at, message in made.items():
             messages[at] = message
         return messages
+
+    def _index_of(self, native: Mapping[str, Any], position: int | None) -> int | None:
+        """Return the index of the known message that is recorded at a position; None if a request has changed it."""
+        index = None if position is None else self._indices.get(position)
+        if index is None or self._natives[index] is native or self._natives[index] == native:
+            return index
+        return None
 
 
 def delegation_of_call(parent: FrameworkConversation[MessageT], name: str, task: str) -> DelegateContext:

@@ -118,7 +118,9 @@ class HoldfastPlugin(BasePlugin):
         """
         super().__init__(name)
         options = SessionOptions(store=store, policy=policy, summarizer=summarizer, compaction=compaction)
-        self._pool = SessionPool(options, _conversation_of, format=CONTENTS.format)
+        self._pool = SessionPool(
+            options, partial(FrameworkConversation[types.Content], codec=CONTENTS), format=CONTENTS.format
+        )
         self._budget = check_budget(budget)
         self._model = model
         self._recall_tool = _RecallTool() if recall else None
@@ -316,10 +318,6 @@ class _RecallTool(BaseTool):
         if call is None:
             return {"result": "[Recall: this tool works only in an app with HoldfastPlugin.]"}
         return {"result": await BACKGROUND_LOOP.await_result(call.recall(args))}
-
-
-def _conversation_of(session: Session) -> FrameworkConversation[types.Content]:
-    return FrameworkConversation(session, CONTENTS)
 
 
 def _running_agent(context: CallbackContext) -> BaseAgent | None:

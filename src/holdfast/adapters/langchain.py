@@ -29,7 +29,6 @@ from holdfast.models.base import Summarizer
 from holdfast.session.background_loop import BACKGROUND_LOOP
 from holdfast.session.blocking import BlockingSession
 from holdfast.session.compaction.compactor import CompactionOptions
-from holdfast.session.session import Session
 from holdfast.stores.base import Store, check_session_id
 from holdfast.wire.request import Request
 
@@ -156,7 +155,9 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
         """
         super().__init__()
         options = SessionOptions(store=store, policy=policy, summarizer=summarizer, compaction=compaction)
-        self._pool = SessionPool(options, _conversation_of, format=MESSAGES.format)
+        self._pool = SessionPool(
+            options, partial(FrameworkConversation[BaseMessage], codec=MESSAGES), format=MESSAGES.format
+        )
         self._session_id = check_session_id(session) if session is not None else None
         self._budget = check_budget(budget)
         self._model = model
@@ -373,10 +374,6 @@ class _ModelCall:
     def end(self) -> None:
         """End the call, with or without a response."""
         self._conversation.give_up(self._original.messages)
-
-
-def _conversation_of(session: Session) -> FrameworkConversation[BaseMessage]:
-    return FrameworkConversation(session, MESSAGES)
 
 
 def _recall_tool() -> BaseTool:

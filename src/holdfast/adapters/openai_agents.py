@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 from holdfast.adapters.framework_conversation import (
@@ -33,7 +34,6 @@ from holdfast.session.background_loop import BACKGROUND_LOOP
 from holdfast.session.blocking import BlockingSession
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.delegation import DelegateContext
-from holdfast.session.session import Session
 from holdfast.stores.base import Store, check_session_id
 from holdfast.wire.formats import canonical_message, format_named
 from holdfast.wire.request import Request
@@ -116,7 +116,7 @@ class HoldfastSession:
         self.session_id = check_session_id(session_id)
         self.session_settings = coerce_session_settings(session_settings or {})
         options = SessionOptions(store=store, policy=policy, summarizer=summarizer, compaction=compaction)
-        self._pool = SessionPool(options, _conversation_of, format=ITEMS.format)
+        self._pool = SessionPool(options, partial(FrameworkConversation[Item], codec=ITEMS), format=ITEMS.format)
         self._budget = check_budget(budget)
         self._model = model
         self._sub_agents: list[_SubAgentRun] = []
@@ -474,10 +474,6 @@ class _RecoveringProvider(ModelProvider):
 
     async def aclose(self) -> None:
         await self._inner.aclose()
-
-
-def _conversation_of(session: Session) -> "FrameworkConversation[Item]":
-    return FrameworkConversation(session, ITEMS)
 
 
 def _fit_list(items: list[Item], options: FrameworkRequest, policy: Policy) -> list[Item]:

@@ -11,8 +11,9 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
+from holdfast.adapters.framework_conversation import FrameworkConversation
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
 from holdfast.errors import SettingsError
@@ -53,15 +54,7 @@ def check_budget(budget: int | Budget | None) -> int | Budget | None:
     return budget
 
 
-class PooledConversation(Protocol):
-    """A framework's conversation in a session."""
-
-    session: Session
-    active_runs: int
-    """How many runs use it: it is not closed meanwhile."""
-
-
-PooledT = TypeVar("PooledT", bound=PooledConversation)
+PooledT = TypeVar("PooledT", bound=FrameworkConversation[Any])
 
 
 class _LoopSessions(Generic[PooledT]):

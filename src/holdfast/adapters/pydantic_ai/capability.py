@@ -18,12 +18,9 @@ from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import RunContext
 from pydantic_ai.toolsets import AbstractToolset, AgentToolset, CombinedToolset
 
-from holdfast.adapters.framework_conversation import MIN_RECALL_BUDGET, has_omissions
-from holdfast.adapters.pydantic_ai.conversation import (
-    AgentConversation,
-    AgentRequestOptions,
-)
-from holdfast.adapters.pydantic_ai.messages import SESSION_FORMAT
+from holdfast.adapters.framework_conversation import FrameworkRequest
+from holdfast.adapters.pydantic_ai.conversation import AgentConversation
+from holdfast.adapters.pydantic_ai.messages import SESSION_FORMAT, session_elements
 from holdfast.adapters.pydantic_ai.processors import dangling_calls, patch_dangling_tool_calls
 from holdfast.adapters.pydantic_ai.tools import RecallToolset, compaction_toolset, tool_json, without_recall
 from holdfast.adapters.session_pool import SessionOptions, SessionPool, check_budget
@@ -96,8 +93,8 @@ class Holdfast(AbstractCapability[Any]):
         self.recall = recall
         self.recall_from = recall_from
         self.compact_context = compact_context
-        self.last_request: Request | None = None
-        """The newest request; requests of nested runs do not count."""
+        self.last_conversation: AgentConversation | None = None
+        """The conversation of the newest request; those of nested runs do not count."""
         self.last_usage: Usage | None = None
         """The usage of the newest response, as the provider reports it."""
 
@@ -112,6 +109,11 @@ class Holdfast(AbstractCapability[Any]):
         return None
 
     # For programs.
+
+    @property
+    def last_request(self) -> Request | None:
+        """The newest request; requests of nested runs do not count."""
+        return self.last_conversation.last_request if self.last_conversation else None
 
     @property
     def sessions(self) -> Mapping[str, Session]:
@@ -181,11 +183,11 @@ class GovernedRun(AbstractCapability[Any]):
         self._messages: Sequence[ModelMessage] = ()
         """The run's own history, which grows with the run."""
         self._last_messages: Sequence[ModelMessage] = ()
-        """The messages that the last request was prepared from."""
+        """The messages that the last request was prepared from, as the session records them."""
         self._is_prepared = False
         """Whether the session has prepared the current request."""
-        self._retry_request: Request | None = None
-        """The smaller request to send after the provider has rejected one as too long."""
+        self._retry_messages: list[ModelMessage] | None = None
+        """What to send after the provider has rejected a request as too long."""
 
     # The run.
 
@@ -261,37 +263,20 @@ class GovernedRun(AbstractCapability[Any]):
         if conversation is None or not messages or not isinstance(messages[-1], ModelRequest):
             # The provider has paused in the middle of a response and needs exactly these messages back.
             return request_context
-        request, self._retry_request = self._retry_request, None
-        if request is None:
+        messages, sent, self._retry_messages = session_elements(messages), self._retry_messages, None
+        if sent is None:
+            conversation.request_context = request_context
             try:
-                request = await self._prepare(
-                    conversation, request_context, self._request_options(ctx, request_context)
-                )
+                sent = await conversation.prepare(messages, self._request_options(ctx, request_context))
             except EmptyConversationError:
                 return request_context
         self._last_messages, self._is_prepared = messages, True
         if not self._is_nested:
-            self._holdfast.last_request = request
+            self._holdfast.last_conversation = conversation
         parameters = request_context.model_request_parameters
         if self._holdfast.recall and not conversation.has_recall:
             parameters = replace(parameters, function_tools=without_recall(parameters.function_tools))
-        return replace(
-            request_context, messages=conversation.outgoing_messages(request), model_request_parameters=parameters
-        )
-
-    async def _prepare(
-        self, conversation: AgentConversation, request_context: ModelRequestContext, options: AgentRequestOptions
-    ) -> Request:
-        """Return the next request. It offers the recall tool once a request has left something out."""
-        request = await conversation.prepare(request_context, options)
-        needs_recall = request.receipt.budget.tokens >= MIN_RECALL_BUDGET and (
-            options.has_recall
-            or bool(self._holdfast.recall_from)
-            or has_omissions(conversation.session, conversation.agent.scope, request)
-        )
-        if options.recall_tool is None or options.has_recall == needs_recall:
-            return request
-        return await conversation.prepare(request_context, replace(options, has_recall=needs_recall))
+        return replace(request_context, messages=sent, model_request_parameters=parameters)
 
     async def on_model_request_error(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, error: Exception
@@ -301,7 +286,7 @@ class GovernedRun(AbstractCapability[Any]):
         if self._conversation is None or not self._is_prepared:
             raise error
         try:
-            self._retry_request = await self._conversation.agent.retry(error)
+            self._retry_messages = await self._conversation.retry(error)
         except HoldfastError as problem:
             if isinstance(problem, CannotFitError | ModelOverflowError):
                 error.add_note(f"Holdfast could not make the request small enough: {problem}")
@@ -322,12 +307,12 @@ class GovernedRun(AbstractCapability[Any]):
         response.conversation_id = response.conversation_id or ctx.conversation_id
         response.model_id = response.model_id or request_context.model_id or request_context.model.model_id
         self._conversation.request_context = request_context
-        await self._conversation.record_response(self._last_messages, response, usage if is_billed else None)
+        await self._conversation.record_response([response], usage if is_billed else None, self._last_messages)
         if not self._is_nested:
             self._holdfast.last_usage = usage
         return response
 
-    def _request_options(self, ctx: RunContext[Any], request_context: ModelRequestContext) -> AgentRequestOptions:
+    def _request_options(self, ctx: RunContext[Any], request_context: ModelRequestContext) -> FrameworkRequest:
         parameters, model = request_context.model_request_parameters, request_context.model
         visible = [
             tool
@@ -335,19 +320,19 @@ class GovernedRun(AbstractCapability[Any]):
             if not tool.defer_loading or tool.name in ctx.discovered_tool_names
         ]
         # Another capability may have removed it from this step.
-        recall = next((tool_json(tool) for tool in visible if tool.name == RECALL_TOOL and self._holdfast.recall), None)
+        can_recall = self._holdfast.recall and any(tool.name == RECALL_TOOL for tool in visible)
         others = without_recall(visible) if self._holdfast.recall else visible
         # A sub-agent has a model of its own.
         session = self._conversation.session if self._conversation and not self._delegation else None
         budget, settings = self._holdfast.budget, request_context.model_settings or {}
         if budget is None and model.context_window is not None:
             budget = Budget.resolve(provider_window=model.context_window, max_output=settings.get("max_tokens"))
-        return AgentRequestOptions(
+        return FrameworkRequest(
             budget=budget,
             model=self._holdfast.model or (session.model if session else None) or model.model_id,
             endpoint=model.base_url,
             system=InstructionPart.join(parameters.instruction_parts or ()),
             tools=[tool_json(tool) for tool in (*others, *parameters.output_tools)],
-            recall_tool=recall,
-            has_recall=recall is not None and self._conversation is not None and self._conversation.has_recall,
+            can_recall=can_recall,
+            recalls_earlier=bool(self._holdfast.recall_from),
         )

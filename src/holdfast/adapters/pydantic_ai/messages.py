@@ -2,11 +2,6 @@
 
 A session records the system text at the beginning of a request as a separate element. pydantic-ai joins consecutive
 requests, so the conversion back returns the same conversation.
-
-pydantic-ai derives its current state from the messages that it sends: which tools the model knows, which capabilities
-are loaded, which instructions have changed. When a summary replaces messages, their state parts move to the summary. A
-capability that the model has loaded by a call brings instructions, so that exchange stays whole: see
-`loads_capability`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,30 +29,38 @@ from pydantic_ai.messages import (
 
 from holdfast.core.conversation.json_values import copied_json
 from holdfast.errors import MalformedInputError
-from holdfast.wire.pydantic_ai import PYDANTIC_AI_FORMAT_NAME, split_system_text
+from holdfast.wire.pydantic_ai import PYDANTIC_AI_FORMAT_NAME
 
 SESSION_FORMAT = PYDANTIC_AI_FORMAT_NAME
 
 
-def session_elements(messages: Sequence[ModelMessage]) -> list[tuple[Mapping[str, Any], ModelMessage]]:
-    """Return messages as a session records them, each recorded element with its pydantic-ai message."""
-    found: list[tuple[Mapping[str, Any], ModelMessage]] = []
-    # A tool may return any object. Its metadata, which no model sees, may be any object too.
-    dumped = ModelMessagesTypeAdapter.dump_python(list(messages), mode="json", fallback=repr)
-    for native, message in zip(dumped, messages, strict=True):
-        natives, parts = split_system_text(native), message.parts
-        if len(natives) == 1 or not isinstance(message, ModelRequest):
-            found.append((natives[0], message))
-        else:
-            first = len(natives[0]["parts"])
-            split = replace(message, parts=parts[:first]), replace(message, parts=parts[first:])
-            found += zip(natives, split, strict=True)
+def session_elements(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
+    """Return messages with the system text at the beginning of a request as a message of its own."""
+    found: list[ModelMessage] = []
+    for message in messages:
+        parts = message.parts
+        if parts and isinstance(parts[0], SystemPromptPart) and isinstance(message, ModelRequest):
+            count = next((number for number, part in enumerate(parts) if not _is_permanent_system(part)), 0)
+            if count:
+                found.append(replace(message, parts=parts[:count]))
+                message = replace(message, parts=parts[count:])  # noqa: PLW2901 - the rest of it
+        found.append(message)
     return found
+
+
+def _is_permanent_system(part: object) -> bool:
+    return isinstance(part, SystemPromptPart) and part.scope != "request"
+
+
+def dump_messages(elements: Sequence[ModelMessage]) -> list[Mapping[str, Any]]:
+    """Return elements of a session as JSON, one for one."""
+    # A tool may return any object. Its metadata, which no model sees, may be any object too.
+    return ModelMessagesTypeAdapter.dump_python(list(elements), mode="json", fallback=repr)
 
 
 def native_messages(messages: Sequence[ModelMessage]) -> list[Mapping[str, Any]]:
     """Return messages as a session records them under the format `pydantic-ai`."""
-    return [native for native, _ in session_elements(messages)]
+    return dump_messages(session_elements(messages))
 
 
 def validate_messages(natives: Sequence[Mapping[str, Any]]) -> list[ModelMessage]:
@@ -93,10 +96,12 @@ def is_system_message(message: ModelMessage) -> bool:
     return isinstance(message, ModelRequest) and all(isinstance(part, SystemPromptPart) for part in message.parts)
 
 
-def native_system_text(native: Mapping[str, Any]) -> str:
-    """Return the text of a recorded message that is only system text, else an empty string."""
-    is_text = all(part.get("part_kind") == "system-prompt" for part in native["parts"])
-    return "\n\n".join(str(part.get("content")) for part in native["parts"]) if is_text else ""
+def changed_system_text(message: ModelMessage, native: Mapping[str, Any]) -> str:
+    """Return the text of a message that is only system text, if its recorded JSON says something else."""
+    if not is_system_message(message):
+        return ""
+    text = "\n\n".join(part.content for part in message.parts if isinstance(part, SystemPromptPart))
+    return text if text != "\n\n".join(str(part.get("content")) for part in native["parts"]) else ""
 
 
 STATE_PARTS = (
@@ -134,14 +139,11 @@ def carry_state_parts(messages: Sequence[ModelMessage], parts: Iterable[ModelReq
     return result
 
 
-def summaries_as_prompts(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
-    """Return messages with summaries as user prompts, as in the systems that the presets reproduce."""
-    return [
-        replace(message, parts=[prompt for part in message.parts if (prompt := _part_as_prompt(part))])
-        if isinstance(message, ModelRequest) and any(isinstance(part, CompactionPart) for part in message.parts)
-        else message
-        for message in messages
-    ]
+def summary_as_prompt(message: ModelMessage) -> ModelMessage:
+    """Return a message with a summary in it as a user prompt, as in the systems that the presets reproduce."""
+    if not isinstance(message, ModelRequest) or not any(isinstance(part, CompactionPart) for part in message.parts):
+        return message
+    return replace(message, parts=[prompt for part in message.parts if (prompt := _part_as_prompt(part))])
 
 
 def _part_as_prompt(part: ModelRequestPart) -> ModelRequestPart | None:
