@@ -375,14 +375,11 @@ class Relay:
     async def _exchange(self, call: "_Call") -> None:
         """Forward a recorded request, and pass on its answer."""
         exchange, client = call.exchange, call.client
-        body, dropped = call.body, frozenset[str]()
-        if exchange is not None and exchange.body is not call.plain and exchange.body != call.plain:
-            # A request that was compacted has a body of our own; what described the client's bytes goes with them.
-            body, dropped = exchange.body, CONTENT_HEADERS
+        has_own_body = exchange is not None and exchange.body is not call.plain and exchange.body != call.plain
         ended: Ending = "cut"
         client.watch()
         try:
-            ended = await self._forward(call, body, dropped)
+            ended = await self._forward(call, exchange.body if exchange and has_own_body else call.body)
         except AnswerWithheldError:
             return
         except asyncio.CancelledError:
@@ -401,31 +398,45 @@ class Relay:
         if ended == "client_left":
             raise ClientLeftError
 
-    async def _forward(self, call: "_Call", body: bytes, dropped: frozenset[str]) -> Ending:
+    async def _forward(self, call: "_Call", body: bytes) -> Ending:
         """Call the provider, pass on its answer, and return how it ended."""
-        client = call.client
-        headers = request_headers(
-            call.raw_headers, body_bytes=len(body), without=dropped | self._own_credential(call), encodings=True
-        )
+        answered = await self._ask(call, body)
+        if answered is None:
+            return "refused"
+        response, refusal = answered
+        if not response.ok:
+            return await self._pass_error(call, response, refusal)
+        if call.exchange is not None and call.exchange.has_recall:
+            return await self._pass_rounds(call, response)
+        await call.client.start(response.status, call.answer_headers(response))
+        return await self._pass_answer(call, response)
+
+    async def _ask(self, call: "_Call", body: bytes) -> tuple[aiohttp.ClientResponse, bytes] | None:
+        """Return the provider's answer, and what was read of an error; None if there is none and the client was told.
+
+        A request that is refused as too long is made smaller and sent again.
+        """
+        while True:
+            response = await self._call_upstream(call, self._headers_for(call, body), body)
+            if response is None:
+                return None
+            refusal, smaller = await self._refusal_of(call, response)
+            if smaller is None:
+                return response, refusal or b""
+            body = smaller
+
+    def _headers_for(self, call: "_Call", body: bytes) -> CIMultiDict[str]:
+        # What described the client's bytes does not describe a body of our own.
+        dropped = frozenset[str]() if body is call.body else CONTENT_HEADERS
+        without = dropped | self._own_credential(call)
+        headers = request_headers(call.raw_headers, body_bytes=len(body), without=without, encodings=True)
         self._add_key(call, headers)
         if call.exchange is not None and call.exchange.has_recall:
             headers["accept-encoding"] = "identity"
         if call.exchange is not None and (beta := call.exchange.beta):
             named = headers.get("anthropic-beta", "")
             headers["anthropic-beta"] = named if beta in named else ",".join(filter(None, (named, beta)))
-        response = await self._call_upstream(call, headers, body)
-        if response is None:
-            return "refused"
-        refusal, smaller = await self._refusal_of(call, response)
-        if smaller is not None:
-            return await self._forward(call, smaller, CONTENT_HEADERS)
-        if not response.ok:
-            await client.start(response.status, call.answer_headers(response))
-            return await self._pass_error(call, response, refusal or b"")
-        if call.exchange is not None and call.exchange.has_recall:
-            return await self._pass_rounds(call, response, headers)
-        await client.start(response.status, call.answer_headers(response))
-        return await self._pass_answer(call, response)
+        return headers
 
     async def _refusal_of(self, call: "_Call", response: aiohttp.ClientResponse) -> tuple[bytes | None, bytes | None]:
         """Return an error as far as it was read, and a smaller body if it means that the request was too long."""
@@ -510,15 +521,23 @@ class Relay:
         return call.response
 
     async def _pass_error(self, call: "_Call", response: aiohttp.ClientResponse, first: bytes) -> Ending:
-        """Pass on an error as it came; `first` is the part that was read."""
-        try:
-            await call.client.send(first)
-            while chunk := await next_chunk(response):
-                await call.client.send(chunk)
-        except (aiohttp.ClientError, OSError):
-            return "refused"
-        await self._finish(call, "refused")
-        await call.client.end()
+        """Pass on an error as it came, or as an event of an answer that has begun; `first` is what was read of it."""
+        client = call.client
+        if client.is_started:
+            with suppress(aiohttp.ClientError, OSError):
+                first = first or await response.content.read(MAX_REFUSAL_BYTES)
+            await self._finish(call, "refused")
+            await client.send(error_event(call.destination.wire or "openai-chat", first))
+        else:
+            await client.start(response.status, call.answer_headers(response))
+            try:
+                await client.send(first)
+                while chunk := await next_chunk(response):
+                    await client.send(chunk)
+            except (aiohttp.ClientError, OSError):
+                return "refused"
+            await self._finish(call, "refused")
+        await client.end()
         return "refused"
 
     async def _pass_answer(self, call: "_Call", response: aiohttp.ClientResponse) -> Ending:
@@ -567,7 +586,7 @@ class Relay:
 
     # Answers in which the model recalls.
 
-    async def _pass_rounds(self, call: "_Call", response: aiohttp.ClientResponse, headers: CIMultiDict[str]) -> Ending:
+    async def _pass_rounds(self, call: "_Call", response: aiohttp.ClientResponse) -> Ending:
         """Pass on an answer, and the rest of it that the provider gives once its calls of `recall` are answered."""
         client, exchange, wire = call.client, call.exchange, call.destination.wire
         assert exchange is not None and wire is not None  # noqa: S101, PT018 - only recorded answers have rounds
@@ -588,10 +607,12 @@ class Relay:
             if body is None:
                 break
             await client.send(rounds.next_round())
-            following = await self._ask_again(call, headers, body)
-            if following is None:
+            answered = await self._ask(call, body)
+            if answered is None:
                 return "refused"
-            response = following
+            response, refusal = answered
+            if not response.ok:
+                return await self._pass_error(call, response, refusal)
         end = rounds.end()
         if not is_stream:
             await client.start(response.status, call.joined_headers(response, length=len(end)))
@@ -625,32 +646,6 @@ class Relay:
         except RecordingError as error:
             self._note_failure(call, "answer", str(error))
             return None
-
-    async def _ask_again(self, call: "_Call", headers: CIMultiDict[str], body: bytes) -> aiohttp.ClientResponse | None:
-        """Return the provider's answer to the next request of an answer; None if the client was told of a fault."""
-        client, wire = call.client, call.destination.wire
-        while True:
-            headers["content-length"] = str(len(body))
-            response = await self._call_upstream(call, headers, body)
-            if response is None:
-                return None
-            refusal, smaller = await self._refusal_of(call, response)
-            if smaller is not None:
-                body = smaller
-            elif response.ok:
-                return response
-            else:
-                break
-        if not client.is_started:
-            await client.start(response.status, call.answer_headers(response))
-            await self._pass_error(call, response, refusal or b"")
-            return None
-        with suppress(aiohttp.ClientError, OSError):
-            refusal = refusal or await response.content.read(MAX_REFUSAL_BYTES)
-        await self._finish(call, "refused")
-        await client.send(error_event(wire or "openai-chat", refusal or b""))
-        await client.end()
-        return None
 
     async def _finish(self, call: "_Call", ended: Ending, status: int | None = None) -> None:
         """Put the end of an exchange on record, once; a strict gateway withholds an answer that cannot be stored."""
