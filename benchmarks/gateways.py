@@ -47,7 +47,7 @@ from benchmarks.reporting import print_progress
 from benchmarks.tables import DASH, markdown_table, render_share
 from benchmarks.validity import read_sessions
 from holdfast import validate
-from holdfast.apps.gateway.client_body import read_body
+from holdfast.apps.gateway.recording.client_body import read_body
 from holdfast.core.history.events import MessageAppended, Usage
 from holdfast.counters.models import dollars_of
 from holdfast.stores.open import open_store

@@ -18,7 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.apps.gateway.recording import ClientRequest, Recorder
+from holdfast.apps.gateway.recording.exchange import ClientRequest
+from holdfast.apps.gateway.recording.recorder import Recorder
 from holdfast.core.history import events as log
 from holdfast.session.session import Session
 from holdfast.stores.base import iter_sessions

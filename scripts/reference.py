@@ -328,8 +328,8 @@ def render_telemetry() -> str:
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: PLC0415 - as above
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter  # noqa: PLC0415 - as above
 
+    from holdfast.apps.gateway.provider_apis import Destination  # noqa: PLC0415 - as above
     from holdfast.apps.gateway.telemetry.tracing import ExchangeTracer  # noqa: PLC0415 - as above
-    from holdfast.apps.gateway.wires import Destination  # noqa: PLC0415 - as above
     from holdfast.session.compaction.telemetry import Telemetry, flush_spans  # noqa: PLC0415 - as above
 
     exporter, reader, tracers = InMemorySpanExporter(), InMemoryMetricReader(), TracerProvider()

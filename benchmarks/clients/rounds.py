@@ -18,8 +18,8 @@ from benchmarks.clients.programs import Program
 from benchmarks.clients.upstream import USE_A_TOOL, Received, wire_of
 from benchmarks.reporting import print_progress
 from holdfast import validate
-from holdfast.apps.gateway.client_body import read_body
-from holdfast.apps.gateway.identity import essential_fingerprint
+from holdfast.apps.gateway.recording.client_body import read_body
+from holdfast.apps.gateway.recording.identity import essential_fingerprint
 from holdfast.core.history import events as log
 from holdfast.session.session import Session
 from holdfast.stores.base import iter_sessions

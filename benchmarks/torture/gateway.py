@@ -23,7 +23,8 @@ from benchmarks.torture.observed import differing_requests
 from benchmarks.torture.odd_values import ODD_MEMBERS, ODD_VALUES, json_bytes
 from holdfast import validate
 from holdfast.apps.gateway.app import close_gateway, gateway_app
-from holdfast.apps.gateway.recording import ClientRequest, Exchange, Recorder
+from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange
+from holdfast.apps.gateway.recording.recorder import Recorder
 from holdfast.core.history import events as log
 from holdfast.errors import MalformedInputError, RecordingError
 from holdfast.stores.memory import MemoryStore

@@ -2,7 +2,7 @@
 
 from holdfast.apps.gateway.access import Access, KeyEntry, Keys, load_keys
 from holdfast.apps.gateway.app import close_gateway, gateway_app, start_jobs
-from holdfast.apps.gateway.exchange import RelaySettings
+from holdfast.apps.gateway.relay import RelaySettings
 from holdfast.apps.gateway.upstream import PhaseTimeouts
 
 __all__ = [

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from holdfast.apps.gateway.recording import ClientRequest
+from holdfast.apps.gateway.recording.exchange import ClientRequest
 from holdfast.testing.provider_streams import ProviderReply, whole_answer
 from holdfast.wire.answers import Wire, read_answer
 

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.apps.gateway.wires import answer_events
+from holdfast.apps.gateway.provider_apis import answer_events
 from holdfast.wire.answers import read_answer
 
 

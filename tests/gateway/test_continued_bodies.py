@@ -7,7 +7,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.apps.gateway.client_body import LIST_MEMBERS, ClientBody, read_body
+from holdfast.apps.gateway.recording.client_body import LIST_MEMBERS, ClientBody, read_body
 from holdfast.wire.answers import Wire
 
 TEXTS = st.sampled_from(["", "a", 'say "messages": [', "\\", "é", "\ud83d", '{"role":"user"}', "]}", "input"])

@@ -27,7 +27,7 @@ from holdfast import Session
 from holdfast.apps.gateway import upstream as upstream_module
 from holdfast.apps.gateway.access import Access
 from holdfast.apps.gateway.app import close_gateway, gateway_app
-from holdfast.apps.gateway.exchange import (
+from holdfast.apps.gateway.relay import (
     MAX_OVERFLOW_RETRIES,
     MAX_REFUSAL_BYTES,
     ClientConnection,
@@ -661,7 +661,7 @@ async def test_another_error_within_a_stream_reaches_the_client_as_it_came(event
 
 
 async def test_the_beginning_of_a_stream_that_stalls_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.apps.gateway.exchange.OPENING_SECONDS", 0.01)
+    monkeypatch.setattr("holdfast.apps.gateway.relay.OPENING_SECONDS", 0.01)
     begun = event_stream(*ANNOUNCED)
     answer = FaultyAnswer(headers=STREAM, pieces=[begun], framing="close", fault="stall", at=1 << 20)
     async with (

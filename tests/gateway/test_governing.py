@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from holdfast import Session, validate
-from holdfast.apps.gateway.client_body import read_body
-from holdfast.apps.gateway.governing import governed_body, requested_governing
-from holdfast.apps.gateway.lanes import MAIN_LANE
-from holdfast.apps.gateway.recording import ClientRequest, Exchange, Recorder
+from holdfast.apps.gateway.recording.client_body import read_body
+from holdfast.apps.gateway.recording.client_list import MAIN_LANE
+from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange
+from holdfast.apps.gateway.recording.governing import governed_body, requested_governing
+from holdfast.apps.gateway.recording.recorder import Recorder
 from holdfast.errors import HoldfastError
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream_events, whole_answer

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.apps.gateway.identity import MIN_ORDER_CHARS, AnswerIndex, orders_a_summary
+from holdfast.apps.gateway.recording.identity import MIN_ORDER_CHARS, AnswerIndex, orders_a_summary
 from holdfast.stores.memory import MemoryStore
 
 ORDER = "Your task is to create a detailed summary of the conversation so far, for the next session. "

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import Session
-from holdfast.apps.gateway.exchange import RelaySettings
+from holdfast.apps.gateway.relay import RelaySettings
 from holdfast.core.history import events as log
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores.memory import MemoryStore

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.apps.gateway.client_body import members_of, read_body, write_json
-from holdfast.apps.gateway.recording import ClientRequest, Exchange, Recorder
+from holdfast.apps.gateway.recording.client_body import members_of, read_body, write_json
+from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange
+from holdfast.apps.gateway.recording.recorder import Recorder
 from holdfast.core.history import events as log
 from holdfast.errors import RecordingError
 from holdfast.stores.memory import MemoryStore

@@ -15,8 +15,10 @@ from starlette.types import Receive, Scope, Send
 
 from holdfast import validate
 from holdfast.apps.gateway.access import Access, KeyEntry, Keys, key_hash
-from holdfast.apps.gateway.client_body import read_body
-from holdfast.apps.gateway.recall_rounds import (
+from holdfast.apps.gateway.provider_apis import answer_events
+from holdfast.apps.gateway.recording.client_body import read_body
+from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange
+from holdfast.apps.gateway.recording.recall_rounds import (
     MAX_RECALL_ROUNDS,
     AnswerRounds,
     error_event,
@@ -24,8 +26,7 @@ from holdfast.apps.gateway.recall_rounds import (
     summed_usage,
     tools_with_recall,
 )
-from holdfast.apps.gateway.recording import ClientRequest, Exchange, Recorder
-from holdfast.apps.gateway.wires import answer_events
+from holdfast.apps.gateway.recording.recorder import Recorder
 from holdfast.errors import StoreUnavailableError
 from holdfast.session.log.sent_body import sent_body
 from holdfast.session.session import Session

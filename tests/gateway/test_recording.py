@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.apps.gateway import lanes, recording
-from holdfast.apps.gateway.client_body import texts_of
-from holdfast.apps.gateway.governing import requested_governing
-from holdfast.apps.gateway.recording import ClientRequest, Exchange, Recorder
+from holdfast.apps.gateway.recording import client_list, identity
+from holdfast.apps.gateway.recording import recorder as recording
+from holdfast.apps.gateway.recording.client_body import texts_of
+from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange
+from holdfast.apps.gateway.recording.governing import requested_governing
+from holdfast.apps.gateway.recording.recorder import Recorder
 from holdfast.core.history import events as log
 from holdfast.errors import ConcurrentWriteError, RecordingError, StoreUnavailableError
 from holdfast.session.conversation import Conversation
@@ -257,13 +259,13 @@ async def test_of_an_unnamed_list_that_goes_on_only_new_messages_are_compared(
     listed = [f"line {number}" for number in range(99)]
     await answered(recorder, chat(*listed), "Noted.")
     compared: list[object] = []
-    fingerprint = lanes.essential_fingerprint
+    fingerprint = client_list.essential_fingerprint
 
     def noting(wire: Wire, native: JsonMapping) -> bytes | None:
         compared.append(native["content"])
         return fingerprint(wire, native)
 
-    monkeypatch.setattr(lanes, "essential_fingerprint", noting)
+    monkeypatch.setattr(client_list, "essential_fingerprint", noting)
     session_id = await answered(recorder, chat(*listed, "Noted.", "more"), "Yes.")
 
     assert set(compared) == {"Noted.", "more", "Yes."}
@@ -394,7 +396,7 @@ async def test_gateways_that_take_turns_compare_only_what_the_others_have_added(
     recorder: Recorder, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other, said, compared = Recorder(store), ["hi"], list[JsonMapping]()
-    plain = lanes.essential_fingerprint
+    plain = client_list.essential_fingerprint
 
     def noted(wire: Wire, native: JsonMapping) -> bytes | None:
         compared.append(native)
@@ -402,7 +404,7 @@ async def test_gateways_that_take_turns_compare_only_what_the_others_have_added(
 
     for turn in range(6):
         if turn == 4:
-            monkeypatch.setattr(lanes, "essential_fingerprint", noted)
+            monkeypatch.setattr(client_list, "essential_fingerprint", noted)
         await answered(other if turn % 2 else recorder, chat(*said, name="s"), f"Answer {turn}.")
         said += [f"Answer {turn}.", f"prompt {turn}"]
     await other.close()
@@ -927,7 +929,7 @@ async def test_a_new_name_with_a_list_that_its_conversation_no_longer_has_begins
 
 async def test_a_list_whose_session_was_deleted_begins_a_new_one(recorder: Recorder) -> None:
     first = await answered(recorder, chat("hi"), "Hello there.")
-    await recorder.delete(first)
+    await recorder.sessions.delete(first)
     second = await answered(recorder, chat("hi", "Hello there.", "more"), "Yes.")
 
     assert first != second
@@ -1047,7 +1049,7 @@ async def test_a_bill_that_cannot_be_read_costs_nothing_and_the_answer_is_record
 async def test_only_the_last_conversations_are_searched_for_what_a_side_call_quotes(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recording, "MAX_RECENT", 1)
+    monkeypatch.setattr(identity, "MAX_RECENT", 1)
     first = await answered(recorder, chat("paint the shed green"), "Done.")
     second = await answered(recorder, chat("water the roses twice"), "Done.")
     quoting = [

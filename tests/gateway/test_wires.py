@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.apps.gateway.provider_apis import (
+    Destination,
+    LastEventFinder,
+    destination_of,
+    has_event_end,
+    split_events,
+)
 from holdfast.apps.gateway.upstream import Upstreams
-from holdfast.apps.gateway.wires import Destination, LastEventFinder, destination_of, has_event_end, split_events
 from holdfast.errors import SettingsError
 from tests.gateway.test_faults import CALLS
 

@@ -5,7 +5,8 @@ import json
 import pytest
 from starlette.applications import Starlette
 
-from holdfast.apps.gateway.recording import ClientRequest, Recorder
+from holdfast.apps.gateway.recording.exchange import ClientRequest
+from holdfast.apps.gateway.recording.recorder import Recorder
 from holdfast.apps.gateway.upstream_summarizer import ClientAccess
 from holdfast.core.history import events as log
 from holdfast.errors import SettingsError

@@ -48,7 +48,7 @@ async def _serve(args: argparse.Namespace) -> int:
     settings = settings_for(args)
     from holdfast.apps.gateway.access import Access, control_token, load_keys  # noqa: PLC0415 - an extra
     from holdfast.apps.gateway.app import gateway_app, start_jobs, stop_live_streams  # noqa: PLC0415 - as above
-    from holdfast.apps.gateway.exchange import RelaySettings  # noqa: PLC0415 - as above
+    from holdfast.apps.gateway.relay import RelaySettings  # noqa: PLC0415 - as above
     from holdfast.apps.gateway.upstream import PhaseTimeouts  # noqa: PLC0415 - as above
     from holdfast.apps.serving import serve_app  # noqa: PLC0415 - as above
 

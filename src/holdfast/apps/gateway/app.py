@@ -21,15 +21,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.apps.gateway.access import Access
 from holdfast.apps.gateway.control import control_routes
-from holdfast.apps.gateway.exchange import Relay, RelaySettings, headers_of
-from holdfast.apps.gateway.identity import session_id_for
 from holdfast.apps.gateway.mcp_endpoint import McpEndpoint
-from holdfast.apps.gateway.recording import Recorder
+from holdfast.apps.gateway.provider_apis import destination_of, error_body
+from holdfast.apps.gateway.recording.identity import session_id_for
+from holdfast.apps.gateway.recording.recorder import Recorder
+from holdfast.apps.gateway.relay import Relay, RelaySettings, headers_of
 from holdfast.apps.gateway.telemetry.metrics import METRICS_TYPE, GatewayMetrics
 from holdfast.apps.gateway.telemetry.tracing import ExchangeTracer
 from holdfast.apps.gateway.upstream import PhaseTimeouts, UpstreamClient, Upstreams
 from holdfast.apps.gateway.upstream_summarizer import Payment
-from holdfast.apps.gateway.wires import destination_of, error_body
 from holdfast.apps.serving import AccessDeniedError
 from holdfast.core.planning.policy import Policy
 from holdfast.errors import HoldfastError, SettingsError
@@ -207,7 +207,7 @@ class RecorderEditor:
 
     async def delete(self, session_id: str) -> None:
         """Delete a session with everything that belongs to it."""
-        await self._recorder.delete(session_id)
+        await self._recorder.sessions.delete(session_id)
 
 
 def _reader_of(access: Access, token: str) -> "Reader | None":
@@ -233,7 +233,7 @@ async def start_jobs(app: Starlette, *, per_minute: int | None = None) -> None:
     recorder: Recorder = app.state.recorder
     if recorder.store_url is None:
         raise SettingsError("jobs", "background jobs need the URL of a store on disk: postgresql://… or sqlite:///file")
-    summarizer = recorder.summarizer
+    summarizer = recorder.governor.summarizer
     jobs = BackgroundJobs(
         recorder.store_url,
         recorder.session_for_job,
@@ -241,7 +241,7 @@ async def start_jobs(app: Starlette, *, per_minute: int | None = None) -> None:
         rate_limit=RateLimit(per_minute, 60.0) if per_minute else None,
     )
     await jobs.start()
-    recorder.use_queues(jobs, jobs.here)
+    recorder.governor.use_queues(jobs, jobs.here)
     app.state.close_gateway.insert(0, jobs.close)
 
 

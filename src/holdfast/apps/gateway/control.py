@@ -21,12 +21,12 @@ from starlette.types import Receive, Scope, Send
 
 from holdfast.apps.gateway import control_schema as schema
 from holdfast.apps.gateway.access import Access, Caller
-from holdfast.apps.gateway.client_body import write_json
 from holdfast.apps.gateway.control_schema import Operation
-from holdfast.apps.gateway.governing import GoverningChoice
-from holdfast.apps.gateway.identity import session_id_for
-from holdfast.apps.gateway.recording import Recorder
-from holdfast.apps.gateway.wires import STREAM_TYPE
+from holdfast.apps.gateway.provider_apis import STREAM_TYPE
+from holdfast.apps.gateway.recording.client_body import write_json
+from holdfast.apps.gateway.recording.governing import GoverningChoice
+from holdfast.apps.gateway.recording.identity import session_id_for
+from holdfast.apps.gateway.recording.recorder import Recorder
 from holdfast.apps.serving import AccessDeniedError, error_status, page_cursor, query_number
 from holdfast.core.history import events as log
 from holdfast.core.recall.query import RecallQuery
@@ -326,7 +326,7 @@ class _ControlApi:
         asked = msgspec.json.decode(await request.body(), type=GoverningChoice)
         async with self._recorder.session(await self._known(request, caller)) as opened, opened.lock:
             choice = asked.otherwise(opened.choice)
-            await self._recorder.choose(opened, choice)
+            await self._recorder.governor.choose(opened, choice)
             return _described_choice(choice)
 
     @_serves("POST", f"{_SESSION}/recall", schema.RecallAnswerBody, schema.RecallBody, is_body_needed=True)
@@ -344,7 +344,7 @@ class _ControlApi:
         asked = msgspec.json.decode(await request.body() or b"{}", type=schema.PreviewBody)
         async with self._recorder.session(await self._known(request, caller)) as opened:
             choice = opened.choice
-            await self._recorder.use_policy(opened, choice)
+            await self._recorder.governor.use_policy(opened, choice)
             budget = asked.budget or choice.budget
             found = await opened.session.preview(focus=asked.focus, budget=budget, draft=asked.draft)
             number = secrets.token_hex(8)
@@ -359,7 +359,7 @@ class _ControlApi:
         asked = msgspec.json.decode(await request.body() or b"{}", type=schema.CompactBody)
         async with self._recorder.session(await self._known(request, caller)) as opened:
             choice = opened.choice
-            await self._recorder.use_policy(opened, choice)
+            await self._recorder.governor.use_policy(opened, choice)
             budget = asked.budget or choice.budget
             if asked.preview:
                 approved = opened.previews.pop(asked.preview, None)
@@ -430,7 +430,7 @@ class _ControlApi:
     @_serves("DELETE", _SESSION, schema.DeletedAnswer)
     async def delete(self, request: Request, caller: Caller) -> object:
         """Delete a session with all that belongs to it."""
-        return {"deleted": await self._recorder.delete(await self._known(request, caller))}
+        return {"deleted": await self._recorder.sessions.delete(await self._known(request, caller))}
 
     async def _known(self, request: Request, caller: Caller) -> str:
         """Return the id of a session that exists and that this caller may see."""

@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias, TypedDict, cast
 
 import msgspec
 
-from holdfast.apps.gateway.governing import CompactionMode
+from holdfast.apps.gateway.recording.governing import CompactionMode
 from holdfast.wire.answers import JsonObject
 
 DEFAULT_RECALL_TOKENS = 2_000

@@ -13,8 +13,8 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from holdfast.apps.gateway.access import Access
-from holdfast.apps.gateway.exchange import headers_of
-from holdfast.apps.gateway.identity import session_id_for
+from holdfast.apps.gateway.recording.identity import session_id_for
+from holdfast.apps.gateway.relay import headers_of
 from holdfast.apps.serving import AccessDeniedError
 from holdfast.errors import MissingExtraError
 from holdfast.session.memory.daily import DailyMemory

@@ -21,7 +21,7 @@ from aiohttp.tracing import Trace
 from multidict import CIMultiDict
 from yarl import URL
 
-from holdfast.apps.gateway.wires import Destination, Provider, upstream_path
+from holdfast.apps.gateway.provider_apis import Destination, Provider, upstream_path
 from holdfast.errors import SettingsError
 
 PUBLIC_UPSTREAMS: Mapping[str, str] = {

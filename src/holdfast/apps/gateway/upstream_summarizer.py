@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from holdfast.apps.gateway.client_body import members_of, read_json
+from holdfast.apps.gateway.recording.client_body import members_of, read_json
 from holdfast.errors import ModelAccessError
 from holdfast.models.anthropic_messages import MESSAGES_FORMAT, MessagesSummarizer
 from holdfast.models.base import ModelReply, Summarizer, SummaryPrompt

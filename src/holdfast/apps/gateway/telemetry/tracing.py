@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast import __version__
-from holdfast.apps.gateway.wires import FIRST_SERVER_ERROR, Destination
+from holdfast.apps.gateway.provider_apis import FIRST_SERVER_ERROR, Destination
 from holdfast.session.compaction.telemetry import INSTRUMENTATION_NAME, end_span_later
 
 if TYPE_CHECKING:

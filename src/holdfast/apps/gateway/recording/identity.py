@@ -16,17 +16,20 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 from urllib.parse import quote
 
 import orjson
 
-from holdfast.apps.gateway.client_body import ClientBody, read_json, texts_of
+from holdfast.apps.gateway.recording.client_body import ClientBody, read_json, texts_of
 from holdfast.core.history.events import SideCallPurpose
 from holdfast.stores.base import Store, session_value_key
 from holdfast.wire.answers import JsonMapping, Wire
 from holdfast.wire.formats import canonical_message
 from holdfast.wire.json_reader import is_list, is_mapping
 
+K = TypeVar("K")
+V = TypeVar("V")
 SESSION_HEADERS = (
     "x-holdfast-session",
     "x-claude-code-session-id",
@@ -44,6 +47,8 @@ UNNAMED_PREFIX = "conversation-"
 """How the ids of sessions begin whose clients give them no name."""
 MAX_CLIENT_NAME_CHARS = 200
 MAX_INDEXED_ANSWERS = 8_192
+MAX_RECENT = 256
+"""How many of the last conversations are kept in mind, with what they may be recognized by."""
 MAX_STORE_LOOKUPS = 64
 """How many links of a list are looked up in the store, the newest first."""
 MIN_SIMILAR_SHARE = 0.5
@@ -374,6 +379,16 @@ class Chain:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if self.links[middle - 1] == other.links[middle - 1] else (low, middle - 1)
         return low
+
+
+class Newest(OrderedDict[K, V]):
+    """The `MAX_RECENT` values that were set last."""
+
+    def __setitem__(self, key: K, value: V) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        if len(self) > MAX_RECENT:
+            self.popitem(last=False)
 
 
 class AnswerIndex:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from holdfast.apps.gateway.client_body import ClientBody, members_of, read_json, write_json
+from holdfast.apps.gateway.recording.client_body import ClientBody, members_of, read_json, write_json
 from holdfast.core.conversation.repair import NO_NEW_MESSAGE_NOTICE
 from holdfast.counters.models import binds_thinking
 from holdfast.errors import SettingsError

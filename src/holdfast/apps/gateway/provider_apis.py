@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import msgspec
 import orjson
 
-from holdfast.apps.gateway.client_body import read_json
+from holdfast.apps.gateway.recording.client_body import read_json
 from holdfast.wire.answers import Wire
 from holdfast.wire.json_reader import is_list, is_mapping
 

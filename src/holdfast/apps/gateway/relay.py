@@ -25,9 +25,23 @@ from holdfast.apps.gateway.encodings import (
     UnreadableBodyError,
     decompressed,
 )
-from holdfast.apps.gateway.governing import NOTHING_REQUESTED, requested_governing
-from holdfast.apps.gateway.recall_rounds import AnswerRounds, error_event
-from holdfast.apps.gateway.recording import ClientRequest, Ending, Exchange, Recorder
+from holdfast.apps.gateway.provider_apis import (
+    EVENT_ENDS,
+    PINGS,
+    STREAM_METHOD,
+    STREAM_TYPE,
+    Destination,
+    LastEventFinder,
+    destination_of,
+    error_body,
+    first_error,
+    has_event_end,
+    header_line,
+)
+from holdfast.apps.gateway.recording.exchange import ClientRequest, Ending, Exchange
+from holdfast.apps.gateway.recording.governing import NOTHING_REQUESTED, requested_governing
+from holdfast.apps.gateway.recording.recall_rounds import AnswerRounds, error_event
+from holdfast.apps.gateway.recording.recorder import Recorder
 from holdfast.apps.gateway.telemetry.metrics import GatewayMetrics
 from holdfast.apps.gateway.telemetry.tracing import ExchangeTracer
 from holdfast.apps.gateway.upstream import (
@@ -41,19 +55,6 @@ from holdfast.apps.gateway.upstream import (
     response_headers,
 )
 from holdfast.apps.gateway.upstream_summarizer import ClientAccess
-from holdfast.apps.gateway.wires import (
-    EVENT_ENDS,
-    PINGS,
-    STREAM_METHOD,
-    STREAM_TYPE,
-    Destination,
-    LastEventFinder,
-    destination_of,
-    error_body,
-    first_error,
-    has_event_end,
-    header_line,
-)
 from holdfast.apps.serving import AccessDeniedError
 from holdfast.errors import HoldfastError, RecordingError, SettingsError
 from holdfast.redaction import redact_text
@@ -315,7 +316,7 @@ class Relay:
             return await self._pass_through(call)
         try:
             call.governing = requested_governing(call.headers, destination.policy)
-            self._recorder.check_policy(call.governing.choice)
+            self._recorder.governor.check_policy(call.governing.choice)
         except SettingsError as error:
             return await self._refuse(call, 400, str(error))
         try:
@@ -353,7 +354,7 @@ class Relay:
                         namespace=call.caller.namespace,
                         upstream=self._upstreams.described(destination.upstream),
                         governing=call.governing,
-                        access=self._client_access(call) if self._recorder.may_use_client_keys else None,
+                        access=self._client_access(call) if self._recorder.governor.may_use_client_keys else None,
                     )
                 )
         except BodyTooLargeError:

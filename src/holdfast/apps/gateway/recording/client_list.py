@@ -4,20 +4,17 @@ A lane is one agent's messages in a session: those of the main agent, or those o
 keeps the last list as the bytes that came, so that only messages that are new are parsed and compared.
 """
 
-import asyncio
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import NamedTuple
 
 import msgspec
 
-from holdfast.apps.gateway.client_body import ClientBody, texts_of
-from holdfast.apps.gateway.governing import BodyExtras, GoverningChoice, extras_of
-from holdfast.apps.gateway.identity import (
+from holdfast.apps.gateway.recording.client_body import ClientBody, texts_of
+from holdfast.apps.gateway.recording.governing import BodyExtras, extras_of
+from holdfast.apps.gateway.recording.identity import (
     Agent,
     Chain,
     essential_fingerprint,
@@ -26,15 +23,15 @@ from holdfast.apps.gateway.identity import (
     is_prompt,
     reasoning_key,
 )
-from holdfast.apps.gateway.recall_rounds import has_other_calls, is_recall_result, joined_message, recall_calls
-from holdfast.apps.gateway.upstream_summarizer import UpstreamSummarizer
+from holdfast.apps.gateway.recording.recall_rounds import (
+    has_other_calls,
+    is_recall_result,
+    joined_message,
+    recall_calls,
+)
 from holdfast.core.conversation.tokens import message_tokens
-from holdfast.core.history.events import CompactionCompleted
-from holdfast.core.planning.policy import Policy
 from holdfast.counters.vocabularies import counter_for
 from holdfast.session.conversation import Conversation
-from holdfast.session.session import Session
-from holdfast.stores.base import JsonRecord
 from holdfast.wire.answers import JsonMapping, JsonObject, Wire
 from holdfast.wire.formats import format_named
 from holdfast.wire.json_reader import is_mapping, objects_in
@@ -322,73 +319,3 @@ class Lane:
     def is_other_agent(self, body: ClientBody) -> bool:
         """Return whether a request comes from another agent than the one of this lane."""
         return self.agent is not None and not self.agent.is_same(self.agent_of(body))
-
-
-class StoredValues(NamedTuple):
-    """What is stored about a session beside its log."""
-
-    client: JsonRecord | None
-    """Who speaks in it."""
-    governing: JsonRecord | None
-    """How it is governed."""
-
-
-@dataclass(slots=True)
-class OpenSession:
-    """A session that the recorder holds open."""
-
-    id: str
-    session: Session
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a request is compared and recorded, never while the upstream answers."""
-    lanes: dict[str, Lane] = field(default_factory=dict[str, Lane])
-    delegates: AsyncExitStack = field(default_factory=AsyncExitStack)
-    side_tips: deque[bytes] = field(default_factory=lambda: deque[bytes](maxlen=MAX_SIDE_LISTS))
-    """The links after the answers of the last side calls."""
-    unsaved_tip: bytes | None = None
-    """The link of the last answer, while only memory has it."""
-    response_ends: dict[str, tuple[int, bytes]] = field(default_factory=dict[str, tuple[int, bytes]])
-    """By the id of a response that the provider keeps, how many messages the chain had after it, and its last link."""
-    window: str | None = None
-    """Which window of its conversation the client was in."""
-    is_outdated: bool = False
-    """Whether a write failed, so that the session must be read again before it is used."""
-    users: int = 0
-    policy: Policy | None = None
-    """The policy that was set last."""
-    summarizer: UpstreamSummarizer = field(default_factory=UpstreamSummarizer)
-    """Writes summaries with the key of a client, if that is allowed."""
-    has_key: bool = False
-    """Whether there is such a key."""
-    agent: Agent | None = None
-    """The main agent, as its last request showed it."""
-    choice: GoverningChoice = field(default_factory=GoverningChoice)
-    """How somebody wants it to be governed."""
-    has_compacted: bool = False
-    """Whether a request of it was ever compacted."""
-    has_recall: bool = False
-    """Whether the model has the recall tool, and the gateway answers it."""
-    compaction_due: str = ""
-    """Why the policy would compact now, if that waits for approval."""
-    previews: dict[str, CompactionCompleted] = field(default_factory=dict[str, CompactionCompleted])
-    """By id, the compactions that were previewed and can be approved."""
-
-    def use_stored(self, stored: StoredValues) -> None:
-        """Take what this gateway or another one has stored."""
-        governing = stored.governing or {}
-        self.agent = Agent.from_json(stored.client) if stored.client else None
-        self.choice = msgspec.convert(governing.get("choice") or {}, GoverningChoice)
-        self.has_compacted = bool(governing.get("compacted"))
-        self.has_recall = self.has_recall or bool(governing.get("recall"))
-
-    def note_news(self) -> None:
-        """Note that others have recorded something: the list of the main agent is compared with the log again."""
-        if (lane := self.lanes.get(MAIN_LANE)) is not None:
-            lane.is_behind = True
-            if lane.in_flight:
-                del self.lanes[MAIN_LANE]
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was said in it yet."""
-        return not len(self.session)

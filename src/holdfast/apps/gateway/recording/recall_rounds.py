@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-from holdfast.apps.gateway.client_body import ClientBody, members_of, read_json, write_json
-from holdfast.apps.gateway.wires import event_data, split_events
+from holdfast.apps.gateway.provider_apis import event_data, split_events
+from holdfast.apps.gateway.recording.client_body import ClientBody, members_of, read_json, write_json
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
 from holdfast.wire.answers import JsonMapping, JsonObject, Wire

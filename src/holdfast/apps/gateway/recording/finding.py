@@ -1,0 +1,336 @@
+"""Find the conversation of a request: by its name, by what its provider keeps, or by its messages.
+
+Clients send their whole list with every request. What an earlier answer, a summary, a task for a sub-agent or a prompt
+said tells which conversation a list without a name continues.
+"""
+
+import hashlib
+import secrets
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+from holdfast.apps.gateway.recording.client_body import ClientBody, texts_of
+from holdfast.apps.gateway.recording.client_list import MAIN_LANE, ClientList
+from holdfast.apps.gateway.recording.exchange import ClientRequest, ReadRequest
+from holdfast.apps.gateway.recording.identity import (
+    MAX_RECENT,
+    UNNAMED_PREFIX,
+    Chain,
+    Newest,
+    is_prompt,
+    is_unnamed_session,
+    name_outside_body,
+    orders_a_summary,
+    response_link,
+    session_id_for,
+    side_purpose_of_words,
+)
+from holdfast.apps.gateway.recording.open_sessions import OpenSession, OpenSessions
+from holdfast.core.history.events import SideCallPurpose
+from holdfast.session.log.event_log import Clock
+from holdfast.session.sync import client_summary_in
+from holdfast.wire.answers import Answer, Wire, argument_texts
+
+MAX_ALIKE_SESSIONS = 64
+"""How many conversations with the same answer are compared with a list."""
+MIN_QUOTED_CHARS, MAX_QUOTED_CHARS, MAX_QUOTED_PROMPTS = 8, 200, 6
+MIN_SUMMARY_CHARS = 24
+"""A shorter summary does not identify a conversation."""
+MAX_DELEGATED_CHARS, FIRST_PROMPTS = 20_000, 3
+"""How long a sub-agent's task may be, and among how many first messages it is looked for."""
+TOKEN_COUNT_PATHS = ("/count_tokens", ":countTokens", "/input_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a request belongs. The session is locked, unless the request is a side call."""
+
+    reading: ReadRequest
+    """The request; with the name of the sub-agent that speaks, if its task told who that is."""
+    opened: OpenSession
+    is_continuation: bool = False
+    """Whether its list holds only what is new, because the provider keeps the rest."""
+    side_call: SideCallPurpose | None = None
+    """What it is for, if it is known to be beside the conversation."""
+    chain: Chain | None = None
+    """The chain of a side call."""
+
+
+class ConversationFinder:
+    """Finds the conversations of requests, and keeps of each what the next request may be recognized by."""
+
+    def __init__(self, sessions: OpenSessions, clock: Clock) -> None:
+        self._sessions = sessions
+        self._clock = clock
+        self._recent = Newest[tuple[str, str], deque[str]]()
+        """By namespace and session, the last prompts."""
+        self._agent_sessions = Newest[str, str]()
+        """By the name that a sub-agent gives its own session, the session it works in."""
+        self._delegated = Newest[tuple[str, Wire, str], tuple[str, str]]()
+        """By namespace, wire and argument of a call: the call's session, and a name for the sub-agent that gets it."""
+        self._summaries: deque[tuple[str, str, str]] = deque(maxlen=MAX_RECENT)
+        """Namespace, session and text of the last summaries that clients had written."""
+        self._by_first = Newest[tuple[str, Wire, bytes], Newest[str, None]]()
+        """By the first message as it came, the open sessions that begin with it."""
+        self._by_cache_key = Newest[str, str]()
+        self._begun_by_side_call = Newest[tuple[str, bytes], str]()
+        """By namespace and words, the session of a side call about a conversation whose first turn is yet to come."""
+
+    def last_body(self, request: ClientRequest) -> ClientBody | None:
+        """Return the last body of the conversation that a request names, if it does so outside of its own body."""
+        name = name_outside_body(request.session_in_path, request.headers)
+        opened = self._sessions.get(session_id_for(request.namespace, name)) if name else None
+        lane = opened.lanes.get(MAIN_LANE) if opened else None
+        return lane.last_body if lane else None
+
+    @asynccontextmanager
+    async def find(self, reading: ReadRequest) -> AsyncGenerator[Place | None]:
+        """Hold the session of a request open and locked; None if it has none."""
+        request, signals = reading.request, reading.signals
+        if request.path.partition("?")[0].endswith(TOKEN_COUNT_PATHS):
+            session_id = session_id_for(request.namespace, signals.name) if signals.name else ""
+            is_known = session_id and (self._sessions.get(session_id) or await self._sessions.store.length(session_id))
+            if not is_known:
+                yield None
+                return
+            async with self._sessions.session(session_id) as opened:
+                yield Place(reading, opened, side_call="other", chain=Chain(reading.start))
+            return
+        if not signals.agent and (task := self._delegated_task(reading)):
+            index, session_id, agent = task
+            if not await self._was_said_before(reading, index, session_id):
+                async with self._sessions.session(session_id) as opened, opened.lock:
+                    yield Place(replace(reading, signals=replace(signals, agent=agent)), opened)
+                return
+        if signals.name:
+            session_id = session_id_for(request.namespace, signals.name)
+            session_id = self._agent_sessions.get(session_id, session_id)
+            if signals.agent:
+                self._agent_sessions[session_id_for(request.namespace, signals.agent)] = session_id
+            async with self._sessions.session(session_id) as opened:
+                if (opened.session.history.format or request.wire).startswith(request.wire):
+                    async with opened.lock:
+                        yield await self._named_place(reading, opened)
+                    return
+            # The client went on with another provider.
+            async with self._sessions.session(f"{session_id}.{request.wire}") as opened, opened.lock:
+                yield await self._named_place(reading, opened)
+        elif signals.response_id:
+            found = await self._sessions.index.sessions_with([response_link(request.namespace, signals.response_id)])
+            session_id = found[1][-1] if found else self._new_id(request)
+            async with self._sessions.session(session_id) as opened, opened.lock:
+                yield Place(reading, opened, is_continuation=True)
+        else:
+            async with self._find_unnamed(reading) as place:
+                yield place
+
+    async def _named_place(self, reading: ReadRequest, opened: OpenSession) -> Place:
+        if opened.is_empty and not (reading.signals.agent or _purpose_without_history(reading)):
+            await self._copy_fork(reading, opened)
+        is_at_provider = "conversation" in reading.body.fields and reading.request.wire == "openai-responses"
+        return Place(reading, opened, is_continuation=is_at_provider)
+
+    @asynccontextmanager
+    async def _find_unnamed(self, reading: ReadRequest) -> AsyncGenerator[Place]:
+        """Find the conversation of a request by its messages."""
+        request, body, key = reading.request, reading.body, reading.signals.cache_key
+        listed = self._read_near(reading)
+        chain = listed.chain
+        is_candidate = partial(is_unnamed_session, namespace=request.namespace, cache_key=key)
+        if found := await self._sessions.index.sessions_with(chain.answer_links(), is_candidate):
+            link, session_ids = found
+            session_id, is_continued = await self._choose_session(reading, chain, session_ids)
+            if not is_continued:
+                # Before a restart other conversations may have had the same answer to the same words.
+                others = {one for one in await self._sessions.index.stored_sessions(link) if is_candidate(one)}
+                other_id, is_continued = await self._choose_session(reading, chain, sorted(others - {*session_ids}))
+                session_id = other_id if is_continued else session_id or other_id
+            if session_id is not None:
+                async with self._sessions.session(session_id) as opened, opened.lock:
+                    lane = await opened.main_lane(request.wire, reading.start)
+                    is_branch = not is_continued and lane.in_flight and not lane.is_other_agent(body)
+                    is_new = is_branch or listed.has_prompt_after(opened.side_tips)
+                    if reading.signals.purpose or not is_new:
+                        yield Place(reading, opened)
+                        return
+        elif session_id := self._session_with_summary(reading):
+            async with self._sessions.session(session_id) as opened, opened.lock:
+                yield Place(reading, opened)
+            return
+        elif (purpose := _purpose_without_history(reading)) and (session_id := self._session_quoted(reading)):
+            async with self._sessions.session(session_id) as opened:
+                yield Place(reading, opened, side_call=purpose, chain=chain)
+            return
+        session_id = await self._id_for_cache_key(reading, listed) if key else self._id_of_first_turn(reading)
+        async with self._sessions.session(session_id) as opened, opened.lock:
+            if found:
+                await self._copy_fork(reading, opened)
+            yield Place(reading, opened)
+
+    def _delegated_task(self, reading: ReadRequest) -> tuple[int, str, str] | None:
+        """Return the index of a prompt that is an argument of a call, the call's session and a sub-agent's name."""
+        if not self._delegated:
+            return None
+        for index, native in enumerate(reading.body.messages(0, FIRST_PROMPTS)):
+            for text in texts_of(native) if is_prompt(native) else ():
+                if found := self._delegated.get((reading.request.namespace, reading.request.wire, text.strip())):
+                    return index, *found
+        return None
+
+    async def _was_said_before(self, reading: ReadRequest, index: int, caller_id: str) -> bool:
+        """Return whether the message at an index is already in the conversation of its list.
+
+        A model that searches often does so with the words of its user. These are then an argument of a call, and yet
+        no task for a sub-agent: neither in the conversation of the call nor in another that began with them.
+        """
+        name, session_ids = reading.signals.name, [caller_id]
+        if name:
+            session_ids.append(session_id_for(reading.request.namespace, name))
+        elif found := await self._sessions.index.sessions_with(self._read_near(reading).chain.answer_links()):
+            session_ids += found[1]
+        for session_id in dict.fromkeys(session_ids):
+            async with self._sessions.session(session_id) as opened, opened.lock:
+                if not (opened.session.history.format or "").startswith(reading.request.wire):
+                    continue
+                lane = await opened.main_lane(reading.request.wire, reading.start)
+                listed = lane.read(reading.body)
+                is_shared = lane.chain.shared_length(listed.chain) >= listed.lengths[index]
+                if is_shared and not lane.is_other_agent(reading.body):
+                    return True
+        return False
+
+    async def _copy_fork(self, reading: ReadRequest, opened: OpenSession) -> None:
+        """Begin a new session with the conversation that its first list continues, if another session has it."""
+        chain = ClientList.read(reading.body, Chain(reading.start)).chain
+        found = await self._sessions.index.sessions_with(chain.answer_links())
+        if found is None or found[1][-1] == opened.id:
+            return
+        async with self._sessions.session(found[1][-1]) as source, source.lock:
+            lane = await source.main_lane(reading.request.wire, reading.start)
+            shared = lane.chain.shared_length(chain)
+            if not shared:
+                return
+            at = lane.positions[shared] if shared < len(lane.positions) else None
+            other = await source.session.fork(opened.id, at=at)
+            await other.close()
+            opened.has_recall = source.has_recall
+        await opened.session.refresh()
+        opened.lanes.clear()
+        if opened.has_recall:
+            await self._sessions.store_governing(opened)
+
+    def _id_of_first_turn(self, reading: ReadRequest) -> str:
+        """Return a new session, or that of a side call about the same words that came before the first turn."""
+        new_id, purpose = self._new_id(reading.request), reading.signals.purpose
+        if not purpose and not self._begun_by_side_call:
+            return new_id
+        key = reading.request.namespace, hashlib.sha256(_text_of(reading.body).encode(errors="replace")).digest()
+        session_id = self._begun_by_side_call.pop(key, new_id)
+        if purpose:
+            self._begun_by_side_call[key] = session_id
+        return session_id
+
+    async def _id_for_cache_key(self, reading: ReadRequest, listed: ClientList) -> str:
+        """Return the session for a key that several conversations may share: that of the key, or a new one."""
+        first = session_id_for(reading.request.namespace, reading.signals.cache_key or "")
+        session_id = self._by_cache_key.get(first, first)
+        async with self._sessions.session(session_id) as opened, opened.lock:
+            lane = await opened.main_lane(reading.request.wire, reading.start)
+            is_repeated = lane.chain.tip == listed.chain.tip  # also where both are empty
+            is_beside = lane.is_other_agent(reading.body) or orders_a_summary(listed.last)
+            is_here = not lane.chain.links or is_repeated or is_beside
+            has_summary = client_summary_in(listed.text_after(0), opened.session.history.session_state.client_summaries)
+            if not (is_here or has_summary):
+                session_id = f"{first}.{secrets.token_hex(4)}"
+        self._by_cache_key[first] = session_id
+        return session_id
+
+    async def _choose_session(
+        self, reading: ReadRequest, chain: Chain, session_ids: Sequence[str]
+    ) -> tuple[str | None, bool]:
+        """Return one of the sessions that have an answer of the list, and whether the list continues all it has."""
+        fallback: str | None = None
+        for session_id in list(reversed(session_ids))[:MAX_ALIKE_SESSIONS]:
+            async with self._sessions.session(session_id) as opened, opened.lock:
+                if not len(opened.session):
+                    continue  # it was deleted
+                lane = await opened.main_lane(reading.request.wire, reading.start)
+                if lane.chain.shared_length(chain) == len(lane.chain.links):
+                    return session_id, True
+                fallback = fallback or session_id
+        return fallback, False
+
+    def _read_near(self, reading: ReadRequest) -> ClientList:
+        """Return the list of a request, with the help of the open session whose list is most like it."""
+        body, best, nearest = reading.body, 0, None
+        for session_id in self._by_first.get(_first_key(reading), ()):
+            opened = self._sessions.get(session_id)
+            lane = opened.lanes.get(MAIN_LANE) if opened else None
+            if lane and (same := lane.count_same(body)) > best:
+                best, nearest = same, lane
+        return nearest.read(body) if nearest else ClientList.read(body, Chain(reading.start))
+
+    def _session_with_summary(self, reading: ReadRequest) -> str | None:
+        """Return the session whose summary, written for a compaction of its client, is in a list."""
+        text = _text_of(reading.body)
+        for namespace, session_id, summary in reversed(self._summaries):
+            is_own = namespace == reading.request.namespace and len(summary) >= MIN_SUMMARY_CHARS
+            if is_own and client_summary_in(text, (summary,)):
+                return session_id
+        return None
+
+    def _session_quoted(self, reading: ReadRequest) -> str | None:
+        """Return the session whose last prompts a side call quotes, that with most of them."""
+        text, namespace = _text_of(reading.body), reading.request.namespace
+        quoted = [
+            (sum(len(prompt) for prompt in prompts if prompt in text), session_id)
+            for (owner, session_id), prompts in self._recent.items()
+            if owner == namespace
+        ]
+        length, session_id = max(quoted, default=(0, ""))
+        return session_id if length >= MIN_QUOTED_CHARS else None
+
+    def _new_id(self, request: ClientRequest) -> str:
+        return session_id_for(request.namespace, f"{UNNAMED_PREFIX}{self._clock():x}-{secrets.token_hex(4)}")
+
+    # What the next request may be recognized by.
+
+    def note_list(self, reading: ReadRequest, session_id: str) -> None:
+        """Remember with which message a conversation begins."""
+        key = _first_key(reading)
+        alike = self._by_first[key] = self._by_first.get(key) or Newest[str, None]()
+        alike[session_id] = None
+
+    def note_prompt(self, reading: ReadRequest, opened: OpenSession, listed: ClientList) -> None:
+        """Remember the words of the last prompts, which a side call may quote."""
+        if is_prompt(listed.last) and (texts := texts_of(listed.last)):
+            key = reading.request.namespace, opened.id
+            prompts = self._recent[key] = self._recent.get(key) or deque[str](maxlen=MAX_QUOTED_PROMPTS)
+            prompts.append(texts[-1].strip()[:MAX_QUOTED_CHARS])
+
+    def note_calls(self, request: ClientRequest, session_id: str, answer: Answer) -> None:
+        """Remember the arguments of calls: one of them may be the task of a sub-agent."""
+        for text in argument_texts(answer):
+            if MIN_QUOTED_CHARS <= len(text) <= MAX_DELEGATED_CHARS:
+                agent = f"task-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:12]}"
+                self._delegated[request.namespace, request.wire, text.strip()] = session_id, agent
+
+    def note_summary(self, request: ClientRequest, session_id: str, text: str) -> None:
+        """Remember a summary that a client had written: its list will begin with it."""
+        self._summaries.append((request.namespace, session_id, text))
+
+
+def _text_of(body: ClientBody) -> str:
+    return "".join(text for native in body.messages() for text in texts_of(native))
+
+
+def _purpose_without_history(reading: ReadRequest) -> SideCallPurpose | None:
+    """Return what a request is for if it says by itself that it is no turn of a conversation."""
+    return reading.signals.purpose or side_purpose_of_words(reading.body)
+
+
+def _first_key(reading: ReadRequest) -> tuple[str, Wire, bytes]:
+    return reading.request.namespace, reading.request.wire, hashlib.sha256(reading.body.slices[0]).digest()

@@ -1,0 +1,231 @@
+"""The sessions that a gateway holds open, and what is known about each beside its log."""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import dropwhile
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from holdfast.apps.gateway.recording.client_list import MAIN_LANE, MAX_SIDE_LISTS, Lane
+from holdfast.apps.gateway.recording.governing import GoverningChoice
+from holdfast.apps.gateway.recording.identity import Agent, AnswerIndex, Chain
+from holdfast.apps.gateway.upstream_summarizer import UpstreamSummarizer
+from holdfast.core.history.events import CompactionCompleted
+from holdfast.core.planning.policy import Policy
+from holdfast.errors import HoldfastError
+from holdfast.session.session import Session, SessionOpener
+from holdfast.stores.base import JsonRecord, Store, session_value_key
+from holdfast.wire.answers import Wire
+
+T = TypeVar("T")
+
+
+class StoredValues(NamedTuple):
+    """What is stored about a session beside its log."""
+
+    client: JsonRecord | None
+    """Who speaks in it."""
+    governing: JsonRecord | None
+    """How it is governed."""
+
+
+@dataclass(slots=True)
+class OpenSession:
+    """A session that the recorder holds open."""
+
+    id: str
+    session: Session
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a request is compared and recorded, never while the upstream answers."""
+    lanes: dict[str, Lane] = field(default_factory=dict[str, Lane])
+    delegates: AsyncExitStack = field(default_factory=AsyncExitStack)
+    side_tips: deque[bytes] = field(default_factory=lambda: deque[bytes](maxlen=MAX_SIDE_LISTS))
+    """The links after the answers of the last side calls."""
+    unsaved_tip: bytes | None = None
+    """The link of the last answer, while only memory has it."""
+    response_ends: dict[str, tuple[int, bytes]] = field(default_factory=dict[str, tuple[int, bytes]])
+    """By the id of a response that the provider keeps, how many messages the chain had after it, and its last link."""
+    window: str | None = None
+    """Which window of its conversation the client was in."""
+    is_outdated: bool = False
+    """Whether a write failed, so that the session must be read again before it is used."""
+    users: int = 0
+    policy: Policy | None = None
+    """The policy that was set last."""
+    summarizer: UpstreamSummarizer = field(default_factory=UpstreamSummarizer)
+    """Writes summaries with the key of a client, if that is allowed."""
+    has_key: bool = False
+    """Whether there is such a key."""
+    agent: Agent | None = None
+    """The main agent, as its last request showed it."""
+    choice: GoverningChoice = field(default_factory=GoverningChoice)
+    """How somebody wants it to be governed."""
+    has_compacted: bool = False
+    """Whether a request of it was ever compacted."""
+    has_recall: bool = False
+    """Whether the model has the recall tool, and the gateway answers it."""
+    compaction_due: str = ""
+    """Why the policy would compact now, if that waits for approval."""
+    previews: dict[str, CompactionCompleted] = field(default_factory=dict[str, CompactionCompleted])
+    """By id, the compactions that were previewed and can be approved."""
+
+    def use_stored(self, stored: StoredValues) -> None:
+        """Take what this gateway or another one has stored."""
+        governing = stored.governing or {}
+        self.agent = Agent.from_json(stored.client) if stored.client else None
+        self.choice = msgspec.convert(governing.get("choice") or {}, GoverningChoice)
+        self.has_compacted = bool(governing.get("compacted"))
+        self.has_recall = self.has_recall or bool(governing.get("recall"))
+
+    def note_news(self) -> None:
+        """Note that others have recorded something: the list of the main agent is compared with the log again."""
+        if (lane := self.lanes.get(MAIN_LANE)) is not None:
+            lane.is_behind = True
+            if lane.in_flight:
+                del self.lanes[MAIN_LANE]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was said in it yet."""
+        return not len(self.session)
+
+    async def main_lane(self, wire: Wire, start: bytes) -> Lane:
+        """Return the main agent's lane, read from the log if the session was just opened or others have written."""
+        lane = self.lanes.get(MAIN_LANE)
+        if lane and not lane.is_behind:
+            return lane
+        # What is recorded next fails if another process has written since.
+        numbered = await self.session.numbered_messages(refreshes=False)
+        numbered = [*dropwhile(lambda one: one[1].get("role") in ("system", "developer"), numbered)]
+        if lane is None or self.has_recall or not lane.catch_up(wire, numbered, self.agent):
+            lane = Lane(self.session, Chain(start), self.agent, has_recall=self.has_recall)
+            lane.add_recorded(wire, numbered)
+        self.lanes[MAIN_LANE] = lane
+        return lane
+
+
+class OpenSessions:
+    """Opens each session once, and closes the least recently used ones."""
+
+    def __init__(self, store: Store, open_session: Callable[[str], SessionOpener], *, max_open: int) -> None:
+        self.store = store
+        self._opener = open_session
+        self._max_open = max_open
+        self._open: OrderedDict[str, OpenSession] = OrderedDict()
+        self._opening: dict[str, asyncio.Task[OpenSession]] = {}
+        self._tasks: set[asyncio.Task[object]] = set()
+        self.index = AnswerIndex(store)
+        """Which sessions have an answer."""
+        self.has_other_writers = False
+        """Whether another process has written to a session that is open here: then others may be outdated too."""
+
+    def get(self, session_id: str) -> OpenSession | None:
+        """Return a session if it is open."""
+        return self._open.get(session_id)
+
+    @asynccontextmanager
+    async def session(self, session_id: str) -> AsyncGenerator[OpenSession]:
+        """Hold a session open while it is used."""
+        opened = await self._acquire(session_id)
+        try:
+            yield opened
+        finally:
+            await self.release(opened)
+
+    async def release(self, opened: OpenSession) -> None:
+        """Let go of a session that was held open; if too many are open, close those that were idle for longest."""
+        opened.users -= 1
+        while len(self._open) > self._max_open:
+            idle = next((one for one in self._open.values() if not one.users), None)
+            if idle is None:
+                return
+            del self._open[idle.id]
+            await self._close_session(idle)
+
+    async def delete(self, session_id: str) -> bool:
+        """Delete a session with all that belongs to it, and return whether it existed."""
+        async with self.session(session_id) as opened, opened.lock:
+            del self._open[session_id]
+            await self._close_session(opened)
+            return await self.store.delete(session_id)
+
+    async def close(self) -> None:
+        """Finish what was started, and close all sessions."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        for opened in list(self._open.values()):
+            await self._close_session(opened)
+        self._open.clear()
+
+    async def run_to_completion(self, work: Coroutine[object, object, T]) -> T:
+        """Return the result of work that is finished even if the caller is cancelled."""
+        return await asyncio.shield(self.start(work))
+
+    def start(self, work: Coroutine[object, object, T]) -> asyncio.Task[T]:
+        """Start work that is finished before the sessions are closed."""
+
+        def forget(task: asyncio.Task[T]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled():
+                task.exception()  # the caller may be gone
+
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(forget)
+        return task
+
+    async def store_governing(self, opened: OpenSession) -> None:
+        """Store how a session is governed, for the next time that it is opened."""
+        value = {"choice": msgspec.to_builtins(opened.choice), "compacted": opened.has_compacted}
+        if opened.has_recall:
+            value["recall"] = True
+        await self.store.put_value(session_value_key(opened.id, "governing"), value)
+
+    async def _acquire(self, session_id: str) -> OpenSession:
+        while (opened := self._open.get(session_id)) is None:
+            task = self._opening.get(session_id)
+            if task is None:
+                task = self._opening[session_id] = asyncio.ensure_future(self._open_session(session_id))
+            await asyncio.shield(task)
+        if opened.is_outdated or (self.has_other_writers and not opened.users):
+            news, stored = await asyncio.gather(opened.session.refresh(), self._stored_values(session_id))
+            opened.use_stored(stored)
+            if news:
+                opened.note_news()
+            opened.is_outdated = False
+        opened.users += 1
+        self._open.move_to_end(session_id)
+        return opened
+
+    async def _open_session(self, session_id: str) -> OpenSession:
+        async def open_it() -> Session:
+            return await self._opener(session_id)
+
+        try:
+            # What another machine stores is far away, so it is read at once.
+            session, stored = await asyncio.gather(open_it(), self._stored_values(session_id))
+            opened = OpenSession(session_id, session)
+            opened.use_stored(stored)
+            self._open[session_id] = opened
+            return opened
+        finally:
+            del self._opening[session_id]
+
+    async def _stored_values(self, session_id: str) -> StoredValues:
+        """Return what is stored about a session beside its log."""
+        client, governing = await asyncio.gather(
+            self.store.get_value(session_value_key(session_id, "client")),
+            self.store.get_value(session_value_key(session_id, "governing")),
+        )
+        return StoredValues(client, governing)
+
+    async def _close_session(self, opened: OpenSession) -> None:
+        with suppress(HoldfastError):
+            if opened.unsaved_tip:
+                await self.index.add(opened.unsaved_tip, opened.id)
+            await opened.delegates.aclose()
+            await opened.session.close()

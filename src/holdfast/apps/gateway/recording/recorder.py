@@ -1,0 +1,645 @@
+"""Record what passes through the gateway, in the sessions of a store.
+
+`Recorder.receive` finds the conversation of a request and stores the client's new messages. The `Exchange` it returns
+collects the answer as it arrives, and `finish` stores it. Both are durable when they return.
+
+Clients send their whole list with every request. The difference from the list before says what happened: nothing new,
+new messages, an edit or a rewind, a fork, a compaction of the client's own, or a call beside the conversation. A call
+that was taken for a side call by mistake loses nothing: the next prompt after its answer shows that it was none, and
+the whole list is recorded then.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.apps.gateway.recording.client_body import LIST_MEMBERS, ClientBody, members_of, texts_of
+from holdfast.apps.gateway.recording.client_list import (
+    MAIN_LANE,
+    ClientList,
+    Lane,
+    OpenAnswer,
+    without_given_ids,
+)
+from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange, ReadRequest, read_request, usage_of
+from holdfast.apps.gateway.recording.finding import MAX_DELEGATED_CHARS, ConversationFinder
+from holdfast.apps.gateway.recording.governing import (
+    with_members,
+)
+from holdfast.apps.gateway.recording.governor import Governor
+from holdfast.apps.gateway.recording.identity import (
+    Chain,
+    essential_fingerprint,
+    is_optional,
+    orders_a_summary,
+    response_link,
+    side_purpose_of_words,
+)
+from holdfast.apps.gateway.recording.open_sessions import OpenSession, OpenSessions
+from holdfast.apps.gateway.recording.recall_rounds import (
+    MAX_RECALL_ROUNDS,
+    NO_MORE_ROUNDS,
+    RecallCall,
+    has_other_calls,
+    recall_calls,
+    recall_results,
+    with_messages,
+    without_recall_calls,
+)
+from holdfast.apps.gateway.upstream_summarizer import Payment
+from holdfast.core.history.events import SideCallPurpose
+from holdfast.core.history.visibility import SEES_NOTHING
+from holdfast.core.planning.policy import Policy
+from holdfast.counters.vocabularies import counter_for
+from holdfast.errors import (
+    ConcurrentWriteError,
+    HoldfastError,
+    RecordingError,
+)
+from holdfast.models.base import Summarizer
+from holdfast.session.compaction.compactor import CompactionOptions
+from holdfast.session.delegation import Delegate
+from holdfast.session.log.event_log import Clock, now_ms
+from holdfast.session.session import Session, SessionOpener
+from holdfast.session.sync import client_summary_in
+from holdfast.stores.base import Store, session_value_key
+from holdfast.stores.open import open_store
+from holdfast.wire.answers import Answer, JsonMapping, JsonObject, answer_text
+from holdfast.wire.equivalence import essential_message
+from holdfast.wire.json_reader import is_list
+
+T = TypeVar("T")
+MAX_HELD_SESSIONS = 256
+WARM_UP_SESSIONS, WARM_UP_SECONDS = 4, 5.0
+"""Whose models a gateway prepares for at its start, and how long it waits for the store meanwhile."""
+MAX_OVERTAKEN = 8
+"""How often a request is recorded again because another process was faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Happened:
+    """What a list shows; the main agent went on if neither is set."""
+
+    side_call: SideCallPurpose | None = None
+    """What a request beside the conversation is for."""
+    summary: str | None = None
+    """The summary of a compaction that the client has made."""
+
+
+class Recorder:
+    """Records the exchanges of clients in the sessions of a store."""
+
+    def __init__(
+        self,
+        store: str | Store,
+        *,
+        policy: str | Policy = "default",
+        policies: Mapping[str, Policy] | None = None,
+        budget: int | None = None,
+        summarizer: str | Summarizer | None = None,
+        payment: Payment = "digest",
+        offers_recall: bool = False,
+        max_open_sessions: int = MAX_HELD_SESSIONS,
+        clock: Clock = now_ms,
+    ) -> None:
+        self.store = open_store(store)
+        self._owns_store = isinstance(store, str)
+        self.store_url = store if isinstance(store, str) else None
+        """Where the store is; None if it was opened elsewhere."""
+        self._clock = clock
+        self.sessions = OpenSessions(self.store, self._open_session, max_open=max_open_sessions)
+        self.session = self.sessions.session
+        self._finder = ConversationFinder(self.sessions, clock)
+        self.governor = Governor(
+            self.sessions,
+            policy=policy,
+            policies=policies,
+            budget=budget,
+            summarizer=summarizer,
+            payment=payment,
+            offers_recall=offers_recall,
+        )
+        self.is_stopping = False
+        """Whether the gateway stops as soon as running exchanges have ended."""
+
+    def _open_session(self, session_id: str) -> SessionOpener:
+        return Session.open(
+            session_id,
+            store=self.store,
+            policy=self.governor.policy,
+            summarizer=self.governor.summarizer,
+            compaction=CompactionOptions(queue=self.governor.queue),
+            clock=self._clock,
+        )
+
+    async def warm_up(self) -> None:
+        """Connect to the store, and load the vocabularies of the models that its last conversations use.
+
+        A vocabulary takes some 200 ms in which nothing else runs here. A gateway that is started again does it before
+        it serves, because else its first streams would wait. Whatever fails is done with the first request.
+        """
+        with suppress(HoldfastError, TimeoutError):
+            async with asyncio.timeout(WARM_UP_SECONDS):
+                newest = await self.store.sessions(limit=WARM_UP_SESSIONS)
+                keys = [session_value_key(info.id, "client") for info in newest]
+                clients = await asyncio.gather(*map(self.store.get_value, keys))
+            for model in {str(client["model"]) for client in clients if client and client.get("model")}:
+                await asyncio.to_thread(counter_for(model).count, model)
+
+    async def receive(self, request: ClientRequest) -> Exchange:
+        """Record the new messages of a request, and return its exchange; raises `RecordingError`.
+
+        A body that is no request of its wire is not recorded: its exchange has no session. The upstream will refuse it.
+        """
+        reading = read_request(request, self._finder.last_body(request))
+        if reading is None:
+            exchange = Exchange(request)
+            if request.body:
+                exchange.headers["x-holdfast-error"] = f"not recorded: the body has no messages of {request.wire}"
+            return exchange
+        try:
+            return await self.sessions.run_to_completion(self._until_current(lambda: self._receive(reading)))
+        except (HoldfastError, ValueError) as error:
+            raise RecordingError(str(error)) from error
+
+    async def _until_current(self, record: Callable[[], Awaitable[T]]) -> T:
+        """Record something, and again if another process has written to its session meanwhile."""
+        for _ in range(MAX_OVERTAKEN):
+            try:
+                return await record()
+            except ConcurrentWriteError:
+                self.sessions.has_other_writers = True
+        return await record()
+
+    async def close(self) -> None:
+        """Finish what is being recorded, and close all sessions."""
+        self.is_stopping = True
+        await self.sessions.close()
+        if self._owns_store:
+            await self.store.close()
+
+    @asynccontextmanager
+    async def session_for_job(self, session_id: str) -> AsyncGenerator[Session]:
+        """Hold a session open whose compaction was left to this process."""
+        async with self.sessions.session(session_id) as opened:
+            async with opened.lock:
+                await self.governor.use_policy(opened, opened.choice)
+            yield opened.session
+
+    # A request.
+
+    async def _receive(self, reading: ReadRequest) -> Exchange:
+        async with self._finder.find(reading) as place:
+            if place is None:
+                return Exchange(reading.request)
+            if place.side_call is not None and place.chain is not None:
+                return self._side_call(reading, place.opened, place.side_call, place.chain)
+            if place.is_continuation:
+                return await self._record_continuation(reading, place.opened)
+            return await self._record(place.reading, place.opened)
+
+    def _side_call(self, reading: ReadRequest, opened: OpenSession, purpose: SideCallPurpose, chain: Chain) -> Exchange:
+        return Exchange(reading.request).record_with(_SideSink(self, opened, reading, purpose, chain), self.sessions)
+
+    async def _record(self, reading: ReadRequest, opened: OpenSession) -> Exchange:
+        """Record a request in its session. Caller must hold the session's lock."""
+        if reading.signals.agent:
+            return await self._record_delegate(reading, opened)
+        lane = await opened.main_lane(reading.request.wire, reading.start)
+        listed = lane.read(reading.body)
+        shared = lane.chain.shared_length(listed.chain)
+        if shared < len(lane.chain.links) and await opened.session.refresh():
+            # Another gateway went on with the session: the list is to be compared with what that one has recorded.
+            opened.note_news()
+            lane = await opened.main_lane(reading.request.wire, reading.start)
+            listed = lane.read(reading.body)
+            shared = lane.chain.shared_length(listed.chain)
+        happened = await self._compare(reading, opened, lane, listed)
+        if happened.side_call:
+            return self._side_call(reading, opened, happened.side_call, listed.chain)
+        async with self._writing(opened, MAIN_LANE, lane):
+            if opened.is_empty:
+                await self.governor.offer_recall(reading, opened, lane)
+            await self._end_answered_delegates(opened, listed, shared)
+            if happened.summary is not None:
+                natives = [*reading.body.leading_messages(), *reading.body.messages()]
+                name = opened.session.history.format or _format_for(reading.body)
+                await opened.session.sync(natives, format=name, compacted=happened.summary)
+                agent = opened.lanes.pop(MAIN_LANE).agent
+                lane = await opened.main_lane(reading.request.wire, reading.start)
+                lane.agent = agent
+            else:
+                await self._go_on(opened, lane, listed, shared)
+            saving = self._remember_client(reading, opened, lane)
+            lane.keep(listed)
+            exchange = await self.governor.govern(reading, opened, lane, listed)
+        if saving:
+            await saving
+        self._finder.note_prompt(reading, opened, listed)
+        return exchange.record_with(_LaneSink(self, opened, reading, MAIN_LANE, lane), self.sessions)
+
+    @asynccontextmanager
+    async def _writing(self, opened: OpenSession, name: str, lane: Lane) -> AsyncGenerator[None]:
+        """Write new messages and the request with them at once; if that fails, the lane is read again from the log."""
+        try:
+            async with lane.conversation.one_write():
+                yield
+        except BaseException:
+            opened.lanes.pop(name, None)
+            opened.is_outdated = True
+            raise
+
+    async def _go_on(self, opened: OpenSession, lane: Lane, listed: ClientList, shared: int) -> None:
+        """Make the log of the main agent the same as its list: go back to where they differ, and record the rest."""
+        if shared < len(lane.chain.links):
+            await opened.session.rewind(to=lane.positions[shared])
+        elif lane.open_answer is not None:
+            await opened.session.rewind(to=lane.open_answer.position)
+        lane.open_answer = None
+        await self._append(opened, lane, listed, shared)
+
+    async def _append(self, opened: OpenSession, lane: Lane, listed: ClientList, shared: int) -> None:
+        """Record the messages of a list after those that the lane shares with it."""
+        first = listed.first_after(shared)
+        leading = listed.body.leading_messages() if opened.is_empty else []
+        natives = [*leading, *listed.body.messages(first)]
+        if listed.body.wire == "gemini" and shared and natives:
+            [answer] = await opened.session.messages_at(lane.positions[shared - 1])
+            natives[0] = without_given_ids(answer, natives[0])
+        name = opened.session.history.format or _format_for(listed.body)
+        places = await lane.conversation.record(natives, format=name) if natives else range(0)
+        lane.note_reasoning(natives[len(leading) :], places[len(leading) :])
+        lengths = listed.lengths[first:]
+        numbered = zip(places[len(leading) :], [shared, *lengths], lengths, strict=False)
+        lane.chain = listed.chain
+        lane.positions = lane.positions[:shared] + [place for place, before, after in numbered if after > before]
+
+    async def _compare(self, reading: ReadRequest, opened: OpenSession, lane: Lane, listed: ClientList) -> _Happened:
+        """Return what a list says has happened since the last one."""
+        body, signals, chain = reading.body, reading.signals, listed.chain
+        shared, recorded = lane.chain.shared_length(chain), len(lane.chain.links)
+        if signals.purpose:
+            return _Happened(side_call=signals.purpose)
+        if not recorded:
+            return _Happened(side_call=side_purpose_of_words(body))
+        if lane.is_other_agent(body) and not listed.has_prompt_after(opened.side_tips):
+            return _Happened(side_call=side_purpose_of_words(body) or ("memory" if shared == recorded else "other"))
+        is_order = orders_a_summary(listed.last)
+        if shared == recorded:
+            return _Happened(side_call="summary" if is_order and len(chain.links) > recorded else None)
+        if is_order:
+            return _Happened(side_call="summary")
+        summaries, text = opened.session.history.session_state.client_summaries, listed.text_after(shared)
+        if found := client_summary_in(text, summaries):
+            return _Happened(summary=found)
+        if signals.has_compacted or (signals.window and opened.window not in {None, signals.window}):
+            return _Happened(summary=summaries[-1] if summaries else text)
+        if await self._adds_an_order(opened, lane, listed):
+            return _Happened(side_call="summary")
+        return _Happened(side_call="other" if lane.in_flight and len(chain.links) > shared else None)
+
+    async def _adds_an_order(self, opened: OpenSession, lane: Lane, listed: ClientList) -> bool:
+        """Return whether a list ends with an earlier recorded message to which an order was added.
+
+        That is how a client orders a summary of a part of its list: nobody edits a message by adding a block to it
+        after later ones were answered.
+        """
+        shared, content = lane.chain.shared_length(listed.chain), listed.last.get("content")
+        is_earlier = len(listed.chain.links) == shared + 1 and len(lane.positions) > shared + 1
+        if not is_list(content) or not is_earlier:
+            return False
+        [recorded] = await opened.session.messages_at(lane.positions[shared])
+        before = essential_message(recorded).get("content")
+        first = len(before) if is_list(before) else 0
+        return first > 0 and essential_message({**listed.last, "content": content[:first]}).get("content") == before
+
+    async def _record_continuation(self, reading: ReadRequest, opened: OpenSession) -> Exchange:
+        """Record a list that holds only what is new, because the provider keeps the rest."""
+        lane = await opened.main_lane(reading.request.wire, reading.start)
+        listed, shared = self._continuation(reading, opened, lane)
+        exchange = Exchange(reading.request)
+        async with self._writing(opened, MAIN_LANE, lane):
+            if opened.is_empty:
+                await self.governor.offer_recall(reading, opened, lane)
+            await self._go_on(opened, lane, listed, shared)
+            saving = self._remember_client(reading, opened, lane)
+        if saving:
+            await saving
+        if tools := self.governor.recall_tools(reading, lane, exchange):
+            exchange.body = with_members(
+                exchange.body, {"tools": tools, **await self._continued_response(reading, opened)}
+            )
+            exchange.headers["x-holdfast-compacted"] = "1"
+        return exchange.record_with(_LaneSink(self, opened, reading, MAIN_LANE, lane), self.sessions)
+
+    def _continuation(self, reading: ReadRequest, opened: OpenSession, lane: Lane) -> tuple[ClientList, int]:
+        """Return a list that holds only what is new after what was before it, and how much of both the lane has.
+
+        Normally a request follows the newest answer. One that is sent again follows the one before it: the newest
+        answer was cut, or did not come.
+        """
+        recorded = len(lane.chain.links)
+        end, tip = opened.response_ends.get(reading.signals.response_id or "", (0, b""))
+        if 0 < end <= recorded and lane.chain.links[end - 1] == tip:
+            listed = ClientList.read(reading.body, lane.chain.first(end))
+            shared = lane.chain.shared_length(listed.chain)
+            if shared == recorded or not lane.in_flight:
+                return listed, shared
+        listed = ClientList.read(reading.body, lane.chain.first(recorded))
+        if 0 < (count := len(listed.chain.links) - recorded) <= recorded:
+            # Where the answer that it follows is not known any more, the end of the log tells a repeated request.
+            repeated = ClientList.read(reading.body, lane.chain.first(recorded - count))
+            listed = repeated if repeated.chain.tip == lane.chain.tip else listed
+        return listed, recorded
+
+    async def _continued_response(self, reading: ReadRequest, opened: OpenSession) -> dict[str, bytes]:
+        """Return the response that a request continues, if the client knows only the first part of it."""
+        named = reading.signals.response_id
+        link = response_link(reading.request.namespace, named) if named else None
+        rest = await self.sessions.index.rest_of(link, opened.id) if link else ""
+        return {"previous_response_id": msgspec.json.encode(rest)} if rest else {}
+
+    # Sub-agents.
+
+    async def _record_delegate(self, reading: ReadRequest, opened: OpenSession) -> Exchange:
+        """Record a request of a sub-agent, in a scope of its own."""
+        body, signals, name = reading.body, reading.signals, reading.signals.agent or ""
+        lane = opened.lanes.get(name)
+        listed = lane.read(body) if lane else ClientList.read(body, Chain(reading.start))
+        if signals.purpose:
+            return self._side_call(reading, opened, signals.purpose, listed.chain)
+        shared = lane.chain.shared_length(listed.chain) if lane else 0
+        if lane is None or shared < len(lane.chain.links):
+            # It is new, or its list has changed: it goes on in a new scope, and what it did before stays.
+            task = "\n".join(texts_of(body.message(0)))[-MAX_DELEGATED_CHARS:]
+            # What the main agent hears of it unasked is in the list of its client.
+            context = opened.session.delegate(
+                signals.agent_type, task=task, sees=SEES_NOTHING, main_sees="recall", adds_task_message=False
+            )
+            lane = Lane(await opened.delegates.enter_async_context(context), Chain(reading.start))
+            shared = 0
+        async with self._writing(opened, name, lane):
+            opened.lanes[name] = lane
+            await self._append(opened, lane, listed, shared)
+            lane.keep(listed)
+            exchange = await self.governor.govern(reading, opened, lane, listed)
+        return exchange.record_with(_LaneSink(self, opened, reading, name, lane), self.sessions)
+
+    async def _end_answered_delegates(self, opened: OpenSession, listed: ClientList, shared: int) -> None:
+        """End the delegations whose last answer the main agent received."""
+        if len(opened.lanes) == 1:
+            return
+        text = listed.text_after(shared)
+        for name, lane in list(opened.lanes.items()):
+            answer = lane.last_text.strip()
+            if isinstance(lane.conversation, Delegate) and not lane.in_flight and answer and answer in text:
+                await lane.conversation.answer(lane.last_text)
+                del opened.lanes[name]
+
+    # Its answer.
+
+    async def record_answer(self, sink: "_LaneSink", answer: Answer, duration_ms: int) -> None:
+        """Record an answer in the conversation of its request."""
+        opened = sink.opened
+        async with opened.lock:
+            sink.lane.in_flight -= 1
+            tip, open_answer = sink.tip, sink.open_answer
+
+            async def append() -> bool:
+                sink.tip, sink.open_answer = tip, open_answer
+                return await self._append_if_current(sink, answer, duration_ms)
+
+            if not await self._until_current(append):
+                # The client went on without this answer: another request was faster.
+                await record_side_answer(opened.session, answer, "other")
+                return
+            if not answer.is_complete:
+                await sink.lane.conversation.interrupt()
+            if sink.lane_name != MAIN_LANE:
+                return
+            tip = sink.lane.chain.tip
+            if sink.reading.signals.name:
+                opened.unsaved_tip = tip
+                self.sessions.index.remember(tip, opened.id)
+            else:
+                await self.sessions.index.add(tip, opened.id)
+            await self._index_response(sink, answer)
+
+    async def _append_if_current(self, sink: "_LaneSink", answer: Answer, duration_ms: int) -> bool:
+        """Record an answer after the messages of its request; return False if something else follows them already.
+
+        Another gateway may have written to the session meanwhile. A whole answer still belongs to the conversation if
+        nothing was said since. One that was cut does not: its client has asked another gateway for a whole one.
+        """
+        is_main = sink.lane_name == MAIN_LANE
+        if is_main:
+            sink.lane = await sink.opened.main_lane(sink.reading.request.wire, sink.reading.start)
+        if not self._is_current(sink) or not (answer.is_complete or sink is sink.lane.newest):
+            return False
+        # Nobody else writes in the scope of a sub-agent: its answer may follow whatever others have recorded.
+        async with self._writing(sink.opened, MAIN_LANE, sink.lane) if is_main else nullcontext():
+            await self._append_answer(sink, answer, duration_ms)
+        return True
+
+    def _is_current(self, sink: "_LaneSink") -> bool:
+        """Return whether the client still waits for this answer, and nothing came in between."""
+        lane = sink.lane
+        is_same = lane.chain.tip == sink.tip and _place_of(lane.open_answer) == _place_of(sink.open_answer)
+        return is_same and sink.opened.lanes.get(sink.lane_name) is lane
+
+    async def _index_response(self, sink: "_LaneSink", answer: Answer) -> None:
+        """Remember which session has a response that the provider keeps, and where the rest of it is."""
+        fields, request = sink.reading.body.fields, sink.reading.request
+        if not answer.response_id or fields.get("store") is False or request.wire != "openai-responses":
+            return
+        sink.response_ids.append(answer.response_id)
+        end = len(sink.lane.chain.links), sink.lane.chain.tip
+        sink.opened.response_ends.update(dict.fromkeys(sink.response_ids, end))
+        await self.sessions.index.add(response_link(request.namespace, answer.response_id), sink.opened.id)
+        if len(sink.response_ids) > 1:
+            first = response_link(request.namespace, sink.response_ids[0])
+            await self.sessions.index.add(first, sink.opened.id, goes_on_in=answer.response_id)
+
+    async def _append_answer(self, sink: "_LaneSink", answer: Answer, duration_ms: int) -> None:
+        opened, lane = sink.opened, sink.lane
+        wire = sink.reading.request.wire
+        results: list[JsonObject] = []
+        if lane.has_recall and (calls := recall_calls(wire, answer.messages)):
+            if answer.is_complete and has_other_calls(wire, answer.messages):
+                results = await self._recall_results(sink, calls)
+            else:
+                # Nobody answers these calls any more.
+                answer = replace(answer, messages=without_recall_calls(wire, answer.messages))
+        if not answer.messages or not _says_something(answer):
+            if answer.usage:
+                await record_side_answer(opened.session, answer, "other")
+        else:
+            await self._append_messages(sink, answer, duration_ms, results)
+            self._finder.note_calls(sink.reading.request, opened.id, answer)
+
+    async def _append_messages(
+        self, sink: "_LaneSink", answer: Answer, duration_ms: int, results: Sequence[JsonMapping]
+    ) -> None:
+        """Record what an answer says, and the results of its calls of `recall`."""
+        lane, wire, name = sink.lane, sink.reading.request.wire, sink.opened.session.history.format
+        usage = usage_of(answer)
+        places = await lane.conversation.record(answer.messages, format=name, usage=usage, duration_ms=duration_ms)
+        lane.add_answer(wire, answer.messages, places)
+        lane.last_text = answer_text(answer)
+        if results:
+            places = await lane.conversation.record(results, format=name)
+            lane.add_recorded(wire, [*zip(places, results, strict=True)])
+        sink.tip, sink.open_answer = lane.chain.tip, lane.open_answer
+
+    async def record_side_call(self, sink: "_SideSink", answer: Answer) -> None:
+        """Record the answer of a side call."""
+        opened, wire = sink.opened, sink.reading.request.wire
+        await record_side_answer(opened.session, answer, sink.purpose)
+        text = answer_text(answer)
+        if sink.purpose == "summary" and text:
+            self._finder.note_summary(sink.reading.request, opened.id, text)
+        for native in answer.messages:
+            if (fingerprint := essential_fingerprint(wire, native)) is not None:
+                sink.chain.add(fingerprint, from_model=True)
+        opened.side_tips.append(sink.chain.tip)
+
+    def _remember_client(self, reading: ReadRequest, opened: OpenSession, lane: Lane) -> asyncio.Task[None] | None:
+        """Note who speaks; return what stores that if it is new, at the same time as the messages."""
+        agent = lane.agent_of(reading.body)
+        opened.window = reading.signals.window or opened.window
+        known, opened.session.model = opened.session.model, reading.body.model
+        self._finder.note_list(reading, opened.id)
+        if agent == lane.agent and known in {None, reading.body.model}:
+            return None
+        opened.agent = lane.agent = agent
+        client = {"client": reading.request.headers.get("user-agent", "")[:200], "wire": reading.request.wire}
+        client["model"] = reading.body.model or ""
+        return self.sessions.start(
+            self.store.put_value(session_value_key(opened.id, "client"), client | agent.to_json())
+        )
+
+    # Recall.
+
+    async def answer_recall(
+        self, exchange: Exchange, sink: "_LaneSink", answer: Answer, duration_ms: int
+    ) -> bytes | None:
+        """Answer the calls of `recall` in an answer, and return the request that continues it.
+
+        None means that the answer is over: the client has calls to answer first, or there are none of ours.
+        """
+        wire, opened, lane = sink.reading.request.wire, sink.opened, sink.lane
+        calls = recall_calls(wire, answer.messages)
+        is_over = not calls or has_other_calls(wire, answer.messages) or not answer.is_complete
+        if is_over or sink.rounds > MAX_RECALL_ROUNDS:
+            return None
+        results = await self._recall_results(sink, calls)
+        sink.rounds += 1
+        async with opened.lock:
+            if not self._is_current(sink):
+                return _continued_body(exchange.body, sink.reading, [*answer.messages, *results])
+            async with self._writing(opened, sink.lane_name, lane):
+                await self._append_messages(sink, answer, duration_ms, results)
+                if exchange.prepare_again is None:
+                    await self._index_response(sink, answer)
+                    return _continued_body(exchange.body, sink.reading, [*answer.messages, *results])
+                await exchange.prepare_again()
+        await self._index_response(sink, answer)
+        return exchange.body
+
+    async def _recall_results(self, sink: "_LaneSink", calls: Sequence[RecallCall]) -> list[JsonObject]:
+        wire, tool = sink.reading.request.wire, sink.opened.session.recall_tool()
+        if sink.rounds == MAX_RECALL_ROUNDS:
+            return recall_results(wire, calls, [NO_MORE_ROUNDS] * len(calls))
+        return recall_results(wire, calls, [await tool.call(call.arguments) for call in calls])
+
+
+async def record_side_answer(session: Session, answer: Answer, purpose: SideCallPurpose) -> None:
+    """Record an answer beside the conversation, with its cost."""
+    usage = usage_of(answer)
+    if answer.messages or usage:
+        await session.record_side_call(answer_text(answer), purpose=purpose, model=answer.model, usage=usage)
+
+
+class _LaneSink:
+    """Where the answer of a conversation goes."""
+
+    def __init__(
+        self, recorder: Recorder, opened: OpenSession, reading: ReadRequest, lane_name: str, lane: Lane
+    ) -> None:
+        self.recorder, self.opened, self.reading = recorder, opened, reading
+        self.lane_name, self.lane = lane_name, lane
+        self.tip = lane.chain.tip
+        """The link after the last message of the request."""
+        self.open_answer: OpenAnswer | None = None
+        """What was recorded of the answer so far, if `recall` was called in it."""
+        self.rounds = 0
+        """How often `recall` was answered."""
+        self.response_ids: list[str] = []
+        lane.newest = self
+        lane.in_flight += 1
+
+    async def store(self, answer: Answer | None, duration_ms: int) -> None:
+        if answer is None:
+            self.lane.in_flight -= 1
+        else:
+            await self.recorder.record_answer(self, answer, duration_ms)
+
+    async def answer_recall(self, exchange: Exchange, answer: Answer, duration_ms: int) -> bytes | None:
+        return await self.recorder.answer_recall(exchange, self, answer, duration_ms)
+
+
+class _SideSink:
+    """Where the answer of a side call goes."""
+
+    def __init__(
+        self, recorder: Recorder, opened: OpenSession, reading: ReadRequest, purpose: SideCallPurpose, chain: Chain
+    ) -> None:
+        self.recorder, self.opened, self.reading = recorder, opened, reading
+        self.purpose: SideCallPurpose = purpose
+        self.chain = chain
+
+    async def store(self, answer: Answer | None, duration_ms: int) -> None:
+        del duration_ms
+        if answer is not None:
+            await self.recorder.record_side_call(self, answer)
+
+    async def answer_recall(self, exchange: Exchange, answer: Answer, duration_ms: int) -> bytes | None:
+        del exchange, answer, duration_ms  # a side call has no recall tool
+
+
+def _continued_body(raw: bytes, reading: ReadRequest, natives: Sequence[JsonMapping]) -> bytes:
+    """Return a request with more messages after its own; a conversation at the provider has those of the model."""
+    member = LIST_MEMBERS[reading.request.wire]
+    if "conversation" in reading.body.fields:
+        natives = [native for native in natives if native.get("type") == "function_call_output"]
+        return with_members(raw, {member: with_messages(reading.request.wire, b"[]", natives)})
+    if reading.body.fields.get("store") is False:
+        natives = [one for one in natives if not is_optional(one) or one.get("encrypted_content")]
+    listed = bytes(members_of(raw)[member])
+    return with_members(raw, {member: with_messages(reading.request.wire, listed, natives)})
+
+
+def _place_of(answer: OpenAnswer | None) -> int | None:
+    return None if answer is None else answer.position
+
+
+def _says_something(answer: Answer) -> bool:
+    said = ("content", "tool_calls", "parts", "refusal", "audio", "function_call")
+    return any("type" in message or any(message.get(name) for name in said) for message in answer.messages)
+
+
+def _format_for(body: ClientBody) -> str:
+    """Return the format in which a new session keeps the messages of a wire."""
+    match body.wire:
+        case "anthropic":
+            return "anthropic-messages"
+        case "openai-responses":
+            return "openai-responses-stateless" if body.fields.get("store") is False else "openai-responses"
+        case "gemini":
+            return "gemini-2" if (body.model or "").startswith(("gemini-1", "gemini-2")) else "gemini"
+        case "openai-chat":
+            return "openai-chat"
