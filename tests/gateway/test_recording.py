@@ -631,6 +631,32 @@ async def test_few_sessions_are_open_at_once_and_all_are_found_again(store: Memo
     await recorder.close()
 
 
+async def test_sessions_with_large_requests_are_closed_before_many_small_ones(store: MemoryStore) -> None:
+    recorder = Recorder(store, max_open_bytes=20_000)
+
+    def open_ones() -> list[str]:
+        return [name for name in ("a", "b", "c", "d", "e") if recorder.sessions.get(name) is not None]
+
+    await answered(recorder, chat("x" * 9_000, name="a"), "Yes.")
+    await answered(recorder, chat("x" * 9_000, name="b"), "Yes.")
+    for name in ("c", "d"):
+        await answered(recorder, chat("hi", name=name), "Yes.")
+    first = open_ones()
+    await answered(recorder, chat("x" * 9_000, name="e"), "Yes.")
+    second = open_ones()
+    await recorder.sessions.delete("b")
+    await answered(recorder, chat("x" * 9_000, "Yes.", "more", name="a"), "No.")
+    third = open_ones()
+    await answered(recorder, chat("x" * 50_000, name="d"), "Yes.")
+
+    assert first == ["a", "b", "c", "d"]
+    assert second == ["b", "c", "d", "e"]
+    assert third == ["a", "c", "d", "e"]
+    assert open_ones() == ["d"]
+    assert await messages(recorder, "a") == ["x" * 9_000, "Yes.", "more", "No."]
+    await recorder.close()
+
+
 async def test_a_token_count_is_no_conversation(recorder: Recorder, store: MemoryStore) -> None:
     request = replace(chat("hi", name="s"), wire="anthropic", path="/v1/messages/count_tokens?beta=true")
     exchange = await recorder.receive(request)

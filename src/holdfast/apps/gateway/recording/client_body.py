@@ -188,6 +188,8 @@ class ClientBody:
     leading: list[msgspec.Raw]
     """The leading system messages of the list."""
     tools_slice: msgspec.Raw
+    size: int
+    """How many bytes it has."""
     fields: JsonObject = field(default_factory=JsonObject)
     """Members that may name the conversation."""
     start: _BodyStart | None = None
@@ -267,6 +269,7 @@ def read_body(wire: Wire, raw: bytes, before: ClientBody | None = None) -> Clien
         slices=slices[leading:],
         leading=slices[:leading],
         tools_slice=members.tools,
+        size=len(raw),
         fields={name: read_json(value) for name, value in found.items() if value != _NULL},
         start=start,
     )

@@ -54,6 +54,8 @@ class OpenSession:
     is_outdated: bool = False
     """Whether a write failed, so that the session must be read again before it is used."""
     users: int = 0
+    size: int = 0
+    """How large the last requests of its agents were together, when it was last used."""
     policy: Policy | None = None
     """The policy that was set last."""
     summarizer: UpstreamSummarizer = field(default_factory=UpstreamSummarizer)
@@ -88,6 +90,11 @@ class OpenSession:
             if lane.in_flight:
                 del self.lanes[MAIN_LANE]
 
+    def measure(self) -> int:
+        """Bring `size` up to date, and return by how much it grew."""
+        before, self.size = self.size, sum([lane.last_body.size for lane in self.lanes.values() if lane.last_body])
+        return self.size - before
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing was said in it yet."""
@@ -109,12 +116,16 @@ class OpenSession:
 
 
 class OpenSessions:
-    """Opens each session once, and closes the least recently used ones."""
+    """Opens each session once, and closes the least recently used ones where there are too many or too large ones."""
 
-    def __init__(self, store: Store, open_session: Callable[[str], SessionOpener], *, max_open: int) -> None:
+    def __init__(
+        self, store: Store, open_session: Callable[[str], SessionOpener], *, max_open: int, max_bytes: int
+    ) -> None:
         self.store = store
         self._opener = open_session
-        self._max_open = max_open
+        self._max_open, self._max_bytes = max_open, max_bytes
+        self._size = 0
+        """How large the open sessions are together."""
         self._open: OrderedDict[str, OpenSession] = OrderedDict()
         self._opening: dict[str, asyncio.Task[OpenSession]] = {}
         self._tasks: set[asyncio.Task[object]] = set()
@@ -137,19 +148,26 @@ class OpenSessions:
             await self.release(opened)
 
     async def release(self, opened: OpenSession) -> None:
-        """Let go of a session that was held open; if too many are open, close those that were idle for longest."""
+        """Let go of a session that was held open; if too much is open, close what was idle for longest."""
         opened.users -= 1
-        while len(self._open) > self._max_open:
+        if self._open.get(opened.id) is opened:
+            self._size += opened.measure()
+        # The one that was used last stays open, however large it is.
+        while len(self._open) > self._max_open or (self._size > self._max_bytes and len(self._open) > 1):
             idle = next((one for one in self._open.values() if not one.users), None)
             if idle is None:
                 return
-            del self._open[idle.id]
+            self._forget(idle)
             await self._close_session(idle)
+
+    def _forget(self, opened: OpenSession) -> None:
+        del self._open[opened.id]
+        self._size -= opened.size
 
     async def delete(self, session_id: str) -> bool:
         """Delete a session with all that belongs to it, and return whether it existed."""
         async with self.session(session_id) as opened, opened.lock:
-            del self._open[session_id]
+            self._forget(opened)
             await self._close_session(opened)
             return await self.store.delete(session_id)
 
@@ -157,8 +175,8 @@ class OpenSessions:
         """Finish what was started, and close all sessions."""
         while self._tasks:
             await asyncio.wait(self._tasks)
-        for opened in list(self._open.values()):
-            await self._close_session(opened)
+        # Together, because a store writes what comes at once in one transaction.
+        await asyncio.gather(*map(self._close_session, self._open.values()))
         self._open.clear()
 
     async def run_to_completion(self, work: Coroutine[object, object, T]) -> T:

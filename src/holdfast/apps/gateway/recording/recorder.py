@@ -73,7 +73,9 @@ from holdfast.wire.equivalence import essential_message
 from holdfast.wire.json_reader import is_list
 
 T = TypeVar("T")
-MAX_HELD_SESSIONS = 256
+MAX_HELD_SESSIONS, MAX_HELD_BYTES = 2_048, 64 << 20
+"""How many sessions stay open, and how large their last requests may be together. A session takes some 50 KB, and
+three to four times its last request."""
 WARM_UP_SESSIONS, WARM_UP_SECONDS = 4, 5.0
 """Whose models a gateway prepares for at its start, and how long it waits for the store meanwhile."""
 MAX_OVERTAKEN = 8
@@ -104,6 +106,7 @@ class Recorder:
         payment: Payment = "digest",
         offers_recall: bool = False,
         max_open_sessions: int = MAX_HELD_SESSIONS,
+        max_open_bytes: int = MAX_HELD_BYTES,
         clock: Clock = now_ms,
     ) -> None:
         self.store = open_store(store)
@@ -111,7 +114,9 @@ class Recorder:
         self.store_url = store if isinstance(store, str) else None
         """Where the store is; None if it was opened elsewhere."""
         self._clock = clock
-        self.sessions = OpenSessions(self.store, self._open_session, max_open=max_open_sessions)
+        self.sessions = OpenSessions(
+            self.store, self._open_session, max_open=max_open_sessions, max_bytes=max_open_bytes
+        )
         self.session = self.sessions.session
         self._finder = ConversationFinder(self.sessions, clock)
         self.governor = Governor(
