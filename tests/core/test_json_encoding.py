@@ -1,6 +1,7 @@
 """Stored bytes and hashes are those of Python's own JSON encoder, whichever encoder writes them."""
 
 import json
+import sys
 from enum import StrEnum
 
 import pytest
@@ -87,3 +88,15 @@ def test_a_value_that_contains_itself_is_refused() -> None:
 
     with pytest.raises((ValueError, RecursionError)):
         encode_json(circular)
+
+
+def test_encoding_a_text_does_not_make_it_keep_its_bytes() -> None:
+    text = "é…" * 1_000
+    message = {"role": "user", "content": [{"type": "text", "text": text}]}
+    size = sys.getsizeof(text)
+
+    encode_json(message)
+    encode_canonical_json(message)
+    is_certainly_shorter(message, 100)
+
+    assert sys.getsizeof(text) == size

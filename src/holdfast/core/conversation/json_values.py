@@ -168,6 +168,8 @@ MIN_PLAIN_FLOAT, MAX_PLAIN_FLOAT = 1e-4, 1e16
 """Python writes numbers between the two, and 0, without an exponent; exponents are where encoders differ."""
 MAX_GROWTH = 6
 """How many bytes Python's encoder writes at most for one of orjson's: it escapes all but printable ASCII."""
+MAX_CONTAINERS = 100_000
+"""A value with more lists and objects is left to Python's encoder; a value that contains itself has no end of them."""
 ESCAPE_ERRORS = "holdfast-json-escape"
 """The name of an error handler that writes what is not ASCII as JSON escapes."""
 _encode_ascii = json.JSONEncoder(separators=(",", ":")).encode
@@ -176,12 +178,8 @@ _encode_sorted = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default
 
 def encode_json(value: object) -> bytes:
     """Return a value as compact JSON in UTF-8; lone surrogates are escaped, so that they come back unchanged."""
-    dump, _ = _orjson()
-    try:
-        encoded = dump(value)
-    except TypeError:
-        encoded = None
-    if encoded is not None and _is_encoded_alike(cast("Json", value)):
+    encoded = _encode_alike(cast("Json", value), _orjson()[0])
+    if encoded is not None:
         # A copy, because orjson leaves several kilobytes behind what it has written, for as long as it is kept.
         return memoryview(encoded).tobytes()
     try:
@@ -192,12 +190,8 @@ def encode_json(value: object) -> bytes:
 
 def encode_canonical_json(value: object) -> bytes:
     """Return a value in the encoding that is hashed: sorted keys, no spaces, ASCII."""
-    _, dump_sorted = _orjson()
-    try:
-        encoded = dump_sorted(value)
-    except TypeError:
-        encoded = None
-    if encoded is None or not _is_encoded_alike(cast("Json", value)):
+    encoded = _encode_alike(cast("Json", value), _orjson()[1])
+    if encoded is None:
         return _encode_sorted(value).encode()
     if not encoded.isascii():
         encoded = encoded.decode().encode("ascii", ESCAPE_ERRORS)
@@ -206,11 +200,8 @@ def encode_canonical_json(value: object) -> bytes:
 
 def is_certainly_shorter(value: object, size: int) -> bool:
     """Return whether `json.dumps` writes a value in less than `size` bytes; False if only `json.dumps` can tell."""
-    dump, _ = _orjson()
-    try:
-        return MAX_GROWTH * len(dump(value)) < size
-    except TypeError:
-        return False
+    encoded = _encode_alike(cast("Json", value), _orjson()[0])
+    return encoded is not None and MAX_GROWTH * len(encoded) < size
 
 
 @cache
@@ -221,18 +212,40 @@ def _orjson() -> tuple[Callable[[object], bytes], Callable[[object], bytes]]:
     return orjson.dumps, partial(orjson.dumps, option=orjson.OPT_SORT_KEYS)
 
 
-def _is_encoded_alike(value: Json) -> bool:
-    """Return whether orjson writes a value as Python's encoder does, if it writes it at all."""
+def _encode_alike(value: Json, dump: Callable[[object], bytes]) -> bytes | None:
+    """Return a value as orjson writes it; None if Python's encoder may write it differently.
+
+    orjson reads UTF-8, which a text keeps for as long as it exists, beside its characters. So it gets copies of texts
+    that are not ASCII.
+    """
+    is_ascii = True
     pending: list[list[Json] | dict[str, Json]] = [value if isinstance(value, dict) else [value]]
     for some in pending:
         for one in some.values() if isinstance(some, dict) else some:
-            if type(one) in _SIMPLE_TYPES:
+            if type(one) is str:
+                if not one.isascii():
+                    is_ascii = False
+            elif type(one) in _SIMPLE_TYPES:
                 continue
-            if isinstance(one, _CONTAINERS):
+            elif isinstance(one, _CONTAINERS):
                 pending.append(one)
             elif not isinstance(one, float) or not (MIN_PLAIN_FLOAT <= abs(one) < MAX_PLAIN_FLOAT or not one):
-                return False
-    return True
+                return None
+        if len(pending) > MAX_CONTAINERS:
+            return None
+    try:
+        return dump(value if is_ascii else _with_copied_texts(value))
+    except TypeError:
+        return None
+
+
+def _with_copied_texts(value: Json) -> Json:
+    """Return a value with copies of the texts that are not ASCII."""
+    if isinstance(value, str):
+        return value if value.isascii() else f"{value} "[:-1]
+    if isinstance(value, dict):
+        return {name: _with_copied_texts(inner) for name, inner in value.items()}
+    return [_with_copied_texts(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
