@@ -1,6 +1,7 @@
 """Those who watch see numbers, names and ids of every compaction, and cannot hurt one by watching."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -342,19 +343,47 @@ def test_without_opentelemetry_nothing_happens(monkeypatch: pytest.MonkeyPatch) 
         telemetry.compaction_completed("c1", DONE, span=span)
 
 
-def test_it_is_loaded_when_a_compaction_begins_and_not_before() -> None:
-    script = (
-        "import sys; from holdfast.session.compaction.telemetry import Telemetry; "
-        "from holdfast.core.history import events; "
-        "telemetry = Telemetry(); before = 'opentelemetry' in sys.modules; "
-        "telemetry.compaction_started('c1', events.CompactionStarted(span=events.Span(stop=1))).end(); "
-        "import threading; "
-        "print(before, 'opentelemetry' in sys.modules, 'opentelemetry.sdk' in sys.modules, threading.active_count())"
+LOADING = (
+    "import sys, threading; from holdfast.session.compaction.telemetry import Telemetry; "
+    "from holdfast.core.history import events; "
+    "begun = events.CompactionStarted(span=events.Span(stop=1)); "
+    "telemetry = Telemetry(); before = 'opentelemetry' in sys.modules; "
+    "telemetry.compaction_started('c1', begun).end(); "
+    "print(before, 'opentelemetry' in sys.modules, 'opentelemetry.sdk' in sys.modules, threading.active_count())\n"
+)
+
+
+def answer_of(script: str, **environment: str) -> tuple[str, str]:
+    """Return what a new program prints, and its errors."""
+    answer = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env={**os.environ, **environment}
+    )
+    return answer.stdout, answer.stderr
+
+
+def test_it_is_not_loaded_where_nobody_watches() -> None:
+    assert answer_of(LOADING) == ("False False False 1\n", "")
+
+
+def test_it_is_loaded_when_a_compaction_begins_if_the_environment_names_a_provider() -> None:
+    assert answer_of(LOADING, OTEL_PYTHON_TRACER_PROVIDER="sdk_tracer_provider") == ("False True True 2\n", "")
+
+
+def test_a_provider_that_is_set_up_after_a_compaction_is_told_of_the_next_one() -> None:
+    later = (
+        "from opentelemetry import trace\n"
+        "from opentelemetry.sdk.trace import TracerProvider\n"
+        "from opentelemetry.sdk.trace.export import SimpleSpanProcessor\n"
+        "from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter\n"
+        "from holdfast.session.compaction.telemetry import flush_spans\n"
+        "provider, exporter = TracerProvider(), InMemorySpanExporter()\n"
+        "provider.add_span_processor(SimpleSpanProcessor(exporter))\n"
+        "trace.set_tracer_provider(provider)\n"
+        "telemetry.compaction_started('c2', begun).end()\n"
+        "print(flush_spans(30), [span.attributes['gen_ai.conversation.id'] for span in exporter.get_finished_spans()])"
     )
 
-    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-
-    assert (answer.stdout, answer.stderr) == ("False True False 1\n", "")
+    assert answer_of(LOADING + later) == ("False False False 1\nTrue ['c2']\n", "")
 
 
 def test_what_ends_just_before_the_program_does_is_told() -> None:

@@ -102,7 +102,7 @@ class ObserverRunner:
 
         With `with_next` it is written with what follows, if nobody acts on it before: the same write as its request.
         """
-        if not self.observers.telemetry.is_loaded:
+        if self.observers.telemetry.must_load:
             # That imports OpenTelemetry, which takes tens of milliseconds.
             await record_in_thread(self.observers.telemetry.load)
         observers = self.observers.checkpoints, self._memory_writer

@@ -1,11 +1,14 @@
 """OpenTelemetry spans, events and metrics of compactions.
 
-They carry numbers, names and ids, never text of a conversation. `opentelemetry-api` (the extra `otel`) is
-loaded when the first compaction starts; without it, nothing is reported. Errors of a provider or an exporter are
-dropped.
+They carry numbers, names and ids, never text of a conversation. `opentelemetry-api` (the extra `otel`) takes longer to
+load than a compaction takes. So it is loaded with a compaction, and only if there may be a provider: one that was
+passed, one of the program, which has then loaded it already, or one that the environment names. Without it, nothing is
+reported. Errors of a provider or an exporter are dropped.
 """
 
 import atexit
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -36,6 +39,8 @@ UNNAMED_ERROR = "_OTHER"
 """OpenTelemetry's name for an error of unknown kind."""
 MAX_QUEUED_SPANS = 256
 """How many spans may wait for an exporter that hangs; later ones are dropped."""
+PROVIDER_VARIABLES = ("OTEL_PYTHON_TRACER_PROVIDER", "OTEL_PYTHON_METER_PROVIDER")
+"""With these, OpenTelemetry finds a provider that the program has not set up."""
 EXIT_FLUSH_SECONDS = 0.5
 """How long the process waits for queued spans at exit."""
 DURATION_BUCKETS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6)
@@ -55,7 +60,7 @@ class Telemetry:
         self._providers = tracer_provider, meter_provider
         self._tracer: Tracer | None = None
         self._instruments: _Instruments | None = None
-        self.is_loaded = False
+        self._is_loaded = False
 
     def compaction_started(self, session: str, event: CompactionStarted) -> "CompactionSpan":
         """Report that a compaction has started, and return its span.
@@ -133,11 +138,19 @@ class Telemetry:
         with CompactionSpan(self._span(f"chat {model}", attributes, is_call=True)) as call:
             yield call
 
+    @property
+    def must_load(self) -> bool:
+        """Whether OpenTelemetry is to be loaded, because there may be a provider by now."""
+        if self._is_loaded:
+            return False
+        is_known = self._providers != (None, None) or sys.modules.get("opentelemetry") is not None
+        return is_known or any(name in os.environ for name in PROVIDER_VARIABLES)
+
     def load(self) -> None:
-        """Load OpenTelemetry once; its proxies find a provider that is set up later."""
-        if self.is_loaded:
+        """Load OpenTelemetry once, if there may be a provider; its proxies find one that is set up later."""
+        if not self.must_load:
             return
-        self.is_loaded = True
+        self._is_loaded = True
         with suppress(Exception):  # most often an ImportError
             from opentelemetry import metrics, trace  # noqa: PLC0415 - an extra, and slow to load
 
