@@ -81,12 +81,13 @@ def matches_cue(cue: Cue, sentence: str) -> bool:
     return cue.search(sentence) is not None
 
 
-def cue_words(sentence: str) -> set[str] | None:
-    """Return the words of a sentence in lower case, for `Cue.may_match`; None if it is not in ASCII."""
-    return {*_CUE_WORD.findall(sentence)} if sentence.isascii() else None
+def cue_words(text: str) -> set[str] | None:
+    """Return the words of a sentence or a text in lower case, for `Cue.may_match`; None if it is not in ASCII."""
+    return {*text.encode().translate(_SPACED).decode().split()} if text.isascii() else None
 
 
-_CUE_WORD = lazy_pattern(r"\w+")
+_SPACED = bytes(byte if chr(byte).isalnum() or chr(byte) == "_" else ord(" ") for byte in range(128)).ljust(256)
+"""Translates a text in ASCII into one that has white space between words; a pattern takes several times as long."""
 
 
 _STARTS = "^", r"[,;:(–—-]\s*", r"\b(?:please|and|but|so|also|you|just|then|or)\s+"
@@ -251,6 +252,7 @@ COMPLETION_CUE = Cue(
     words="done finished completed longer erledigt fertig ya fait besoin need",
 )
 """The user says that something is done or no longer needed."""
+_STATED_BY_USER = CONSTRAINT_CUE, CHOICE_CUE, REPLACEMENT_CUE, DECISION_CUE, COMPLETION_CUE
 
 _FILLERS = """
 a an and any are as at be but by can do does done dont for from go going have i i'll i'm if in into is it it's its
@@ -352,8 +354,8 @@ class Constraints:
 
     def observe(self, text: str, speaker: ConstraintSpeaker, position: int) -> None:
         """Extract the constraints and decisions from a text by the user or the model."""
-        if speaker == "assistant" and not DECISION_CUE.may_occur(text):
-            return  # a model states decisions only
+        if not _may_state(text, speaker):
+            return
         count = 0
         for sentence in _sentences(text):
             lower = sentence.lower()
@@ -416,7 +418,7 @@ class Constraints:
 
 def decisions_in(text: str) -> list[str]:
     """Return the decisions that the model states in a text, each once, the last one last."""
-    if not DECISION_CUE.may_occur(text):
+    if not _may_state(text, "assistant"):
         return []
     found: dict[str, str] = {}
     count = 0
@@ -430,6 +432,14 @@ def decisions_in(text: str) -> list[str]:
         if count == MAX_CONSTRAINTS_PER_MESSAGE:
             break
     return list(found.values())
+
+
+def _may_state(text: str, speaker: ConstraintSpeaker) -> bool:
+    """Return whether a sentence of a text may have a cue; most tool output and most answers have no word of one."""
+    words = cue_words(text[:SCANNED_CHARS].lower())
+    if speaker == "assistant":  # a model states decisions only
+        return DECISION_CUE.may_match(words) and DECISION_CUE.may_occur(text)
+    return any(cue.may_match(words) for cue in _STATED_BY_USER)
 
 
 def _importance(constraint: Constraint) -> int:

@@ -70,7 +70,7 @@ class Ledger:
                     self.constraints.observe(part.text, speaker, position)
                     if speaker == "user" and self.work.plan:
                         self.work.observe_prompt(part.text, position)
-                    elif speaker == "assistant" and _NOTE_HINT.search(part.text):
+                    elif speaker == "assistant" and _may_be_note(part.text):
                         self.work.observe_answer(part.text, position)
                 _add_weights(used, part.text, TEXT_WEIGHTS.get(part.trust, USER_USE_WEIGHT))
         self.names.observe(used, position)
@@ -96,6 +96,13 @@ class Ledger:
         self.actions.observe_result(call, outcome, part.text, position)
         if outcome.is_ok:
             self.files.observe_result(call, part.text, position)
+
+
+def _may_be_note(text: str) -> bool:
+    """Return whether a text may be a note of an agent to itself; to look for the words takes less than the pattern."""
+    if text.isascii() and "note" not in (lower := text.lower()) and "milestone" not in lower:
+        return False
+    return _NOTE_HINT.search(text) is not None
 
 
 def _add_weights(used: dict[str, float], text: str, weight: float) -> None:
