@@ -5,7 +5,6 @@ The texts are counts in the singular or the plural, the first line of a longer t
 
 import unicodedata
 from collections.abc import Iterator
-from itertools import accumulate
 from re import Match, Pattern
 from re import compile as compile_pattern
 from typing import cast
@@ -42,16 +41,19 @@ def lazy_pattern(source: str, flags: int = 0) -> Pattern[str]:
     return cast("Pattern[str]", LazyPattern(source, flags))
 
 
-def matches_at_lines(pattern: Pattern[str], text: str) -> Iterator[Match[str]]:
-    """Yield the matches of a pattern that only matches where a line begins, as `finditer` does.
+def matches_at_lines(pattern: Pattern[str], text: str) -> list[Match[str]]:
+    """Return the matches of a pattern that only matches where a line begins, as `finditer` does.
 
     `finditer` would try the pattern at each character.
     """
-    end = 0
-    for start in accumulate(map(len, text.splitlines(keepends=True)), initial=0):
+    found: list[Match[str]] = []
+    start = end = 0
+    for line in (*text.splitlines(keepends=True), ""):
         if start >= end and (match := pattern.match(text, start)):
             end = match.end()
-            yield match
+            found.append(match)
+        start += len(line)
+    return found
 
 
 def matches_after_openings(pattern: Pattern[str], text: str, openings: str) -> Iterator[Match[str]]:

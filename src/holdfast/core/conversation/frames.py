@@ -194,7 +194,9 @@ def neutralize(text: str, place: FramePlace = "lines", *, beside_sections: bool 
     if "<" in text or not text.isascii():
         text = _replace_lookalikes(_TURN, text, lambda group: f"{group(1)}‹{group(2)}›", at_lines=True)
     text = _replace_lookalikes(_SPEAKING, text, lambda _: QUOTE_PREFIX, at_lines=True)
-    return _replace_lookalikes(_SECTION, text, lambda _: QUOTE_PREFIX, at_lines=True) if beside_sections else text
+    if not beside_sections or (":" not in text and text.isascii()):
+        return text
+    return _replace_lookalikes(_SECTION, text, lambda _: QUOTE_PREFIX, at_lines=True)
 
 
 def as_read(text: str) -> str:

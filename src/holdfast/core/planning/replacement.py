@@ -78,17 +78,6 @@ def chat_scale(share: float) -> float:
     return max(0.0, (share - MIN_CHAT_SHARE) / (1 - MIN_CHAT_SHARE))
 
 
-def is_quotable(entry: Entry) -> bool:
-    """Return whether a turn can be quoted: it is plain text, and no line of it imitates another speaker."""
-    message = entry.message
-    if entry.position is None or message.role not in {"user", "assistant"} or uses_tools(message):
-        return False
-    if message.role == "user":
-        # Text from memory or from another agent is not the user's own.
-        return message.is_prompt and not (message.is_task or message.is_from_memory)
-    return bool(message.text.strip()) and neutralize(message.text) == message.text
-
-
 def most_informative(
     entries: Sequence[Entry], allowance: int, price: Callable[[Entry], int], factors: Mapping[str, float]
 ) -> list[Entry]:
@@ -345,10 +334,11 @@ def _quoted_turns(
     chosen = {position for position in (*quoted, *visible) if step.span.start <= position < step.span.stop}
     others = sorted(chosen.difference(step.span.kept, (entry.position or 0 for entry in whole)))
     history.entries.require(others)
-    turns = [turn for turn in (history.entries[position] for position in others) if is_quotable(turn)]
+    lines = {position: line for position in others if (line := _quotable_line(history.entries[position]))}
+    turns = [history.entries[position] for position in lines]
     room = allowance - sum(counter.count(text) + 1 for text in (_quote_text(whole) or PROMPTS_HEADING, ANSWERS_HEADING))
     factors = history.ledger(plan_input.situation.scope, step.span.stop).role_factors()
-    best = most_informative(turns, room, lambda entry: counter.count(_quote_line(entry)) + 1, factors)
+    best = most_informative(turns, room, lambda turn: counter.count(lines[_position_of(turn)]) + 1, factors)
     said = sorted([*whole, *(turn for turn in best if turn.message.role == "user")], key=_position_of)
     return said, [turn for turn in best if turn.message.role == "assistant"]
 
@@ -437,6 +427,21 @@ def _is_short(entry: Entry) -> bool:
 
 def _position_of(entry: Entry) -> int:
     return entry.position or 0
+
+
+def _quotable_line(entry: Entry) -> str:
+    """Return the line that quotes a turn; empty if it is no plain text, or if a line of it imitates another speaker."""
+    message = entry.message
+    if entry.position is None or message.role not in {"user", "assistant"} or uses_tools(message):
+        return ""
+    if message.role == "user":
+        # Text from memory or from another agent is not the user's own.
+        is_own = message.is_prompt and not (message.is_task or message.is_from_memory)
+        return _quote_line(entry) if is_own else ""
+    text, line = message.text, _quote_line(entry)
+    # Most lines are quoted as they are. Others may just have a heading such as `Files:`, which imitates nobody.
+    is_plain = line == f"(#{entry.position}) {text}" or neutralize(text) == text
+    return line if is_plain and text.strip() else ""
 
 
 def _quote_line(entry: Entry) -> str:

@@ -400,8 +400,10 @@ def _with_calls(entries: Iterable[Entry]) -> list[tuple[Entry, list[ToolCall | N
     calls: dict[str, ToolCall] = {}
     found: list[tuple[Entry, list[ToolCall | None]]] = []
     for entry in entries:
-        calls |= {call.id: call for call in entry.message.calls}
-        found.append((entry, [calls.get(call_id) for call_id in entry.message.outline.result_ids]))
+        outline = entry.message.outline
+        if outline.call_ids:
+            calls |= {call.id: call for call in entry.message.calls}
+        found.append((entry, [calls.get(call_id) for call_id in outline.result_ids]))
     return found
 
 
@@ -464,7 +466,9 @@ class Offload:
 
     def _freed_tokens(self, plan_input: PlanInput, index: int) -> int:
         entry = plan_input.projection.entries[index]
-        if entry.position is None or entry.position in plan_input.history.session_state.pins:
+        if not entry.message.outline.result_ids or entry.position is None:
+            return 0
+        if entry.position in plan_input.history.session_state.pins:
             return 0
         keeps_recall = plan_input.projection.context.has_recall
         results = (result for result in entry.message.results if not (keeps_recall and result.is_recall_answer))
