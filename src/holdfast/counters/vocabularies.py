@@ -13,7 +13,6 @@ estimate is about a seventh too low, so a budget that relies on an estimate leav
 
 from collections import OrderedDict
 from functools import cache, cached_property, lru_cache
-from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.conversation.tokens import Counter, Provenance, utf8_length
@@ -94,7 +93,7 @@ class VocabularyCounter:
         del splintr
         self._vocabulary = family.vocabulary
         self._count_short = lru_cache(CACHED_TEXT_COUNT)(self._count)
-        self._recent: OrderedDict[bytes, int] = OrderedDict()
+        self._recent: OrderedDict[int, int] = OrderedDict()
         """The last counts of longer texts, by their hashes: a text that was scrubbed must not stay in memory."""
         self._factor = family.factor
         self._splits_digits = family.splits_digits
@@ -122,7 +121,7 @@ class VocabularyCounter:
         return self._count_recent(text) if len(text) <= RECENT_TEXT_CHARS else self._count(text)
 
     def _count_recent(self, text: str) -> int:
-        key = blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+        key = hash(text)  # the text itself must not stay in memory
         known = self._recent.get(key)
         if known is None:
             known = self._recent[key] = self._count(text)

@@ -287,13 +287,16 @@ class ViewFitter:
     def _cost(self, index: int, costs: dict[int, tuple[int, int]]) -> tuple[int, int]:
         """Return the cost of a message, whole and shortened, and cache it for the next request."""
         transcript = self._transcript
-        words, media = transcript.tokens_of(transcript.entry(index).message)
+        entry = transcript.entry(index)
+        words, media = transcript.tokens_of(entry.message)
         whole = words + media
         if index in self._protection.whole:
             return whole, whole
-        is_short = not media and transcript.bytes_of(index) <= self._clip_chars
-        cost = whole, whole if is_short else sum(transcript.tokens_of(self._shortened_entry(index).message))
-        costs[index] = cost
+        if not media and transcript.bytes_of(index) <= self._clip_chars:
+            self._short[index], shortened = entry, whole
+        else:
+            shortened = sum(transcript.tokens_of(self._shortened_entry(index).message))
+        cost = costs[index] = whole, shortened
         return cost
 
     def _may_fit(self, compact_before: int, clip_before: int) -> bool:
