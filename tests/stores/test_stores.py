@@ -1,5 +1,7 @@
 """The memory and SQLite stores keep the contract, and their errors say what is wrong."""
 
+import asyncio
+import hashlib
 import os
 import sqlite3
 import stat
@@ -11,7 +13,7 @@ import pytest
 
 from holdfast.errors import DamagedStoreError, SettingsError, StoreUnavailableError
 from holdfast.stores.base import IndexEntry, Store
-from holdfast.stores.memory import MemoryStore
+from holdfast.stores.memory import HASHED_AT_ONCE, MemoryStore
 from holdfast.stores.open import open_store
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.store_contract import NOW_MS, StoreContract, message_record
@@ -33,6 +35,18 @@ class TestSqlite(StoreContract):
     async def reopen(self, store: Store) -> Store:
         assert isinstance(store, SqliteStore)
         return SqliteStore(store.path)
+
+
+async def test_the_event_loop_goes_on_while_a_large_blob_is_put_into_memory() -> None:
+    content = b"boats " * 500_000
+    putting = asyncio.ensure_future(MemoryStore().put_blob(content))
+    steps = 0
+    while not putting.done():
+        await asyncio.sleep(0)
+        steps += 1
+
+    assert putting.result() == hashlib.sha256(content).hexdigest()
+    assert steps == len(content) // HASHED_AT_ONCE
 
 
 @pytest.fixture

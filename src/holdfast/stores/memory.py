@@ -1,6 +1,7 @@
 """A store in memory, for tests and for programs that want no file. `Store` documents each method."""
 
 import asyncio
+import hashlib
 import json
 import re
 from collections import Counter
@@ -23,11 +24,11 @@ from holdfast.stores.base import (
     check_storable_text,
     is_session_value_key,
 )
-from holdfast.stores.encoding import sha256_hex
 from holdfast.stores.search_terms import SearchTerm, index_body, rarity_weight, search_terms
 
-ENCODED_AT_ONCE = 200
-"""More records are encoded in slices of a few milliseconds, so that the event loop goes on between them."""
+ENCODED_AT_ONCE, HASHED_AT_ONCE = 200, 1_000_000
+"""More records, and more bytes, are encoded and hashed in slices of a few milliseconds, so that the event loop goes on
+between them."""
 
 
 class _Words(NamedTuple):
@@ -99,12 +100,13 @@ class MemoryStore:
         log, count = self._find_log(session), len(records)
         is_one_time = isinstance(time_ms, int)
         times = AppendTimes([time_ms] * count, time_ms, time_ms) if is_one_time else AppendTimes.of(time_ms, count)
-        encoded = [*map(encode_json, records[:ENCODED_AT_ONCE])]
-        for start in range(ENCODED_AT_ONCE, count, ENCODED_AT_ONCE):
-            await asyncio.sleep(0)
-            encoded += map(encode_json, records[start : start + ENCODED_AT_ONCE])
-            log = self._find_log(session)
-        lines = [*zip(times.each, encoded, strict=True)]
+        lines: list[tuple[int, bytes]] = []
+        for start in range(0, count, ENCODED_AT_ONCE):
+            if start:
+                await asyncio.sleep(0)
+                log = self._find_log(session)
+            some = slice(start, start + ENCODED_AT_ONCE)
+            lines += zip(times.each[some], map(encode_json, records[some]), strict=True)
         length = len(log.records) if log else 0
         if length != after:
             raise SequenceConflictError(session, expected=after, actual=length)
@@ -114,8 +116,7 @@ class MemoryStore:
         if log is None:
             log = self._logs[session] = _Log(session, times.first, times.latest)
         log.records += lines
-        for item in index:
-            log.texts[item.position] = item.text
+        log.texts |= {item.position: item.text for item in index}
         log.blobs.update(blobs)
         log.updated_ms = max(log.updated_ms, times.latest)
         return len(log.records)
@@ -163,7 +164,12 @@ class MemoryStore:
         return len(log.records) if log else 0
 
     async def put_blob(self, content: bytes) -> str:
-        digest = sha256_hex(content)
+        hashed = hashlib.sha256()
+        for start in range(0, len(content), HASHED_AT_ONCE):
+            if start:
+                await asyncio.sleep(0)
+            hashed.update(memoryview(content)[start : start + HASHED_AT_ONCE])
+        digest = hashed.hexdigest()
         self._blobs[digest] = content
         return digest
 

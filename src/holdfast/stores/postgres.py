@@ -56,6 +56,8 @@ from holdfast.stores.postgres_pool import (
 )
 from holdfast.stores.search_terms import SearchTerm, index_body, rarity_weight, search_terms
 
+MAX_INLINE_BYTES = 64_000
+"""Larger blobs are hashed and compressed in a thread: 5 MB take 100 ms."""
 MAX_VECTOR_BYTES = 1_000_000
 """A little less than PostgreSQL's limit for the index of one text; it rejects larger ones."""
 _FIRST_NUMBER = re.compile(r"[0-9]+")
@@ -294,10 +296,12 @@ class PostgresStore:
         return rows[0][0] if rows else 0
 
     async def put_blob(self, content: bytes) -> str:
-        digest = sha256_hex(content)
+        is_large = len(content) > MAX_INLINE_BYTES
+        digest = await asyncio.to_thread(sha256_hex, content) if is_large else sha256_hex(content)
         if not await self._rows("SELECT 1 FROM holdfast.blobs WHERE digest = %s", (digest,)):
             insert = "INSERT INTO holdfast.blobs (digest, data) VALUES (%s, %s) ON CONFLICT DO NOTHING"
-            await self._execute(insert, (digest, compress(content)))
+            data = await asyncio.to_thread(compress, content) if is_large else compress(content)
+            await self._execute(insert, (digest, data))
         return digest
 
     async def get_blob(self, digest: str) -> bytes:
