@@ -419,9 +419,9 @@ class SessionIndex:
     def _add_message(self, event: log.MessageAppended, place: int, time_ms: int) -> None:
         message = self._history.entries[len(self._history) - 1].message
         self._positions.append(place)
-        part, outline = _part_of(message), message.outline
+        part, chars = _part_of(message), message.chat_chars + message.outline.work_chars
         for name, sums in self._chars.items():
-            sums.append(sums[-1] + (outline.chat_chars + outline.work_chars if name == part else 0))
+            sums.append(sums[-1] + (chars if name == part else 0))
         if event.usage is not None:
             self.bills.add(event.usage, self._history.session_state.model)
             self.bills.latest = event.usage

@@ -185,8 +185,6 @@ class MessageOutline(NamedTuple):
     """Ids of the provider's own tool uses without a result in this message."""
     server_results: tuple[str, ...]
     """Ids of results of the provider's own tools without their use in this message; empty for a repeated use."""
-    chat_chars: int = 0
-    """The length of its own text."""
     work_chars: int = 0
     """The length of its tool calls and results."""
     has_earlier_caller: bool = False
@@ -195,6 +193,13 @@ class MessageOutline(NamedTuple):
     """Whether what a provider runs itself begins in this message and ends in another, or the other way round."""
     is_final: bool = False
     """Whether nothing may follow the message in a request."""
+
+
+_TEXT_OUTLINE = MessageOutline(
+    (), (), has_no_empty_text=True, has_results_first=True, is_reasoning_only=False, server_uses=(), server_results=()
+)
+_BLANK_OUTLINE = _TEXT_OUTLINE._replace(has_no_empty_text=False)
+"""The outlines of messages that are one text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +227,7 @@ class Message:
         if outline is not None:
             return outline
         if len(self.parts) == 1 and isinstance(only := self.parts[0], Text):
-            # Most messages are one text.
-            text = only.text
-            is_filled = bool(text) and not text.isspace()
-            outline = MessageOutline((), (), is_filled, True, False, (), (), len(text))  # noqa: FBT003
+            outline = _BLANK_OUTLINE if only.is_blank else _TEXT_OUTLINE  # most messages are one text
         else:
             results = tuple(part.call_id for part in self.parts if isinstance(part, ToolResult))
             is_reasoning = all(isinstance(part, Thinking) for part in self.parts)
@@ -239,7 +241,6 @@ class Message:
                 is_reasoning and bool(self.parts),
                 tuple(part.server_use for part in server_uses),
                 tuple(part.server_result for part in others),
-                len(self.text),
                 sum(len(call.name) + len(call.arguments) for call in self.calls)
                 + sum(len(result.text) for result in self.results),
                 has_earlier_caller,
@@ -270,6 +271,11 @@ class Message:
         if len(self.parts) == 1 and isinstance(only := self.parts[0], Text):
             return only.text
         return "\n".join(part.text for part in self.parts if isinstance(part, Text))
+
+    @property
+    def chat_chars(self) -> int:
+        """The length of its own text."""
+        return len(self.text)
 
     @property
     def media_count(self) -> int:

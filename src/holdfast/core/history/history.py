@@ -218,8 +218,8 @@ class History:
         """
         kept, chars = self._ledgers.get(scope), 0
         for position in range(kept.stop if kept else 0, stop):
-            outline = self.entries[position].message.outline
-            chars += outline.chat_chars + outline.work_chars
+            message = self.entries[position].message
+            chars += message.chat_chars + message.outline.work_chars
             if chars >= max_chars:
                 return position + 1, chars
         return stop, chars

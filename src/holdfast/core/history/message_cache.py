@@ -6,16 +6,13 @@ The session then loads these messages and retries.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, overload
+from typing import TypeVar, overload
 
 from holdfast.core.conversation.messages import Entry
 from holdfast.core.history import events as log
 from holdfast.errors import NotInMemoryError
 
-
-class _CachedMessage(NamedTuple):
-    entry: Entry
-    event: log.MessageAppended
+T = TypeVar("T")
 
 
 class MessageCache(Sequence[Entry]):
@@ -23,7 +20,8 @@ class MessageCache(Sequence[Entry]):
 
     def __init__(self, unread: int = 0) -> None:
         self._length = unread
-        self._cached: dict[int, _CachedMessage] = {}
+        self._entries: dict[int, Entry] = {}
+        self._events: dict[int, log.MessageAppended] = {}
 
     def __len__(self) -> int:
         return self._length
@@ -35,8 +33,7 @@ class MessageCache(Sequence[Entry]):
     def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
         if isinstance(index, slice):
             return [self[position] for position in range(*index.indices(self._length))]
-        held = self._cached.get(index)
-        return held.entry if held else self._cached_at(range(self._length)[index]).entry
+        return self._entries.get(index) or self._found(self._entries, range(self._length)[index])
 
     def __iter__(self) -> Iterator[Entry]:
         return (self[position] for position in range(self._length))
@@ -44,20 +41,20 @@ class MessageCache(Sequence[Entry]):
     @property
     def cached_count(self) -> int:
         """The number of messages in memory."""
-        return len(self._cached)
+        return len(self._entries)
 
     @property
     def missing_count(self) -> int:
         """The number of messages not in memory."""
-        return self._length - len(self._cached)
+        return self._length - len(self._entries)
 
     def cached(self) -> Iterator[Entry]:
         """Return the messages in memory, in any order."""
-        return (held.entry for held in self._cached.values())
+        return iter(self._entries.values())
 
     def event(self, position: int) -> log.MessageAppended:
         """Return the event that recorded a message."""
-        return self._cached_at(position).event
+        return self._found(self._events, position)
 
     def native(self, position: int) -> Mapping[str, object]:
         """Return a message exactly as it was recorded."""
@@ -65,32 +62,31 @@ class MessageCache(Sequence[Entry]):
 
     def get(self, position: int) -> Entry | None:
         """Return a message if it is in memory."""
-        held = self._cached.get(position)
-        return held.entry if held else None
+        return self._entries.get(position)
 
     def require(self, positions: Iterable[int]) -> None:
         """Raise `NotInMemoryError` with all missing positions; free of cost while every message is in memory."""
-        if self.missing_count and (missing := [position for position in positions if position not in self._cached]):
+        if self.missing_count and (missing := [position for position in positions if position not in self._entries]):
             raise NotInMemoryError(missing)
 
     def append(self, entry: Entry, event: log.MessageAppended) -> None:
         """Add the next message."""
-        self._cached[self._length] = _CachedMessage(entry, event)
+        self._entries[self._length], self._events[self._length] = entry, event
         self._length += 1
 
     def load(self, entry: Entry, event: log.MessageAppended) -> None:
         """Add an earlier message at its position."""
-        self._cached[entry.position or 0] = _CachedMessage(entry, event)
+        position = entry.position or 0
+        self._entries[position], self._events[position] = entry, event
 
     def evict(self, stop: int, keep: Container[int]) -> list[int]:
         """Evict messages before `stop` that are not in `keep`, and return their positions."""
-        gone = [position for position in self._cached if position < stop and position not in keep]
+        gone = [position for position in self._entries if position < stop and position not in keep]
         for position in gone:
-            del self._cached[position]
+            del self._entries[position], self._events[position]
         return gone
 
-    def _cached_at(self, position: int) -> _CachedMessage:
-        held = self._cached.get(position)
-        if held is None:
+    def _found(self, held: Mapping[int, T], position: int) -> T:
+        if position not in held:
             raise NotInMemoryError([position])
-        return held
+        return held[position]

@@ -106,7 +106,11 @@ def _may_be_note(text: str) -> bool:
 
 
 def _add_weights(used: dict[str, float], text: str, weight: float) -> None:
-    for name in distinct_identifiers(text):
+    found = distinct_identifiers(text)
+    if not used and weight != OUTPUT_USE_WEIGHT:
+        used.update(dict.fromkeys(found, weight))
+        return
+    for name in found:
         # A short number that occurs only in tool output is data, not an identifier that an agent needs again.
         is_data = weight == OUTPUT_USE_WEIGHT and len(name) < DATA_DIGITS and name.isdigit()
         if not is_data and used.get(name, 0.0) < weight:

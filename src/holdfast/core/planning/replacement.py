@@ -63,9 +63,8 @@ _CJK = lazy_pattern(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
 def chat_share(entries: Sequence[Entry]) -> float:
     """Return the share of the text of messages that is chat, not tool calls or results."""
-    outlines = [entry.message.outline for entry in entries]
-    chat = sum([outline.chat_chars for outline in outlines])
-    return chat / max(1, chat + sum([outline.work_chars for outline in outlines]))
+    chat = sum([entry.message.chat_chars for entry in entries])
+    return chat / max(1, chat + sum([entry.message.outline.work_chars for entry in entries]))
 
 
 def uses_tools(message: Message) -> bool:

@@ -141,8 +141,7 @@ def _are_long(messages: Sequence[Message]) -> bool:
         return True
     chars = 0
     for message in messages:
-        outline = message.outline
-        chars += outline.chat_chars + outline.work_chars
+        chars += message.chat_chars + message.outline.work_chars
     return chars > MAX_INLINE_CHARS
 
 
