@@ -56,7 +56,7 @@ from holdfast.stores.postgres_pool import (
 )
 from holdfast.stores.search_terms import SearchTerm, index_body, rarity_weight, search_terms
 
-MAX_INLINE_BYTES = 64_000
+MAX_INLINE_BLOB_BYTES = 64_000
 """Larger blobs are hashed and compressed in a thread: 5 MB take 100 ms."""
 MAX_VECTOR_BYTES = 1_000_000
 """A little less than PostgreSQL's limit for the index of one text; it rejects larger ones."""
@@ -296,7 +296,7 @@ class PostgresStore:
         return rows[0][0] if rows else 0
 
     async def put_blob(self, content: bytes) -> str:
-        is_large = len(content) > MAX_INLINE_BYTES
+        is_large = len(content) > MAX_INLINE_BLOB_BYTES
         digest = await asyncio.to_thread(sha256_hex, content) if is_large else sha256_hex(content)
         if not await self._rows("SELECT 1 FROM holdfast.blobs WHERE digest = %s", (digest,)):
             insert = "INSERT INTO holdfast.blobs (digest, data) VALUES (%s, %s) ON CONFLICT DO NOTHING"
