@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import holdfast
 from holdfast import Session
+from holdfast.core.conversation.cuts import can_cut
 from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
@@ -29,6 +30,11 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import JsonMessage, assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import ScriptedModel
 from holdfast.wire.formats import format_named
+
+
+def legal_cuts(messages: Sequence[Message]) -> list[int]:
+    """Return each index between two messages at which their history may be cut."""
+    return [index for index in range(1, len(messages)) if can_cut(messages[index - 1], messages[index])]
 
 
 @dataclass

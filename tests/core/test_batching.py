@@ -1,11 +1,11 @@
 """Batches as formats carry them: runs of items, and turns."""
 
 from holdfast.core.conversation.batching import CALL_AND_RESPONSE_TURNS, CALLS_AS_ITEMS, Batching
-from holdfast.core.conversation.cuts import cut_points
 from holdfast.core.conversation.messages import Entry, Message, Text, Thinking, ToolCall, ToolResult, assistant, user
 from holdfast.core.conversation.messages import tool_result as result
 from holdfast.core.conversation.pairing import Repair
 from holdfast.core.conversation.repair import RepairedEntries, is_valid_history, repair_entries
+from tests.support import legal_cuts
 
 HM = Message("assistant", (Thinking("hm", "sig"),))
 
@@ -112,7 +112,7 @@ def test_reasoning_goes_with_the_empty_item_behind_it() -> None:
 def test_no_cut_separates_a_call_from_what_follows_it_up_to_its_result() -> None:
     items = [user("go"), HM, call("a"), assistant("Meanwhile."), result("a", "1"), HM, assistant("Done.")]
 
-    assert cut_points(items) == [0, 1, 5, 7]
+    assert legal_cuts(items) == [1, 5]
 
 
 def calls(*parts: ToolCall) -> Message:

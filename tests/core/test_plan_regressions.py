@@ -7,7 +7,6 @@ import pytest
 
 from holdfast import CannotFitError, MalformedInputError, PendingToolCallsError, Session, SettingsError, counter_for
 from holdfast.core.conversation.batching import CALLS_AS_ITEMS
-from holdfast.core.conversation.cuts import cut_points
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.history.events import Summary
@@ -27,7 +26,7 @@ from holdfast.testing.chat import (
 from holdfast.testing.models import ScriptedModel
 from holdfast.testing.responses import function_call_item, function_output_item, output_message_item
 from holdfast.wire.formats import format_named
-from tests.support import RecordedHistory, decide, history_of, situation
+from tests.support import RecordedHistory, decide, history_of, legal_cuts, situation
 
 COUNTER = counter_for("gpt-5")
 
@@ -117,7 +116,7 @@ def test_a_run_of_items_with_another_call_in_it_is_one_batch() -> None:
     wire = format_named("openai-responses")
     messages = [wire.decode(item, index) for index, item in enumerate(items)]
 
-    assert cut_points(messages) == [0, 5]
+    assert legal_cuts(messages) == []
     assert wire.batching == CALLS_AS_ITEMS
 
 

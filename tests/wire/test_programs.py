@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from holdfast.bare_list import govern
-from holdfast.core.conversation.cuts import cut_points
 from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.session.session import Session
 from holdfast.wire.formats import format_named
 from holdfast.wire.validate.provider import validate
+from tests.support import legal_cuts
 
 BY_PROGRAM = {"type": "program", "caller_id": "call_p"}
 BY_SANDBOX = {"type": "code_execution_20250825", "tool_id": "srvtoolu_p"}
@@ -75,14 +75,14 @@ def test_a_program_of_openai_is_sent_with_its_calls_and_its_output_as_it_came() 
 
 @pytest.mark.parametrize(
     ("format_name", "history", "points"),
-    [("openai-responses", ITEMS, [0, 1, 7, 8, 9]), ("anthropic-messages", BLOCKS, [0, 1, 6, 7])],
+    [("openai-responses", ITEMS, [1, 7, 8]), ("anthropic-messages", BLOCKS, [1, 6])],
 )
 def test_no_cut_separates_a_program_from_its_calls(
     format_name: str, history: list[dict[str, Any]], points: list[int]
 ) -> None:
     decode = format_named(format_name).decode
 
-    assert cut_points([decode(native, index) for index, native in enumerate(history)]) == points
+    assert legal_cuts([decode(native, index) for index, native in enumerate(history)]) == points
 
 
 def without_caller(native: dict[str, Any]) -> dict[str, Any]:

@@ -9,9 +9,9 @@ An exchange is a request or a response: all messages between two answers of the 
 each answer is one response. A turn reaches from one prompt of the user to before the next.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from holdfast.core.conversation.messages import Entry, EntryMessages, Message, Thinking
 
@@ -24,12 +24,7 @@ class MessageSequence(Protocol):
     def __getitem__(self, index: int, /) -> Message: ...
 
 
-class CutRule(NamedTuple):
-    """A reason why two neighboring messages must stay together."""
-
-    name: str
-    joins: Callable[[Message, Message], bool]
-    """Returns whether the second message requires the first directly before it."""
+# Each rule returns whether the second of two neighbors requires the first directly before it.
 
 
 def _is_call_and_result(before: Message, after: Message) -> bool:
@@ -58,35 +53,13 @@ def _is_call_of_program(_before: Message, after: Message) -> bool:
     return after.outline.has_earlier_caller
 
 
-def _is_same_turn(_before: Message, after: Message) -> bool:
-    return not after.is_prompt
-
-
-CALL_AND_RESULT = CutRule("call and result", _is_call_and_result)
-PARALLEL_BATCH = CutRule("parallel batch", _is_one_batch)
-REASONING_WITH_CALL = CutRule("reasoning with its call", _is_reasoning_before)
-SERVER_TOOL_AND_RESULT = CutRule("server tool and result", _is_late_server_result)
-PROGRAM_AND_CALL = CutRule("program and call", _is_call_of_program)
-SAME_TURN = CutRule("turn", _is_same_turn)
-
-PROVIDER_RULES = (CALL_AND_RESULT, PARALLEL_BATCH, REASONING_WITH_CALL, SERVER_TOOL_AND_RESULT, PROGRAM_AND_CALL)
+PROVIDER_RULES = _is_call_and_result, _is_one_batch, _is_reasoning_before, _is_late_server_result, _is_call_of_program
 """The rules that providers enforce."""
-WHOLE_TURN_RULES = (*PROVIDER_RULES, SAME_TURN)
-"""The provider rules, and a rule that keeps each turn in one piece."""
 
 
-def can_cut(before: Message, after: Message, rules: Sequence[CutRule] = PROVIDER_RULES) -> bool:
+def can_cut(before: Message, after: Message) -> bool:
     """Return whether a history may be cut between two neighbors."""
-    return not any(rule.joins(before, after) for rule in rules)
-
-
-def cut_points(messages: MessageSequence, rules: Sequence[CutRule] = PROVIDER_RULES) -> list[int]:
-    """Return each index at which both sides of the history are valid on their own."""
-    inner = [index for index in range(1, len(messages)) if can_cut(messages[index - 1], messages[index], rules)]
-    last = messages[-1].outline if messages else None
-    if last is None or last.call_ids or last.is_reasoning_only or last.server_uses:
-        return [0, *inner]
-    return [0, *inner, len(messages)]
+    return not any(joins(before, after) for joins in PROVIDER_RULES)
 
 
 def next_cut(messages: MessageSequence, index: int) -> int:

@@ -143,11 +143,6 @@ class DelegateFinding:
     unverified: tuple[str, ...] = ()
     """Sources that the delegate cannot have seen."""
 
-    @property
-    def is_verified(self) -> bool:
-        """Whether the finding names sources and the delegate saw all of them."""
-        return bool(self.sources) and not self.unverified
-
     def check_sources(self, seen_sources: Iterable[str]) -> "DelegateFinding":
         """Return the finding with sources outside `seen_sources` marked as unverified."""
         known = frozenset(seen_sources)
