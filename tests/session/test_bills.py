@@ -13,8 +13,8 @@ from holdfast.core.history.events import MessageAppended, Usage
 from holdfast.core.history.visibility import Visibility
 from holdfast.core.planning.policy import PRESETS
 from holdfast.errors import SettingsError
+from holdfast.session.arguments import check_endpoint
 from holdfast.session.calibration import ServedModel, UsageCalibrator
-from holdfast.session.inputs import check_endpoint
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from holdfast.errors import HoldfastError, WorkspaceUnavailableError
 from holdfast.session.compaction import checkpoints as checkpoints_module
 from holdfast.session.compaction.checkpoints import NO_CHECKPOINTS, Checkpoint, Checkpoints, summary_title, title_slug
-from holdfast.session.memory.private_files import (
+from holdfast.session.memory.locked_files import (
     is_flat_yaml_mapping,
     set_yaml_number,
     translate_disk_errors,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import DamagedStoreError, StoreUnavailableError, WorkspaceUnavailableError
-from holdfast.session.memory import private_files
+from holdfast.session.memory import locked_files
 from holdfast.stores.encoding import compress, decompress
 from holdfast.stores.files import try_lock, write_private_lines
 from holdfast.stores.sqlite.store import SqliteStore
@@ -92,14 +92,14 @@ async def test_a_device_or_a_pipe_is_no_store_and_keeps_its_permissions(tmp_path
 def test_a_folder_that_another_program_has_locked_for_too_long_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(private_files, "LOCK_TIMEOUT_SECONDS", 0.0)
-    second = private_files.folder_lock(tmp_path)
+    monkeypatch.setattr(locked_files, "LOCK_TIMEOUT_SECONDS", 0.0)
+    second = locked_files.folder_lock(tmp_path)
     said = "another process has held the lock for 0 s"
-    with private_files.folder_lock(tmp_path), pytest.raises(WorkspaceUnavailableError, match=said):
+    with locked_files.folder_lock(tmp_path), pytest.raises(WorkspaceUnavailableError, match=said):
         second.__enter__()
 
-    with private_files.folder_lock(tmp_path):
-        assert [path.name for path in tmp_path.iterdir()] == [private_files.LOCK_FILE]
+    with locked_files.folder_lock(tmp_path):
+        assert [path.name for path in tmp_path.iterdir()] == [locked_files.LOCK_FILE]
 
 
 def test_a_file_that_cannot_be_locked_at_all_is_no_file_that_somebody_else_has_locked(tmp_path: Path) -> None:

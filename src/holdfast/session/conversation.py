@@ -39,10 +39,7 @@ from holdfast.errors import (
     StoreError,
     UnknownReferenceError,
 )
-from holdfast.session.calibration import UsageCalibrator
-from holdfast.session.compaction.compactor import CompactionOptions, Compactor
-from holdfast.session.heavy_work import MAX_INLINE_MESSAGES, count_messages, record_in_thread
-from holdfast.session.inputs import (
+from holdfast.session.arguments import (
     as_json_messages,
     check_count,
     check_endpoint,
@@ -52,6 +49,9 @@ from holdfast.session.inputs import (
     check_text,
     decode_messages,
 )
+from holdfast.session.calibration import UsageCalibrator
+from holdfast.session.compaction.compactor import CompactionOptions, Compactor
+from holdfast.session.heavy_work import MAX_INLINE_MESSAGES, count_messages, record_in_thread
 from holdfast.session.log.event_log import Clock, SessionLog, locked, retried
 from holdfast.session.log.records import encode_event
 from holdfast.session.overflow_retry import OverflowRetry

@@ -24,8 +24,8 @@ from holdfast.core.schema import short_repr
 from holdfast.counters.vocabularies import counter_for
 from holdfast.dataclass import dataclass
 from holdfast.errors import DelegationEndedError, HoldfastError, MalformedInputError, SettingsError
+from holdfast.session.arguments import check_text
 from holdfast.session.conversation import Conversation, SessionEngine
-from holdfast.session.inputs import check_text
 from holdfast.session.log.event_log import SessionLog, locked, retried
 from holdfast.session.log.leases import HELD_HERE, has_owner_exited, new_owner_id
 from holdfast.text import lazy_pattern

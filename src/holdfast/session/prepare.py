@@ -44,6 +44,7 @@ from holdfast.counters.vocabularies import counter_for
 from holdfast.dataclass import dataclass
 from holdfast.errors import ConcurrentWriteError, HoldfastError, NotInMemoryError, StoreError
 from holdfast.models.base import CachedPrefix
+from holdfast.session.arguments import extras_json
 from holdfast.session.calibration import ServedModel, UsageCalibrator
 from holdfast.session.compaction.compactor import Compactor
 from holdfast.session.compaction.summarizer import SentRequest
@@ -54,7 +55,6 @@ from holdfast.session.heavy_work import (
     count_messages,
     plan_in_thread,
 )
-from holdfast.session.inputs import extras_json
 from holdfast.session.log.event_log import SessionLog
 from holdfast.session.log.sent_body import BodyPiece, SentBodies
 from holdfast.session.request import (

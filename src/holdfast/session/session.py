@@ -33,10 +33,7 @@ from holdfast.errors import (
 )
 from holdfast.models.base import Summarizer
 from holdfast.models.open import is_summarizer_name
-from holdfast.session.compaction.compactor import CompactionOptions
-from holdfast.session.conversation import SessionEngine
-from holdfast.session.delegation import DelegatingConversation, end_abandoned_delegations
-from holdfast.session.inputs import (
+from holdfast.session.arguments import (
     as_json_messages,
     check_clock,
     check_count,
@@ -49,6 +46,9 @@ from holdfast.session.inputs import (
     decode_messages,
     extras_json,
 )
+from holdfast.session.compaction.compactor import CompactionOptions
+from holdfast.session.conversation import SessionEngine
+from holdfast.session.delegation import DelegatingConversation, end_abandoned_delegations
 from holdfast.session.log.event_log import Clock, locked, now_ms, retried
 from holdfast.session.log.records import StoredLog
 from holdfast.session.prepare import RequestOptions

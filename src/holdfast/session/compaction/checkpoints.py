@@ -22,7 +22,7 @@ from typing import cast
 from holdfast.core.planning.summary.prompt import TITLE_ELEMENT
 from holdfast.dataclass import dataclass
 from holdfast.redaction import redact_text
-from holdfast.session.memory.private_files import (
+from holdfast.session.memory.locked_files import (
     read_if_exists,
     set_yaml_number,
     translate_disk_errors,

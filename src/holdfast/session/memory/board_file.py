@@ -17,7 +17,7 @@ from holdfast.core.conversation.frames import inbox_frame
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.memory.board import Board, BoardNote, check_note_text, parse_board
 from holdfast.counters.vocabularies import counter_for
-from holdfast.session.memory.private_files import read_text, update_file
+from holdfast.session.memory.locked_files import read_text, update_file
 from holdfast.stores.base import session_value_key
 
 MAX_HEAD_CHARS = 1_000

@@ -17,7 +17,7 @@ from holdfast.dataclass import dataclass
 from holdfast.errors import MalformedInputError, WorkspaceUnavailableError
 from holdfast.redaction import redact_text
 from holdfast.session.log.timestamps import local_day, local_time
-from holdfast.session.memory.private_files import read_text, translate_disk_errors, update_file
+from holdfast.session.memory.locked_files import read_text, translate_disk_errors, update_file
 from holdfast.stores.search_terms import index_words
 from holdfast.text import lazy_pattern
 
