@@ -22,7 +22,13 @@ from holdfast.core.history.events import Usage
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
-from holdfast.errors import ConcurrentWriteError, PendingToolCallsError
+from holdfast.errors import (
+    CannotFitError,
+    ConcurrentWriteError,
+    HoldfastError,
+    ModelOverflowError,
+    PendingToolCallsError,
+)
 from holdfast.session.delegation import Delegate, DelegateContext
 from holdfast.session.request import common_length, request_with
 from holdfast.session.session import Session
@@ -218,13 +224,20 @@ class FrameworkConversation(Generic[MessageT]):
             await self.session.clear()
             self._forget()
 
-    async def retry(self, error: object) -> list[MessageT]:
-        """Return a smaller version of the last request; raises as `Session.retry` does."""
+    async def retry(self, error: Exception, refusal: object = None) -> list[MessageT]:
+        """Return a smaller version of the last request; raises the error if it is no overflow, or if nothing helps.
+
+        `refusal` is what the provider said, if the error does not tell.
+        """
         async with self._lock:
             try:
-                return self._outgoing(await self.agent.retry(error))
+                return self._outgoing(await self.agent.retry(refusal or error))
             except Exception as problem:
-                self.failure = error if isinstance(error, Exception) else problem
+                self.failure = problem if refusal else error
+                if isinstance(problem, CannotFitError | ModelOverflowError):
+                    error.add_note(f"Holdfast could not make the request small enough: {problem}")
+                if isinstance(problem, HoldfastError):
+                    raise error from None
                 raise
 
     async def _load(self) -> list[MessageT]:

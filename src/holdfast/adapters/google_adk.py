@@ -22,7 +22,7 @@ from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
-from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError, SettingsError, imports_of_extra
+from holdfast.errors import SettingsError, imports_of_extra
 from holdfast.models.base import Summarizer
 from holdfast.session.background_loop import BACKGROUND_LOOP
 from holdfast.session.blocking import BlockingSession
@@ -291,11 +291,8 @@ class HoldfastPlugin(BasePlugin):
         """Return a smaller version of the last request; None if the error is no overflow, or nothing helps."""
         try:
             return await (await self._conversation(CURRENT_CALL.get(), session_id, agent)).retry(error)
-        except (CannotFitError, ModelOverflowError) as problem:
-            error.add_note(f"Holdfast could not make the request small enough: {problem}")
         except Exception as problem:
-            # An error that is no overflow is raised as it came, or as ours.
-            if problem is not error and not isinstance(problem, HoldfastError):
+            if problem is not error:
                 raise
         return None
 

@@ -24,7 +24,7 @@ from holdfast.core.history.events import Usage
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
-from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError, SettingsError, imports_of_extra
+from holdfast.errors import SettingsError, imports_of_extra
 from holdfast.models.base import Summarizer
 from holdfast.session.background_loop import BACKGROUND_LOOP
 from holdfast.session.blocking import BlockingSession
@@ -356,13 +356,8 @@ class _ModelCall:
 
     async def shrink(self, error: Exception) -> None:
         """Prepare a smaller request if the provider rejected this one as too long; else raise the error."""
-        refusal: object = OVERFLOW_BODY if isinstance(error, ContextOverflowError) else error
-        try:
-            messages = await self._conversation.retry(refusal)
-        except HoldfastError as problem:
-            if isinstance(problem, CannotFitError | ModelOverflowError):
-                error.add_note(f"Holdfast could not make the request small enough: {problem}")
-            raise error from None
+        refusal = OVERFLOW_BODY if isinstance(error, ContextOverflowError) else None
+        messages = await self._conversation.retry(error, refusal)
         self.request = self.request.override(messages=cast("Any", messages))
 
     async def record(self, response: ModelResponse[Any]) -> None:

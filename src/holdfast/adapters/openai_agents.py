@@ -28,7 +28,7 @@ from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
-from holdfast.errors import CannotFitError, HoldfastError, ModelOverflowError, imports_of_extra
+from holdfast.errors import imports_of_extra
 from holdfast.models.base import Summarizer
 from holdfast.session.background_loop import BACKGROUND_LOOP
 from holdfast.session.blocking import BlockingSession
@@ -375,12 +375,7 @@ class HoldfastSession:
         """Return a smaller version of the last request; raise the error if it is no overflow, or nothing helps."""
         if not self._is_last_kept:
             raise error
-        try:
-            return await (await self._conversation()).retry(error)
-        except HoldfastError as problem:
-            if isinstance(problem, CannotFitError | ModelOverflowError):
-                error.add_note(f"Holdfast could not make the request small enough: {problem}")
-            raise error from None
+        return await (await self._conversation()).retry(error)
 
 
 class _Asking(NamedTuple):

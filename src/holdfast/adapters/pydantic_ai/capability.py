@@ -28,7 +28,7 @@ from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.events import Usage
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
-from holdfast.errors import CannotFitError, EmptyConversationError, HoldfastError, ModelOverflowError, SettingsError
+from holdfast.errors import EmptyConversationError, HoldfastError, SettingsError
 from holdfast.models.base import Summarizer
 from holdfast.models.pydantic_ai import usage_from_response
 from holdfast.session.compaction.compactor import CompactionOptions
@@ -285,14 +285,8 @@ class GovernedRun(AbstractCapability[Any]):
         del ctx, request_context
         if self._conversation is None or not self._is_prepared:
             raise error
-        try:
-            self._retry_messages = await self._conversation.retry(error)
-        except HoldfastError as problem:
-            if isinstance(problem, CannotFitError | ModelOverflowError):
-                error.add_note(f"Holdfast could not make the request small enough: {problem}")
-        else:
-            raise RetryModelRequest from error
-        raise error
+        self._retry_messages = await self._conversation.retry(error)
+        raise RetryModelRequest from error
 
     async def after_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
