@@ -74,15 +74,22 @@ class _UnconfirmedAppend(NamedTuple):
     events: tuple[log.MessageAppended, ...]
 
 
-class _Deferred(NamedTuple):
-    """Events that the history has and the store has not: they are written with the next append."""
+class _OneWrite:
+    """What one task appends together: the history has it at once, and the store with the next append."""
 
-    events: Sequence[log.Event] = ()
-    records: Sequence[JsonRecord] = ()
-    entries: Sequence[IndexEntry] = ()
+    def __init__(self, task: asyncio.Task[object] | None = None) -> None:
+        self.task = task
+        """The task, which decides on the history that is in memory; None if no task defers what it appends."""
+        self.messages: list[tuple[int, log.MessageAppended]] = []
+        """Its messages with their positions, those that are written included."""
+        self.failure: HoldfastError | None = None
+        """Why all that it does is to be done again: another writer was first, or its messages are lost."""
+        self.events: list[log.Event] = []
+        """What the store has not yet; with it its records, and what is indexed of it."""
+        self.records: list[JsonRecord] = []
+        self.entries: list[IndexEntry] = []
 
 
-_NOTHING_DEFERRED = _Deferred()
 _CHANGE_NO_CONTEXT = (log.UsageMeasured, log.RequestPrepared)
 """Events that are always possible."""
 
@@ -160,12 +167,7 @@ class SessionLog:
         """Whether the log was read before; the history may still lack what other writers have appended since."""
         self._retention_days: int | None = None
         self._stored_retention: int | None = None
-        self._deferring_task: asyncio.Task[object] | None = None
-        """The task whose messages wait for its next append, and which decides on the history that is in memory."""
-        self._deferred_messages: list[tuple[int, log.MessageAppended]] = []
-        """The messages of that task with their positions, those that are written included."""
-        self._why_again: HoldfastError | None = None
-        """Why all that this task does is to be done again: another writer was first, or its messages are lost."""
+        self._one_write = _OneWrite()
         self.reset()
 
     @asynccontextmanager
@@ -205,7 +207,7 @@ class SessionLog:
         self._log_positions = array("q")
         """The place of each message in the log."""
         self._unconfirmed: _UnconfirmedAppend | None = None
-        self._deferred = _NOTHING_DEFERRED
+        del self._one_write.events[:], self._one_write.records[:], self._one_write.entries[:]
         self._snapshot_length = 0
         self._has_compacted = False
         """Whether a compaction was recorded since the last snapshot."""
@@ -267,10 +269,10 @@ class SessionLog:
             count = self._apply_all(news, start)
         if was_loaded:
             self.publisher.publish([event for _, event in news])
-            if count and self._deferring_task is not None:
-                self._why_again = self._why_again or ConcurrentWriteError(self.session)
-                if self._deferring_task is asyncio.current_task():
-                    raise self._why_again
+            if count and (write := self._one_write).task is not None:
+                write.failure = write.failure or ConcurrentWriteError(self.session)
+                if write.task is asyncio.current_task():
+                    raise write.failure
         return count
 
     async def _reload(self) -> int:
@@ -381,7 +383,7 @@ class SessionLog:
             index = await record_in_thread(find_index) if are_long else find_index()
             if self._is_deferring:
                 self._defer(events, messages, index)
-                self._deferred_messages += zip(range(start, len(self.history)), events, strict=True)
+                self._one_write.messages += zip(range(start, len(self.history)), events, strict=True)
                 return range(start, start + len(events))
             try:
                 is_appended = await self._try_append(
@@ -482,14 +484,12 @@ class SessionLog:
         for event in events if must_be_current else ():
             if not isinstance(event, _CHANGE_NO_CONTEXT):
                 self.history.check(event)
-        deferred, time_ms = self._deferred, self.clock()
-        place = self.stored.length + len(deferred.records)
+        write, time_ms = self._one_write, self.clock()
+        place, published = self.stored.length + len(write.records), [*write.events, *events]
         try:
-            await self.stored.append(
-                [*deferred.records, *records], time_ms, [*deferred.entries, *index], is_long=is_long
-            )
+            await self.stored.append([*write.records, *records], time_ms, [*write.entries, *index], is_long=is_long)
         except BaseException as error:
-            if deferred.records:
+            if write.records:
                 self._lose_deferred(error)
             if not isinstance(error, SequenceConflictError):
                 raise
@@ -502,7 +502,7 @@ class SessionLog:
                 raise UnknownSessionError(self.session) from None
             await self.refresh()
             return False
-        self._deferred = _NOTHING_DEFERRED
+        del write.events[:], write.records[:], write.entries[:]
         try:
             if len(events) > MAX_INLINE_MESSAGES:
                 await record_in_thread(lambda: self._apply(events, time_ms, place, messages, evicts=True))
@@ -510,7 +510,7 @@ class SessionLog:
                 self._apply(events, time_ms, place, messages, evicts=True)
         finally:  # if this is cancelled, the events are applied nevertheless
             if self.publisher.callbacks or self.publisher.subscriptions:
-                self.publisher.publish([*deferred.events, *events])
+                self.publisher.publish(published)
         return True
 
     @asynccontextmanager
@@ -524,42 +524,44 @@ class SessionLog:
         if not self.is_loaded:
             async with self.lock:
                 await self.refresh()
-        if self._deferring_task is not None:
+        if self._one_write.task is not None:
             yield  # the messages of another task wait already; those of this one are written at once
             return
-        self._deferring_task, self._why_again = asyncio.current_task(), None
+        write = self._one_write = _OneWrite(asyncio.current_task())
         try:
             yield
         finally:
             try:
                 async with self.lock:
-                    messages, self._deferred_messages = self._deferred_messages, []
-                    has_request = not self._deferred.records  # written with it already
+                    has_request = not write.records  # written with it already
                     await self._write_deferred()
-                    if self._why_again is not None:
-                        raise self._why_again
-                    self._deferring_task = None  # all is written: what others write from now on changes nothing
-                    await self._after_append([place for place, _ in messages], [event for _, event in messages])
+                    if write.failure is not None:
+                        raise write.failure
+                    write.task = None  # all is written: what others write from now on changes nothing
+                    places, events = [place for place, _ in write.messages], [event for _, event in write.messages]
+                    await self._after_append(places, events)
                     if not has_request:
                         await self._save_snapshot_of_compacted()
             finally:
-                self._deferring_task = None
+                write.task = None
 
     @property
     def _is_deferring(self) -> bool:
         """Whether what this task appends may wait for its next append."""
-        return self._deferring_task is not None and self._deferring_task is asyncio.current_task()
+        return self._one_write.task is not None and self._one_write.task is asyncio.current_task()
 
     def _defer(
         self, events: Sequence[log.Event], messages: Sequence[Message] = (), index: Sequence[IndexEntry] = ()
     ) -> None:
-        records, known = [encode_event(event) for event in events], self._deferred
-        self._apply(events, self.clock(), self.stored.length + len(known.records), messages)
-        self._deferred = _Deferred((*known.events, *events), (*known.records, *records), (*known.entries, *index))
+        records, write = [encode_event(event) for event in events], self._one_write
+        self._apply(events, self.clock(), self.stored.length + len(write.records), messages)
+        write.events += events
+        write.records += records
+        write.entries += index
 
     async def _write_deferred(self) -> None:
         """Write what waits for an append, if there is anything."""
-        if self._deferred.records:
+        if self._one_write.records:
             await self._try_append(())
 
     def _lose_deferred(self, error: BaseException) -> None:
@@ -567,16 +569,16 @@ class SessionLog:
         self.reset()
         self.is_loaded = False
         if isinstance(error, SequenceConflictError):
-            self._why_again = ConcurrentWriteError(self.session)
-            raise self._why_again from error
+            self._one_write.failure = ConcurrentWriteError(self.session)
+            raise self._one_write.failure from error
         if not isinstance(error, HoldfastError):
             error = StoreUnavailableError(f"session {self.session!r}", "the last write was cancelled; send it again")
-        self._why_again = error
+        self._one_write.failure = error
 
     @property
     def must_begin_again(self) -> bool:
         """Whether this task has to leave `deferring_messages`, and to do all of it again."""
-        return self._why_again is not None and self._deferring_task is asyncio.current_task()
+        return self._one_write.failure is not None and self._one_write.task is asyncio.current_task()
 
     def _evict(self) -> None:
         """Evict messages outside the view. Only writes call this: a read would evict what it has just loaded."""
