@@ -10,12 +10,7 @@ from contextvars import Token
 from functools import partial
 from typing import Any, cast
 
-from holdfast.adapters.framework_conversation import (
-    CURRENT_CALL,
-    FrameworkConversation,
-    FrameworkRequest,
-    SubAgentCall,
-)
+from holdfast.adapters.framework_conversation import CURRENT_CALL, FrameworkConversation, FrameworkRequest, SubAgentCall
 from holdfast.adapters.session_pool import SessionOptions, SessionPool, check_budget
 from holdfast.core.conversation.json_values import copied_json
 from holdfast.core.conversation.shorten import RECALL_TOOL

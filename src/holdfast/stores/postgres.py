@@ -36,14 +36,7 @@ from holdfast.stores.base import (
     is_session_value_key,
     plain_value_keys,
 )
-from holdfast.stores.encoding import (
-    compress,
-    decode_record,
-    decompress,
-    pack_record,
-    sha256_hex,
-    unpack_records,
-)
+from holdfast.stores.encoding import compress, decode_record, decompress, pack_record, sha256_hex, unpack_records
 from holdfast.stores.postgres_pool import (
     POSTGRES_AFTER_QUALIFIER,
     POSTGRES_LABEL,

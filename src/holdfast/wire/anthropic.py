@@ -23,14 +23,7 @@ from holdfast.core.conversation.messages import (
 from holdfast.core.conversation.tokens import utf8_length
 from holdfast.core.conversation.transcript import MessageMeasures
 from holdfast.text import lazy_pattern
-from holdfast.wire.json_reader import (
-    InputPath,
-    extra_fields,
-    is_list,
-    is_mapping,
-    measure_messages,
-    replace_items,
-)
+from holdfast.wire.json_reader import InputPath, extra_fields, is_list, is_mapping, measure_messages, replace_items
 from holdfast.wire.media import data_tokens, image_source, image_tokens, opaque_block
 
 ANTHROPIC_ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant"}

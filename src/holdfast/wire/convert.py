@@ -36,12 +36,7 @@ from holdfast.core.conversation.messages import system as system_message
 from holdfast.core.conversation.repair import repair_entries
 from holdfast.core.conversation.transcript import MessageFormat
 from holdfast.errors import EmptyConversationError, MalformedInputError, SettingsError
-from holdfast.wire.anthropic import (
-    AnthropicMessages,
-    arguments_object,
-    count_cache_marks,
-    drop_excess_cache_marks,
-)
+from holdfast.wire.anthropic import AnthropicMessages, arguments_object, count_cache_marks, drop_excess_cache_marks
 from holdfast.wire.formats import FORMAT_ALIASES, FORMATS, format_named, split_elements
 from holdfast.wire.gemini import Gemini
 from holdfast.wire.json_reader import InputPath, check_list, is_list, is_mapping, json_type_name, safe_tool_name

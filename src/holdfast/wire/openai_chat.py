@@ -21,13 +21,7 @@ from holdfast.core.conversation.messages import (
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, message_bytes, utf8_length
 from holdfast.core.conversation.transcript import MessageMeasures
 from holdfast.text import lazy_pattern
-from holdfast.wire.json_reader import (
-    InputPath,
-    extra_fields,
-    is_list,
-    is_mapping,
-    replace_items,
-)
+from holdfast.wire.json_reader import InputPath, extra_fields, is_list, is_mapping, replace_items
 from holdfast.wire.media import data_tokens, image_tokens, image_url, opaque_block
 
 OPENAI_CHAT_ROLES: Mapping[str, Role] = {

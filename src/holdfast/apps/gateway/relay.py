@@ -19,12 +19,7 @@ from multidict import CIMultiDict
 from starlette.types import Receive, Scope, Send
 
 from holdfast.apps.gateway.access import Access, Caller
-from holdfast.apps.gateway.encodings import (
-    BodyTooLargeError,
-    StreamDecompressor,
-    UnreadableBodyError,
-    decompressed,
-)
+from holdfast.apps.gateway.encodings import BodyTooLargeError, StreamDecompressor, UnreadableBodyError, decompressed
 from holdfast.apps.gateway.provider_apis import (
     EVENT_ENDS,
     PINGS,

@@ -43,10 +43,7 @@ from holdfast.apps.viewer.rendering import (
     static_file,
 )
 from holdfast.apps.viewer.session_index import SessionIndexes
-from holdfast.errors import (
-    HoldfastError,
-    MalformedInputError,
-)
+from holdfast.errors import HoldfastError, MalformedInputError
 from holdfast.models.http_endpoint import is_loopback
 from holdfast.session.log.event_log import now_ms
 from holdfast.stores.base import Store

@@ -17,12 +17,7 @@ from holdfast.core.history.projection import Projection
 from holdfast.core.planning.replacement import message_texts, quoted_positions
 from holdfast.core.planning.rules.rule import CompactionRule
 from holdfast.core.planning.situation import Situation
-from holdfast.core.planning.steps import (
-    CompactSpan,
-    OffloadOutputs,
-    PlanInput,
-    ReduceTurnsToText,
-)
+from holdfast.core.planning.steps import CompactSpan, OffloadOutputs, PlanInput, ReduceTurnsToText
 from holdfast.core.planning.summary.must_keep import FactReader, must_keep_lines, must_keep_of, must_keep_redacted
 from holdfast.errors import MalformedInputError
 

@@ -15,12 +15,7 @@ from holdfast.core.history.history import History
 from holdfast.core.planning.fit import are_same_messages, fit_view
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.receipt import View
-from holdfast.core.planning.request_stages import (
-    NO_PROCESSORS,
-    RequestProcessor,
-    RequestProcessors,
-    processed_entries,
-)
+from holdfast.core.planning.request_stages import NO_PROCESSORS, RequestProcessor, RequestProcessors, processed_entries
 from holdfast.core.planning.rules.cowagent import EMERGENCY_REASON
 from holdfast.core.planning.rules.truncator import ORPHANS_REASON
 from holdfast.core.planning.situation import Situation

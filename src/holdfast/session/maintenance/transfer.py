@@ -15,13 +15,7 @@ from holdfast.core.history.codec import RECORD_SCHEMA, from_record, to_record
 from holdfast.core.history.history import History
 from holdfast.errors import HoldfastError, MalformedInputError, MissingBlobError, SettingsError
 from holdfast.session.log.index_text import index_entries
-from holdfast.session.log.records import (
-    RECORDS_PER_PAGE,
-    blob_digest,
-    extract_blob,
-    inline_blob,
-    lost_message_record,
-)
+from holdfast.session.log.records import RECORDS_PER_PAGE, blob_digest, extract_blob, inline_blob, lost_message_record
 from holdfast.stores.base import JsonRecord, Store, StoredRecord
 from holdfast.stores.jsonl import LoadedConversation
 from holdfast.stores.sqlite.recover import RecoveredStore

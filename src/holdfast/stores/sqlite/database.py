@@ -35,14 +35,7 @@ from holdfast.stores.base import (
     is_session_value_key,
     plain_value_keys,
 )
-from holdfast.stores.encoding import (
-    compress,
-    decode_record,
-    decompress,
-    pack_record,
-    sha256_hex,
-    unpack_records,
-)
+from holdfast.stores.encoding import compress, decode_record, decompress, pack_record, sha256_hex, unpack_records
 from holdfast.stores.files import create_missing_file, file_identity, is_folder_writable, make_private
 from holdfast.stores.search_terms import search_terms
 from holdfast.stores.sqlite.schema import (

@@ -4,13 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.wire.json_reader import is_list, is_mapping
-from holdfast.wire.pydantic_ai import (
-    FILE_KINDS,
-    MESSAGE_KINDS,
-    STATE_PART_KINDS,
-    is_not_decoded,
-    is_permanent_system,
-)
+from holdfast.wire.pydantic_ai import FILE_KINDS, MESSAGE_KINDS, STATE_PART_KINDS, is_not_decoded, is_permanent_system
 from holdfast.wire.validate.rules import Payload, ValidationRule, Violation, at, content_blocks, is_blank, is_not_empty
 
 PYDANTIC_AI_MAX_IMAGES = 100

@@ -18,18 +18,10 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.apps.gateway.recording.client_body import LIST_MEMBERS, ClientBody, members_of, texts_of
-from holdfast.apps.gateway.recording.client_list import (
-    MAIN_LANE,
-    ClientList,
-    Lane,
-    OpenAnswer,
-    without_given_ids,
-)
+from holdfast.apps.gateway.recording.client_list import MAIN_LANE, ClientList, Lane, OpenAnswer, without_given_ids
 from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange, ReadRequest, read_request, usage_of
 from holdfast.apps.gateway.recording.finding import MAX_DELEGATED_CHARS, ConversationFinder
-from holdfast.apps.gateway.recording.governing import (
-    with_members,
-)
+from holdfast.apps.gateway.recording.governing import with_members
 from holdfast.apps.gateway.recording.governor import Governor
 from holdfast.apps.gateway.recording.identity import (
     Chain,
@@ -55,11 +47,7 @@ from holdfast.core.history.events import SideCallPurpose
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import Policy
 from holdfast.counters.vocabularies import counter_for
-from holdfast.errors import (
-    ConcurrentWriteError,
-    HoldfastError,
-    RecordingError,
-)
+from holdfast.errors import ConcurrentWriteError, HoldfastError, RecordingError
 from holdfast.models.base import Summarizer
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.delegation import Delegate
