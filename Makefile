@@ -50,9 +50,9 @@ suite coverage: export PYTHONDONTWRITEBYTECODE =
 test: ruff  ## Lint, types and the whole test suite
 	@$(MAKE) --no-print-directory -j 2 types suite
 
-# One more than there are cores: some tests wait for programs that they start.
+# One more than there are cores: some tests wait for programs that they start. Forks are safe on Linux only.
 suite: $(STAMP)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	@$(BIN)/python -m pytest $(if $(filter Linux,$(shell uname)),-p scripts.forked_workers --forks $(WORKERS),-n $(WORKERS) --dist worksteal)
 
 coverage: $(STAMP)  ## The suite, measured: how much of each package it runs, and whether that is enough; .coverage has the lines
 	$(call add,claude-agent-sdk,claude_agent_sdk)
