@@ -298,3 +298,44 @@ async def test_parts_of_a_message_that_are_no_text_are_left_out_of_a_summary() -
         reply = await MessagesSummarizer("m", base_url=base_of(endpoint)).write(ASK)
 
     assert reply.text == SUMMARY
+
+
+@pytest.mark.parametrize(
+    ("usage", "billed"),
+    [
+        (
+            {"input_tokens": 10, "input_tokens_details": {"cached_tokens": 90, "cache_write_tokens": 5}},
+            Usage(input_tokens=10, cache_read_tokens=90, cache_write_tokens=5),
+        ),
+        ({"input_tokens": "many"}, None),
+    ],
+)
+async def test_a_bill_of_responses_is_read_as_every_other_one(usage: dict[str, object], billed: Usage | None) -> None:
+    def answer(_: ReceivedRequest) -> list[ResponsePiece]:
+        response = {"id": "resp_1", "model": "served", "status": "completed", "usage": usage}
+        return stream_response(
+            sse_event({"type": "response.output_text.delta", "delta": "Done."}),
+            sse_event({"type": "response.completed", "response": response}),
+        )
+
+    async with ScriptedEndpoint(answer) as made:
+        reply = await ResponsesSummarizer(made.url, "gpt-5", api_key="key").write(ASK)
+
+    assert (reply.text, reply.usage) == ("Done.", billed)
+
+
+async def test_what_anthropic_wrote_to_its_cache_by_lifetime_is_billed() -> None:
+    usage = {"input_tokens": 10, "cache_creation": {"ephemeral_5m_input_tokens": 3, "ephemeral_1h_input_tokens": 4}}
+
+    def answer(_: ReceivedRequest) -> list[ResponsePiece]:
+        return stream_response(
+            sse_event({"type": "message_start", "message": {"id": "msg_1", "model": "served", "usage": usage}}),
+            sse_event({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Done."}}),
+            sse_event({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}}),
+            sse_event({"type": "message_stop"}),
+        )
+
+    async with ScriptedEndpoint(answer) as made:
+        reply = await MessagesSummarizer("claude-opus-5-5", base_url=base_of(made), api_key="key").write(ASK)
+
+    assert reply.usage == Usage(input_tokens=10, output_tokens=2, cache_write_tokens=7)

@@ -13,6 +13,7 @@ from holdfast.errors import ModelRefusedError
 from holdfast.models.base import ModelReply, SummaryPrompt
 from holdfast.models.http_endpoint import HTTP_OK, MAX_SILENCE_SECONDS, HttpEndpoint, StreamedReply, token_count
 from holdfast.wire.json_reader import as_object, is_list, is_mapping, objects_in
+from holdfast.wire.usage import anthropic_usage, usage_if_readable
 
 ANTHROPIC_URL = "https://api.anthropic.com"
 ANTHROPIC_VERSION = "2023-06-01"
@@ -153,12 +154,7 @@ def usage_from_messages(value: object, before: Usage | None = None) -> Usage | N
         return before
     found = Usage()
     for row in objects_in(value.get("iterations")) or [value]:
-        found += Usage(
-            input_tokens=token_count(row.get("input_tokens")),
-            output_tokens=token_count(row.get("output_tokens")),
-            cache_read_tokens=token_count(row.get("cache_read_input_tokens")),
-            cache_write_tokens=token_count(row.get("cache_creation_input_tokens")),
-        )
+        found += usage_if_readable(anthropic_usage, row) or Usage()
     known = before or Usage()
     return Usage(
         input_tokens=found.input_tokens or known.input_tokens,

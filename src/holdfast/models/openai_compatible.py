@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from holdfast.core.history.events import Usage
-from holdfast.errors import ModelRefusedError, SettingsError
+from holdfast.errors import ModelRefusedError
 from holdfast.models.base import CachedPrefix, ModelReply, SummaryPrompt
 from holdfast.models.errors import CONTENT_FILTERED
 from holdfast.models.http_endpoint import HTTP_OK, MAX_SILENCE_SECONDS, HttpEndpoint, StreamedReply
 from holdfast.wire.json_reader import is_list, is_mapping
-from holdfast.wire.usage import chat_usage
+from holdfast.wire.usage import chat_usage, usage_if_readable
 
 OutputField: TypeAlias = Literal["max_tokens", "max_completion_tokens"]
 CHAT_FORMAT = "openai-chat"
@@ -20,7 +19,7 @@ def _add_chunk(reply: StreamedReply, payload: Mapping[str, object]) -> None:
     """Add a chunk of a chat completion, or a whole one."""
     reply.model = str(payload.get("model") or reply.model)
     reply.request_id = str(payload.get("id") or "") or reply.request_id
-    reply.usage = usage_from_chat(payload.get("usage")) or reply.usage
+    reply.usage = usage_if_readable(chat_usage, payload.get("usage")) or reply.usage
     choices = payload.get("choices")
     first: object = choices[0] if is_list(choices) and choices else None
     if is_mapping(first):
@@ -39,14 +38,6 @@ def _add_choice(reply: StreamedReply, choice: Mapping[str, object]) -> None:
     if finish == "content_filter":
         raise ModelRefusedError(reply.requested_model, CONTENT_FILTERED, status=HTTP_OK)
     reply.finish = str(finish) if finish else reply.finish
-
-
-def usage_from_chat(value: object) -> Usage | None:
-    """Return the billed usage, or None if the endpoint reports none that can be read."""
-    try:
-        return chat_usage(value) if is_mapping(value) else None
-    except SettingsError:
-        return None
 
 
 def _text_of(content: object) -> str:

@@ -7,12 +7,12 @@ provider reads them from its cache, and the prompt is one more user message. Too
 import os
 from collections.abc import Mapping
 
-from holdfast.core.history.events import Usage
 from holdfast.errors import ModelRefusedError
 from holdfast.models.base import CachedPrefix, ModelReply, SummaryPrompt
 from holdfast.models.errors import CONTENT_FILTERED, error_from_response
-from holdfast.models.http_endpoint import HTTP_OK, MAX_SILENCE_SECONDS, HttpEndpoint, StreamedReply, token_count
+from holdfast.models.http_endpoint import HTTP_OK, MAX_SILENCE_SECONDS, HttpEndpoint, StreamedReply
 from holdfast.wire.json_reader import as_object, is_mapping, objects_in
+from holdfast.wire.usage import responses_usage, usage_if_readable
 
 OPENAI_URL = "https://api.openai.com/v1"
 STATELESS_FORMAT = "openai-responses-stateless"
@@ -122,21 +122,8 @@ def _add_end(reply: StreamedReply, response: Mapping[str, object]) -> None:
         raise error_from_response(reply.requested_model, {"error": response.get("error")}, status=HTTP_OK)
     reply.model = str(response.get("model") or reply.model)
     reply.request_id = str(response.get("id") or "") or reply.request_id
-    reply.usage = usage_from_responses(response.get("usage")) or reply.usage
+    reply.usage = usage_if_readable(responses_usage, response.get("usage")) or reply.usage
     reason = as_object(response.get("incomplete_details")).get("reason")
     if reason == "content_filter":
         raise ModelRefusedError(reply.requested_model, CONTENT_FILTERED, status=HTTP_OK)
     reply.finish = str(reason or response.get("status") or "completed")
-
-
-def usage_from_responses(value: object) -> Usage | None:
-    """Return the billed usage; the provider includes cached tokens in the input, we count them separately."""
-    if not is_mapping(value):
-        return None
-    cached = token_count(as_object(value.get("input_tokens_details")).get("cached_tokens"))
-    whole = token_count(value.get("input_tokens"))
-    return Usage(
-        input_tokens=max(0, whole - cached),
-        output_tokens=token_count(value.get("output_tokens")),
-        cache_read_tokens=min(cached, whole),
-    )

@@ -54,6 +54,14 @@ def read_usage(report: object) -> Usage:
     return usage_format.read(members)
 
 
+def usage_if_readable(read: Callable[[Mapping[str, object]], Usage], report: object) -> Usage | None:
+    """Return what an endpoint billed; None if it says nothing that its format has."""
+    try:
+        return read(report) if is_mapping(report) else None
+    except SettingsError:
+        return None
+
+
 def chat_usage(report: Mapping[str, object]) -> Usage:
     """Read the usage of OpenAI Chat Completions and of endpoints that are compatible with it.
 

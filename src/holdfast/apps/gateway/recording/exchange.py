@@ -22,10 +22,10 @@ from holdfast.apps.gateway.recording.identity import Signals, chain_start, read_
 from holdfast.apps.gateway.recording.open_sessions import OpenSession, OpenSessions
 from holdfast.apps.gateway.upstream_summarizer import ClientAccess
 from holdfast.core.history.events import Usage
-from holdfast.errors import HoldfastError, RecordingError, SettingsError
+from holdfast.errors import HoldfastError, RecordingError
 from holdfast.wire.answers import Answer, Wire, read_answer
 from holdfast.wire.request import Request
-from holdfast.wire.usage import read_usage
+from holdfast.wire.usage import read_usage, usage_if_readable
 
 Ending: TypeAlias = Literal["complete", "cut", "client_left", "refused"]
 """How an answer ended: whole; cut by the upstream; left by the client; refused with an error."""
@@ -205,9 +205,4 @@ class Exchange:
 
 def usage_of(answer: Answer) -> Usage | None:
     """Return what an answer cost; None if there is no report, or none that can be read."""
-    if answer.usage is None:
-        return None
-    try:
-        return read_usage(answer.usage)
-    except SettingsError:
-        return None
+    return usage_if_readable(read_usage, answer.usage)
