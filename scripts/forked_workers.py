@@ -13,9 +13,11 @@ from collections import deque
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
+from _pytest.capture import FDCapture
 
 Link = Any
 """A connection of `multiprocessing`: its type has another name on each system."""
@@ -140,10 +142,12 @@ def _run_told_tests(session: pytest.Session, link: Link) -> None:
     config: Any = session.config
     config.workerinput = {}  # by this plugins know a worker: the process that forked it writes the files of the run
     config.pluginmanager.unregister(name="terminalreporter")
-    capture = config.pluginmanager.getplugin("capturemanager")
-    capture.stop_global_capturing()  # it writes into a file that all processes share
-    capture.start_global_capturing()
-    capture.suspend_global_capture()
+    capture = config.pluginmanager.getplugin("capturemanager")._global_capturing  # noqa: SLF001
+    for stream in (capture.out, capture.err):
+        if isinstance(stream, FDCapture):
+            # Its file is one for all processes. It stays open, because a module may have kept it as `sys.stderr`.
+            with TemporaryFile() as own:
+                os.dup2(own.fileno(), stream.tmpfile.fileno(), inheritable=False)
     reports = _Reports(config)
     config.pluginmanager.register(reports)
     try:

@@ -11,8 +11,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the w
 
 ROOT = Path(__file__).parent.parent
 SIX_TESTS = """
-import atexit, os, select, pytest
+import atexit, os, select, sys, pytest
 
+KEPT = sys.stderr
 PARENT = os.getpid()
 READING, WRITING = os.pipe()
 
@@ -22,8 +23,11 @@ def folder(tmp_path_factory):
     open(f"ended-{os.getpid()}", "x").close()
 
 @pytest.mark.parametrize("number", range(6))
-def test_some(folder, number):
+def test_some(folder, number, capfd):
     assert os.getppid() == PARENT
+    os.write(2, b"said by %d" % number)
+    assert capfd.readouterr().err == f"said by {number}"
+    print("said to what was kept", file=KEPT)
 """
 
 END_THE_FIRST = """
