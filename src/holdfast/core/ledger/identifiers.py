@@ -6,6 +6,7 @@ text is split into runs first, and the results for recent runs are cached: nine 
 occurred before.
 """
 
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -22,7 +23,7 @@ _TLD = (
     r"com|org|net|io|dev|ai|app|cloud|co|info|biz|gov|edu|mil|int|local|internal|lan|test|example|invalid|localhost"
     r"|eu|us|uk|de|fr|es|it|nl|be|ch|at|se|no|dk|fi|pl|cz|pt|ie|ca|au|nz|jp|cn|in|br|mx|za|kr|ru|tr|me|tv"
 )
-_IDENTIFIER = lazy_pattern(
+_PATTERN = (
     r"(?P<mail>[\w.+-]+@[\w-]+\.[\w.-]+\w)"
     r"|(?P<path>(?:~?/|\.{1,2}/|[\w@.-]+/)[\w@.+-]+(?:/[\w@.+-]+)*)"
     r"|(?P<uuid>\b[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}\b)"
@@ -69,7 +70,7 @@ def _identifiers_in_run(run: str) -> tuple[str, ...]:
         return (run,)
     # Later requests carry the identifiers, so they must not contain secret keys.
     shown = redact_keys(run) if len(run) >= MIN_KEY_CHARS else run
-    found = [match.group().rstrip(".-,") for match in _IDENTIFIER.finditer(shown)]
+    found = [match.group().rstrip(".-,") for match in re.finditer(_PATTERN, shown)]
     return tuple([name for name in found if IDENTIFIER_MIN_CHARS <= len(name) <= IDENTIFIER_MAX_CHARS])
 
 
