@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,8 +23,11 @@ from holdfast.stores.base import (
     check_storable_text,
     is_session_value_key,
 )
+from holdfast.stores.encoding import decode_record
 from holdfast.stores.search_terms import SearchTerm, index_body, rarity_weight, search_terms
 
+LABEL = "memory"
+"""Names this store in errors."""
 ENCODED_AT_ONCE, HASHED_AT_ONCE = 200, 1_000_000
 """More records, and more bytes, are encoded and hashed in slices of a few milliseconds, so that the event loop goes on
 between them."""
@@ -151,13 +153,15 @@ class MemoryStore:
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
         log = self._find_log(session)
         lines = log.records[start : None if limit is None else start + limit] if log else []
-        return [StoredRecord(at, time_ms, json.loads(text)) for at, (time_ms, text) in enumerate(lines, start)]
+        return [
+            StoredRecord(at, time_ms, decode_record(text, LABEL)) for at, (time_ms, text) in enumerate(lines, start)
+        ]
 
     async def read_at(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
         log = self._find_log(session)
         lines = log.records if log else []
         known = sorted({position for position in positions if 0 <= position < len(lines)})
-        return [StoredRecord(at, lines[at][0], json.loads(lines[at][1])) for at in known]
+        return [StoredRecord(at, lines[at][0], decode_record(lines[at][1], LABEL)) for at in known]
 
     async def length(self, session: str) -> int:
         log = self._find_log(session)
@@ -239,10 +243,10 @@ class MemoryStore:
         self._values[key] = encode_json(value)
 
     async def get_value(self, key: str) -> JsonRecord | None:
-        return json.loads(self._values[key]) if key in self._values else None
+        return decode_record(self._values[key], LABEL) if key in self._values else None
 
     async def values(self, prefix: str) -> dict[str, JsonRecord]:
-        return {key: json.loads(value) for key, value in self._values.items() if key.startswith(prefix)}
+        return {key: decode_record(value, LABEL) for key, value in self._values.items() if key.startswith(prefix)}
 
     async def close(self) -> None:
         """Do nothing: the store holds nothing open."""
