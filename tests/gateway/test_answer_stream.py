@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,3 +63,17 @@ def test_a_run_of_text_is_one_event() -> None:
     raw = event({"role": "assistant", "content": ""}) + words + event({}, "stop") + b"data: [DONE]\n\n"
 
     assert len(answer_events("openai-chat", raw)) == 4
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+def test_an_answer_is_read_with_every_line_end_that_a_stream_may_have(line_end: bytes) -> None:
+    events: list[Any] = [
+        {"type": "message_start"},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_stop"},
+    ]
+    named = [b"event: %s\ndata: %s\n\n" % (event["type"].encode(), json.dumps(event).encode()) for event in events]
+    unnamed = [b"data: %s\n\n" % json.dumps(event).encode() for event in events]
+
+    assert answer_events("anthropic", b"".join(named).replace(b"\n", line_end)) == events
+    assert answer_events("openai-responses", b"".join(unnamed).replace(b"\n", line_end)) == events

@@ -250,6 +250,8 @@ def answer_events(wire: Wire, raw: bytes) -> list[object]:
             whole = read_json(raw)
             return list(whole) if is_list(whole) else [whole]
         return []
+    if b"\r" in raw:  # JSON has it only escaped
+        raw = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     # Nearly every event is one line: reading all of them at once takes a third of the time.
     if wire == "openai-chat" and raw.startswith(b"data: {") and raw.endswith(_CHAT_STREAM_END):
         with suppress(ValueError):
@@ -259,7 +261,7 @@ def answer_events(wire: Wire, raw: bytes) -> list[object]:
     with suppress(ValueError):
         return _chat_events(lines) if wire == "openai-chat" else orjson.loads(_array(lines))
     found: list[object] = []
-    for event in raw.replace(b"\r\n", b"\n").split(b"\n\n"):
+    for event in raw.split(b"\n\n"):
         with suppress(ValueError):
             found.append(read_json(event_data(event)))
     return found
