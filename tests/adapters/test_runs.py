@@ -1,16 +1,18 @@
 """However a run is started, stopped or nested, its session holds its messages, and the next run can begin."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from pydantic_ai import (
     Agent,
     AgentRunResultEvent,
     DeferredToolRequests,
     DeferredToolResults,
     ModelResponse,
+    ModelRetry,
     RunContext,
     TextPart,
     ToolCallPart,
@@ -28,7 +30,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models import ModelRequestContext
-from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 from pydantic_ai.tools import Tool
 
 from holdfast import Session, validate
@@ -95,6 +97,49 @@ async def test_every_way_to_drive_a_run_is_governed_and_recorded(
     session = await governed.open()
     assert await counted(session, log.RequestPrepared) == 4
     assert await counted(session, log.Rewound) == 0
+
+
+async def test_results_of_calls_that_come_with_a_streamed_output_are_recorded() -> None:
+    class Tide(BaseModel):
+        height: int
+
+    def fail() -> str:
+        raise ModelRetry("not now")
+
+    async def answer(messages: list[ModelMessage], _: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
+        if len(messages) > 1:
+            yield {0: DeltaToolCall(name="final_result", json_args='{"height": 3}', tool_call_id="c")}
+            yield {1: DeltaToolCall(name="final_result", json_args='{"height": 4}', tool_call_id="d")}
+            yield {2: DeltaToolCall(name="wave", json_args="{}", tool_call_id="e")}
+            return
+        yield "I will look."
+        yield {1: DeltaToolCall(name="wave", json_args="{}", tool_call_id="a")}
+        yield {2: DeltaToolCall(name="fail", json_args="{}", tool_call_id="b")}
+
+    def wave() -> ToolReturn[str]:
+        return ToolReturn("high", content="A picture of it.")
+
+    governed = Holdfast(session="c1")
+    tools = [Tool(wave), Tool(fail)]
+    agent = Agent(FunctionModel(stream_function=answer), tools=tools, capabilities=[governed])
+    hasty = Agent(agent.model, output_type=Tide, tools=tools, capabilities=[governed], end_strategy="early")
+
+    async with agent.run_stream("Look.") as first:
+        assert await first.get_output() == "I will look."
+    async with hasty.run_stream("How high?") as second:
+        assert await second.get_output() == Tide(height=3)
+    recorded = await kept(governed)
+    returns = [part for message in recorded for part in message.parts if isinstance(part, ToolReturnPart)]
+
+    assert [(part.tool_call_id, part.content, part.outcome) for part in returns] == [
+        ("a", "high", "success"),
+        ("b", "not now", "retried"),
+        ("c", "Final result processed.", "success"),
+        ("d", "Output tool not used - a final result was already processed.", "success"),
+        ("e", "Tool not executed - a final result was already processed.", "success"),
+    ]
+    assert kinds(recorded) == kinds(second.all_messages())
+    assert await counted(await governed.open(), log.Rewound) == 0
 
 
 def test_a_synchronous_run_is_governed_too() -> None:

@@ -11,16 +11,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
-from pydantic_ai import RetryModelRequest, UserPromptNode
+from pydantic_ai import CallToolsNode, ModelRequestNode, RetryModelRequest, UserPromptNode
 from pydantic_ai.capabilities import AbstractCapability, durable_operation
-from pydantic_ai.messages import InstructionPart, ModelMessage, ModelRequest, ModelResponse
+from pydantic_ai.exceptions import ToolFailedError, ToolRetryError
+from pydantic_ai.messages import InstructionPart, ModelMessage, ModelRequest, ModelResponse, ToolCallPart
 from pydantic_ai.models import ModelRequestContext
-from pydantic_ai.tools import RunContext
+from pydantic_ai.tools import RunContext, ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, AgentToolset, CombinedToolset
 
 from holdfast.adapters.framework_conversation import FrameworkRequest
 from holdfast.adapters.pydantic_ai.conversation import AgentConversation
-from holdfast.adapters.pydantic_ai.messages import SESSION_FORMAT, session_elements
+from holdfast.adapters.pydantic_ai.messages import SESSION_FORMAT, call_results, session_elements
 from holdfast.adapters.pydantic_ai.processors import dangling_calls, patch_dangling_tool_calls
 from holdfast.adapters.pydantic_ai.tools import RecallToolset, compaction_toolset, tool_json, without_recall
 from holdfast.adapters.session_pool import SessionOptions, SessionPool, check_budget
@@ -37,7 +38,7 @@ from holdfast.stores.base import Store, check_session_id
 from holdfast.wire.request import Request
 
 if TYPE_CHECKING:
-    from pydantic_ai.capabilities.abstract import WrapRunHandler
+    from pydantic_ai.capabilities.abstract import WrapRunHandler, WrapToolExecuteHandler
     from pydantic_ai.run import AgentRunResult
 
 _ACTIVE_CAPABILITIES: ContextVar[tuple["Holdfast", ...]] = ContextVar("holdfast_governors", default=())
@@ -188,12 +189,17 @@ class GovernedRun(AbstractCapability[Any]):
         """Whether the session has prepared the current request."""
         self._retry_messages: list[ModelMessage] | None = None
         """What to send after the provider has rejected a request as too long."""
+        self._tool_results: dict[str, Any] = {}
+        """What the calls of the newest response have returned, by their ids; of a failed one, the part that says so."""
+        self._output_tools: frozenset[str] = frozenset()
+        """The names of the tools by which the model gives its output."""
+        self._is_output_streamed = False
+        """Whether `run_stream` has ended the run with its newest response."""
 
     # The run.
 
     async def wrap_run(self, ctx: RunContext[Any], *, handler: "WrapRunHandler") -> "AgentRunResult[Any]":
         """Open the session, and record the messages of the run even if the run fails or is cancelled."""
-        del ctx
         conversation = self._delegation or await self._holdfast.pool.conversation(self._session_id)
         self._conversation = conversation
         if not self._is_nested:
@@ -203,7 +209,12 @@ class GovernedRun(AbstractCapability[Any]):
         current = CURRENT_CONVERSATION.set(conversation)
         try:
             result = await handler()
-            await conversation.sync(result.all_messages())
+            messages = result.all_messages()
+            if self._is_output_streamed and (calls := dangling_calls(messages)):
+                parts = call_results(calls, self._tool_results, self._output_tools)
+                last = ModelRequest(parts, run_id=ctx.run_id, conversation_id=ctx.conversation_id)
+                messages = [*messages, last]
+            await conversation.sync(messages)
         except BaseException as error:
             # The messages before a cancellation are recorded, even if the run is cancelled again meanwhile.
             with anyio.CancelScope(shield=True):
@@ -242,6 +253,7 @@ class GovernedRun(AbstractCapability[Any]):
         """Pass the context of the session to a run without a history, so that the run continues it."""
         if not isinstance(node, UserPromptNode):
             self._messages = ctx.messages
+            self._is_output_streamed = not isinstance(node, ModelRequestNode | CallToolsNode)
         elif not ctx.messages and self._conversation is not None:
             if self._delegation is None:
                 past = await self._holdfast.past_messages(ctx, self._session_id)
@@ -252,6 +264,28 @@ class GovernedRun(AbstractCapability[Any]):
             ctx.messages[:] = patch_dangling_tool_calls(past) if is_new else past
         return node  # pyright: ignore[reportUnknownVariableType] - passed through
 
+    async def wrap_tool_execute(
+        self,
+        ctx: RunContext[Any],
+        *,
+        call: ToolCallPart,
+        tool_def: ToolDefinition,
+        args: dict[str, Any],
+        handler: "WrapToolExecuteHandler",
+    ) -> Any:
+        """Keep the result of a call: `run_stream` adds those after its output only to the messages that it returns."""
+        del ctx, tool_def
+        try:
+            result = await handler(args)
+        except ToolRetryError as error:
+            self._tool_results[call.tool_call_id] = error.tool_retry
+            raise
+        except ToolFailedError as error:
+            self._tool_results[call.tool_call_id] = error.tool_failed
+            raise
+        self._tool_results[call.tool_call_id] = result
+        return result
+
     # Its requests.
 
     async def prepare_model_request(
@@ -259,6 +293,8 @@ class GovernedRun(AbstractCapability[Any]):
     ) -> ModelRequestContext:
         """Return the request as the session prepares it, for the model that will answer it."""
         messages = request_context.messages
+        self._tool_results = {}
+        self._output_tools = frozenset(tool.name for tool in request_context.model_request_parameters.output_tools)
         conversation, self._is_prepared = self._conversation, False
         if conversation is None or not messages or not isinstance(messages[-1], ModelRequest):
             # The provider has paused in the middle of a response and needs exactly these messages back.

@@ -6,7 +6,7 @@ requests, so the conversion back returns the same conversation.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 from pydantic_ai.messages import (
@@ -23,6 +23,9 @@ from pydantic_ai.messages import (
     NativeToolSearchReturnPart,
     SystemPromptPart,
     ToolAvailabilityDeltaPart,
+    ToolCallPart,
+    ToolReturn,
+    ToolReturnPart,
     ToolSearchReturnPart,
     UserPromptPart,
 )
@@ -50,6 +53,41 @@ def session_elements(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
 
 def _is_permanent_system(part: object) -> bool:
     return isinstance(part, SystemPromptPart) and part.scope != "request"
+
+
+def call_results(
+    calls: Iterable[ToolCallPart], results: Mapping[str, Any], output_tools: Iterable[str]
+) -> list[ModelRequestPart]:
+    """Return the results of calls that came with the output of a run, as `run_stream` writes them.
+
+    `results` is what the tools have returned, by the id of the call, or a part where one failed. The first call of an
+    output tool is the output.
+    """
+    output_texts = iter(["Final result processed."])
+    found: list[ModelRequestPart] = []
+    contents: list[ModelRequestPart] = []
+    for call in calls:
+        if call.tool_call_id in results:
+            value = results[call.tool_call_id]
+        elif call.tool_name in output_tools:
+            value = next(output_texts, "Output tool not used - a final result was already processed.")
+        else:
+            value = "Tool not executed - a final result was already processed."
+        if isinstance(value, ToolReturnPart):
+            found.append(cast("ToolReturnPart[Any]", value))
+            continue
+        returned = cast("ToolReturn[Any]", value) if isinstance(value, ToolReturn) else ToolReturn[Any](value)
+        part = ToolReturnPart(
+            call.tool_name,
+            returned.return_value,
+            call.tool_call_id,
+            tool_kind=call.tool_kind,
+            metadata=returned.metadata,
+        )
+        found.append(ToolReturnPart.narrow_type(part))
+        if returned.content:
+            contents.append(UserPromptPart(returned.content))
+    return [*found, *contents]
 
 
 def dump_messages(elements: Sequence[ModelMessage]) -> list[Mapping[str, Any]]:
