@@ -1,7 +1,9 @@
 """Whatever users and models do, requests are valid and fit, and the session holds the messages of the run."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from hypothesis import given, settings
@@ -76,6 +78,14 @@ class Actor:
         await asyncio.gather(run, waiting, return_exceptions=True)
 
 
+def joined(natives: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Any]]]:
+    """Return what messages say, with consecutive requests as one: pydantic-ai joins them when a run goes on."""
+    return [
+        (kind, [part for native in group for part in canonical_form(native)["parts"]])
+        for kind, group in groupby(natives, key=itemgetter("kind"))
+    ]
+
+
 async def played(deeds: list[str], passed: Sequence[ModelMessage]) -> None:
     async with Session.open("c1") as session:
         actor = Actor(Holdfast(session=session, budget=BUDGET))
@@ -85,9 +95,7 @@ async def played(deeds: list[str], passed: Sequence[ModelMessage]) -> None:
             except (HoldfastError, OSError):
                 continue
             if history is not None:
-                assert list(map(canonical_form, await session.messages())) == list(
-                    map(canonical_form, native_messages(history))
-                )
+                assert joined(await session.messages()) == joined(native_messages(history))
         for request in actor.model.requests:
             assert validate(native_messages(request), "pydantic-ai") == []
         proofs = rebuilt_requests(await session.events())

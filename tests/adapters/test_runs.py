@@ -142,6 +142,31 @@ async def test_results_of_calls_that_come_with_a_streamed_output_are_recorded() 
     assert await counted(await governed.open(), log.Rewound) == 0
 
 
+@pytest.mark.parametrize("is_continued", [True, False])
+@pytest.mark.parametrize("is_reopened", [True, False])
+async def test_a_history_whose_requests_pydantic_ai_has_joined_is_the_same_history(
+    *, is_continued: bool, is_reopened: bool
+) -> None:
+    def answer(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
+        return ModelResponse([ToolCallPart("final_result", {"response": 3}, f"call-{len(messages)}")])
+
+    store = MemoryStore()
+    governed, history = Holdfast(session="c1", store=store), None
+    for number in range(5):
+        if is_reopened:
+            governed = Holdfast(session="c1", store=store)
+        agent = Agent(FunctionModel(answer), system_prompt="Count.", output_type=int, capabilities=[governed])
+        past = None if is_continued and number < 3 else history
+        history = (await agent.run(f"prompt {number}", message_history=past)).all_messages()
+
+    session = await governed.open()
+    assert await counted(session, log.Rewound) == 0
+    assert await counted(session, log.MessageAppended) == 1 + 5 * 3
+    assert [part for message in await kept(governed) for part in message.parts] == [
+        part for message in history or () for part in message.parts
+    ]
+
+
 def test_a_synchronous_run_is_governed_too() -> None:
     governed, model = Holdfast(session="c1"), ScriptedAgentModel(fine)
     agent = Agent(model, capabilities=[governed])

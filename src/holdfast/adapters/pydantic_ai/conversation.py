@@ -21,6 +21,7 @@ from holdfast.adapters.pydantic_ai.messages import (
     join_system_text,
     loads_capability,
     session_elements,
+    split_joined_requests,
     state_parts_of,
     summary_as_prompt,
     validate_messages,
@@ -154,6 +155,14 @@ class AgentConversation(FrameworkConversation[ModelMessage]):
             position = self._capability_positions.pop()
             if position not in self.session.history.session_state.pins:
                 await self.session.pin(position)
+
+    async def _resync(self, messages: Sequence[ModelMessage]) -> None:
+        recorded = [native for _, native in await self.session.numbered_messages()]
+        split = split_joined_requests(messages, recorded)
+        if len(split) == len(messages):
+            await super()._resync(messages)
+        else:
+            await super()._sync(split)
 
     def _forget(self) -> None:
         super()._forget()

@@ -55,6 +55,31 @@ def _is_permanent_system(part: object) -> bool:
     return isinstance(part, SystemPromptPart) and part.scope != "request"
 
 
+def split_joined_requests(
+    elements: Sequence[ModelMessage], recorded: Sequence[Mapping[str, Any]]
+) -> list[ModelMessage]:
+    """Return elements with each request that pydantic-ai has joined from recorded ones as these requests again.
+
+    A run ends with the results of its output's calls, and pydantic-ai joins them with the prompt of the next run in a
+    history that is passed to it.
+    """
+    found: list[ModelMessage] = []
+    for element in elements:
+        rest = element
+        while isinstance(rest, ModelRequest) and len(found) + 1 < len(recorded):
+            first, second = recorded[len(found) : len(found) + 2]
+            if first.get("kind") != "request" or second.get("kind") != "request":
+                break
+            kinds = [part["part_kind"] for part in first["parts"]]
+            count = len(kinds)
+            if not 0 < count < len(rest.parts) or [part.part_kind for part in rest.parts[:count]] != kinds:
+                break
+            found.append(replace(rest, parts=rest.parts[:count]))
+            rest = replace(rest, parts=rest.parts[count:])
+        found.append(rest)
+    return found
+
+
 def call_results(
     calls: Iterable[ToolCallPart], results: Mapping[str, Any], output_tools: Iterable[str]
 ) -> list[ModelRequestPart]:
