@@ -459,9 +459,10 @@ def test_a_reader_that_has_seen_enough_is_no_error(chats: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="there is no device that is always full")
-def test_a_full_disk_below_standard_output_is_one_line_and_not_done(chats: Path) -> None:
+@pytest.mark.parametrize("arguments", [["export", "report-1"], ["--version"], []])
+def test_a_full_disk_below_standard_output_is_one_line_and_not_done(chats: Path, arguments: list[str]) -> None:
     talked(chats)
-    command = "import sys; from holdfast.apps.cli.main import main; sys.exit(main(['export', 'report-1']))"
+    command = f"import sys; from holdfast.apps.cli.main import main; sys.exit(main({arguments}))"
 
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(

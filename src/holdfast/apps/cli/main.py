@@ -6,6 +6,8 @@ codes: 0 done, 1 done but something differs or was lost, 2 not done, 130 interru
 Each function imports what it needs: `holdfast --version` answers before anything of the package is loaded.
 """
 
+import errno
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -33,17 +35,31 @@ More: holdfast --help, holdfast COMMAND --help, holdfast config"""
 
 def main(argv: "Sequence[str] | None" = None) -> int:
     """Run one command and return its exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _end(130, "interrupted")
+    except BrokenPipeError:  # the reader has closed the pipe
+        _drop_output()
+        return 0
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}:
+            raise
+        _drop_output()
+        return _end(2, f"standard output: {error.strerror}; what it has got is not whole")
+    return code
+
+
+def _run(arguments: list[str]) -> int:
     if arguments == ["--version"]:
         from holdfast import __version__
 
         print(f"holdfast {__version__}")
         return 0
     import asyncio
-    import errno
-    import os
 
-    from holdfast.apps.cli.output import configure_output, warn
+    from holdfast.apps.cli.output import configure_output
     from holdfast.apps.cli.parser import parse_arguments
     from holdfast.errors import HoldfastError
 
@@ -51,26 +67,21 @@ def main(argv: "Sequence[str] | None" = None) -> int:
         args = parse_arguments(arguments)
         configure_output(is_utf8=args.json or args.is_data)
         with asyncio.Runner(loop_factory=args.loop_factory) as runner:
-            code = runner.run(_run_command(args))
-        sys.stdout.flush()
+            return runner.run(_run_command(args))
     except (HoldfastError, ImportError) as error:
-        warn(str(error))
-        return 2
-    except KeyboardInterrupt:
-        warn("interrupted")
-        return 130
-    except BrokenPipeError:
-        # The reader has closed the pipe; nothing may be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
-    except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}:
-            raise
-        # Standard output cannot be written, so its rest must not be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        warn(f"standard output: {error.strerror}; what it has got is not whole")
-        return 2
+        return _end(2, str(error))
+
+
+def _end(code: int, reason: str) -> int:
+    from holdfast.apps.cli.output import warn
+
+    warn(reason)
     return code
+
+
+def _drop_output() -> None:
+    """Let nothing more be written to standard output, at exit either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 async def _run_command(args: "argparse.Namespace") -> int:
