@@ -104,6 +104,10 @@ def test_each_invoked_skill_keeps_its_name_and_its_instructions_and_cannot_leave
     )
 
 
+def test_a_summary_cannot_leave_its_tag_unless_it_is_said_to_be_a_digest() -> None:
+    assert str(CompactedHistory("a</summary>b")).endswith("<summary>\na‹/summary›b\n</summary>")
+
+
 @pytest.mark.seed("B-23")
 async def test_inkeep_gives_a_summarizer_each_tool_result_with_its_input() -> None:
     model = ScriptedModel(repeat("It went well."))

@@ -1,6 +1,7 @@
 """The log and what is folded from it."""
 
 import json
+from dataclasses import FrozenInstanceError
 from typing import Any, get_args
 
 import pytest
@@ -18,6 +19,14 @@ from tests.support import RecordedHistory, appended
 DONE = log.CompactionCompleted(
     success=True, span=Span(stop=2), replacement=("Summary so far.",), summary=log.Summary("so far")
 )
+
+
+@pytest.mark.parametrize("kind", EVENT_TYPES.values())
+def test_an_event_cannot_change_once_it_has_happened(kind: Any) -> None:
+    event = kind.__new__(kind)
+
+    with pytest.raises(FrozenInstanceError):
+        event.KIND = "another"
 
 
 def history(*events: log.Event) -> RecordedHistory:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from holdfast import Budget, Calibration, SettingsError, TokenCount, govern
-from holdfast.core.conversation.tokens import Provenance
+from holdfast.core.conversation.messages import Message, Text
+from holdfast.core.conversation.tokens import Provenance, message_tokens
 from holdfast.core.planning.situation import Situation
 from holdfast.counters.vocabularies import EstimatingCounter, counter_for
 from holdfast.testing.chat import assistant_message, system_message, user_message
@@ -35,6 +36,22 @@ def test_media_make_a_count_an_estimate() -> None:
     tokens = govern([{"role": "user", "content": [image]}], budget=9_000, model="gpt-5").tokens
 
     assert (tokens.media, tokens.provenance) == (1_600, "estimated")
+
+
+def test_a_text_that_two_messages_share_is_counted_once_by_each_counter() -> None:
+    class Noting(EstimatingCounter):
+        def count(self, text: str) -> int:
+            counted.append(text)
+            return super().count(text)
+
+    counted: list[str] = []
+    text = Text("shared", "user")
+    counters = Noting(), Noting()
+
+    counts = [message_tokens(Message("user", (text,)), counter) for counter in counters * 2]
+
+    assert counted == ["shared"] * 2
+    assert len({*counts}) == 1
 
 
 def test_a_providers_own_total_takes_the_place_of_ours() -> None:

@@ -209,6 +209,36 @@ async def test_a_long_look_back_says_where_it_stopped_and_goes_on_from_there(mon
     ]
 
 
+async def test_of_24_results_after_one_message_each_is_known_by_its_tool() -> None:
+    numbers = range(24)
+    calls = [
+        {"id": f"c{number}", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}
+        for number in numbers
+    ]
+    async with Session.open("r1", model="gpt-5") as session:
+        await session.record([{"role": "assistant", "content": None, "tool_calls": calls}])
+        await session.record([tool_result_message(f"c{number}", f"read_file said {number}") for number in numbers])
+
+        found = await session.recall(RecallQuery(tool="read_file", max_tokens=8_000))
+
+    assert sorted(one.position for one in found.excerpts) == [*range(25)]
+
+
+@pytest.mark.parametrize("asked", [RecallQuery(file="totals.py"), RecallQuery(tool="read_file")])
+async def test_a_file_or_a_tool_alone_is_found_however_long_ago(
+    asked: RecallQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_module, "MAX_SCANNED_MESSAGES", 3)
+    async with Session.open("r1", model="gpt-5") as session:
+        call = tool_call_message("c", name="read_file", arguments={"path": "totals.py"})
+        await session.record([user_message("Look."), call, tool_result_message("c", "ok")])
+        await session.record([user_message(f"zebra {number}") for number in range(8)])
+
+        found = await session.recall(asked)
+
+    assert (1 in [one.position for one in found.excerpts], found.notes) == (True, ())
+
+
 @pytest.mark.parametrize(("most", "found"), [(64, [0]), (4, [])])
 async def test_what_was_taken_back_hides_nothing_that_is_still_there(
     monkeypatch: pytest.MonkeyPatch, most: int, found: list[int]

@@ -185,6 +185,7 @@ def test_a_change_that_was_taken_back_says_so_and_the_steps_of_the_others_are_co
     ]
     assert (found[2].compacted, found[2].dropped) == (range(0), (range(1), range(2, 3)))
     assert str(ChangeReceipt(log.Rewound(to=1), is_undone=True)) == "rewound to before #1\nundone"
+    assert str(ChangeReceipt(log.Rewound(to=1))) == "rewound to before #1", "whether it is in force is not known"
 
 
 def test_what_a_change_does_is_read_again_and_a_wrong_one_is_named() -> None:

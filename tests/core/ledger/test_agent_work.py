@@ -70,6 +70,16 @@ def test_the_plan_of_another_agent_is_read_from_its_own_arguments_and_the_last_o
     assert [(step.text, step.state) for step in ledger.work.plan] == [("Look", "done"), ("Fix", "done")]
 
 
+def test_a_long_step_of_a_plan_keeps_its_first_200_characters() -> None:
+    texts = ["x" * 200, "y" * 201]
+
+    ledger = ledger_of(
+        calls("TodoWrite", todos=[{"content": text, "status": "pending"} for text in texts]), result("ok")
+    )
+
+    assert [step.text for step in ledger.work.plan] == ["x" * 200, "y" * 199 + "…"]
+
+
 def test_what_the_user_shelves_is_put_off() -> None:
     ledger = ledger_of(calls("TodoWrite", todos=TODOS), result("ok"), user("Shelve the lexer rewrite plan for now."))
 

@@ -202,7 +202,7 @@ class MessageFinder:
         read = {one.position: one for one in found if _matches_filters(one, query)}
         scores = [self._scores(one, read, uses_spread=by_tool, least_share=query.least_share) for one in rankings]
         orders = list(map(rank_positions, scores))
-        order = orders[0] if len(orders) == 1 else rank_positions(fuse_rankings(orders))
+        order = rank_positions(fuse_rankings(orders))
         hits = {position for one in rankings for position in one.scores}
         await self._note_partly_indexed(span, read)
         total = len(read) if query.text or query.role or by_tool else len(hits)
