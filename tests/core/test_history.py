@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import FrozenInstanceError
+from inspect import Parameter, signature
 from typing import Any, get_args
 
 import pytest
@@ -22,8 +23,10 @@ DONE = log.CompactionCompleted(
 
 
 @pytest.mark.parametrize("kind", EVENT_TYPES.values())
-def test_an_event_cannot_change_once_it_has_happened(kind: Any) -> None:
+def test_an_event_names_each_of_its_values_and_cannot_change_once_it_has_happened(kind: Any) -> None:
     event = kind.__new__(kind)
+
+    assert {one.kind for one in signature(kind).parameters.values()} <= {Parameter.KEYWORD_ONLY}
 
     with pytest.raises(FrozenInstanceError):
         event.KIND = "another"
