@@ -10,11 +10,11 @@ from holdfast.core.conversation.batching import CALLS_AS_ITEMS
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.history.events import Summary
-from holdfast.core.planning.changes import compaction_completed_event
+from holdfast.core.planning.changes import compaction_completed_event, compaction_failed_event
 from holdfast.core.planning.plan import plan_input_of
 from holdfast.core.planning.policy import PRESETS
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.core.planning.steps import CompactSpan
+from holdfast.core.planning.steps import CompactSpan, ReplacementKind
 from holdfast.testing.chat import (
     JsonMessage,
     assistant_message,
@@ -156,10 +156,24 @@ def test_after_three_failures_no_summary_is_asked_for_until_more_was_said() -> N
 
     resting = history_of([*talk, user_message("now")], failure, failure, failure)
     assert decide(resting, PRESETS["inkeep"], how).now == ()
-    for number in range(20):
+    steps: list[int] = []
+    for number in range(22):
         resting.append(log.MessageAppended(format="openai-chat", native=user_message(f"more {number}")))
+        steps.append(len(decide(resting, PRESETS["inkeep"], how).now))
 
-    assert len(decide(resting, PRESETS["inkeep"], how).now) == 1
+    assert steps == [0] * 19 + [1] * 3
+
+
+@pytest.mark.parametrize(("by", "ends_run"), [("summary", True), ("digest", False), ("marker", False)])
+def test_a_compaction_by_rule_that_failed_leaves_a_running_summary_alone(
+    by: ReplacementKind,
+    ends_run: bool,  # noqa: FBT001
+) -> None:
+    plan_input = plan_input_of(history_of(LONG), PRESETS["default"], situation())
+
+    event = compaction_failed_event(CompactSpan(span=Span(stop=2), by=by), plan_input, "full disk")
+
+    assert (event.success, event.error, event.ends_run) == (False, "full disk", ends_run)
 
 
 @pytest.mark.parametrize("summary", [None, Summary(""), Summary(" \n")])

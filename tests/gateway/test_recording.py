@@ -272,14 +272,28 @@ async def test_of_an_unnamed_list_that_goes_on_only_new_messages_are_compared(
     assert await messages(recorder, session_id) == [*listed, "Noted.", "more", "Yes."]
 
 
-async def test_a_response_that_the_provider_keeps_is_continued(recorder: Recorder) -> None:
-    first = await answered(recorder, responses("hi"), "Hello there.", 1)
+@pytest.mark.parametrize("fields", [{}, {"store": True}])
+async def test_a_response_that_the_provider_keeps_is_continued(recorder: Recorder, fields: Json) -> None:
+    first = await answered(recorder, responses("hi", **fields), "Hello there.", 1)
     second = await answered(recorder, responses("more", previous_response_id="resp_1"), "Yes.", 2)
 
     assert second == first
     async with recorder.session(first) as opened:
         texts = [str(native["content"]) for native in await opened.session.messages()]
     assert [("hi" in texts[0]), "Hello there." in texts[1], "more" in texts[2], "Yes." in texts[3]] == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "format_name"),
+    [({}, "openai-responses"), ({"store": True}, "openai-responses"), ({"store": False}, "openai-responses-stateless")],
+)
+async def test_a_response_that_the_provider_does_not_keep_is_recorded_as_such(
+    recorder: Recorder, fields: Json, format_name: str
+) -> None:
+    session_id = await answered(recorder, responses("hi", **fields), "Hello there.", 1)
+
+    async with recorder.session(session_id) as opened:
+        assert opened.session.history.format == format_name
 
 
 async def test_a_continuation_of_a_response_that_was_refused_and_is_sent_again_is_recorded_once(

@@ -382,6 +382,20 @@ async def told_before(store: Store) -> None:
         await session.record([user_message("The ferry is where I hid the ring.")])
 
 
+async def test_of_earlier_sessions_the_one_that_matches_best_comes_first() -> None:
+    store = MemoryStore()
+    for name, text in ("once", "The ferry."), ("often", "Ferry, ferry, ferry."), ("never", "The train."):
+        async with Session.open(name, store=store, model="gpt-5") as before:
+            await before.record([user_message(text)])
+    session = await opened(store)
+    await session.record([user_message("Hello.")])
+
+    asked = RecallQuery(query="ferry", max_tokens=4_000)
+    orders = [await session.recall(asked, earlier=names) for names in (["once", "often"], ["often", "never", "once"])]
+
+    assert [[one.session for one in found.earlier_sessions] for found in orders] == [["often", "once"]] * 2
+
+
 async def test_an_earlier_session_is_asked_where_that_is_allowed_and_not_past_its_clear() -> None:
     store = MemoryStore()
     await told_before(store)

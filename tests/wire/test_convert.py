@@ -232,6 +232,10 @@ def test_chat_becomes_bedrock() -> None:
             system_message("Be."),
             user_message("one"),
             user_message("two"),
+            {
+                "role": "user",
+                "content": [{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}, IMAGE],
+            },
             tool_call_message("a"),
             tool_result_message("a", "1"),
         ],
@@ -241,7 +245,15 @@ def test_chat_becomes_bedrock() -> None:
 
     assert converted.system == [{"text": "Be."}]
     assert converted.messages == [
-        {"role": "user", "content": [{"text": "one"}, {"text": "two"}]},
+        {
+            "role": "user",
+            "content": [
+                {"text": "one"},
+                {"text": "two"},
+                {"text": "[image not carried over]"},
+                {"image": {"format": "png", "source": {"bytes": PNG}}},
+            ],
+        },
         {
             "role": "assistant",
             "content": [{"toolUse": {"toolUseId": "a", "name": "read_file", "input": {"path": "src/a.py"}}}],

@@ -442,6 +442,16 @@ def test_in_an_emergency_five_turns_stay_with_short_results_and_short_user_texts
     assert left[-1] == user_message(long)
 
 
+@pytest.mark.seed("D-15")
+def test_in_an_emergency_a_result_of_10_000_characters_stays_whole() -> None:
+    messages = [*tool_turn(0, "x" * 10_000), *tool_turn(1, "y" * 10_001), user_message("now")]
+
+    results = [one["content"] for one in sent(Emergency().shrink(view(*messages), pins=frozenset({0})))]
+
+    assert "x" * 10_000 in results
+    assert "y" * 10_001 not in results
+
+
 def test_of_several_texts_the_later_ones_go_and_what_has_no_words_stays() -> None:
     image = {"type": "image_url", "image_url": {"url": "u"}}
     texts = [{"type": "text", "text": "x" * 30}, image, {"type": "text", "text": "y" * 30}]
