@@ -1,6 +1,7 @@
 """Compaction beside the conversation: nobody waits who need not, and nothing counts that was not checked."""
 
 import asyncio
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -540,6 +541,33 @@ async def test_closing_does_not_wait_for_a_model_that_goes_on() -> None:
     ]
     gate.set()
     await wait_until(lambda: not _ABANDONED_CALLS)
+
+
+async def test_a_summarizer_that_was_opened_by_its_name_is_closed_with_the_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Server(ScriptedModel):
+        async def close(self) -> None:
+            closed.append(self.name)
+
+    opened: list[str] = []
+    closed: list[str] = []
+
+    def open_named(name: str) -> Server:
+        opened.append(name)
+        return Server(repeat(SUMMARY), name=name)
+
+    monkeypatch.setattr(compactor_module, "open_summarizer", open_named)
+    session = await open_session(compaction=CompactionOptions(automatic="small-model"))
+    await record_turns(session, 10)
+    for _ in range(2):
+        await session.compact()
+        await record_turns(session, 4, 10)
+    before = list(closed)
+
+    await session.close()
+
+    assert (opened, before, closed) == (["small-model"], [], ["small-model"])
 
 
 async def test_a_summary_that_never_got_to_be_asked_for_is_ended_too() -> None:

@@ -232,6 +232,23 @@ async def test_a_preset_asks_as_its_system_does(policy: str, expected: str) -> N
     assert (ways(model), PRESETS[policy].reuses_prefix) == ([expected], expected == "behind")
 
 
+async def test_a_second_summary_updates_the_first_one_although_a_sub_agent_had_one_meanwhile() -> None:
+    model = writer([SUMMARY, "Looked at alpha to kappa [#9].", "Done: alpha to kappa, twice [#9]."], prefix_formats=[])
+    session = await opened(model)
+    await talked(session)
+    await session.compact()
+    async with session.delegate("looker", task="Look.") as delegate:
+        for number in range(4):
+            await delegate.record([user_message(f"look {number}: {WORDS}"), assistant_message(f"seen: {WORDS}")])
+        await delegate.compact()
+    await talked(session)
+
+    await session.compact()
+
+    assert model.prompts[2].text.count(SUMMARY) == 1
+    assert "Update the previous summary" in model.prompts[2].text
+
+
 async def test_a_second_summary_updates_the_first_one_behind_the_request_that_shows_it() -> None:
     model = writer([SUMMARY, "Done: alpha to kappa, twice [#9]."])
     session = await opened(model)
