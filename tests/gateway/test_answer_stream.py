@@ -65,6 +65,16 @@ def test_a_run_of_text_is_one_event() -> None:
     assert len(answer_events("openai-chat", raw)) == 4
 
 
+def test_what_comes_in_one_event_with_a_text_is_not_lost() -> None:
+    deltas = [{"role": "assistant"}, {"content": "Yes."}, {"content": " So.", "reasoning_content": "Sure."}, {}, {}]
+    events = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    raw = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events) + b"data: [DONE]\n\n"
+
+    read = read_answer("openai-chat", answer_events("openai-chat", raw))
+
+    assert read.messages == [{"role": "assistant", "content": "Yes. So.", "reasoning_content": "Sure."}]
+
+
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
 def test_an_answer_is_read_with_every_line_end_that_a_stream_may_have(line_end: bytes) -> None:
     events: list[Any] = [
