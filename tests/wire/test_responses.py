@@ -264,7 +264,8 @@ def test_a_made_up_screenshot_is_an_image_and_a_made_up_shell_output_an_error() 
     shell = sent([user_message("go"), SHELL, user_message("stop")])[2]
 
     assert screen["output"]["image_url"].startswith("data:image/png;base64,")
-    assert shell["output"][0]["stderr"] == "Interrupted by user."
+    outcome = {"type": "exit", "exit_code": 1}
+    assert shell["output"] == [{"stdout": "", "stderr": "Interrupted by user.", "outcome": outcome}]
 
 
 def test_reasoning_that_lost_its_item_goes() -> None:

@@ -49,6 +49,26 @@ def test_a_file_is_known_with_the_lines_and_the_hash_of_what_was_read_and_writte
     assert str(next(iter(kept.files))) == "src/a.py: wrote #3, read 40-41 #1"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        ({"offset": 7, "limit": 1}, (7, 7)),
+        ({"limit": 0}, None),
+        ({"view_range": [3, 9]}, (3, 9)),
+        ({"view_range": [3, -1]}, None),
+        ({"view_range": [3, None]}, None),
+        ({"view_range": ["3", 9]}, None),
+        ({"start_line": 5}, None),
+    ],
+)
+def test_the_lines_that_were_read_are_those_that_the_call_names_in_full(
+    ledger: LedgerOf, arguments: dict[str, object], lines: tuple[int, int] | None
+) -> None:
+    kept = ledger(*did("a", "x = 1", "read", path="src/a.py", **arguments))
+
+    assert [one.last_read.lines for one in kept.files if one.last_read] == [lines]
+
+
 def test_a_file_that_could_not_be_read_is_only_named(ledger: LedgerOf) -> None:
     kept = ledger(
         *did("a", "Error: no such file", "read", path="gone.py"), tool_call_message("b", arguments={"path": "open.py"})
