@@ -5,7 +5,15 @@ from itertools import repeat
 
 import pytest
 
-from holdfast import CannotFitError, MalformedInputError, PendingToolCallsError, Session, SettingsError, counter_for
+from holdfast import (
+    CannotFitError,
+    MalformedInputError,
+    PendingToolCallsError,
+    Session,
+    SettingsError,
+    counter_for,
+    govern,
+)
 from holdfast.core.conversation.batching import CALLS_AS_ITEMS
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
@@ -129,6 +137,19 @@ def test_inkeeps_limits_hold_when_a_single_message_has_to_go() -> None:
         "[Previous conversation history truncated - 1 earlier messages]",
         "now",
     ]
+
+
+def test_a_result_that_is_pinned_after_it_was_shortened_is_whole_again() -> None:
+    outputs = [f"{number} " + "word " * 3_000 for number in range(3)]
+    calls = [[tool_call_message(text[0]), tool_result_message(text[0], text)] for text in outputs]
+    messages = [user_message("go"), *(message for call in calls for message in call)]
+    request = govern(messages, budget=9_000, model="gpt-5")
+
+    grown = [*messages, assistant_message("so"), user_message("more")]
+    pinned = govern(grown, budget=9_000, model="gpt-5", previous=request, pins=[2])
+
+    whole = [[one["content"] in outputs for one in sent.messages[2:7:2]] for sent in (request, pinned)]
+    assert whole == [[False, True, True], [True, False, True]]
 
 
 def test_nothing_is_offloaded_when_it_is_messages_that_there_are_too_many_of() -> None:
