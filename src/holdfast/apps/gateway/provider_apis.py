@@ -125,7 +125,7 @@ _LAST_EVENT_WORDS: Mapping[Wire, tuple[bytes, ...]] = {
     "gemini": (b"finishReason",),
 }
 """One of them is in every mark; most chunks have none, and need not be searched for lines."""
-EVENT_ENDS = (b"\r\n\r\n", b"\n\n", b"\r\r")
+EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _EVENT_END = re.compile(b"|".join(EVENT_ENDS))
 _ANNOUNCEMENTS = frozenset({"response.created", "response.queued", "response.in_progress", "ping"})
 """Events that say nothing of an answer yet."""
@@ -167,8 +167,10 @@ class LastEventFinder:
         found = self._mark.search(window, window.rfind(b"\n", 0, min(places)) + 1)
         if found is None:
             return None
-        ends = [(window.rfind(end, 0, found.start()), len(end)) for end in EVENT_ENDS]
-        last = max((place + length for place, length in ends if place >= 0), default=0)
+        last = 0
+        for end in EVENT_ENDS:  # none begins inside of another, so each is looked for after the one before
+            if (place := window.rfind(end, last, found.start())) >= 0:
+                last = place + len(end)
         return max(0, last - len(window) + len(chunk))
 
 
@@ -198,8 +200,9 @@ def first_error(data: bytes) -> bytes | None:
 
     OpenAI refuses a request as too long with the status 200, after events that only announce an answer.
     """
-    for event in split_events(data)[0]:
-        text = event_data(event)
+    start = 0
+    while end := _EVENT_END.search(data, start):
+        text, start = event_data(data[start : end.end()]), end.end()
         if not text:
             continue
         try:

@@ -21,6 +21,7 @@ from holdfast.wire.answers import JsonObject, Wire
 from holdfast.wire.json_reader import is_list, is_mapping
 
 _NULL = msgspec.Raw(b"null")
+_NO_TOOLS = (_NULL, msgspec.Raw(b"[]"))
 _SYSTEM_ROLES = ("system", "developer")
 """A tuple, because what a client wrote may be anything: a list can be looked for in a tuple, but not in a set."""
 
@@ -188,6 +189,8 @@ class ClientBody:
     leading: list[msgspec.Raw]
     """The leading system messages of the list."""
     tools_slice: msgspec.Raw
+    members: _Members
+    """The members that all of this was read from, beside the messages."""
     size: int
     """How many bytes it has."""
     fields: JsonObject = field(default_factory=JsonObject)
@@ -238,9 +241,14 @@ class ClientBody:
         return frozenset(name for tool in tools for name in _names_of(tool)) if is_list(tools) else frozenset()
 
     @property
+    def beside_count(self) -> int:
+        """How many of the system slices are beside the messages; the others are leading messages."""
+        return len(self.system_slices) - len(self.leading)
+
+    @property
     def has_tools(self) -> bool:
         """Whether the model may call a tool."""
-        return self.tools_slice not in (_NULL, msgspec.Raw(b"[]"))
+        return self.tools_slice not in _NO_TOOLS
 
 
 def read_body(wire: Wire, raw: bytes, before: ClientBody | None = None) -> ClientBody:
@@ -250,11 +258,33 @@ def read_body(wire: Wire, raw: bytes, before: ClientBody | None = None) -> Clien
     """
     continued = _continued(wire, raw, before) if before is not None else None
     members, slices, start = continued or _whole(wire, raw)
-    leading = len(before.leading) if before is not None and before.slices and continued else 0
-    if wire in {"openai-chat", "openai-responses"} and not leading:
+    same = before if before is not None and continued else None
+    """The body before, whose messages this one begins with."""
+    leading = len(same.leading) if same else 0
+    if wire in {"openai-chat", "openai-responses"} and not (same and same.slices):
         while leading < len(slices) and _is_system(slices[leading]):
             leading += 1
-    beside = {
+    if same and same.members is members:  # then they need not be parsed again
+        model, fields, beside = same.model, same.fields, same.system_slices[: same.beside_count]
+    else:
+        model, fields, beside = _beside_messages(wire, members)
+    return ClientBody(
+        wire=wire,
+        model=model,
+        system_slices=[*beside, *slices[:leading]],
+        slices=slices[leading:],
+        leading=slices[:leading],
+        tools_slice=members.tools,
+        members=members,
+        size=len(raw),
+        fields=fields,
+        start=start,
+    )
+
+
+def _beside_messages(wire: Wire, members: _Members) -> tuple[str | None, JsonObject, list[msgspec.Raw]]:
+    """Return the model of a body, the members that may name its conversation, and its system text, if it has one."""
+    system = {
         "anthropic": members.system,
         "openai-responses": members.instructions,
         "gemini": members.system_instruction,
@@ -262,17 +292,8 @@ def read_body(wire: Wire, raw: bytes, before: ClientBody | None = None) -> Clien
     model = read_json(members.model)
     names = ("metadata", "prompt_cache_key", "conversation", "previous_response_id", "store", "tool_choice")
     found = {name: getattr(members, name) for name in names}
-    return ClientBody(
-        wire=wire,
-        model=model if isinstance(model, str) else None,
-        system_slices=[*([] if beside == _NULL else [beside]), *slices[:leading]],
-        slices=slices[leading:],
-        leading=slices[:leading],
-        tools_slice=members.tools,
-        size=len(raw),
-        fields={name: read_json(value) for name, value in found.items() if value != _NULL},
-        start=start,
-    )
+    fields = {name: read_json(value) for name, value in found.items() if value != _NULL}
+    return model if isinstance(model, str) else None, fields, [] if system == _NULL else [system]
 
 
 _BodyParts: TypeAlias = tuple[_Members, list[msgspec.Raw], _BodyStart | None]
@@ -302,7 +323,7 @@ def _whole(wire: Wire, raw: bytes) -> _BodyParts:
 def _continued(wire: Wire, raw: bytes, before: ClientBody) -> _BodyParts | None:
     """Read a body from the end of the last message of `before` on; None if it does not begin with the same bytes."""
     start, name = before.start, LIST_MEMBERS[wire].encode()
-    if start is None or before.wire != wire or not raw.startswith(start.raw[: start.end]):
+    if start is None or before.wire != wire or not raw.startswith(memoryview(start.raw)[: start.end]):
         return None
     rest = raw[start.end :]
     if b'"%s"' % name in rest:  # there may be a second list, which would count instead
@@ -313,9 +334,9 @@ def _continued(wire: Wire, raw: bytes, before: ClientBody) -> _BodyParts | None:
     except (msgspec.DecodeError, RecursionError):
         return None
     new, known = listed[1:], [*before.leading, *before.slices]
-    for one in members.__struct_fields__:
-        if one != LIST_MEMBERS[wire] and getattr(members, one) == _NULL:
-            setattr(members, one, getattr(start.members, one))
+    beside = [one for one in _Members.__struct_fields__ if one != LIST_MEMBERS[wire]]
+    after = {one: value for one in beside if (value := getattr(members, one)) != _NULL}
+    members = msgspec.structs.replace(start.members, **after) if after else start.members
     end = _end_of(new, raw, start.end)
     return None if end is None else (members, known + new, _BodyStart(raw, end, start.members))
 
@@ -343,8 +364,11 @@ def texts_of(value: object) -> list[str]:
         return [text for one in value for text in texts_of(one)]
     if not is_mapping(value):
         return []
-    members: Sequence[object] = [value.get(name) for name in ("text", "content", "parts")]
-    return [text for member in members for text in texts_of(member)]
+    found: list[str] = []
+    for name in ("text", "content", "parts"):
+        if (member := value.get(name)) is not None:
+            found += texts_of(member)
+    return found
 
 
 def _is_system(raw: msgspec.Raw) -> bool:

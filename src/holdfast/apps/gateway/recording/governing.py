@@ -102,7 +102,7 @@ class BodyExtras:
 
 def extras_of(body: ClientBody) -> BodyExtras:
     """Return the system text and the tools of a request; leading system messages belong to the list."""
-    beside = body.system_slices[: len(body.system_slices) - len(body.leading)]
+    beside = body.system_slices[: body.beside_count]
     tools = read_json(body.tools_slice)
     listed = [tool for tool in tools if is_mapping(tool)] if is_list(tools) else None
     return BodyExtras(read_json(beside[0]) if beside else None, listed)

@@ -16,6 +16,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -46,6 +47,8 @@ AGENT_TYPE_HEADERS = ("x-claude-code-agent-type", "x-agent-type")
 UNNAMED_PREFIX = "conversation-"
 """How the ids of sessions begin whose clients give them no name."""
 MAX_CLIENT_NAME_CHARS = 200
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.~-]*")
+"""A name that stays as it is in the id of a session."""
 MAX_INDEXED_ANSWERS = 8_192
 MAX_RECENT = 256
 """How many of the last conversations are kept in mind, with what they may be recognized by."""
@@ -110,7 +113,9 @@ def read_signals(path_name: str | None, headers: Mapping[str, str], body: Client
         headers.get("x-interaction-type", "").removeprefix("conversation-"),
         str(turn.get("request_kind") or ""),
     )
-    purpose: SideCallPurpose | None = next((_SIDE_CLASSES[kind] for kind in kinds if kind in _SIDE_CLASSES), None)
+    purpose: SideCallPurpose | None = None
+    for kind in kinds:
+        purpose = purpose or _SIDE_CLASSES.get(kind)
     if not body.has_tools and headers.get("user-agent", "").startswith(TOOL_CLIENTS):
         purpose = purpose or side_purpose_of_words(body) or "other"
     response_id = body.fields.get("previous_response_id")
@@ -137,7 +142,7 @@ def session_id_for(namespace: str, name: str) -> str:
 
     Without a name it is how all ids of the namespace begin.
     """
-    own = quote(name, safe=" !#$&'()*+,:;=?@[]~", errors="replace")
+    own = name if _PLAIN_NAME.fullmatch(name) else quote(name, safe=" !#$&'()*+,:;=?@[]~", errors="replace")
     if len(own) > MAX_CLIENT_NAME_CHARS:
         own = f"{own[: MAX_CLIENT_NAME_CHARS // 2]}~{hashlib.sha256(own.encode()).hexdigest()[:32]}"
     return f"{quote(namespace, safe='')}/{own}" if namespace else own
@@ -152,7 +157,10 @@ def is_unnamed_session(session_id: str, namespace: str, cache_key: str | None) -
 
 
 def _first(headers: Mapping[str, str], names: Iterable[str]) -> str | None:
-    return next((value for name in names if (value := headers.get(name, "").strip())), None)
+    for name in names:
+        if name in headers and (value := headers[name].strip()):
+            return value
+    return None
 
 
 def _other_session_header(headers: Mapping[str, str]) -> str | None:
@@ -176,8 +184,10 @@ def _name_in_body(metadata: object, conversation: object) -> str | None:
 
 
 def _json_header(headers: Mapping[str, str], name: str) -> JsonMapping:
+    if name not in headers:
+        return {}
     try:
-        value = read_json(headers.get(name, "{}").encode())
+        value = read_json(headers[name].encode())
     except ValueError:
         return {}
     return value if is_mapping(value) else {}
@@ -266,6 +276,7 @@ def _digest(*pieces: bytes) -> bytes:
     return digest.digest()
 
 
+@lru_cache(maxsize=256)
 def chain_start(namespace: str, wire: Wire) -> bytes:
     """Return the link before the first message."""
     return _digest(f"{namespace}\0{wire}".encode())
