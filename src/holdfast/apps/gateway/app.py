@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
-from starlette.convertors import Convertor, register_url_convertor
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -25,7 +24,7 @@ from holdfast.apps.gateway.mcp_endpoint import McpEndpoint
 from holdfast.apps.gateway.provider_apis import destination_of, error_body
 from holdfast.apps.gateway.recording.identity import session_id_for
 from holdfast.apps.gateway.recording.recorder import Recorder
-from holdfast.apps.gateway.relay import Relay, RelaySettings, headers_of
+from holdfast.apps.gateway.relay import Relay, RelaySettings, headers_of, raw_path_of
 from holdfast.apps.gateway.telemetry.metrics import METRICS_TYPE, GatewayMetrics
 from holdfast.apps.gateway.telemetry.tracing import ExchangeTracer
 from holdfast.apps.gateway.upstream import PhaseTimeouts, UpstreamClient, Upstreams
@@ -44,23 +43,8 @@ if TYPE_CHECKING:
 NO_WEBSOCKETS = "this gateway speaks HTTP only; send the request with POST"
 UPGRADE_REQUIRED = 426
 """The status at which clients of the Responses API go over to HTTP at once."""
-
-
-class ProviderPathConvertor(Convertor[str]):
-    """A path of a provider's API, as `{path:provider}`: nothing of the gateway's own begins like that."""
-
-    regex = "(?:v1|v1beta|s|u|p)/.*"
-
-    def convert(self, value: str) -> str:
-        """Return the path as it is."""
-        return value
-
-    def to_string(self, value: str) -> str:
-        """Return the path as it is."""
-        return value
-
-
-register_url_convertor("provider", ProviderPathConvertor())
+PROVIDER_PATHS = ("/v1/", "/v1beta/", "/s/", "/u/", "/p/")
+"""How paths of providers begin. Nothing of the gateway's own begins like that."""
 
 
 def gateway_app(
@@ -128,8 +112,6 @@ def gateway_app(
     pages = _Pages(recorder, rules)
     tools = McpEndpoint(recorder.store, rules, memory)
     routes = [
-        # First, because nearly every request is one to a provider: no other route begins like its paths.
-        Route("/{path:provider}", relay),
         Route("/", alive),
         Route("/health", alive),
         Route("/livez", alive),
@@ -140,7 +122,7 @@ def gateway_app(
         *tools.routes(),
         Route("/{path:path}", relay),
     ]
-    app = Starlette(routes=routes, middleware=[Middleware(_SourceCheck, access=rules)], lifespan=_lifespan)
+    app = Starlette(routes=routes, middleware=[Middleware(_Entrance, access=rules, relay=relay)], lifespan=_lifespan)
     app.state.close_gateway = [tools.close, pages.close, recorder.close, client.close]
     app.state.recorder = recorder
     app.state.stop_page_streams = pages.stop_streams
@@ -264,12 +246,13 @@ async def _lifespan(app: Starlette) -> AsyncGenerator[None]:
     await close_gateway(app)
 
 
-class _SourceCheck:
-    """Refuses requests of web pages and WebSockets, on every route."""
+class _Entrance:
+    """Refuses requests of web pages and WebSockets, on every route. A request to a provider needs no route."""
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    def __init__(self, app: ASGIApp, access: Access, relay: Relay) -> None:
         self._app = app
         self._access = access
+        self._relay = relay
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in {"http", "websocket"}:
@@ -281,7 +264,8 @@ class _SourceCheck:
             status, text = error.status, str(error)
         else:
             if scope["type"] == "http" and headers.get("upgrade", "").lower() != "websocket":
-                return await self._app(scope, receive, send)
+                is_for_provider = raw_path_of(scope).startswith(PROVIDER_PATHS)
+                return await (self._relay if is_for_provider else self._app)(scope, receive, send)
             status, text = UPGRADE_REQUIRED, NO_WEBSOCKETS
         provider = destination_of(scope["path"], "", headers).provider
         await _refuse(scope, send, status, error_body(provider, status, text))

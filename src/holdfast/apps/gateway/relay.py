@@ -269,7 +269,7 @@ class Relay:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         headers = headers_of(scope)
-        destination = destination_of(_raw_path(scope), scope["method"], headers)
+        destination = destination_of(raw_path_of(scope), scope["method"], headers)
         client = ClientConnection(
             receive,
             send,
@@ -909,12 +909,14 @@ def headers_of(scope: Scope) -> Mapping[str, str]:
     return known
 
 
-def _raw_path(scope: Scope) -> str:
+def raw_path_of(scope: Scope) -> str:
     """Return the path as the client wrote it, without the place that the gateway is mounted at."""
     raw = scope.get("raw_path")
     path = raw.decode("latin-1") if raw else quote(scope["path"], PATH_CHARACTERS)
-    root = quote(scope.get("root_path", ""), PATH_CHARACTERS)
-    return path.removeprefix(root) if root and path.startswith(f"{root}/") else path
+    if not scope.get("root_path"):
+        return path
+    root = quote(scope["root_path"], PATH_CHARACTERS)
+    return path.removeprefix(root) if path.startswith(f"{root}/") else path
 
 
 def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
