@@ -9,13 +9,14 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
-from weakref import WeakSet
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 from multidict import CIMultiDict
@@ -45,6 +46,9 @@ HOP_BY_HOP = frozenset(
      "transfer-encoding", "upgrade"}
 )  # fmt: skip
 """Headers about one connection, which no proxy passes on."""
+NOT_PASSED = HOP_BY_HOP | {"host", "content-length", "expect"}
+"""Headers of a request that are not passed on."""
+_HOP_BY_HOP_BYTES = frozenset(name.encode() for name in HOP_BY_HOP)
 SLICE_BYTES = 1 << 20
 """A larger body is written in slices of this size, between which other requests run."""
 MAX_HEADER_BYTES = 1 << 16
@@ -85,6 +89,8 @@ class Upstreams:
     def __init__(self, base_urls: Mapping[str, str], environ: Mapping[str, str] | None = None) -> None:
         self._bases = {name: _checked_base(name, url) for name, url in {**PUBLIC_UPSTREAMS, **base_urls}.items()}
         self._environ = os.environ if environ is None else environ
+        self._described = {name: f"{name}={base}" for name, base in self._bases.items()}
+        self._origins = {name: str(base.origin()) for name, base in self._bases.items()}
         proxies = getproxies()
         self._proxies = {
             name: proxies.get(base.scheme) for name, base in self._bases.items() if not proxy_bypass(base.host or "")
@@ -100,13 +106,13 @@ class Upstreams:
 
     def described(self, name: str) -> str:
         """Return an upstream as `--upstream` names it."""
-        return f"{name}={self._bases[name]}"
+        return self._described[name]
 
     def url(self, destination: Destination, query: str) -> URL:
         """Return the address of a request, with path and query percent-encoded as the client sent them."""
         base = self._bases[destination.upstream]
         path = upstream_path(base.raw_path, destination.path, destination.provider)
-        return URL(f"{base.origin()}{path}{'?' * bool(query)}{query}", encoded=True)
+        return URL(f"{self._origins[destination.upstream]}{path}{'?' * bool(query)}{query}", encoded=True)
 
     def proxy(self, name: str) -> str | None:
         """Return the address of the HTTP proxy that leads to an upstream, from the environment."""
@@ -181,7 +187,7 @@ class UpstreamClient:
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=_Connector(limit=0),
+                connector=_Connector(),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.timeouts.connect_seconds),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
@@ -195,11 +201,25 @@ class UpstreamClient:
 
 _is_reused: ContextVar[bool] = ContextVar("holdfast_is_reused", default=False)
 """Whether the call that runs has got a connection that was used before."""
-_used_connections: WeakSet[object] = WeakSet()
+
+
+class _Protocol(ResponseHandler):
+    """A connection that knows whether it was used before."""
+
+    was_used = False
+
+    def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002 - as aiohttp says
+        """Read on, if reading was paused: aiohttp asks for it with each piece that is taken out of an answer."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
 
 
 class _Connector(aiohttp.TCPConnector):
     """Notes which calls reuse a connection. aiohttp's own traces tell it too, but take longer than the pool itself."""
+
+    def __init__(self) -> None:
+        super().__init__(limit=0)  # pyright: ignore[reportUnknownMemberType]
+        self._factory = partial(_Protocol, loop=self._loop)
 
     async def connect(
         self,
@@ -209,8 +229,9 @@ class _Connector(aiohttp.TCPConnector):
     ) -> Connection:
         """Return a connection, new or used."""
         connection = await super().connect(req, traces, timeout)
-        _is_reused.set(connection.protocol in _used_connections)
-        _used_connections.add(connection.protocol)
+        protocol = cast("_Protocol", connection.protocol)
+        _is_reused.set(protocol.was_used)
+        protocol.was_used = True
         return connection
 
 
@@ -254,7 +275,7 @@ def request_headers(
     asked for that the gateway can read too.
     """
     named = _connection_tokens(headers)
-    dropped = HOP_BY_HOP | named | {"host", "content-length", "expect"} | without
+    dropped = NOT_PASSED | named | without if named or without else NOT_PASSED
     passed: CIMultiDict[str] = CIMultiDict()
     for raw_name, raw_value in headers:
         name = raw_name.decode("latin-1")
@@ -269,8 +290,8 @@ def request_headers(
 
 def response_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
     """Return the headers of an answer as they travel on: all but those about the connection."""
-    dropped = {name.encode() for name in HOP_BY_HOP | _connection_tokens(headers)}
-    return [(name.lower(), value) for name, value in headers if name.lower() not in dropped]
+    dropped = _HOP_BY_HOP_BYTES.union(name.encode() for name in _connection_tokens(headers))
+    return [(lower, value) for name, value in headers if (lower := name.lower()) not in dropped]
 
 
 def _connection_tokens(headers: Headers) -> frozenset[str]:
