@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import aiohttp
 import httpx
@@ -1292,3 +1293,20 @@ async def test_what_arrived_before_a_cut_is_read_before_the_cut_is_told() -> Non
     assert await next_chunk(response) == b"the beginning"
     with pytest.raises(aiohttp.ClientPayloadError):
         await next_chunk(response)
+
+
+async def test_chunks_that_have_arrived_are_read_at_once_and_the_connection_reads_on() -> None:
+    loop = asyncio.get_running_loop()
+    protocol = Mock()
+    content = aiohttp.StreamReader(protocol, 8, loop=loop)
+    response: Any = SimpleNamespace(content=content)
+    for piece in (b"one ", b"two ", b"three ", b"four "):
+        content.begin_http_chunk_receiving()
+        content.feed_data(piece)
+        content.end_http_chunk_receiving()
+
+    assert [*map(str, protocol.method_calls)][-1:] == ["call.pause_reading()"]
+    assert await next_chunk(response) == b"one two three four "
+    assert [*map(str, protocol.method_calls)][-1:] == ["call.resume_reading()"]
+    content.feed_eof()
+    assert await next_chunk(response) == b""

@@ -18,6 +18,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
+from aiohttp.streams import StreamReader
 from aiohttp.tracing import Trace
 from multidict import CIMultiDict
 from yarl import URL
@@ -241,10 +242,39 @@ async def _slices(body: bytes) -> AsyncIterator[bytes]:
         yield bytes(view[start : start + SLICE_BYTES])
 
 
+class _AnswerReader(StreamReader):
+    """Takes the chunks of an answer that have arrived at once; `readany` makes several calls for each of them.
+
+    It is written with members of aiohttp that may change, so it is used only where they are.
+    """
+
+    __slots__ = ()
+    is_usable = frozenset(StreamReader.__slots__) >= {
+        "_buffer", "_buffer_offset", "_cursor", "_eof", "_exception", "_http_chunk_splits", "_protocol", "_size"
+    }  # fmt: skip
+
+    async def take_arrived(self) -> bytes:
+        """Return the next bytes as `readany` does."""
+        while not self._buffer and not self._eof and self._exception is None:
+            await self._wait("readany")
+        if len(self._buffer) <= 1 or self._buffer_offset or self._exception is not None:
+            return await self.readany()
+        data = b"".join(self._buffer)
+        self._buffer.clear()
+        self._size, self._cursor = 0, self._cursor + len(data)
+        if self._http_chunk_splits is not None:
+            self._http_chunk_splits.clear()
+        self._protocol.resume_reading()
+        return data
+
+
 async def next_chunk(response: aiohttp.ClientResponse) -> bytes:
     """Return the next bytes of an answer as they arrived; empty at its end. Raises if the answer was cut."""
     try:
-        return await response.content.readany()
+        content = response.content
+        if not _AnswerReader.is_usable or type(content) is not StreamReader:  # an answer without a body has another one
+            return await content.readany()
+        return await _AnswerReader.take_arrived(cast("_AnswerReader", content))
     except aiohttp.ClientError:
         # What arrived before the cut is still in the buffer, and a client without a gateway would see it.
         if rest := response.content._read_nowait(-1):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
