@@ -1101,8 +1101,7 @@ async def test_a_provider_that_was_just_heard_gets_no_ping() -> None:
 
     async def receive() -> MutableMapping[str, Any]:
         calls.append("receive")
-        if len(calls) < 4:
-            await asyncio.Event().wait()  # until the next tick
+        await asyncio.sleep(0.05)  # many ticks
         return {"type": "http.disconnect"}
 
     async def send(message: MutableMapping[str, Any]) -> None:
@@ -1115,8 +1114,9 @@ async def test_a_provider_that_was_just_heard_gets_no_ping() -> None:
     client.active_at += 1_000
     assert client._watcher is not None
     await client._watcher
+    client.close()
 
-    assert calls == ["http.response.start", *["receive"] * 3]
+    assert calls == ["http.response.start", "receive"]
 
 
 async def test_what_somebody_else_cancels_stays_cancelled() -> None:

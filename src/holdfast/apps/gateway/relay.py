@@ -106,8 +106,8 @@ class RelaySettings:
 class ClientConnection:
     """The client's end of an exchange.
 
-    A task of its own watches whether the client leaves, and fills the silence of a stream with pings. It interrupts the
-    exchange only while `is_interruptible`: never while something is being stored.
+    A task of its own watches whether the client leaves, and a timer fills the silence of a stream with pings. They
+    interrupt the exchange only while `is_interruptible`: never while something is being stored.
     """
 
     def __init__(self, receive: Receive, send: Send, *, ping_seconds: float, silence_seconds: float) -> None:
@@ -117,6 +117,8 @@ class ClientConnection:
         self._ping_seconds, self._silence_seconds = ping_seconds, silence_seconds
         self._task: asyncio.Task[object] | None = None
         self._watcher: asyncio.Task[None] | None = None
+        self._tick: asyncio.TimerHandle | None = None
+        self._pinger: asyncio.Task[None] | None = None
         self._pinging = asyncio.Lock()
         """Held while a ping is being sent."""
         self._is_sending = False
@@ -157,27 +159,26 @@ class ClientConnection:
 
     def watch(self) -> None:
         """Begin to watch for the client to leave, once its request is here."""
-        self._task = asyncio.current_task()
-        self.active_at = asyncio.get_running_loop().time()
-        self._watcher = asyncio.create_task(self._watch())
+        loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task(loop)
+        self.active_at = loop.time()
+        self._watcher = loop.create_task(self._watch())
+        self._tick = loop.call_later(self._tick_seconds, self._end_silence, loop)
 
     async def _watch(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                async with asyncio.timeout(self._tick_seconds):
-                    while (await self._receive())["type"] != "http.disconnect":
-                        pass
-            except TimeoutError:
-                silence = loop.time() - self.active_at
-            else:
-                self.is_gone = True
-                self._interrupt(ClientLeftError())
-                return
-            if silence >= self._silence_seconds and self.is_started:
-                self._interrupt(AnswerSilentError())
-            elif silence >= self._ping_seconds:
-                await self._send_ping()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.is_gone = True
+        self._interrupt(ClientLeftError())
+
+    def _end_silence(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End an answer that was silent for too long, or send a ping, and look again later."""
+        silence = loop.time() - self.active_at
+        if silence >= self._silence_seconds and self.is_started:
+            self._interrupt(AnswerSilentError())
+        elif silence >= self._ping_seconds and (self._pinger is None or self._pinger.done()):
+            self._pinger = loop.create_task(self._send_ping())
+        self._tick = loop.call_later(self._tick_seconds, self._end_silence, loop)
 
     def _interrupt(self, reason: Exception) -> None:
         if self.is_interruptible and self._task is not None and self._interruption is None:
@@ -240,8 +241,9 @@ class ClientConnection:
 
     def close(self) -> None:
         """Stop watching."""
-        if self._watcher is not None:
-            self._watcher.cancel()
+        for one in (self._watcher, self._tick, self._pinger):
+            if one is not None:
+                one.cancel()
 
 
 class Relay:

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import dropwhile
 from typing import NamedTuple, TypeVar
@@ -115,6 +115,20 @@ class OpenSession:
         return lane
 
 
+class _HeldOpen:
+    """A session that is held open inside of `async with`."""
+
+    def __init__(self, sessions: "OpenSessions", session_id: str) -> None:
+        self._sessions, self._id = sessions, session_id
+
+    async def __aenter__(self) -> OpenSession:
+        self._opened = await self._sessions.acquire(self._id)
+        return self._opened
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._sessions.release(self._opened)
+
+
 class OpenSessions:
     """Opens each session once, and closes the least recently used ones where there are too many or too large ones."""
 
@@ -138,14 +152,9 @@ class OpenSessions:
         """Return a session if it is open."""
         return self._open.get(session_id)
 
-    @asynccontextmanager
-    async def session(self, session_id: str) -> AsyncGenerator[OpenSession]:
+    def session(self, session_id: str) -> "_HeldOpen":
         """Hold a session open while it is used."""
-        opened = await self._acquire(session_id)
-        try:
-            yield opened
-        finally:
-            await self.release(opened)
+        return _HeldOpen(self, session_id)
 
     async def release(self, opened: OpenSession) -> None:
         """Let go of a session that was held open; if too much is open, close what was idle for longest."""
@@ -203,7 +212,8 @@ class OpenSessions:
             value["recall"] = True
         await self.store.put_value(session_value_key(opened.id, "governing"), value)
 
-    async def _acquire(self, session_id: str) -> OpenSession:
+    async def acquire(self, session_id: str) -> OpenSession:
+        """Open a session, and hold it open until it is released."""
         while (opened := self._open.get(session_id)) is None:
             task = self._opening.get(session_id)
             if task is None:
