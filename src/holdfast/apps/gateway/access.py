@@ -13,7 +13,7 @@ import socket
 import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import cast
@@ -21,6 +21,7 @@ from urllib.parse import parse_qsl
 
 from holdfast.apps.serving import AccessDeniedError, check_source, is_address
 from holdfast.core.schema import check_fields, integer_bounds
+from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
 from holdfast.models.http_endpoint import is_loopback
 from holdfast.stores.files import create_private_file, is_missing, write_private_lines

@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, TypeAlias
 from urllib.parse import unquote
@@ -17,6 +16,7 @@ import msgspec
 import orjson
 
 from holdfast.apps.gateway.recording.client_body import read_json
+from holdfast.dataclass import dataclass
 from holdfast.wire.answers import Wire
 from holdfast.wire.json_reader import is_list, is_mapping
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from secrets import token_hex
 from urllib.parse import quote
 
 import aiohttp
@@ -33,7 +32,7 @@ from holdfast.apps.gateway.provider_apis import (
     has_event_end,
     header_line,
 )
-from holdfast.apps.gateway.recording.exchange import ClientRequest, Ending, Exchange
+from holdfast.apps.gateway.recording.exchange import ClientRequest, Ending, Exchange, new_request_id
 from holdfast.apps.gateway.recording.governing import NOTHING_REQUESTED, requested_governing
 from holdfast.apps.gateway.recording.recall_rounds import AnswerRounds, error_event
 from holdfast.apps.gateway.recording.recorder import Recorder
@@ -290,7 +289,7 @@ class Relay:
             session = call.exchange.session_id if call.exchange else ""
             self._tracer.end(span, status=call.status, session=session, ended=call.ended)
             self._metrics.open_exchanges.dec()
-            self._metrics.requests.labels(destination.wire or "other", str(call.status)).inc()
+            self._metrics.requests_with(destination.wire or "other", str(call.status)).inc()
             if client.pings:
                 self._metrics.pings.inc(client.pings)
 
@@ -650,7 +649,7 @@ class Relay:
         if call.exchange is None or call.ended:
             return
         call.ended = ended
-        self._metrics.endings.labels(ended).inc()
+        self._metrics.endings_with(ended).inc()
         try:
             with call.client.storing():
                 await call.exchange.finish(ended, call.status if status is None else status)
@@ -779,7 +778,7 @@ class _Call:
         """Return the headers that tell what the gateway did."""
         if self.exchange is not None:
             return self.exchange.headers
-        own = {"x-holdfast-request": token_hex(8)}
+        own = {"x-holdfast-request": new_request_id()}
         if self.problem:
             own["x-holdfast-error"] = header_line(f"not recorded: {self.problem}")
         return own

@@ -8,7 +8,7 @@ conversation is read from the end of that one's last message on.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import takewhile
 from typing import NamedTuple, TypeAlias, TypeVar, cast
@@ -17,6 +17,7 @@ import msgspec
 import orjson
 
 from holdfast.core.conversation.json_values import sendable_json
+from holdfast.dataclass import dataclass
 from holdfast.wire.answers import JsonObject, Wire
 from holdfast.wire.json_reader import is_list, is_mapping
 

@@ -1,10 +1,9 @@
 """One request of a client on its way: the body that goes on, what the answer's headers tell, and the answer."""
 
 import asyncio
-import secrets
+import random
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http import HTTPStatus
 from time import monotonic
 from typing import Literal, Protocol, TypeAlias
@@ -22,6 +21,7 @@ from holdfast.apps.gateway.recording.identity import Signals, chain_start, read_
 from holdfast.apps.gateway.recording.open_sessions import OpenSession, OpenSessions
 from holdfast.apps.gateway.upstream_summarizer import ClientAccess
 from holdfast.core.history.events import Usage
+from holdfast.dataclass import dataclass
 from holdfast.errors import HoldfastError, RecordingError
 from holdfast.wire.answers import Answer, Wire, read_answer
 from holdfast.wire.request import Request
@@ -33,6 +33,11 @@ MAX_ANSWER_BYTES = 64 * 2**20
 """How much of an answer is kept to be recorded; a longer one is recorded as cut."""
 MAX_INLINE_ANSWER_BYTES = 1 << 18
 """A larger answer is read in a thread."""
+
+
+def new_request_id() -> str:
+    """Return an id for the headers of an answer. It is no secret, so the system need not be asked for each."""
+    return f"{random.getrandbits(64):016x}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,7 @@ class Exchange:
     def __init__(self, request: ClientRequest) -> None:
         self.session_id = ""
         """Empty if the request is not recorded."""
-        self.request_id = secrets.token_hex(8)
+        self.request_id = new_request_id()
         self._received = self.body = request.body
         """What to send: the client's own bytes where nothing was compacted."""
         self.headers: dict[str, str] = {"x-holdfast-request": self.request_id}

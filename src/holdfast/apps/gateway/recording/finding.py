@@ -9,7 +9,7 @@ import secrets
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from holdfast.apps.gateway.recording.client_body import ClientBody, texts_of
@@ -30,6 +30,7 @@ from holdfast.apps.gateway.recording.identity import (
 )
 from holdfast.apps.gateway.recording.open_sessions import OpenSession, OpenSessions
 from holdfast.core.history.events import SideCallPurpose
+from holdfast.dataclass import dataclass
 from holdfast.session.log.event_log import Clock
 from holdfast.session.sync import client_summary_in
 from holdfast.wire.answers import Answer, Wire, argument_texts

@@ -6,7 +6,6 @@ the replacement is new. All other members of the body stay as they came, in thei
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Literal, TypeAlias
 
@@ -15,6 +14,7 @@ import msgspec
 from holdfast.apps.gateway.recording.client_body import ClientBody, members_of, read_json, write_json
 from holdfast.core.conversation.repair import NO_NEW_MESSAGE_NOTICE
 from holdfast.counters.models import binds_thinking
+from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
 from holdfast.wire.answers import JsonMapping, Wire
 from holdfast.wire.anthropic import MAX_CACHE_MARKS

@@ -15,7 +15,7 @@ import hashlib
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import TypeVar
 from urllib.parse import quote
@@ -24,6 +24,7 @@ import orjson
 
 from holdfast.apps.gateway.recording.client_body import ClientBody, read_json, texts_of
 from holdfast.core.history.events import SideCallPurpose
+from holdfast.dataclass import dataclass
 from holdfast.stores.base import Store, session_value_key
 from holdfast.wire.answers import JsonMapping, Wire
 from holdfast.wire.formats import canonical_message

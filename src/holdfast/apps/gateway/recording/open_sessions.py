@@ -190,7 +190,10 @@ class OpenSessions:
 
     async def run_to_completion(self, work: Coroutine[object, object, T]) -> T:
         """Return the result of work that is finished even if the caller is cancelled."""
-        return await asyncio.shield(self.start(work))
+        task, ended = self.start(work), asyncio.get_running_loop().create_future()
+        task.add_done_callback(lambda _: ended.done() or ended.set_result(None))
+        await ended
+        return task.result()
 
     def start(self, work: Coroutine[object, object, T]) -> asyncio.Task[T]:
         """Start work that is finished before the sessions are closed."""
@@ -200,7 +203,7 @@ class OpenSessions:
             if not task.cancelled():
                 task.exception()  # the caller may be gone
 
-        task = asyncio.ensure_future(work)
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(forget)
         return task

@@ -12,7 +12,8 @@ the whole list is recorded then.
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from types import TracebackType
 from typing import TypeVar
 
 import msgspec
@@ -47,6 +48,7 @@ from holdfast.core.history.events import SideCallPurpose
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import Policy
 from holdfast.counters.vocabularies import counter_for
+from holdfast.dataclass import dataclass
 from holdfast.errors import ConcurrentWriteError, HoldfastError, RecordingError
 from holdfast.models.base import Summarizer
 from holdfast.session.compaction.compactor import CompactionOptions
@@ -214,7 +216,7 @@ class Recorder:
         happened = await self._compare(reading, opened, lane, listed)
         if happened.side_call:
             return self._side_call(reading, opened, happened.side_call, listed.chain)
-        async with self._writing(opened, MAIN_LANE, lane):
+        async with _Writing(opened, MAIN_LANE, lane):
             if opened.is_empty:
                 await self.governor.offer_recall(reading, opened, lane)
             await self._end_answered_delegates(opened, listed, shared)
@@ -234,17 +236,6 @@ class Recorder:
             await saving
         self._finder.note_prompt(reading, opened, listed)
         return exchange.record_with(_LaneSink(self, opened, reading, MAIN_LANE, lane), self.sessions)
-
-    @asynccontextmanager
-    async def _writing(self, opened: OpenSession, name: str, lane: Lane) -> AsyncGenerator[None]:
-        """Write new messages and the request with them at once; if that fails, the lane is read again from the log."""
-        try:
-            async with lane.conversation.one_write():
-                yield
-        except BaseException:
-            opened.lanes.pop(name, None)
-            opened.is_outdated = True
-            raise
 
     async def _go_on(self, opened: OpenSession, lane: Lane, listed: ClientList, shared: int) -> None:
         """Make the log of the main agent the same as its list: go back to where they differ, and record the rest."""
@@ -315,7 +306,7 @@ class Recorder:
         lane = await opened.main_lane(reading.request.wire, reading.start)
         listed, shared = self._continuation(reading, opened, lane)
         exchange = Exchange(reading.request)
-        async with self._writing(opened, MAIN_LANE, lane):
+        async with _Writing(opened, MAIN_LANE, lane):
             if opened.is_empty:
                 await self.governor.offer_recall(reading, opened, lane)
             await self._go_on(opened, lane, listed, shared)
@@ -375,7 +366,7 @@ class Recorder:
             )
             lane = Lane(await opened.delegates.enter_async_context(context), Chain(reading.start))
             shared = 0
-        async with self._writing(opened, name, lane):
+        async with _Writing(opened, name, lane):
             opened.lanes[name] = lane
             await self._append(opened, lane, listed, shared)
             lane.keep(listed)
@@ -434,7 +425,7 @@ class Recorder:
         if not self._is_current(sink) or not (answer.is_complete or sink is sink.lane.newest):
             return False
         # Nobody else writes in the scope of a sub-agent: its answer may follow whatever others have recorded.
-        async with self._writing(sink.opened, MAIN_LANE, sink.lane) if is_main else nullcontext():
+        async with _Writing(sink.opened, MAIN_LANE, sink.lane) if is_main else nullcontext():
             await self._append_answer(sink, answer, duration_ms)
         return True
 
@@ -534,7 +525,7 @@ class Recorder:
         async with opened.lock:
             if not self._is_current(sink):
                 return _continued_body(exchange.body, sink.reading, [*answer.messages, *results])
-            async with self._writing(opened, sink.lane_name, lane):
+            async with _Writing(opened, sink.lane_name, lane):
                 await self._append_messages(sink, answer, duration_ms, results)
                 if exchange.prepare_again is None:
                     await self._index_response(sink, answer)
@@ -555,6 +546,36 @@ async def record_side_answer(session: Session, answer: Answer, purpose: SideCall
     usage = usage_of(answer)
     if answer.messages or usage:
         await session.record_side_call(answer_text(answer), purpose=purpose, model=answer.model, usage=usage)
+
+
+class _Writing:
+    """Writes new messages and the request with them at once; if that fails, the lane is read again from the log."""
+
+    def __init__(self, opened: OpenSession, name: str, lane: Lane) -> None:
+        self._opened, self._name = opened, name
+        self._write = lane.conversation.one_write()
+
+    async def __aenter__(self) -> None:
+        try:
+            await self._write.__aenter__()
+        except BaseException:
+            self._read_again()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._write.__aexit__(kind, error, trace)
+        except BaseException:
+            self._read_again()
+            raise
+        if error is not None:
+            self._read_again()
+
+    def _read_again(self) -> None:
+        self._opened.lanes.pop(self._name, None)
+        self._opened.is_outdated = True
 
 
 class _LaneSink:

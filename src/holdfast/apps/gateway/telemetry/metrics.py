@@ -1,5 +1,7 @@
 """Metrics of the gateway, in the text format of Prometheus. They carry no text and no id of a conversation."""
 
+from functools import cache
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -60,6 +62,9 @@ class GatewayMetrics:
             buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5),
             registry=self._registry,
         )
+
+        self.requests_with, self.endings_with = cache(self.requests.labels), cache(self.endings.labels)
+        """The counters for given labels, which every request needs."""
 
     def render(self) -> bytes:
         """Return all metrics as text."""
