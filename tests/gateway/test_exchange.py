@@ -1,6 +1,7 @@
 """What the gateway does with one request, from its first byte to the last of its answer."""
 
 import asyncio
+import gc
 import gzip
 import json
 import random
@@ -28,6 +29,7 @@ from holdfast import Session
 from holdfast.apps.gateway import upstream as upstream_module
 from holdfast.apps.gateway.access import Access
 from holdfast.apps.gateway.app import PROVIDER_PATHS, close_gateway, gateway_app
+from holdfast.apps.gateway.recording.exchange import Exchange
 from holdfast.apps.gateway.relay import (
     MAX_OVERFLOW_RETRIES,
     MAX_REFUSAL_BYTES,
@@ -1043,6 +1045,22 @@ async def test_nothing_is_left_of_an_answer_that_was_recorded() -> None:
     assert client.body == b"".join(SSE)
     assert (b"x-accel-buffering", b"no") in client.sent[0]["headers"]
     assert not [line for line in counted if line.startswith("holdfast_gateway_recording_failures_total")]
+
+
+async def test_nothing_of_an_exchange_waits_for_the_garbage_collector() -> None:
+    async with FaultyUpstream(FaultyAnswer(headers=STREAM, pieces=SSE)) as upstream, gateway_to(upstream) as app:
+        gc.disable()
+        try:
+            client = Caller(app)
+            await client.running
+            del client
+            for _ in range(10):  # the task that watched the client ends
+                await asyncio.sleep(0)
+            left = [one for one in gc.get_objects() if isinstance(one, Exchange | ClientConnection)]
+        finally:
+            gc.enable()
+
+    assert left == []
 
 
 async def test_a_last_event_in_two_pieces_is_passed_on_after_the_answer_is_stored() -> None:

@@ -243,6 +243,8 @@ class ClientConnection:
         for one in (self._watcher, self._tick, self._pinger):
             if one is not None:
                 one.cancel()
+        # Else the request and this would refer to each other, and stay in memory until the collector finds them.
+        self._task = self._watcher = self._tick = self._pinger = None
 
 
 class Relay:

@@ -183,6 +183,8 @@ class Exchange:
     async def finish(self, ended: Ending, status: int) -> None:
         """Record how the answer ended; it is durable when this returns. A second call changes nothing."""
         sink, sessions, self._sink = self._sink, self._sessions, None
+        # They refer to this exchange: with them, the bodies of many requests would wait for the garbage collector.
+        self.shrink = self.prepare_again = None
         if sink is None or sessions is None:
             return
         sink.opened.summarizer.note_answer()
