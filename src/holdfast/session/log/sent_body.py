@@ -31,6 +31,8 @@ MAX_CHAIN = 64
 MAX_MISSES = 4
 """How many messages in a row may differ from the body before the search for them ends."""
 MIN_SEARCHED_BYTES = 32
+MAX_LAST_BYTES = 64
+"""After the last message of most bodies there are fewer bytes: up to them the next body is the same."""
 
 
 class _LastBody:
@@ -94,6 +96,9 @@ def _changed_range(before: bytes, body: bytes) -> tuple[int, int]:
     if not before:
         return 0, len(body)
     low, high = 0, min(len(before), len(body))
+    near = max(0, high - MAX_LAST_BYTES)
+    if body.startswith(memoryview(before)[:near]):
+        low = near
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if before.startswith(body[low:middle], low) else (low, middle - 1)
