@@ -224,18 +224,18 @@ CLOSING_EVENTS = 2
 """How many events at the end of a stream are no pieces of text: the reason why it ends, and what it cost."""
 
 
-class _TextDelta(msgspec.Struct, forbid_unknown_fields=True):
+class _TextDelta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     content: str
 
 
-class _TextChoice(msgspec.Struct):
+class _TextChoice(msgspec.Struct, gc=False):
     delta: _TextDelta
     index: Literal[0]
     finish_reason: None
     message: None = None
 
 
-class _TextEvent(msgspec.Struct):
+class _TextEvent(msgspec.Struct, gc=False):
     """An event of OpenAI chat that has one piece of text, and nothing else that an answer is made of."""
 
     choices: tuple[_TextChoice]

@@ -273,7 +273,7 @@ def read_body(wire: Wire, raw: bytes, before: ClientBody | None = None) -> Clien
         wire=wire,
         model=model,
         system_slices=[*beside, *slices[:leading]],
-        slices=slices[leading:],
+        slices=slices[leading:] if leading else slices,
         leading=slices[:leading],
         tools_slice=members.tools,
         members=members,
@@ -334,7 +334,7 @@ def _continued(wire: Wire, raw: bytes, before: ClientBody) -> _BodyParts | None:
         listed = _LIST.decode(members.input) if wire == "openai-responses" else _listed(wire, members)
     except (msgspec.DecodeError, RecursionError):
         return None
-    new, known = listed[1:], [*before.leading, *before.slices]
+    new, known = listed[1:], [*before.leading, *before.slices] if before.leading else before.slices
     beside = [one for one in _Members.__struct_fields__ if one != LIST_MEMBERS[wire]]
     after = {one: value for one in beside if (value := getattr(members, one)) != _NULL}
     members = msgspec.structs.replace(start.members, **after) if after else start.members

@@ -52,8 +52,8 @@ class ClientList:
 
     @classmethod
     def read(cls, body: ClientBody, chain: Chain, lengths: list[int] | None = None) -> "ClientList":
-        """Add the messages of a body to a chain that holds the first of them, if there are `lengths`."""
-        known = list(lengths or ())
+        """Add the messages of a body to a chain; `lengths` are those of the first messages, which it holds already."""
+        known = [] if lengths is None else lengths
         for native in body.messages(len(known)):
             if (fingerprint := essential_fingerprint(body.wire, native)) is not None:
                 chain.add(fingerprint, from_model=is_from_model(body.wire, native))
@@ -288,7 +288,8 @@ class Lane:
         """Return how many first messages of a list came as the same bytes before."""
         new, old = body.slices, self._slices
         low, high = 0, min(len(new), len(old))
-        if new[:high] == old[:high]:
+        # A slice of an earlier body is taken over with all before it.
+        if (high and new[high - 1] is old[high - 1]) or new[:high] == old[:high]:
             return high
         while low < high:
             middle = (low + high + 1) // 2

@@ -260,7 +260,8 @@ class Recorder:
         lengths = listed.lengths[first:]
         numbered = zip(places[len(leading) :], [shared, *lengths], lengths, strict=False)
         lane.chain = listed.chain
-        lane.positions = lane.positions[:shared] + [place for place, before, after in numbered if after > before]
+        del lane.positions[shared:]
+        lane.positions += [place for place, before, after in numbered if after > before]
 
     async def _compare(self, reading: ReadRequest, opened: OpenSession, lane: Lane, listed: ClientList) -> _Happened:
         """Return what a list says has happened since the last one."""
