@@ -31,6 +31,7 @@ CompactionMode: TypeAlias = Literal["auto", "ask", "off"]
 """When a conversation is compacted: as its policy says; when somebody approves it; when somebody asks for it."""
 POLICY_HEADER, COMPACTION_HEADER, BUDGET_HEADER = "x-holdfast-policy", "x-holdfast-compaction", "x-holdfast-budget"
 RECALL_HEADER = "x-holdfast-recall"
+_GOVERNING_HEADERS = frozenset({POLICY_HEADER, COMPACTION_HEADER, BUDGET_HEADER, RECALL_HEADER})
 COMPACT_NOW = "now"
 MIN_BUDGET = 256
 _SWITCHES: Mapping[str, bool | None] = {"": None, "on": True, "1": True, "off": False, "0": False}
@@ -71,6 +72,8 @@ NOTHING_REQUESTED = RequestedGoverning()
 
 def requested_governing(headers: Mapping[str, str], policy_in_path: str | None) -> RequestedGoverning:
     """Return how a request wants to be governed; raises `SettingsError` that names the wrong header."""
+    if not policy_in_path and _GOVERNING_HEADERS.isdisjoint(headers):
+        return NOTHING_REQUESTED
     said = {
         "policy": policy_in_path or headers.get(POLICY_HEADER),
         "compaction": headers.get(COMPACTION_HEADER, "").lower(),
