@@ -205,13 +205,16 @@ _is_reused: ContextVar[bool] = ContextVar("holdfast_is_reused", default=False)
 
 
 class _Protocol(ResponseHandler):
-    """A connection that knows whether it was used before."""
+    """A connection that knows whether it was used before.
+
+    Where aiohttp has no such members any more, connections count as new and read on as aiohttp does it.
+    """
 
     was_used = False
 
     def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002 - as aiohttp says
         """Read on, if reading was paused: aiohttp asks for it with each piece that is taken out of an answer."""
-        if self._reading_paused:
+        if getattr(self, "_reading_paused", True) or getattr(self, "_buffer_paused", True):
             super().resume_reading(resume_parser)
 
 
@@ -230,9 +233,10 @@ class _Connector(aiohttp.TCPConnector):
     ) -> Connection:
         """Return a connection, new or used."""
         connection = await super().connect(req, traces, timeout)
-        protocol = cast("_Protocol", connection.protocol)
-        _is_reused.set(protocol.was_used)
-        protocol.was_used = True
+        protocol = connection.protocol
+        _is_reused.set(isinstance(protocol, _Protocol) and protocol.was_used)
+        if isinstance(protocol, _Protocol):
+            protocol.was_used = True
         return connection
 
 
