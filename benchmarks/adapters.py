@@ -1,6 +1,6 @@
 """Processor time that Holdfast adds to each model call of an agent, over the bare framework.
 
-    python -m benchmarks.adapters [--calls] [LENGTH …]
+    python -m benchmarks.adapters [--calls | --instructions] [--only FRAMEWORK] [LENGTH …]
 
 Each framework has a conversation of so many messages (by default 10, 1,000 and 10,000) and runs three more turns, each
 with twenty tool calls, one after the other, and an answer, with a model that is a script. The turn before them is not
@@ -11,18 +11,24 @@ and the median of the differences counts. Messages have about 15 tokens, and the
 is a session in a loop of one's own: what is above it is the adapter's.
 
 With `--calls` it counts the calls of functions instead, those of the interpreter included. They are the same in every
-run, whatever else the machine does; but they do not show what one function does to a long list.
+run, whatever else the machine does; but they do not show what one function does to a long list. With `--instructions`
+it counts the instructions of the processor in one more turn, of all threads and without the kernel's; it needs valgrind
+and about a minute for each number.
 """
 
 import argparse
 import asyncio
 import gc
 import logging
+import os
+import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from itertools import count
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args
 
 from benchmarks.tables import markdown_table
@@ -141,11 +147,12 @@ def langchain_turn(length: int, *, hooks: Hooks) -> RunTurn:
         return "nothing"
 
     class Idle(AgentMiddleware[Any, Any, Any]):
-        async def awrap_model_call(self, request: Any, handler: Any) -> Any:
-            return await handler(request)
+        # No coroutine functions, as those of Holdfast are none: each call of one visits a thread twice.
+        def awrap_model_call(self, request: Any, handler: Any) -> Any:
+            return handler(request)
 
-        async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
-            return await handler(request)
+        def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+            return handler(request)
 
     chosen: dict[Hooks, list[Any]] = {
         "none": [], "idle": [Idle()], "Holdfast": [HoldfastMiddleware(budget=BUDGET)],
@@ -323,30 +330,81 @@ async def function_calls(make: Callable[..., RunTurn], length: int) -> tuple[flo
     return own, idle - own, governed - own
 
 
-def adapter_rows(lengths: Sequence[int], *, counts_calls: bool) -> list[list[str]]:
-    measure, digits = (function_calls, 0) if counts_calls else (call_milliseconds, 1)
+async def thousand_instructions(make: Callable[..., RunTurn], length: int) -> tuple[float, float, float]:
+    """Return the instructions of one model call, in thousands: without hooks, and what idle ones and ours add."""
+    name = next(name for name, one in FRAMEWORKS.items() if one is make)
+    own, idle, governed = (turn_instructions(name, length, hooks) / (STEPS + 1) / 1_000 for hooks in get_args(Hooks))
+    return own, idle - own, governed - own
+
+
+def turn_instructions(name: str, length: int, hooks: Hooks) -> int:
+    with TemporaryDirectory() as folder:
+        valgrind = ("valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={folder}/counts")
+        child = (sys.executable, "-m", "benchmarks.adapters", "--turn", hooks, "--only", name, str(length))
+        environment = os.environ | {"PYTHONHASHSEED": "0"}
+        subprocess.run([*valgrind, *child], check=True, capture_output=True, env=environment)
+        # The second dump is of nothing but a dump, the third of a turn and a dump.
+        dumps = [Path(folder, f"counts.{number}").read_text() for number in (2, 3)]
+    nothing, turn = (int(text.rpartition("\ntotals: ")[2].split()[0]) for text in dumps)
+    return turn - nothing
+
+
+async def run_counted_turn(make: Callable[..., RunTurn], length: int, hooks: Hooks) -> None:
+    """Run a turn between two dumps of callgrind, under which this process runs."""
+
+    def control(option: str) -> None:
+        subprocess.run(["callgrind_control", option, str(os.getpid())], check=True, capture_output=True)
+
+    turn = make(length, hooks=hooks)
+    for prompt in ("And now?", "And then?"):
+        await turn(prompt)
+    gc.collect()
+    gc.freeze()
+    for option in ("--instr=on", "--dump", "--dump"):
+        control(option)
+    await turn("And more?")
+    control("--dump")
+
+
+def adapter_rows(frameworks: Sequence[str], lengths: Sequence[int], unit: str) -> list[list[str]]:
+    measure, digits = UNITS[unit]
     rows: list[list[str]] = []
-    for name, make in FRAMEWORKS.items():
+    for name in frameworks:
         cells: list[str] = []
         for length in lengths:
-            own, idle, governed = asyncio.run(measure(make, length))
+            own, idle, governed = asyncio.run(measure(FRAMEWORKS[name], length))
             cells.append(f"{governed:,.{digits}f} (idle hooks {idle:,.{digits}f}, own {own:,.{digits}f})")
         rows.append([name, *cells])
         print(markdown_table(["", *map(str, lengths)], rows[-1:]).splitlines()[-1], file=sys.stderr)
     return rows
 
 
+UNITS: dict[str, tuple[Callable[..., Any], int]] = {
+    "Milliseconds of processor time": (call_milliseconds, 1),
+    "Calls of functions": (function_calls, 0),
+    "Thousand instructions": (thousand_instructions, 0),
+}
+"""What to measure, with the digits after the point."""
+
+
 def main() -> None:
     logging.disable(logging.WARNING)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lengths", nargs="*", type=int, metavar="LENGTH", help="messages of the conversation")
-    parser.add_argument("--calls", action="store_true", help="count the calls of functions, not the time")
+    unit = parser.add_mutually_exclusive_group()
+    unit.add_argument("--calls", action="store_true", help="count the calls of functions, not the time")
+    unit.add_argument("--instructions", action="store_true", help="count instructions with valgrind, not the time")
+    unit.add_argument("--turn", choices=get_args(Hooks), help=argparse.SUPPRESS)  # in the process that valgrind runs
+    parser.add_argument("--only", choices=list(FRAMEWORKS), metavar="FRAMEWORK", help=", ".join(FRAMEWORKS))
     options = parser.parse_args()
     lengths: list[int] = options.lengths or list(LENGTHS)
-    what = "Calls of functions" if options.calls else "Milliseconds of processor time"
+    if options.turn is not None:
+        asyncio.run(run_counted_turn(FRAMEWORKS[options.only], lengths[0], options.turn))
+        return
+    what = list(UNITS)[1 if options.calls else 2 if options.instructions else 0]
     print(f"{what} that Holdfast adds to a model call; of them, hooks that do nothing; and the framework's own")
     print("share:\n")
-    rows = adapter_rows(lengths, counts_calls=options.calls)
+    rows = adapter_rows([options.only] if options.only else list(FRAMEWORKS), lengths, what)
     print(markdown_table(["framework", *(f"{length:,} messages" for length in lengths)], rows))
 
 
