@@ -45,20 +45,25 @@ class GeminiContents:
     def contents(self, messages: Sequence[types.Content]) -> list[Any]:
         """Return what `encode` reads of the contents: the role and the size of each, and the fields of its parts."""
         found: list[Any] = []
+        add = found.append
         for message in messages:
             fields = message.__dict__
             parts = fields["parts"] or ()
-            found += fields["role"], len(parts)
+            add(fields["role"])
+            add(len(parts))
             for part in parts:
                 fields = part.__dict__
-                if fields["text"] is not None:
-                    found += fields["text"], fields["thought"], fields["thought_signature"]
+                if (said := fields["text"]) is not None:
+                    add(said)
                 elif (call := fields["function_call"]) is not None and not call.__dict__["partial_args"]:
-                    found += call.__dict__, fields["thought"], fields["thought_signature"]
+                    add(call.__dict__)
                 elif (result := fields["function_response"]) is not None and not result.__dict__["parts"]:
-                    found += result.__dict__, fields["thought"], fields["thought_signature"]
+                    add(result.__dict__)
                 else:
-                    found.append(_fields(fields))
+                    add(_fields(fields))
+                    continue
+                add(fields["thought"])
+                add(fields["thought_signature"])
         return found
 
     def encode(self, message: types.Content) -> Mapping[str, Any]:
