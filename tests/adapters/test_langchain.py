@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from threading import Barrier
 from typing import Any, ClassVar
+from unittest.mock import MagicMock
 
 import pytest
 from deepagents import create_deep_agent
@@ -22,6 +23,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.tools import StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
+from langsmith import Client, tracing_context
 from pydantic import Field
 
 from holdfast import Budget, SettingsError
@@ -330,6 +332,60 @@ class KeepingReplies(ScriptedReplies):
 
 def told(task: str) -> Any:
     return {"messages": [HumanMessage(task)]}
+
+
+async def run_with_a_tool(middleware: Sequence[HoldfastMiddleware]) -> None:
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "nothing"
+
+    calls: Any = [{"name": "look", "args": {}, "id": "c1"}]
+    model = ScriptedReplies(replies=iter([AIMessage("", tool_calls=calls), AIMessage("done")]))
+    await create_agent(model, [look], middleware=middleware).ainvoke(told("go"), configured("t"))
+
+
+def test_an_async_agent_that_is_not_traced_visits_no_more_threads_than_without_the_middleware(
+    middleware: HoldfastMiddleware, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visits: list[object] = []
+    run_in_executor = asyncio.BaseEventLoop.run_in_executor
+
+    def counted(loop: Any, executor: Any, work: Any, *args: Any) -> Any:
+        if executor is None:  # not one of Holdfast's own, in which it counts tokens
+            visits.append(work)
+        return run_in_executor(loop, executor, work, *args)
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "run_in_executor", counted)
+
+    asyncio.run(run_with_a_tool([]))
+    without = len(visits)
+    asyncio.run(run_with_a_tool([middleware]))
+
+    assert len(visits) == 2 * without
+
+
+def test_a_traced_agent_shows_the_model_and_the_tool_inside_the_spans_of_the_middleware() -> None:
+    spans: dict[object, dict[str, Any]] = {}
+
+    class KeepingClient(Client):
+        def create_run(self, name: str, inputs: Any, run_type: Any, **fields: Any) -> None:
+            del inputs, run_type
+            spans[fields["id"]] = {"name": name, "parent": fields.get("parent_run_id")}
+
+        def update_run(self, run_id: Any, **fields: Any) -> None:
+            spans[run_id]["outputs"] = fields.get("outputs")
+
+    client = KeepingClient(api_key="none", auto_batch_tracing=False, session=MagicMock())
+    with tracing_context(enabled=True, client=client):
+        middleware = HoldfastMiddleware(budget=CONTRACT_BUDGET)
+        asyncio.run(run_with_a_tool([middleware]))
+    middleware.close()
+
+    parents = {one["name"]: spans[one["parent"]] for one in spans.values() if one["parent"] in spans}
+    assert parents["ScriptedReplies"]["name"] == "HoldfastMiddleware.awrap_model_call"
+    assert parents["look"]["name"] == "HoldfastMiddleware.awrap_tool_call"
+    assert parents["look"]["outputs"]["content"] == "nothing"
 
 
 @pytest.mark.parametrize("tasks", [("count", "weigh"), ("count", "count")])

@@ -6,7 +6,7 @@ background loop, so an agent may be invoked with and without async, from any thr
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -42,6 +42,7 @@ with imports_of_extra("langchain", "the adapter for LangChain"):
     from langgraph.config import get_config
     from langgraph.errors import GraphBubbleUp
     from langgraph.types import Command
+    from langsmith.utils import tracing_is_enabled  # pyright: ignore[reportUnknownVariableType]
 
 TOOL_CALL_BLOCKS = frozenset({"tool_use", "tool_call", "function_call"})
 """Content blocks that repeat the calls of `AIMessage.tool_calls`."""
@@ -50,6 +51,7 @@ OWN_SUMMARY_SOURCE = "summarization"
 MAX_PAUSED_CALLS = 256
 """How many tool calls with agents may wait for a person; if there are more, the oldest begins a new delegation."""
 OVERFLOW_BODY = {"error": {"code": "context_length_exceeded", "message": "context length exceeded"}}
+AsyncHook = Callable[[Any, Callable[[Any], Awaitable[Any]]], Coroutine[Any, Any, Any]]
 
 
 class _Roles(dict[type[BaseMessage], str]):
@@ -204,10 +206,14 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
         finally:
             call.end()
 
-    async def awrap_model_call(
+    @property
+    def awrap_model_call(self) -> AsyncHook:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The same as `wrap_model_call`, in async code."""
+        return _plain_unless_traced(self._await_model_call)
+
+    async def _await_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any]:
-        """Do as `wrap_model_call`, in async code."""
         call = await BACKGROUND_LOOP.await_result(self._begin(request, self._thread_id()))
         try:
             while True:
@@ -269,10 +275,14 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
             BACKGROUND_LOOP.run(call.end())
         return result
 
-    async def awrap_tool_call(
+    @property
+    def awrap_tool_call(self) -> AsyncHook:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The same as `wrap_tool_call`, in async code."""
+        return _plain_unless_traced(self._await_tool_call)
+
+    async def _await_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
     ) -> ToolMessage | Command[Any]:
-        """Do as `wrap_tool_call`, in async code."""
         call = self._tool_call(request)
         token = CURRENT_CALL.set(call)
         try:
@@ -369,6 +379,19 @@ class _ModelCall:
     def end(self) -> None:
         """End the call, with or without a response."""
         self._conversation.give_up(self._original.messages)
+
+
+def _plain_unless_traced(hook: AsyncHook) -> AsyncHook:
+    """Return an async hook as a plain function that returns its coroutine, unless LangSmith traces.
+
+    When LangChain makes an agent, it wraps a coroutine function so that every call visits a thread before and after it,
+    traced or not. A plain function is called at once; but its span would end before its coroutine begins.
+    """
+
+    def plain(request: object, handler: Callable[[Any], Awaitable[Any]]) -> Coroutine[Any, Any, Any]:
+        return hook(request, handler)
+
+    return hook if tracing_is_enabled() else plain
 
 
 def _recall_tool() -> BaseTool:
