@@ -1,7 +1,11 @@
 """Recall among the tools of a pydantic-ai agent: it is offered as soon as messages have left the view."""
 
+import asyncio
+from typing import Any
+
 import pytest
-from pydantic_ai import Agent, UserError
+from pydantic_ai import Agent, RunContext, ToolDefinition, UserError
+from pydantic_ai.capabilities import PrepareTools
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolReturnPart
 
 from holdfast.adapters.pydantic_ai import Holdfast
@@ -109,3 +113,47 @@ async def test_an_agents_own_tool_of_that_name_is_not_ours() -> None:
     with pytest.raises(UserError, match="RecallToolset 'holdfast-recall' defines a tool whose name conflicts"):
         await agent.run("hello")
     assert returned((await own.run("hello")).all_messages()) == ["X"]
+
+
+async def test_another_capability_can_hide_it() -> None:
+    def without_recall(_: RunContext[Any], tools: list[ToolDefinition]) -> list[ToolDefinition]:
+        seen.append([tool.name for tool in tools])
+        return [tool for tool in tools if tool.name != "recall"]
+
+    seen: list[list[str]] = []
+    governed, model = Holdfast(session="c1", budget=4_000), talking()
+    agent = Agent(model, capabilities=[PrepareTools[Any](without_recall), governed])
+
+    await agent.run(SECRET_PLACE)
+    for number in range(29):
+        await agent.run(f"prompt {number}")
+
+    assert seen[0] == ["recall"]
+    assert "earlier messages" in str(model.requests[-1])
+    assert all(names == [] for names in tools_of(model))
+
+
+async def test_it_starts_no_tasks() -> None:
+    def started(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> Any:
+        tasks.append(work)
+        return asyncio.Task(work, loop=loop, **options)
+
+    async def tasks_of_a_run(*, recall: bool) -> int:
+        model = ScriptedAgentModel([tool_call_response("look", "c1"), "done"])
+        agent = Agent(model, capabilities=[Holdfast(recall=recall)])
+
+        @agent.tool_plain
+        def look() -> str:
+            """Look."""
+            return "nothing"
+
+        tasks.clear()
+        await agent.run("go")
+        return len(tasks)
+
+    tasks: list[object] = []
+    asyncio.get_running_loop().set_task_factory(started)
+
+    without = await tasks_of_a_run(recall=False)
+
+    assert await tasks_of_a_run(recall=True) == without

@@ -17,13 +17,19 @@ from pydantic_ai.exceptions import ToolFailedError, ToolRetryError
 from pydantic_ai.messages import InstructionPart, ModelMessage, ModelRequest, ModelResponse, ToolCallPart
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import RunContext, ToolDefinition
-from pydantic_ai.toolsets import AbstractToolset, AgentToolset, CombinedToolset
+from pydantic_ai.toolsets import AbstractToolset, AgentToolset
 
 from holdfast.adapters.framework_conversation import FrameworkRequest
 from holdfast.adapters.pydantic_ai.conversation import AgentConversation
 from holdfast.adapters.pydantic_ai.messages import SESSION_FORMAT, call_results, session_elements
 from holdfast.adapters.pydantic_ai.processors import dangling_calls, patch_dangling_tool_calls
-from holdfast.adapters.pydantic_ai.tools import RecallToolset, compaction_toolset, tool_json, without_recall
+from holdfast.adapters.pydantic_ai.tools import (
+    RecallToolset,
+    compaction_toolset,
+    tool_json,
+    with_recall,
+    without_recall,
+)
 from holdfast.adapters.session_pool import SessionOptions, SessionPool, check_budget
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.events import Usage
@@ -237,17 +243,18 @@ class GovernedRun(AbstractCapability[Any]):
             error.add_note(f"Holdfast could not record the last messages: {problem}")
 
     def get_toolset(self) -> AgentToolset[Any] | None:
-        """Return the tools of the run: recall unless it is off, and `compact_context` if it is on."""
-        toolsets: list[AbstractToolset[Any]] = []
-        if self._holdfast.recall:
-            earlier = self._holdfast.recall_from
-            toolsets.append(
-                RecallToolset(lambda: self._conversation and self._conversation.agent.recall_tool(earlier=earlier))
-            )
-        if self._holdfast.compact_context:
-            toolsets.append(compaction_toolset(lambda: self._conversation and self._conversation.agent.compact_tool()))
-        # pydantic-ai starts a task for each toolset of a combination, in every step.
-        return CombinedToolset(toolsets) if len(toolsets) > 1 else next(iter(toolsets), None)
+        """Return the tool `compact_context` if it is on."""
+        if not self._holdfast.compact_context:
+            return None
+        return compaction_toolset(lambda: self._conversation and self._conversation.agent.compact_tool())
+
+    def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any] | None:
+        """Return the tools of the run with recall, unless it is off."""
+        if not self._holdfast.recall:
+            return None
+        earlier = self._holdfast.recall_from
+        recall = RecallToolset(lambda: self._conversation and self._conversation.agent.recall_tool(earlier=earlier))
+        return with_recall(toolset, recall)
 
     async def before_node_run(self, ctx: RunContext[Any], *, node: Any) -> Any:
         """Pass the context of the session to a run without a history, so that the run continues it."""

@@ -1,10 +1,12 @@
 """The tools of a session, recall and compaction, as pydantic-ai toolsets."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from pydantic_ai.exceptions import UserError
 from pydantic_ai.tools import RunContext, Tool, ToolDefinition
-from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool, WrapperToolset
 from pydantic_core import SchemaValidator, core_schema
 
 from holdfast.core.conversation.shorten import RECALL_TOOL
@@ -59,6 +61,38 @@ class RecallToolset(AbstractToolset[Any]):
         del name, ctx, tool
         recall = self._get_tool()
         return "[Recall: nothing was said yet.]" if recall is None else await recall.call(tool_args)
+
+
+@dataclass
+class WithRecall(WrapperToolset[Any]):
+    """The toolsets of an agent, and recall.
+
+    If recall were one more toolset of the agent, pydantic-ai would start six tasks in every step.
+    """
+
+    recall: RecallToolset
+
+    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        """Return the tools of the run for a step, and recall as the last one."""
+        tools = await self.wrapped.get_tools(ctx)
+        if (other := tools.get(RECALL_TOOL)) is not None:
+            problem = f"defines a tool whose name conflicts with existing tool from {other.toolset.label}"
+            raise UserError(f"{self.recall.label} {problem}: {RECALL_TOOL!r}. {self.recall.tool_name_conflict_hint}")
+        return tools | await self.recall.get_tools(ctx)
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
+    ) -> Any:
+        """Return the result of a tool."""
+        toolset = self.recall if name == RECALL_TOOL else self.wrapped
+        return await toolset.call_tool(name, tool_args, ctx, tool)
+
+
+def with_recall(toolset: AbstractToolset[Any], recall: RecallToolset) -> AbstractToolset[Any]:
+    """Return the toolset of a run with recall beside those of the agent, inside what prepares and filters them."""
+    if isinstance(toolset, WrapperToolset):
+        return replace(toolset, wrapped=with_recall(toolset.wrapped, recall))
+    return WithRecall(toolset, recall)
 
 
 def compaction_toolset(get_tool: Callable[[], ModelTool | None]) -> FunctionToolset[Any]:
