@@ -5,7 +5,6 @@ only for a reason of its own.
 """
 
 from collections.abc import Sequence
-from dataclasses import field
 
 from holdfast.dataclass import dataclass
 from holdfast.stores.base import AppendTimes, IndexEntry, JsonRecord, check_session_id
@@ -29,7 +28,7 @@ class Append:
     times: AppendTimes
     index: Sequence[IndexEntry]
     blobs: Sequence[str]
-    _lines: list[bytes] = field(default_factory=list[bytes])
+    _lines: Sequence[bytes] = ()
 
     @classmethod
     def of(
@@ -61,7 +60,7 @@ class Append:
             and sum([len(entry.text) for entry in self.index]) <= MAX_BATCHED_CHARS
         )
 
-    def lines(self) -> list[bytes]:
+    def lines(self) -> Sequence[bytes]:
         """Return the records as the bytes that are stored."""
         if not self._lines:
             self._lines = [*map(pack_record, self.records)]

@@ -66,7 +66,7 @@ def check_session_id(session: object) -> str:
 
 def check_storable_text(setting: str, text: str) -> str:
     """Return a text; raises a `SettingsError` for one that some store could not write."""
-    if "\0" in text or not is_utf8(text):
+    if "\0" in text or not (text.isascii() or is_utf8(text)):
         problem = "holds a NUL or half of a character, which not every store can write down; choose another"
         raise SettingsError(setting, f"{text!r:.{MAX_SHOWN_CHARS}} {problem}")
     return text

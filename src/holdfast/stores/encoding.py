@@ -42,7 +42,7 @@ DIGIT_MARKS = bytes(ord("d") if byte in b"0123456789" else ord(" ") for byte in 
 """Translates JSON into a text that shows only where its digits are."""
 MANY_DIGITS = b"d" * 19
 """An integer with fewer digits has at most 64 bits."""
-_SMALL_DEFLATE = zlib.compressobj(COMPRESSION_LEVEL, wbits=13, memLevel=6, zdict=COMPRESSION_DICTIONARY)
+_SMALL_DEFLATE = zlib.compressobj(COMPRESSION_LEVEL, wbits=13, memLevel=5, zdict=COMPRESSION_DICTIONARY)
 """Has read the dictionary, and is copied for each piece of content."""
 _INFLATE = zlib.decompressobj(zdict=COMPRESSION_DICTIONARY)
 """Is copied for each piece of content, in half the time that a new one takes."""

@@ -63,8 +63,10 @@ class _Log:
     created_ms: int
     updated_ms: int
     name: str = ""
-    records: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
-    """The time and the JSON of each record: a caller that changes a value it passed or got changes nothing here."""
+    records: list[bytes] = field(default_factory=list[bytes])
+    """The JSON of each record: a caller that changes a value it passed or got changes nothing here."""
+    times: list[int] = field(default_factory=list[int])
+    """The time of each record."""
     texts: dict[int, str] = field(default_factory=dict[int, str])
     """The texts that a search finds, and has not counted yet."""
     words: dict[int, "_Words"] = field(default_factory=dict[int, "_Words"])
@@ -100,15 +102,15 @@ class MemoryStore:
         blobs: Sequence[str] = (),
     ) -> int:
         log, count = self._find_log(session), len(records)
-        is_one_time = isinstance(time_ms, int)
-        times = AppendTimes([time_ms] * count, time_ms, time_ms) if is_one_time else AppendTimes.of(time_ms, count)
-        lines: list[tuple[int, bytes]] = []
-        for start in range(0, count, ENCODED_AT_ONCE):
-            if start:
-                await asyncio.sleep(0)
-                log = self._find_log(session)
-            some = slice(start, start + ENCODED_AT_ONCE)
-            lines += zip(times.each[some], map(encode_json, records[some]), strict=True)
+        if isinstance(time_ms, int):
+            each, first, latest = [time_ms] * count, time_ms, time_ms
+        else:
+            each, first, latest = AppendTimes.of(time_ms, count)
+        lines = [*map(encode_json, records[:ENCODED_AT_ONCE])]
+        for start in range(ENCODED_AT_ONCE, count, ENCODED_AT_ONCE):
+            await asyncio.sleep(0)
+            log = self._find_log(session)
+            lines += map(encode_json, records[start : start + ENCODED_AT_ONCE])
         length = len(log.records) if log else 0
         if length != after:
             raise SequenceConflictError(session, expected=after, actual=length)
@@ -116,12 +118,15 @@ class MemoryStore:
             if digest not in self._blobs:
                 raise MissingBlobError(digest)
         if log is None:
-            log = self._logs[session] = _Log(session, times.first, times.latest)
+            log = self._logs[session] = _Log(session, first, latest)
         log.records += lines
-        log.texts |= {item.position: item.text for item in index}
-        log.blobs.update(blobs)
-        log.updated_ms = max(log.updated_ms, times.latest)
-        return len(log.records)
+        log.times.extend(each)
+        for item in index:
+            log.texts[item.position] = item.text
+        if blobs:
+            log.blobs.update(blobs)
+        log.updated_ms = max(log.updated_ms, latest)
+        return length + count
 
     async def rewrite(
         self,
@@ -140,7 +145,7 @@ class MemoryStore:
         length = await self.append(session, [tombstone], after=after, time_ms=time_ms, index=index, blobs=blobs)
         log = self._logs[session]
         for position, line in lines.items():
-            log.records[position] = log.records[position][0], line
+            log.records[position] = line
         log.snapshot = None
         log.blobs.difference_update(dropped)
         self._delete_unused_blobs(dropped)
@@ -153,15 +158,14 @@ class MemoryStore:
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
         log = self._find_log(session)
         lines = log.records[start : None if limit is None else start + limit] if log else []
-        return [
-            StoredRecord(at, time_ms, decode_record(text, LABEL)) for at, (time_ms, text) in enumerate(lines, start)
-        ]
+        times = log.times if log else []
+        return [StoredRecord(at, times[at], decode_record(text, LABEL)) for at, text in enumerate(lines, start)]
 
     async def read_at(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
         log = self._find_log(session)
-        lines = log.records if log else []
+        lines, times = (log.records, log.times) if log else ([], [])
         known = sorted({position for position in positions if 0 <= position < len(lines)})
-        return [StoredRecord(at, lines[at][0], decode_record(lines[at][1], LABEL)) for at in known]
+        return [StoredRecord(at, times[at], decode_record(lines[at], LABEL)) for at in known]
 
     async def length(self, session: str) -> int:
         log = self._find_log(session)
