@@ -177,10 +177,10 @@ def filled_fields_reader(paths: Mapping[str, str], optional: Container[str]) -> 
     lines = ["def read(value):", " out = {}"]
     for key, path in paths.items():
         if key in optional:
-            lines += [f" one = value.{path}", f" if one is not None and one != (): out[{key!r}] = one"]
+            lines += [f" one = value.{path}", f" if one is not None and one is not _empty: out[{key!r}] = one"]
         else:
             lines.append(f" out[{key!r}] = value.{path}")
-    names: dict[str, object] = {}
+    names: dict[str, object] = {"_empty": ()}  # of which Python has only one, and a comparison may call a method
     exec("\n".join([*lines, " return out"]), names)  # noqa: S102 - field names only
     return cast("Callable[[object], dict[str, object]]", names["read"])
 

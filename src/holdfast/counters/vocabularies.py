@@ -118,9 +118,8 @@ class VocabularyCounter:
         """Return the number of tokens of a text."""
         if len(text) <= CACHED_TEXT_CHARS:
             return self._count_short(text)
-        return self._count_recent(text) if len(text) <= RECENT_TEXT_CHARS else self._count(text)
-
-    def _count_recent(self, text: str) -> int:
+        if len(text) > RECENT_TEXT_CHARS:
+            return self._count(text)
         key = hash(text)  # the text itself must not stay in memory
         known = self._recent.get(key)
         if known is None:

@@ -38,7 +38,8 @@ def as_json_messages(messages: object, *, copies: bool) -> list[Mapping[str, obj
 
 def _as_json_message(element: object, index: int) -> Mapping[str, object]:
     if type(element) is dict:
-        return _with_json_blocks(cast("dict[str, object]", element))
+        known = cast("dict[str, object]", element)
+        return _with_json_blocks(known) if type(known.get("content")) is list else known
     native = _as_json(element)
     if not isinstance(native, Mapping):
         problem = f"must be a message as a dict, or an object of the provider's library, not {short_repr(element)}"
@@ -48,10 +49,10 @@ def _as_json_message(element: object, index: int) -> Mapping[str, object]:
 
 def _with_json_blocks(native: dict[str, object]) -> Mapping[str, object]:
     """Return a message; objects of a provider's library in its content, as in `response.content`, become JSON."""
-    content = native.get("content")
-    if type(content) is not list or all(type(block) is dict for block in cast("list[object]", content)):
+    content = cast("list[object]", native["content"])
+    if all(type(block) is dict for block in content):
         return native
-    return {**native, "content": [_as_json(block) for block in cast("list[object]", content)]}
+    return {**native, "content": [_as_json(block) for block in content]}
 
 
 def _as_json(value: object) -> object:
@@ -74,7 +75,7 @@ def decode_messages(
     messages: Sequence[Mapping[str, object]], message_format: MessageFormat
 ) -> tuple[list[Mapping[str, object]], list[Message]]:
     """Return messages as single elements of their format, and decoded."""
-    natives, indexes = split_elements(message_format, list[object](messages))
+    natives, indexes = split_elements(message_format, [*messages])
     decoded = [message_format.decode(native, index) for index, native in zip(indexes, natives, strict=True)]
     return cast("list[Mapping[str, object]]", natives), decoded
 

@@ -72,9 +72,11 @@ class UsageCalibrator:
 
     async def calibration(self, served: ServedModel) -> Calibration:
         """Return the ratio between a model's token counts and ours."""
-        if served not in self._calibrations:
+        known = self._calibrations.get(served)
+        if known is None:
             await self._read_learned(served)
-        return self._calibrations[served]
+            known = self._calibrations[served]
+        return known
 
     def known_calibration(self, served: ServedModel) -> Calibration:
         """Return that ratio as far as it has been read or learned since the session was opened."""
@@ -82,20 +84,23 @@ class UsageCalibrator:
 
     async def provider_limit(self, served: ServedModel) -> int | None:
         """Return the context window that a provider has reported for a model within the last day, or None."""
+        known = self._limits.get(served)
+        if known is not None and known[0] is None and abs(self._clock() - known[1]) < LIMIT_REFRESH_MS:
+            return None  # as for most models
         limit = await self._current_limit(served)
         return None if limit is None or self._is_refuted(served, limit) else limit
 
     async def _current_limit(self, served: ServedModel) -> int | None:
         """Return the limit that was learned last, here or in another session, unless it has expired."""
-        now = self._clock()
-        # A clock may jump, so a time that lies ahead expires too.
-        if served not in self._limits:
+        now, known = self._clock(), self._limits.get(served)
+        if known is None:
             await self._read_learned(served)
-        elif abs(now - self._limits[served][1]) >= LIMIT_REFRESH_MS:
-            self._limits[served] = _read_limit(await self._store.get_value(f"limit:{served.key}") or {}), now
-        limit, _ = self._limits[served]
-        is_current = limit is not None and abs(now - limit.learned_ms) < LIMIT_LIFETIME_MS
-        return limit.tokens if limit and is_current else None
+            known = self._limits[served]
+        elif abs(now - known[1]) >= LIMIT_REFRESH_MS:  # a clock may jump, so a time that lies ahead expires too
+            known = _read_limit(await self._store.get_value(f"limit:{served.key}") or {}), now
+            self._limits[served] = known
+        limit = known[0]
+        return limit.tokens if limit is not None and abs(now - limit.learned_ms) < LIMIT_LIFETIME_MS else None
 
     def _is_refuted(self, served: ServedModel, limit: int) -> bool:
         """Return whether a larger request was accepted since the session was opened."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from holdfast.core.conversation.json_values import copied_json
@@ -76,6 +77,12 @@ RECALL_CALL_TOKENS = 100
 """Left free for the model's call and the frame of its result."""
 MAX_ALLOWANCE_FACTOR = 4
 """A model may ask for this many times its token budget at most."""
+
+
+def _with_notes_and_hashes(
+    history: History, events: list[log.MessageAppended], decoded: list[Message]
+) -> list[log.MessageAppended]:
+    return with_prefix_hashes(history, with_read_notes(history, events, decoded), decoded)
 
 
 class SessionEngine:
@@ -176,16 +183,18 @@ class Conversation:
         and `cache_write_tokens`. It calibrates the token counts.
         """
         self._check_running()
-        scope, billed = self._resolve_scope(scope), None if usage is None else read_usage(usage)
+        scope = self.scope if isinstance(scope, OwnScope) else check_scope(scope)
+        billed = None if usage is None else read_usage(usage)
 
         def read_messages() -> tuple[list[log.MessageAppended], list[Message]]:
             given = as_json_messages(messages, copies=not self.shares_messages)
             message_format = self._check_format(format, given)
             natives, decoded = decode_messages(given, message_format)
-            name = self._agent if agent is None else agent
-            # The result of a call may be recorded with the answer that was billed for the call.
-            answers = [number for number, message in enumerate(decoded) if message.role == "assistant"]
-            last = answers[-1] if answers else len(natives) - 1
+            name, last = self._agent if agent is None else agent, len(natives) - 1
+            if billed is not None or duration_ms is not None:
+                # The result of a call may be recorded with the answer that was billed for the call.
+                answers = [number for number, message in enumerate(decoded) if message.role == "assistant"]
+                last = answers[-1] if answers else last
             return [
                 log.MessageAppended(
                     format=message_format.name,
@@ -200,20 +209,19 @@ class Conversation:
 
         is_long = isinstance(messages, (list, Sequence)) and len(messages) > MAX_INLINE_MESSAGES
         events, decoded = await record_in_thread(read_messages) if is_long else read_messages()
-        await count_messages(decoded, counter_for(self.model))
+        await count_messages(decoded, counter_for(self._engine.model))
         async with self._log.lock:
-
-            def with_notes_and_hashes() -> list[log.MessageAppended]:
-                noted = with_read_notes(self.history, events, decoded)
-                return with_prefix_hashes(self.history, noted, decoded)
-
-            events = await record_in_thread(with_notes_and_hashes) if is_long else with_notes_and_hashes()
+            history = self._log.history
+            if history.version.states or history.session_state.sent_prefixes:
+                add = partial(_with_notes_and_hashes, history, events, decoded)
+                events = await record_in_thread(add) if is_long else add()
             if billed is not None:
                 await self._engine.calibrator.record_usage(billed, scope)
             if "assistant" in [message.role for message in decoded]:
                 self._engine.overflow_retry.reset(scope)
             places = await self._log.append_messages(events, decoded)
-            await self._builder.extend_ledger(scope)
+            if self._builder.is_half_full(scope):
+                await self._builder.extend_ledger(scope)
             return places
 
     def one_write(self) -> AbstractAsyncContextManager[None]:
@@ -257,13 +265,14 @@ class Conversation:
         """
         self._check_running()
         engine = self._engine
-        model, scope = check_model(model) or engine.model, await self._find_scope(scope)
+        model = engine.model if model is None else check_model(model) or engine.model
+        scope = self.scope if isinstance(scope, OwnScope) else await self._find_scope(scope)
         system, tools = check_extras(system, tools)
         self._builder.set_prompt_limit(model, max_prompt_tokens)
         options = RequestOptions(
             budget=budget,
             model=model,
-            endpoint=check_endpoint(endpoint) or engine.endpoint,
+            endpoint=engine.endpoint if endpoint is None else check_endpoint(endpoint) or engine.endpoint,
             system=system,
             tools=tools,
             scope=scope,
@@ -522,7 +531,7 @@ class Conversation:
 
     def _check_format(self, format_name: str | None, messages: Sequence[Mapping[str, object]] = ()) -> MessageFormat:
         """Return the format of messages: the one that the caller names, the session's, or the one they show."""
-        known = self.history.format or self._log.format_name
+        known = self._log.history.format or self._log.format_name
         if format_name is None:
             seen = detect_format(messages)
             if known and seen and not known.startswith(seen):
@@ -532,7 +541,8 @@ class Conversation:
                 )
                 raise SettingsError("format", problem)
             format_name = known or seen or "openai-chat"
-        message_format = format_named(format_name)
+        history = self._log.history
+        message_format = history.message_format if format_name == history.format else format_named(format_name)
         if known and message_format.name != known:
             problem = (
                 f"the messages of this session are in {known}; convert {message_format.name} messages with convert()"

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import TypeVar, cast
 
 from holdfast.core.conversation.messages import Message
@@ -39,28 +39,33 @@ _running: set[asyncio.Future[object]] = set()
 
 async def count_messages(messages: Sequence[Message], counter: Counter) -> None:
     """Count messages; each keeps its count, so later calls of `message_tokens` return at once."""
-    if len(messages) <= MAX_INLINE_MESSAGES:
-        sizes = [*map(message_bytes, messages)]
+    are_many = len(messages) > MAX_INLINE_MESSAGES
+    sizes = await _run_in("counting", partial(_sizes_of, messages)) if are_many else _sizes_of(messages)
+    total, counted = sum(sizes), _counted_bytes.get(counter.name, 0)
+    if total > MAX_INLINE_BYTES:
+        await _count_in_jobs(messages, sizes, counter)
+    elif counted < COLD_BYTES:
+        await _run_in("counting", partial(request_tokens, messages, counter))
     else:
-        sizes = await _run_in("counting", lambda: [*map(message_bytes, messages)])
-    total = sum(sizes)
-    is_short = total <= MAX_INLINE_BYTES
-    counted = _counted_bytes.get(counter.name, 0)
-    if is_short and counted < COLD_BYTES:
-        await _run_in("counting", lambda: request_tokens(messages, counter))
-    if is_short:
         for message in messages:
             message_tokens(message, counter)
+    if counted < COLD_BYTES:
+        _counted_bytes[counter.name] = counted + total
+
+
+def _sizes_of(messages: Sequence[Message]) -> list[int]:
+    return [*map(message_bytes, messages)]
+
+
+async def _count_in_jobs(messages: Sequence[Message], sizes: Sequence[int], counter: Counter) -> None:
     job: list[Message] = []
     job_bytes = 0
-    for message, size in () if is_short else zip(messages, sizes, strict=True):
+    for message, size in zip(messages, sizes, strict=True):
         job.append(message)
         job_bytes += size
         if job_bytes >= MAX_JOB_BYTES or message is messages[-1]:
             await _run_in("counting", lambda job=job: [message_tokens(one, counter) for one in job])
             job, job_bytes = [], 0
-    if counted < COLD_BYTES:
-        _counted_bytes[counter.name] = counted + total
 
 
 async def plan_in_thread(action: Callable[[], T]) -> T:

@@ -166,6 +166,7 @@ LEDGER_SHARE, LEDGER_TAIL_SHARE = 0.5, 0.1
 MAX_LEDGER_CHARS = 8_000
 """About so much is read for the ledger after each recorded message, in a few milliseconds."""
 UNLIMITED_TOKENS = 10**9
+NO_BODY: tuple[tuple[BodyPiece, ...], str | None] = (), None
 MAX_SUMMARY_WAITS = 2
 """How often one request waits for a summary."""
 
@@ -267,9 +268,12 @@ class RequestBuilder:
     async def _read_new_messages(self, options: RequestOptions) -> None:
         """Count new messages, and put them into the projection if they are many. Caller must hold the lock."""
         history, counter, pieces = self._log.history, counter_for(options.model), self._pieces.get(options.scope)
-        self._are_many_new = len(history) - (pieces.projection.context.length if pieces else 0) > MAX_INLINE_MESSAGES
-        find_uncounted = partial(history.uncounted_messages, counter, options.scope)
-        uncounted = await plan_in_thread(find_uncounted) if self._are_many_new else find_uncounted()
+        known = pieces.projection.context.length if pieces else 0
+        self._are_many_new = history.entries.length - known > MAX_INLINE_MESSAGES
+        if self._are_many_new:
+            uncounted = await plan_in_thread(partial(history.uncounted_messages, counter, options.scope))
+        else:
+            uncounted = history.uncounted_messages(counter, options.scope)
         if uncounted:
             await count_messages(uncounted, counter)
         if self._are_many_new:
@@ -292,7 +296,8 @@ class RequestBuilder:
 
     def situation(self, options: RequestOptions, calibration: Calibration | None = None) -> Situation:
         """Return the situation of a request, from the history, from the model table and from what bills have taught."""
-        history, state, model = self._log.history, self._log.history.session_state, find_model(options.model)
+        history, model = self._log.history, find_model(options.model)
+        state, message_format = history.session_state, history.message_format
         counter = counter_for(options.model)
         extras = options.extras or state.extras_for(options.scope)
         system_tokens, tools_tokens = self._extras_counter.tokens(options.scope, extras, counter)
@@ -305,10 +310,10 @@ class RequestBuilder:
             system_tokens=system_tokens,
             tools_tokens=tools_tokens,
             pins=state.pins,
-            batching=history.message_format.batching,
-            max_text_chars=history.message_format.max_text_chars,
-            max_images=history.message_format.max_images,
-            binds_thinking=binds_thinking(options.model, history.message_format.name),
+            batching=message_format.batching,
+            max_text_chars=message_format.max_text_chars,
+            max_images=message_format.max_images,
+            binds_thinking=binds_thinking(options.model, message_format.name),
             scope=options.scope,
             window=budget.window(model.max_input_tokens if model else None),
             prices=self._compactor.options.prices or prices_of_model(options.model),
@@ -402,14 +407,17 @@ class RequestBuilder:
             return make_plan(plan_input, policy), view_of(plan_input, policy, processors)
         return await plan_in_thread(lambda: (make_plan(plan_input, policy), view_of(plan_input, policy, processors)))
 
+    def is_half_full(self, scope: str) -> bool:
+        """Return whether the last request filled so much of the window that a compaction comes near."""
+        last = self.last_requests.get(scope)
+        return last is not None and last.tokens >= LEDGER_SHARE * last.window
+
     async def extend_ledger(self, scope: str) -> None:
         """Read some messages for the ledger of the next compaction, so that it need not read them all at once.
 
-        Caller must hold the lock.
+        Caller must hold the lock, and there must have been a request.
         """
-        last, history = self.last_requests.get(scope), self._log.history
-        if last is None or last.tokens < LEDGER_SHARE * last.window:
-            return
+        last, history = self.last_requests[scope], self._log.history
         counter = counter_for(last.model)
         rule = self._compactor.policy.compaction
         if rule is None or not rule.has_ledger or history.uncounted_messages(counter, scope):
@@ -502,7 +510,7 @@ class RequestBuilder:
             plan_input,
             self._compactor.policy_hash,
             pieces.all_visible(view) if is_whole else pieces.extend(view, request.messages),
-            body=self._body_pieces(request, options),
+            body=NO_BODY if options.encode_body is None else self._body_pieces(request, options.encode_body, scope),
             prefix_break=prefix_break,
             **prefix,
         )
@@ -542,13 +550,12 @@ class RequestBuilder:
         self._copies[scope] = messages, copies
         return copies[:]
 
-    def _body_pieces(self, request: Request, options: RequestOptions) -> tuple[tuple[BodyPiece, ...], str | None]:
-        """Return the bytes that will be sent for a request, in pieces, and their hash, if the caller says which."""
-        if options.encode_body is None:
-            return (), None
+    def _body_pieces(
+        self, request: Request, encode_body: EncodeBody, scope: str
+    ) -> tuple[tuple[BodyPiece, ...], str | None]:
+        """Return the bytes that will be sent for a request, in pieces, and their hash."""
         native_at = self._log.history.entries.native
-        found = self._sent_bodies.pieces(options.scope, options.encode_body(request), request.positions, native_at)
-        return found or ((), None)
+        return self._sent_bodies.pieces(scope, encode_body(request), request.positions, native_at) or NO_BODY
 
     def _prefix_break(
         self, last: SentRequest | None, request: Request, options: RequestOptions

@@ -140,14 +140,16 @@ def encode_view(
     moved_texts: Callable[[], Container[str]] | None = None
     for entry in entries[len(encoded.messages) :]:
         message, position = entry
-        native = encode_entry(entry, message_format)
+        native, is_unedited = message.native, message.parts is message.decoded
+        if native is None or not is_unedited or message.repair_notes:
+            native, is_unedited = message_format.encode(message), message.is_unedited
         if position is None or message.repair_notes or native is not message.native:
             digest = message_hash(native)
         else:
             digest = known_hashes.get(position) or message_hash(native)
             known_hashes[position] = digest
-        recorded = None if position is None else history.entries[position].message
-        is_kept = recorded is not None and (message is recorded or message.is_unedited)
+        recorded = None if position is None or is_unedited else history.entries[position].message
+        is_kept = message is recorded or (is_unedited and position is not None)
         encoded.messages.append(native)
         encoded.hashes.append(digest)
         encoded.digests.append(bytes.fromhex(digest))
@@ -251,7 +253,9 @@ def request_of(
     else:
         payload = encoded.payload.of(encoded.digests, encoded_extras)
     compacted: list[range] = []
+    conflicts: tuple[str, ...] = ()
     if compactions := history.version.state_of(situation.scope).compactions:
+        conflicts = history.compacted_reads(situation.scope).conflicts
         stop = compactions[-1].span.stop
         sent = sorted({position for position in positions if position is not None and position < stop})
         for compaction in compactions:
@@ -265,7 +269,7 @@ def request_of(
         elided=compress(others, encoded.is_elided),
         compacted=tuple(compacted),
         repairs=view.repairs,
-        conflicts=history.compacted_reads(situation.scope).conflicts,
+        conflicts=conflicts,
         reasons=reasons,
     )
     return Request(

@@ -102,10 +102,10 @@ def copied_json(value: T, depth: int = 0) -> T:
         return value
     copied: object = value
     if isinstance(value, dict):
-        copied = {
-            name: inner if type(inner) in _SIMPLE_TYPES else copied_json(inner, depth + 1)
-            for name, inner in cast("dict[object, object]", value).items()
-        }
+        copied = fields = dict(cast("dict[object, object]", value))
+        for name, inner in fields.items():
+            if type(inner) not in _SIMPLE_TYPES:
+                fields[name] = copied_json(inner, depth + 1)  # no new name, so the loop goes on
     elif isinstance(value, list):
         copied = [
             inner if type(inner) in _SIMPLE_TYPES else copied_json(inner, depth + 1)
@@ -168,6 +168,8 @@ MIN_PLAIN_FLOAT, MAX_PLAIN_FLOAT = 1e-4, 1e16
 """Python writes numbers between the two, and 0, without an exponent; exponents are where encoders differ."""
 MAX_GROWTH = 6
 """How many bytes Python's encoder writes at most for one of orjson's: it escapes all but printable ASCII."""
+MAX_CHAR_BYTES = 12
+"""How many bytes Python's encoder writes at most for a character, and for the marks of an object or of one pair."""
 MAX_CONTAINERS = 100_000
 """A value with more lists and objects is left to Python's encoder; a value that contains itself has no end of them."""
 ESCAPE_ERRORS = "holdfast-json-escape"
@@ -200,6 +202,15 @@ def encode_canonical_json(value: object) -> bytes:
 
 def is_certainly_shorter(value: object, size: int) -> bool:
     """Return whether `json.dumps` writes a value in less than `size` bytes; False if only `json.dumps` can tell."""
+    if isinstance(value, dict):
+        chars = 1
+        for name, inner in cast("dict[object, object]", value).items():
+            if type(inner) is not str or type(name) is not str:
+                break
+            chars += len(name) + len(inner) + 1
+        else:  # a message of texts, as most are, need not be written to know that it is short
+            if MAX_CHAR_BYTES * chars < size:
+                return True
     encoded = _encode_alike(cast("Json", value), _orjson()[0])
     return encoded is not None and MAX_GROWTH * len(encoded) < size
 
@@ -223,16 +234,16 @@ def _encode_alike(value: Json, dump: Callable[[object], bytes]) -> bytes | None:
     for some in pending:
         for one in some.values() if isinstance(some, dict) else some:
             if type(one) is str:
-                if not one.isascii():
+                if is_ascii and not one.isascii():
                     is_ascii = False
             elif type(one) in _SIMPLE_TYPES:
                 continue
             elif isinstance(one, _CONTAINERS):
                 pending.append(one)
+                if len(pending) > MAX_CONTAINERS:
+                    return None
             elif not isinstance(one, float) or not (MIN_PLAIN_FLOAT <= abs(one) < MAX_PLAIN_FLOAT or not one):
                 return None
-        if len(pending) > MAX_CONTAINERS:
-            return None
     try:
         return dump(value if is_ascii else _with_copied_texts(value))
     except TypeError:

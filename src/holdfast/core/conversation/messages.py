@@ -11,7 +11,7 @@ its label.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from holdfast.dataclass import dataclass
 
@@ -218,37 +218,40 @@ class Message:
     """Fields that no part represents, as JSON text; they are sent, so their tokens count."""
     counts: tuple[object, ...] = field(default=(), init=False, compare=False, repr=False)
     """A counter that has counted the message, the tokens of its text and of its media, then the next counter."""
-    _outline: MessageOutline | None = field(default=None, init=False, compare=False, repr=False)
+    outline: MessageOutline = field(init=False, compare=False, repr=False)
+    """The outline of the parts, made when it is first read. Each request reads it a dozen times, without a call."""
 
-    @property
-    def outline(self) -> MessageOutline:
-        """The outline of the parts, computed once."""
-        outline = self._outline
-        if outline is not None:
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Return the outline, which is missing until now."""
+            if name != "outline":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            outline = self._make_outline()
+            object.__setattr__(self, "outline", outline)
             return outline
+
+    def _make_outline(self) -> MessageOutline:
         if len(self.parts) == 1 and isinstance(only := self.parts[0], Text):
-            outline = _BLANK_OUTLINE if only.is_blank else _TEXT_OUTLINE  # most messages are one text
-        else:
-            results = tuple(part.call_id for part in self.parts if isinstance(part, ToolResult))
-            is_reasoning = all(isinstance(part, Thinking) for part in self.parts)
-            server_uses, others = unpaired_server_parts(self.parts)
-            has_earlier_caller = _has_earlier_caller(self.parts)
-            outline = MessageOutline(
-                tuple(part.id for part in self.parts if isinstance(part, ToolCall)),
-                results,
-                not is_reasoning and not any(map(_is_blank, self.parts)),
-                all(isinstance(part, ToolResult) for part in self.parts[: len(results)]),
-                is_reasoning and bool(self.parts),
-                tuple(part.server_use for part in server_uses),
-                tuple(part.server_result for part in others),
-                sum(len(call.name) + len(call.arguments) for call in self.calls)
-                + sum(len(result.text) for result in self.results),
-                has_earlier_caller,
-                bool(server_uses or others or has_earlier_caller),
-                any(isinstance(part, Opaque) and part.is_final for part in self.parts),
-            )
-        object.__setattr__(self, "_outline", outline)
-        return outline
+            return _BLANK_OUTLINE if only.is_blank else _TEXT_OUTLINE  # most messages are one text
+        results = tuple(part.call_id for part in self.parts if isinstance(part, ToolResult))
+        is_reasoning = all(isinstance(part, Thinking) for part in self.parts)
+        server_uses, others = unpaired_server_parts(self.parts)
+        has_earlier_caller = _has_earlier_caller(self.parts)
+        return MessageOutline(
+            tuple(part.id for part in self.parts if isinstance(part, ToolCall)),
+            results,
+            not is_reasoning and not any(map(_is_blank, self.parts)),
+            all(isinstance(part, ToolResult) for part in self.parts[: len(results)]),
+            is_reasoning and bool(self.parts),
+            tuple(part.server_use for part in server_uses),
+            tuple(part.server_result for part in others),
+            sum(len(call.name) + len(call.arguments) for call in self.calls)
+            + sum(len(result.text) for result in self.results),
+            has_earlier_caller,
+            bool(server_uses or others or has_earlier_caller),
+            any(isinstance(part, Opaque) and part.is_final for part in self.parts),
+        )
 
     @property
     def is_unedited(self) -> bool:
@@ -275,6 +278,8 @@ class Message:
     @property
     def chat_chars(self) -> int:
         """The length of its own text."""
+        if len(self.parts) == 1 and isinstance(only := self.parts[0], Text):
+            return len(only.text)
         return len(self.text)
 
     @property

@@ -157,6 +157,8 @@ def _register_calls(call_ids: Iterable[str], open_calls: dict[str, None], seen: 
 
 MISSING_START_NOTICE = "[The conversation before this point is not available.]"
 NO_NEW_MESSAGE_NOTICE = "[No new message from the user.]"
+_ANSWERED_ROLES = frozenset({"user", "tool"})
+"""Roles of messages that the model answers."""
 OPENING = Entry(user(MISSING_START_NOTICE, trust="system"))
 CLOSING = Entry(user(NO_NEW_MESSAGE_NOTICE, trust="system"))
 
@@ -551,6 +553,8 @@ def _without_blank_blocks(result: ToolResult) -> ToolResult:
 
 def _with_valid_ends(entries: list[Entry], repairs: list[Repair], pending: Sequence[str]) -> list[Entry]:
     """Return entries that begin with a user message and end with a message that the model can answer."""
+    if entries and entries[0].message.role == "user" and entries[-1].message.role in _ANSWERED_ROLES:
+        return entries  # as most do
     first = next((index for index, entry in enumerate(entries) if entry.message.role != "system"), None)
     if first is None:
         return entries

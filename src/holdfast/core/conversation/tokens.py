@@ -264,7 +264,9 @@ def utf8_length(text: str) -> int:
 def message_bytes(message: Message) -> int:
     """Return the size of a decoded message in bytes of text."""
     parts = message.parts
-    return _part_bytes(parts[0]) if len(parts) == 1 else sum(map(_part_bytes, parts))
+    if len(parts) == 1 and isinstance(only := parts[0], Text) and only.text.isascii():
+        return len(only.text)  # as most are
+    return sum(map(_part_bytes, parts))
 
 
 def _part_bytes(part: Part) -> int:

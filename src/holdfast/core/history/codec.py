@@ -125,12 +125,12 @@ def _to_json(value: object) -> EventRecord:
     filled_fields, containers = _encoding(type(value))
     out = filled_fields(value)
     for key, is_nested, is_required in containers:
-        if key not in out:
+        content = out.get(key)
+        if content is None:
             continue
-        content = out[key]
         if isinstance(content, tuple):
             out[key] = [*cast("tuple[object, ...]", content)]
-        elif is_nested and content is not None:
+        elif is_nested:
             inner = _to_json(content)
             if inner or is_required:
                 out[key] = inner

@@ -196,12 +196,6 @@ class Context:
         return self.version.state_of(self.scope)
 
     @property
-    def is_plain(self) -> bool:
-        """Whether views contain every message of this scope that no compaction replaces, as it was recorded."""
-        state = self.state
-        return not (self.attachments or self.version.hidden or state.left_out or state.offloaded)
-
-    @property
     def has_recall(self) -> bool:
         """Whether this agent has the recall tool for messages outside its view."""
         return self.recall_marks is not None

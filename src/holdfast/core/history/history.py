@@ -123,7 +123,7 @@ class History:
         return history
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return self.entries.length
 
     @property
     def version(self) -> ContextVersion:
@@ -132,7 +132,7 @@ class History:
 
     def was_interrupted(self, scope: str) -> bool:
         """Return whether an agent's turn was interrupted and no message followed."""
-        return 0 < self.session_state.interrupted_at.get(scope, 0) == len(self.entries)
+        return 0 < self.session_state.interrupted_at.get(scope, 0) == self.entries.length
 
     @property
     def can_undo(self) -> bool:
@@ -156,17 +156,18 @@ class History:
 
     def context(self, scope: str = log.MAIN) -> Context:
         """Return the context of a scope: a snapshot that later events do not change."""
+        state = self.session_state
         return Context(
             self.entries,
             self.message_scopes,
-            len(self.entries),
-            self.version,
+            self.entries.length,
+            self._versions[self._current],
             self.scopes,
             scope,
             self.system_positions,
-            self.session_state.pins,
-            self.recall_marks if scope in self.session_state.recall_scopes else None,
-            frozenset(self.session_state.attachments.values()),
+            state.pins,
+            self.recall_marks if scope in state.recall_scopes else None,
+            frozenset(state.attachments.values()),
         )
 
     def projection(self, counter: Counter, scope: str = log.MAIN) -> Projection:
@@ -181,9 +182,10 @@ class History:
     def uncounted_messages(self, counter: Counter, scope: str = log.MAIN) -> list[Message]:
         """Return the messages in memory that the next projection of a scope would have to count."""
         known = self._projections.get((scope, counter.name))
-        is_extended = known is not None and known.context.version is self.version
-        newer = range(known.context.length, len(self.entries)) if known and is_extended else None
-        positions = self.context(scope).needed_positions() if newer is None else newer
+        if known is not None and known.context.version is self._versions[self._current]:
+            positions: Iterable[int] = range(known.context.length, self.entries.length)
+        else:
+            positions = self.context(scope).needed_positions()
         entries = map(self.entries.get, positions)
         return [entry.message for entry in entries if entry is not None and counter not in entry.message.counts]
 
@@ -202,7 +204,7 @@ class History:
         if kept is None or kept.lineage != lineage or kept.stop > stop:
             kept = self._ledgers[scope] = _OpenLedger(lineage, lineage.cleared_at, Ledger())
         own = self.scopes.lineage(scope)
-        self.entries.require(filter(context.may_be_in_view, range(kept.stop, min(stop, len(self.entries)))))
+        self.entries.require(filter(context.may_be_in_view, range(kept.stop, min(stop, self.entries.length))))
         ledger = kept.unpacked()
         for entry in context.entries_between(kept.stop, stop):
             # A task that one agent gives another does not come from the user.
@@ -243,8 +245,8 @@ class History:
 
         Both are empty if no ledger ends exactly at its span.
         """
-        compactions = self.version.state_of(scope).compactions
-        if not compactions:
+        state = self._versions[self._current].states.get(scope)
+        if state is None or not (compactions := state.compactions):
             return NO_READS
         stop = compactions[-1].span.stop
         known, kept = self._compacted_reads.get(scope), self._ledgers.get(scope)
@@ -260,7 +262,7 @@ class History:
 
     def check(self, event: log.Event) -> None:
         """Raise the error that `append` would raise for an event other than a message; change nothing."""
-        self.version.after(event, len(self.entries))
+        self.version.after(event, self.entries.length)
         if isinstance(event, log.Pinned | log.Unpinned):
             self._check_pin(event)
         elif isinstance(event, log.DelegationStarted):
@@ -275,11 +277,15 @@ class History:
         """
         if isinstance(event, log.MessageAppended):
             self._append_message(event, message)
+            if event.usage is None and event.name is None:
+                return  # as most events, it leaves the state as it is
         elif isinstance(event, log.RequestPrepared):
             self.request_chain = event.chain_hash or self.request_chain
-        elif not isinstance(event, log.UsageMeasured):
+        elif isinstance(event, log.UsageMeasured):
+            return
+        else:
             self._change_context(event)
-        self.session_state = self.session_state.after(event, len(self.entries))
+        self.session_state = self.session_state.after(event, self.entries.length)
 
     def _change_context(self, event: log.Event) -> None:
         """Apply an event that may change a context; an impossible event raises an error and changes nothing."""
@@ -294,7 +300,7 @@ class History:
             self._start_delegation(event)
             before = self.version
         else:
-            changed = self.version.after(event, len(self.entries))
+            changed = self.version.after(event, self.entries.length)
             if isinstance(event, log.Pinned | log.Unpinned):
                 self._check_pin(event)
             elif isinstance(event, log.DelegationFinished):
@@ -320,13 +326,16 @@ class History:
         self.entries.load(Entry(message, position), event)
 
     def _append_message(self, event: log.MessageAppended, message: Message | None) -> None:
-        position = len(self.entries)
+        position, scope, marks = self.entries.length, event.scope, self.recall_marks
         message_format = self.message_format if event.format == self.format else self.formats(event.format)
         message = message or message_format.decode(event.native, position)
-        message = _apply_event_labels(self.recall_marks.observe(message, position, event.scope), event)
+        if marks.open_calls or message.outline.call_ids or position in marks.answer_parts:
+            message = marks.observe(message, position, scope)
+        if event.notes or event.trust or scope != log.MAIN:
+            message = _apply_event_labels(message, event)
         self.entries.append(Entry(message, position), event)
-        self.message_scopes.append(event.scope)
-        self.message_counts[event.scope] = self.message_counts.get(event.scope, 0) + 1
+        self.message_scopes.append(scope)
+        self.message_counts[scope] = self.message_counts.get(scope, 0) + 1
         self.format, self.message_format = event.format, message_format
         if message.role == "system":
             self.system_positions.append(position)
@@ -340,7 +349,7 @@ class History:
         self._drop_caches_of(event.scope)
         if event.scope not in self.version.states:
             above = self.version.state_of(event.parent)
-            first = event.visible_spans[0][0] if event.visible_spans else len(self.entries)
+            first = event.visible_spans[0][0] if event.visible_spans else self.entries.length
             state = ContextState(cleared_at=first) if event.is_limited else self._inherited_state(above, event)
             self._set_states({event.scope: state})
 
@@ -379,7 +388,7 @@ class History:
         self._compacted_reads.pop(scope, None)
 
     def _check_pin(self, event: log.Pinned | log.Unpinned) -> None:
-        if not 0 <= event.position < len(self.entries):
+        if not 0 <= event.position < self.entries.length:
             raise MalformedInputError(event.KIND, f"there is no message {event.position}")
 
     def evict(self, keep_newest: int) -> list[int]:
@@ -392,7 +401,7 @@ class History:
             for scope in (log.MAIN, *self.session_state.running_delegates)
             for at in self.context(scope).retained_positions()
         }
-        gone = self.entries.evict(len(self.entries) - keep_newest, needed)
+        gone = self.entries.evict(self.entries.length - keep_newest, needed)
         first = self._first_kept_version(KEPT_VERSIONS)
         self._has_forgotten_versions = self._has_forgotten_versions or first > 0
         del self._versions[:first]
@@ -406,7 +415,7 @@ class History:
         """Return a snapshot to resume from: everything except the messages."""
         first = self._first_kept_version(SNAPSHOT_VERSIONS)
         return HistorySnapshot(
-            length=len(self.entries),
+            length=self.entries.length,
             format=self.format,
             scope_runs=tuple((scope, len(list(run))) for scope, run in groupby(self.message_scopes)),
             system_positions=tuple(self.system_positions),

@@ -19,12 +19,13 @@ class MessageCache(Sequence[Entry]):
     """The messages in memory, with the events that recorded them; the first `unread` messages are not loaded yet."""
 
     def __init__(self, unread: int = 0) -> None:
-        self._length = unread
+        self.length = unread
+        """How many messages there are: what `len` returns, without a call."""
         self._entries: dict[int, Entry] = {}
         self._events: dict[int, log.MessageAppended] = {}
 
     def __len__(self) -> int:
-        return self._length
+        return self.length
 
     @overload
     def __getitem__(self, index: int) -> Entry: ...
@@ -32,11 +33,11 @@ class MessageCache(Sequence[Entry]):
     def __getitem__(self, index: slice) -> list[Entry]: ...
     def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
         if isinstance(index, slice):
-            return [self[position] for position in range(*index.indices(self._length))]
-        return self._entries.get(index) or self._found(self._entries, range(self._length)[index])
+            return [self[position] for position in range(*index.indices(self.length))]
+        return self._entries.get(index) or self._found(self._entries, range(self.length)[index])
 
     def __iter__(self) -> Iterator[Entry]:
-        return (self[position] for position in range(self._length))
+        return (self[position] for position in range(self.length))
 
     @property
     def cached_count(self) -> int:
@@ -46,7 +47,7 @@ class MessageCache(Sequence[Entry]):
     @property
     def missing_count(self) -> int:
         """The number of messages not in memory."""
-        return self._length - len(self._entries)
+        return self.length - len(self._entries)
 
     def cached(self) -> Iterator[Entry]:
         """Return the messages in memory, in any order."""
@@ -71,8 +72,8 @@ class MessageCache(Sequence[Entry]):
 
     def append(self, entry: Entry, event: log.MessageAppended) -> None:
         """Add the next message."""
-        self._entries[self._length], self._events[self._length] = entry, event
-        self._length += 1
+        self._entries[self.length], self._events[self.length] = entry, event
+        self.length += 1
 
     def load(self, entry: Entry, event: log.MessageAppended) -> None:
         """Add an earlier message at its position."""

@@ -24,6 +24,8 @@ class Projection:
         self.entries: list[Entry] = []
         self.cumulative_tokens: list[int] = [0]
         """The tokens before each entry, and the total."""
+        self.tokens = 0
+        """The tokens of all entries."""
         self.answered_tokens = 0
         """The tokens of all requests that were answered since the context last changed."""
         self.media_count = 0
@@ -48,11 +50,6 @@ class Projection:
 
     def __getitem__(self, index: int, /) -> Message:
         return self.entries[index].message
-
-    @property
-    def tokens(self) -> int:
-        """The tokens of all entries."""
-        return self.cumulative_tokens[-1]
 
     @property
     def first_uncompacted(self) -> int:
@@ -94,16 +91,20 @@ class Projection:
 
     def extended_to(self, context: Context) -> "Projection | None":
         """Return this projection extended by newer messages, or None if it has to be rebuilt."""
-        if context.version is not self.context.version or context.pins is not self.context.pins:
+        before = self.context
+        if context.version is not before.version or context.pins is not before.pins:
             return None
-        if context.has_recall is not self.context.has_recall:
+        if (context.recall_marks is None) is not (before.recall_marks is None):
             return None
-        compactions = context.state.compactions
-        if compactions and compactions[-1].span.is_merged and not self._has_prompt_after(compactions[-1].span.stop):
-            return None
-        is_plain, scopes = context.is_plain, context.message_scopes
-        for position in range(self.context.length, context.length):
-            if is_plain and scopes[position] == context.scope:
+        scopes, scope, state = context.message_scopes, context.scope, context.state
+        if state.compactions:
+            span = state.compactions[-1].span
+            if span.is_merged and not self._has_prompt_after(span.stop):
+                return None
+        # Mostly a view contains each message of its scope that no compaction replaces, as it was recorded.
+        is_plain = not (context.attachments or context.version.hidden or state.left_out or state.offloaded)
+        for position in range(before.length, context.length):
+            if is_plain and scopes[position] == scope:
                 self._append(context.entries[position])
             elif context.is_in_view(position):
                 self._append(context.visible_entry(position))
@@ -117,17 +118,20 @@ class Projection:
     def _append(self, entry: Entry) -> None:
         message, position = entry
         scope = None if position is None else self.context.message_scopes[position]
-        if message.role == "assistant" and position is not None and position >= self._changed_at:
-            self.answered_tokens += self.cumulative_tokens[-1]
-        elif message.role == "user" and scope in self._lineage and message.is_prompt:
+        role, before = message.role, self.tokens
+        if role == "assistant" and position is not None and position >= self._changed_at:
+            self.answered_tokens += before
+        elif role == "user" and scope in self._lineage and message.is_prompt:
             # A delegate's task is not a prompt of the user.
             self.newest_prompt = len(self.entries)
         if scope is not None and scope != self.context.scope:
             self.has_other_scopes = True
         self.media_count += message.media_count
-        self.largest_bytes = max(self.largest_bytes, message_bytes(message))
-        tokens = sum(message_tokens(message, self.counter))
-        if message.role == "system":
-            self.system_tokens += tokens
+        if (size := message_bytes(message)) > self.largest_bytes:
+            self.largest_bytes = size
+        words, media = message_tokens(message, self.counter)
+        if role == "system":
+            self.system_tokens += words + media
         self.entries.append(entry)
-        self.cumulative_tokens.append(self.cumulative_tokens[-1] + tokens)
+        self.tokens = before + words + media
+        self.cumulative_tokens.append(self.tokens)

@@ -55,6 +55,8 @@ def plan_input_of(history: History, policy: Policy, situation: Situation) -> Pla
 def make_plan(plan_input: PlanInput, policy: Policy) -> Plan:
     """Return the steps of the first rule that proposes any; without a summary if summaries pause after failures."""
     plan = _first_plan(plan_input, policy)
+    if plan is NO_STEPS:
+        return plan
     steps = (*plan.now, *plan.later)
     if not plan_input.history.session_state.compaction_failures or not any(
         _failed_before(step, plan_input) for step in steps
@@ -142,19 +144,20 @@ def view_of(plan_input: PlanInput, policy: Policy, processors: RequestProcessors
     if projection.has_other_scopes:
         _check_own_calls(plan_input)
         view = _without_open_calls_of_others(view, plan_input)
-    stages = VIEW_STAGES
-    if processors is not NO_PROCESSORS:
+    if processors is NO_PROCESSORS:
+        view = _truncate(_limit(view, plan_input, policy), plan_input, policy)
+    else:
         stages = {
             **VIEW_STAGES,
             "attachments": processors.attachments,
             "immediate prompt": processors.immediate_prompt,
             "file content": processors.file_content,
         }
-    for name, stage in stages.items():
-        if callable(stage):
-            view = stage(view, plan_input, policy)
-        elif stage:
-            view = _process(view, plan_input, name, stage)
+        for name, stage in stages.items():
+            if callable(stage):
+                view = stage(view, plan_input, policy)
+            elif stage:
+                view = _process(view, plan_input, name, stage)
     sendable = _view_within_limits(view, plan_input, policy)
     return sendable or fit_view(view, plan_input.history.message_format, policy.fit, plan_input.situation)
 
@@ -191,13 +194,14 @@ def _without_open_calls_of_others(view: View, plan_input: PlanInput) -> View:
 
 def _limit(view: View, plan_input: PlanInput, policy: Policy) -> View:
     """Shrink the view after a provider's refusal; apply fixed limits without a summarizer or after it failed."""
-    situation, context = plan_input.situation, plan_input.projection.context
+    situation = plan_input.situation
     if policy.emergency is not None and situation.refusals >= policy.emergency.first:
         entries = policy.emergency.shrink(view.entries, plan_input.history.session_state.pins)
         return replace(_with_entries(view, entries, plan_input, EMERGENCY_REASON), is_emergency=True)
     limits = policy.limits
     if limits is None:
         return view
+    context = plan_input.projection.context
     if situation.has_summarizer and not plan_input.history.session_state.compaction_failures:
         start = context.newest_start(limits.max_retrieved)
         entries = limits.keep_retrieved(view.entries, start, situation.pins)
@@ -211,9 +215,9 @@ def _limit(view: View, plan_input: PlanInput, policy: Policy) -> View:
 
 def _truncate(view: View, plan_input: PlanInput, policy: Policy) -> View:
     """Remove older messages from a request that is still too long."""
-    situation = plan_input.situation
     if policy.truncator is None:
         return view
+    situation = plan_input.situation
     truncator = policy.truncator.after_refusals(situation.refusals)
     limit, static = situation.limit, situation.extras_tokens + REPLY_OVERHEAD
     if view.tokens + static <= limit * (1 - truncator.retry_buffer) and is_valid_history(
@@ -320,6 +324,11 @@ def _message_pricer(plan_input: PlanInput) -> Callable[[Message], int]:
 
 def usage_measured_event(view: View, tokens: TokenCount, situation: Situation) -> UsageMeasured:
     """Return the event that records how full the context is with a view."""
+    is_initial = True
+    for entry in view.entries:
+        if entry.message.role == "assistant":
+            is_initial = False
+            break
     return UsageMeasured(
         token_limit=situation.billed_limit,
         current_tokens=tokens.total,
@@ -329,6 +338,6 @@ def usage_measured_event(view: View, tokens: TokenCount, situation: Situation) -
             conversation_tokens=tokens.conversation + tokens.media,
             tool_definitions_tokens=tokens.tools,
         ),
-        is_initial=all(entry.message.role != "assistant" for entry in view.entries),
+        is_initial=is_initial,
         provenance=tokens.provenance,
     )

@@ -128,7 +128,8 @@ class SessionLock:
             raise SessionClosedError(self._session)
 
     async def __aenter__(self) -> None:
-        self.check_open()
+        if self._loop is not asyncio.get_running_loop() or self._forks != SessionLock._fork_count or self.is_closed:
+            self.check_open()
         await self._lock.acquire()
         if self.is_closed:
             self._lock.release()
@@ -378,10 +379,10 @@ class SessionLog:
             return range(len(self.history), len(self.history))
         are_long = _are_long(messages)
         for conflicts in range(MAX_CONFLICTS):
-            start, log_position = len(self.history), self.stored.length
+            start, log_position = self.history.entries.length, self.stored.length
             find_index = partial(self._index_entries, events, messages)
             index = await record_in_thread(find_index) if are_long else find_index()
-            if self._is_deferring:
+            if self._one_write.task is not None and self._is_deferring:
                 self._defer(events, messages, index)
                 self._one_write.messages += zip(range(start, len(self.history)), events, strict=True)
                 return range(start, start + len(events))
@@ -395,8 +396,7 @@ class SessionLog:
             if is_appended:
                 places, log_position = range(start, start + len(events)), self.stored.length - len(events)
                 try:
-                    await self._after_append(places, events)
-                    await self._save_snapshot_of_compacted()
+                    await self._after_append(places, events, may_save=True)
                 except asyncio.CancelledError:
                     self._unconfirmed = _UnconfirmedAppend(log_position, tuple(events))
                     raise
@@ -410,7 +410,7 @@ class SessionLog:
         self, events: Sequence[log.MessageAppended], messages: Sequence[Message]
     ) -> Sequence[IndexEntry]:
         """Return what a search finds in messages that come next."""
-        observed, marks = [*enumerate(messages, len(self.history))], self.history.recall_marks
+        observed, marks = [*enumerate(messages, self.history.entries.length)], self.history.recall_marks
         if marks.open_calls or any(message.outline.call_ids for message in messages):
             marks = marks.for_unrecorded()
             observed = [
@@ -419,8 +419,13 @@ class SessionLog:
             ]
         return index_entries(observed)
 
-    async def _after_append(self, places: Sequence[int], events: Sequence[log.MessageAppended]) -> None:
-        """Record what recorded messages say about their provider, and what is kept beside the log."""
+    async def _after_append(
+        self, places: Sequence[int], events: Sequence[log.MessageAppended], *, may_save: bool
+    ) -> None:
+        """Record what recorded messages say about their provider, and what is kept beside the log.
+
+        With `may_save` no request waits, so that a conversation that was compacted may get a snapshot.
+        """
         find_signals = partial(_signals_of, places, events)
         signals = await record_in_thread(find_signals) if len(events) > MAX_INLINE_MESSAGES else find_signals()
         if signals:
@@ -429,13 +434,9 @@ class SessionLog:
                 await self._try_append(signals)
         if self._retention_days != self._stored_retention:
             await self._record_retention()
-        if self.stored.length - self._snapshot_length >= max(SNAPSHOT_EVERY, self.stored.length // SNAPSHOT_SHARE):
-            await self.save_snapshot()
-
-    async def _save_snapshot_of_compacted(self) -> None:
-        """Save a snapshot of a conversation that was compacted, if worthwhile; no request waits for it."""
-        enough = max(SNAPSHOT_AFTER_COMPACTION, self.stored.length // SNAPSHOT_SHARE)
-        if self._has_compacted and self.stored.length - self._snapshot_length >= enough:
+        added = self.stored.length - self._snapshot_length
+        enough = SNAPSHOT_AFTER_COMPACTION if may_save and self._has_compacted else SNAPSHOT_EVERY
+        if added >= enough and added >= self.stored.length // SNAPSHOT_SHARE:
             await self.save_snapshot()
 
     async def _record_retention(self) -> None:
@@ -478,9 +479,9 @@ class SessionLog:
         """
         is_long = are_long or len(events) > MAX_INLINE_MESSAGES
         if is_long:
-            records = await record_in_thread(lambda: [encode_event(event) for event in events])
+            records = await record_in_thread(lambda: [*map(encode_event, events)])
         else:
-            records = [encode_event(event) for event in events]
+            records = [*map(encode_event, events)]
         for event in events if must_be_current else ():
             if not isinstance(event, _CHANGE_NO_CONTEXT):
                 self.history.check(event)
@@ -504,10 +505,8 @@ class SessionLog:
             return False
         del write.events[:], write.records[:], write.entries[:]
         try:
-            if len(events) > MAX_INLINE_MESSAGES:
-                await record_in_thread(lambda: self._apply(events, time_ms, place, messages, evicts=True))
-            else:
-                self._apply(events, time_ms, place, messages, evicts=True)
+            apply = partial(self._apply, events, time_ms, place, messages, evicts=True)
+            await record_in_thread(apply) if len(events) > MAX_INLINE_MESSAGES else apply()
         finally:  # if this is cancelled, the events are applied nevertheless
             if self.publisher.callbacks or self.publisher.subscriptions:
                 self.publisher.publish(published)
@@ -539,9 +538,7 @@ class SessionLog:
                         raise write.failure
                     write.task = None  # all is written: what others write from now on changes nothing
                     places, events = [place for place, _ in write.messages], [event for _, event in write.messages]
-                    await self._after_append(places, events)
-                    if not has_request:
-                        await self._save_snapshot_of_compacted()
+                    await self._after_append(places, events, may_save=not has_request)
             finally:
                 write.task = None
 
@@ -633,11 +630,11 @@ class SessionLog:
 
 def _signals_of(places: Sequence[int], events: Sequence[log.MessageAppended]) -> list[log.ProviderSignalled]:
     """Return what recorded messages say about their provider."""
-    return [
-        log.ProviderSignalled(signal=signal, payload={"position": position})
-        for position, event in zip(places, events, strict=True)
-        for signal in message_signals(event.native)
-    ]
+    signals: list[log.ProviderSignalled] = []
+    for position, event in zip(places, events, strict=True):
+        if found := [*message_signals(event.native)]:
+            signals += [log.ProviderSignalled(signal=signal, payload={"position": position}) for signal in found]
+    return signals
 
 
 def _events_before(events: Sequence[log.Event], stop: int) -> tuple[list[log.Event], History]:

@@ -33,8 +33,8 @@ def index_entries(messages: Iterable[tuple[int, Message]]) -> list[IndexEntry]:
 def index_text_of(message: Message) -> str:
     """Return the indexed text of a message; recall answers are left out, because their source is indexed already."""
     if len(message.parts) == 1 and isinstance(message.parts[0], Text):
-        # Most messages are one text.
-        return _limited(message.parts[0].text)
+        text = message.parts[0].text  # most messages are one text
+        return text if len(text) <= MAX_INDEXED_CHARS else _limited(text)
     results = [result for result in message.results if not result.is_recall_answer]
     parts = (*message.parts, *(inner for result in results for inner in result.content))
     pieces = [message.text, *(result.text for result in results)]

@@ -35,11 +35,10 @@ def _blob_contents(records: Sequence[JsonRecord]) -> list[bytes | None]:
     contents: list[bytes | None] = []
     for record in records:
         data = record.get("data") if record.get("type") == log.MessageAppended.KIND else None
+        native = cast("dict[str, object]", data).get("native") if isinstance(data, dict) else None
         content = b""
-        if isinstance(data, dict) and "native" in data:
-            native = cast("dict[str, object]", data)["native"]
-            if not is_certainly_shorter(native, MIN_BLOB_BYTES):
-                content = json.dumps(native, ensure_ascii=True).encode()
+        if native is not None and not is_certainly_shorter(native, MIN_BLOB_BYTES):
+            content = json.dumps(native, ensure_ascii=True).encode()
         contents.append(content if len(content) >= MIN_BLOB_BYTES else None)
     return contents
 

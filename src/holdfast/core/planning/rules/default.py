@@ -308,6 +308,8 @@ class DefaultCompaction(CompactionRule):
         situation, projection = plan_input.situation, plan_input.projection
         if situation.refusals:
             return "the provider refused the request as too long"
+        if fill < self.soft_share and fill < self.cold_share:
+            return None  # as in most requests: nothing below holds for less than both
         if fill >= self.hard_share:
             return _describe_fill(plan_input, self.hard_share)
         if situation.is_cache_cold and fill >= self.cold_share:
