@@ -32,6 +32,7 @@ from holdfast.errors import (
 from holdfast.session.delegation import Delegate, DelegateContext
 from holdfast.session.request import common_length, request_with
 from holdfast.session.session import Session
+from holdfast.wire.formats import format_named
 from holdfast.wire.request import Request
 
 MIN_RECALL_BUDGET = 4_000
@@ -370,9 +371,15 @@ class FrameworkConversation(Generic[MessageT]):
         is_matched = True
         for index, (position, native) in pairs:
             is_matched = is_matched and (len(numbered) == len(messages) or native == natives[index])
-            natives[index], positions[index] = (native, position) if is_matched else (None, None)
+            # The recorded message may lack what providers refuse, as an empty text: then that one is sent.
+            has_own = native == natives[index] or self._has_no_empty_text(natives[index])
+            natives[index] = native if is_matched and has_own else None
+            positions[index] = position if is_matched else None
         self._forget()
         self._remember(messages, natives, positions)
+
+    def _has_no_empty_text(self, native: Mapping[str, Any] | None) -> bool:
+        return native is not None and format_named(self._codec.format).decode(native, 0).outline.has_no_empty_text
 
     def _recorded_positions(self) -> list[int]:
         """Return the positions of the messages that `messages` of the agent returns."""
