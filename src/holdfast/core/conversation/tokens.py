@@ -195,7 +195,9 @@ def format_token_count(total: int, error: float | None) -> str:
 def message_tokens(message: Message, counter: Counter) -> tuple[int, int]:
     """Return the tokens of a message: those of its text, and those of its media. A message is counted once."""
     counts = message.counts
-    for at in range(0, len(counts), 3):
+    if counts and counts[0] is counter:  # as nearly always: messages are counted by one counter
+        return counts[1:3]  # pyright: ignore[reportReturnType]
+    for at in range(3, len(counts), 3):
         if counts[at] is counter:
             return cast("tuple[int, int]", counts[at + 1 : at + 3])
     words, media = MESSAGE_OVERHEAD + (counter.count(message.extra_fields_json) if message.extra_fields_json else 0), 0
