@@ -109,8 +109,9 @@ def govern(
             index for index in range(first_changed, len(view.entries)) if view.entries[index].message.has_thinking
         ]
         view = view.drop_thinking(unbound, transcript.tokens_of)
-    sent: list[Mapping[str, Any]] = [
-        cast("Mapping[str, Any]", natives[position])
+    given = cast("Sequence[Mapping[str, Any]]", natives)
+    sent = [
+        given[position]
         if position is not None and message.is_unedited and not message.repair_notes
         else message_format.encode(message)
         for message, position in view.entries

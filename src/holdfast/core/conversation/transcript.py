@@ -180,8 +180,8 @@ class Transcript:
         except RecursionError:
             return None
         # Equal messages may differ (1 and True), so decoded ones must be the same objects.
-        decoded = (index for index in self._entries if index < len(known))
-        if not is_begun or any(natives[index] is not known[index] for index in decoded):
+        count = len(known)
+        if not is_begun or [index for index in self._entries if index < count and natives[index] is not known[index]]:
             return None
         return self._continuation(natives)
 

@@ -30,7 +30,7 @@ from holdfast.core.conversation.shorten import (
     recall_range_hint,
 )
 from holdfast.core.conversation.spans import PositionRanges, position_count, ranges_without
-from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD, REPLY_OVERHEAD
+from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD, REPLY_OVERHEAD, message_tokens
 from holdfast.core.conversation.transcript import MessageFormat, Transcript, json_bytes
 from holdfast.core.planning.policy import FitSettings
 from holdfast.core.planning.receipt import View
@@ -396,7 +396,8 @@ class ViewFitter:
             yield f"the last exchange alone is too long, so its outputs were clipped to {chars:,} characters"
 
     def _count(self, entries: list[Entry]) -> tuple[int, int]:
-        counts = [self._transcript.tokens_of(entry.message) for entry in entries]
+        counter = self._transcript.counter
+        counts = [message_tokens(entry.message, counter) for entry in entries]
         return sum([words for words, _ in counts]), sum([media for _, media in counts])
 
     def _digest_entry(self, compact_before: int, compacted: PositionRanges) -> Entry:
