@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import Budget, Calibration, SettingsError, TokenCount, govern
 from holdfast.core.conversation.messages import Message, Text
-from holdfast.core.conversation.tokens import Provenance, message_tokens
+from holdfast.core.conversation.tokens import Provenance, message_tokens, utf8_length
 from holdfast.core.planning.situation import Situation
 from holdfast.counters.vocabularies import EstimatingCounter, counter_for
 from holdfast.testing.chat import assistant_message, system_message, user_message
@@ -52,6 +52,11 @@ def test_a_text_that_two_messages_share_is_counted_once_by_each_counter() -> Non
 
     assert counted == ["shared"] * 2
     assert len({*counts}) == 1
+
+
+@pytest.mark.parametrize(("text", "size"), [("", 0), ("plain", 5), ("é", 2), ("€", 3), ("a😀", 5), ("\ud83d", 3)])
+def test_the_size_of_a_text_is_that_of_its_bytes(text: str, size: int) -> None:
+    assert utf8_length(text) == size
 
 
 def test_a_providers_own_total_takes_the_place_of_ours() -> None:
