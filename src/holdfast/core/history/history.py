@@ -277,13 +277,9 @@ class History:
         """
         if isinstance(event, log.MessageAppended):
             self._append_message(event, message)
-            if event.usage is None and event.name is None:
-                return  # as most events, it leaves the state as it is
         elif isinstance(event, log.RequestPrepared):
             self.request_chain = event.chain_hash or self.request_chain
-        elif isinstance(event, log.UsageMeasured):
-            return
-        else:
+        elif not isinstance(event, log.UsageMeasured):
             self._change_context(event)
         self.session_state = self.session_state.after(event, self.entries.length)
 

@@ -144,20 +144,19 @@ def view_of(plan_input: PlanInput, policy: Policy, processors: RequestProcessors
     if projection.has_other_scopes:
         _check_own_calls(plan_input)
         view = _without_open_calls_of_others(view, plan_input)
-    if processors is NO_PROCESSORS:
-        view = _truncate(_limit(view, plan_input, policy), plan_input, policy)
-    else:
+    stages = VIEW_STAGES
+    if processors is not NO_PROCESSORS:
         stages = {
             **VIEW_STAGES,
             "attachments": processors.attachments,
             "immediate prompt": processors.immediate_prompt,
             "file content": processors.file_content,
         }
-        for name, stage in stages.items():
-            if callable(stage):
-                view = stage(view, plan_input, policy)
-            elif stage:
-                view = _process(view, plan_input, name, stage)
+    for name, stage in stages.items():
+        if callable(stage):
+            view = stage(view, plan_input, policy)
+        elif stage:
+            view = _process(view, plan_input, name, stage)
     sendable = _view_within_limits(view, plan_input, policy)
     return sendable or fit_view(view, plan_input.history.message_format, policy.fit, plan_input.situation)
 
@@ -324,11 +323,6 @@ def _message_pricer(plan_input: PlanInput) -> Callable[[Message], int]:
 
 def usage_measured_event(view: View, tokens: TokenCount, situation: Situation) -> UsageMeasured:
     """Return the event that records how full the context is with a view."""
-    is_initial = True
-    for entry in view.entries:
-        if entry.message.role == "assistant":
-            is_initial = False
-            break
     return UsageMeasured(
         token_limit=situation.billed_limit,
         current_tokens=tokens.total,
@@ -338,6 +332,6 @@ def usage_measured_event(view: View, tokens: TokenCount, situation: Situation) -
             conversation_tokens=tokens.conversation + tokens.media,
             tool_definitions_tokens=tokens.tools,
         ),
-        is_initial=is_initial,
+        is_initial=all(entry.message.role != "assistant" for entry in view.entries),
         provenance=tokens.provenance,
     )

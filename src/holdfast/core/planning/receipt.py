@@ -194,18 +194,13 @@ def receipt_of(
     reasons: tuple[str, ...],
 ) -> Receipt:
     """Return the receipt of a view; the caller passes the outcome of each position."""
-    is_unchanged = view.tokens_before == view.tokens and view.is_before_counted
-    if is_unchanged and not view.has_media and not view.system_tokens and view.system_tokens is not None:
-        before = tokens
-    else:
-        before = situation.billed_count(
+    return Receipt(
+        budget=situation.budget,
+        tokens_before=situation.billed_count(
             system=situation.system_tokens,
             conversation=view.tokens_before + REPLY_OVERHEAD,
             is_counted=view.is_before_counted,
-        )
-    return Receipt(
-        budget=situation.budget,
-        tokens_before=before,
+        ),
         tokens=tokens,
         messages_before=view.messages_before,
         messages=len(view.entries),
