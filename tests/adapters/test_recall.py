@@ -7,6 +7,7 @@ import pytest
 from pydantic_ai import Agent, RunContext, ToolDefinition, UserError
 from pydantic_ai.capabilities import PrepareTools
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolReturnPart
+from pydantic_ai.toolsets import FunctionToolset
 
 from holdfast.adapters.pydantic_ai import Holdfast
 from holdfast.testing.agents import ScriptedAgentModel, tool_call_response
@@ -131,6 +132,23 @@ async def test_another_capability_can_hide_it() -> None:
     assert seen[0] == ["recall"]
     assert "earlier messages" in str(model.requests[-1])
     assert all(names == [] for names in tools_of(model))
+
+
+async def test_it_is_the_last_tool_also_of_a_run_with_other_toolsets_than_the_agents() -> None:
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    governed, model = Holdfast(session="c1", budget=4_000, compact_context=True), talking()
+    agent = Agent(model, capabilities=[governed])
+    await agent.run(SECRET_PLACE)
+    with agent.override(toolsets=[FunctionToolset([look])]):
+        for number in range(28):
+            await agent.run(f"prompt {number}")
+
+    first, last = tools_of(model)[0], tools_of(model)[-1]
+    assert first == ["compact_context"]
+    assert (last[-1], "look" in last) == ("recall", True)
 
 
 async def test_it_starts_no_tasks() -> None:
