@@ -1,6 +1,7 @@
 """What the recorder makes of single exchanges: of each kind of list, and of each way in which an answer can end."""
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -15,10 +16,11 @@ from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange
 from holdfast.apps.gateway.recording.governing import requested_governing
 from holdfast.apps.gateway.recording.recorder import Recorder
 from holdfast.core.history import events as log
+from holdfast.core.history.history import History
 from holdfast.errors import ConcurrentWriteError, RecordingError, StoreUnavailableError
 from holdfast.session.conversation import Conversation
 from holdfast.session.maintenance.scrub import TOMBSTONE, scrub
-from holdfast.stores.base import SessionInfo, session_value_key
+from holdfast.stores.base import SessionInfo, StoredRecord, session_value_key
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream_events, whole_answer
 from holdfast.wire.answers import JsonMapping, Wire
@@ -432,6 +434,32 @@ async def test_gateways_that_take_turns_compare_only_what_the_others_have_added(
     ]
 
 
+async def test_a_session_that_was_just_opened_is_not_read_again_for_what_others_may_have_written() -> None:
+    class Reads(MemoryStore):
+        count = 0
+
+        async def read(self, *args: Any, **options: Any) -> list[StoredRecord]:
+            self.count += 1
+            return await super().read(*args, **options)
+
+    store = Reads()
+    recorder, other = Recorder(store), Recorder(store)
+    recorder.sessions.has_other_writers = True
+    counts: list[int] = []
+    for gateway, texts in (
+        (other, ("hi",)),
+        (recorder, ("hi", "Yes.", "more")),
+        (recorder, ("hi", "Yes.", "more", "Yes.", "and now?")),
+    ):
+        before = store.count
+        await answered(gateway, chat(*texts, name="a"), "Yes.")
+        counts.append(store.count - before)
+
+    assert counts == [1, 1, 1]
+    await recorder.close()
+    await other.close()
+
+
 @pytest.mark.parametrize("changes", ["a rewind", "a secret is taken out"])
 async def test_a_gateway_reads_the_list_again_whose_beginning_another_one_has_changed(
     recorder: Recorder, store: MemoryStore, changes: str
@@ -668,6 +696,23 @@ async def test_sessions_with_large_requests_are_closed_before_many_small_ones(st
     assert third == ["a", "c", "d", "e"]
     assert open_ones() == ["d"]
     assert await messages(recorder, "a") == ["x" * 9_000, "Yes.", "more", "No."]
+    await recorder.close()
+
+
+async def test_a_session_that_is_closed_for_others_does_not_wait_for_the_garbage_collector(store: MemoryStore) -> None:
+    def histories() -> int:
+        return sum(isinstance(one, History) for one in gc.get_objects())
+
+    recorder = Recorder(store, max_open_sessions=1)
+    gc.disable()
+    try:
+        before = histories()
+        for name in ("a", "b", "c"):
+            await answered(recorder, chat("hi", name=name), "Yes.")
+
+        assert histories() == before + 1
+    finally:
+        gc.enable()
     await recorder.close()
 
 

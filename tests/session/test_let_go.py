@@ -1,5 +1,7 @@
 """A session that goes on for long holds what it shows and little more; the rest is in the store, a question away."""
 
+import gc
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -7,14 +9,18 @@ from typing import Any
 import pytest
 
 from holdfast import PendingToolCallsError, Session
+from holdfast.compaction import CompactionOptions
 from holdfast.core.conversation.messages import Entry
 from holdfast.core.history import events as log
+from holdfast.core.history.history import History
 from holdfast.core.history.message_cache import MessageCache
+from holdfast.memory import DailyMemory
 from holdfast.session.log import event_log as keeping
 from holdfast.stores.base import SearchHit
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
+from holdfast.testing.models import ScriptedModel
 from holdfast.testing.sessions import generate_session
 
 MESSAGES = 800
@@ -164,3 +170,52 @@ async def test_a_recall_is_answered_from_what_was_evicted_while_it_searched() ->
 
     assert len(session.history.entries) == 2 * MESSAGES
     assert answered == await tool.call({"query": "src/search/model.py"})
+
+
+async def spoken(session: Session) -> None:
+    await session.record([user_message("Where is the key?")])
+    await session.prepare(4_000)
+    await session.record([assistant_message("Under the mat.")])
+
+
+async def delegated(session: Session) -> None:
+    await spoken(session)
+    async with session.delegate("scout", task="Look for the key.") as scout:
+        await scout.prepare(4_000)
+        await scout.record([assistant_message("It is under the mat.")])
+        await scout.answer("It is under the mat.")
+
+
+async def recalled(session: Session) -> None:
+    await worked(session, 80)
+    await session.recall_tool().call({"query": "src/search/model.py"})
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def histories() -> list[int]:
+    return [id(one) for one in gc.get_objects() if isinstance(one, History)]
+
+
+@pytest.mark.usefixtures("no_collections")
+@pytest.mark.parametrize("parts", ["a rule", "a model", "a rule and a memory", "a model and a memory"])
+@pytest.mark.parametrize("use", [spoken, worked, delegated, recalled])
+async def test_a_closed_session_does_not_wait_for_the_garbage_collector(
+    tmp_path: Path, use: Callable[[Session], Awaitable[None]], parts: str
+) -> None:
+    options = CompactionOptions(
+        memory=DailyMemory(tmp_path) if "memory" in parts else None,
+        automatic=ScriptedModel(iter(lambda: "## Goal\nThe key.", None)) if "model" in parts else None,
+    )
+    before = histories()
+    async with Session.open("short", store=MemoryStore(), model="gpt-5", compaction=options) as session:
+        await use(session)
+
+    del session
+
+    assert [one for one in histories() if one not in before] == []

@@ -138,7 +138,7 @@ class Compactor:
     def __init__(self, session_log: SessionLog, policy: Policy, options: CompactionOptions) -> None:
         self._log = session_log
         self._task: asyncio.Task[None] | None = None
-        self.observers = ObserverRunner(session_log, options, self._memory_writer)
+        self.observers = ObserverRunner(session_log)
         self.set_policy(policy, options)
         self._running_owner = ""
         self._opened_summarizers: dict[str, Summarizer] = {}
@@ -158,7 +158,7 @@ class Compactor:
             self.options = options
             self.has_summarizer = options.manual is not None or options.automatic is not None
             """Whether a model writes the summary of a requested compaction."""
-            self.observers.set_observers(options)
+            self.observers.set_observers(options, self._memory_writer)
         self.has_automatic_summarizer = self._configured_summarizer("threshold") is not None
 
     def use_model(self, model: str | None) -> None:
@@ -449,6 +449,7 @@ class Compactor:
             if isinstance(summarizer, Closable):
                 await summarizer.close()
         self._opened_summarizers.clear()
+        self.last_error = None  # its traceback refers to the session, which would wait for the garbage collector
 
     async def _record_given_up(self, started: log.CompactionStarted, why: str) -> None:
         await self.observers.record_completed(compaction_abandoned_event(started, why, is_cancelled=True))

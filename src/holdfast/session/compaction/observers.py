@@ -41,29 +41,23 @@ class CompactionObservers:
 class ObserverRunner:
     """Calls each observer at the right moment."""
 
-    def __init__(
-        self,
-        session_log: SessionLog,
-        observers: CompactionObservers,
-        make_memory_writer: "Callable[[DailyMemory], MemoryWriter]",
-    ) -> None:
-        """`make_memory_writer` returns the writer for a memory."""
+    def __init__(self, session_log: SessionLog) -> None:
         self._log = session_log
-        self._make_memory_writer = make_memory_writer
         self._memory_writer: MemoryWriter | None = None
         self.observers = CompactionObservers()
-        self.set_observers(observers)
         self._memory_task: asyncio.Task[None] | None = None
         self._reported: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def set_observers(self, observers: CompactionObservers) -> None:
-        """Use other observers from now on; a memory in the same folder keeps its writer."""
+    def set_observers(
+        self, observers: CompactionObservers, make_memory_writer: "Callable[[DailyMemory], MemoryWriter]"
+    ) -> None:
+        """Use other observers from now on; a memory in the same folder keeps its writer, others get a new one."""
         before, now = self.observers.memory, observers.memory
         if now is None:
             self._memory_writer = None
         elif self._memory_writer is None or before is None or before.folder != now.folder:
-            self._memory_writer = self._make_memory_writer(now)
+            self._memory_writer = make_memory_writer(now)
         self.observers = observers
 
     def compaction_span(self, event: log.CompactionStarted) -> AbstractContextManager[CompactionSpan]:
@@ -159,6 +153,8 @@ class ObserverRunner:
                 self._memory_task.cancel()
                 await asyncio.wait({self._memory_task})
             await self._update_memory(self._memory_writer)
+            # They refer to the session, which would else wait for the garbage collector.
+            self._memory_writer = self._memory_task = None
 
     async def _update_memory(self, writer: "MemoryWriter") -> None:
         """Write the pending notes; a problem is reported once, and the next eviction retries."""

@@ -165,7 +165,7 @@ class Lane:
         self.in_flight = 0
         """How many requests wait for their answer."""
         self.newest: object = None
-        """The last of these requests."""
+        """Stands for the last of these requests."""
         self.last_text = ""
         """The text of the last answer."""
         self.last_body: ClientBody | None = None

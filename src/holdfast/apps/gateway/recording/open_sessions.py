@@ -217,12 +217,15 @@ class OpenSessions:
 
     async def acquire(self, session_id: str) -> OpenSession:
         """Open a session, and hold it open until it is released."""
+        is_new = False
+        """Whether all of it was read since this call."""
         while (opened := self._open.get(session_id)) is None:
             task = self._opening.get(session_id)
             if task is None:
                 task = self._opening[session_id] = asyncio.ensure_future(self._open_session(session_id))
+                is_new = True
             await asyncio.shield(task)
-        if opened.is_outdated or (self.has_other_writers and not opened.users):
+        if opened.is_outdated or (self.has_other_writers and not opened.users and not is_new):
             news, stored = await asyncio.gather(opened.session.refresh(), self._stored_values(session_id))
             opened.use_stored(stored)
             if news:

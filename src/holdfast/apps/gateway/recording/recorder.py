@@ -423,7 +423,7 @@ class Recorder:
         is_main = sink.lane_name == MAIN_LANE
         if is_main:
             sink.lane = await sink.opened.main_lane(sink.reading.request.wire, sink.reading.start)
-        if not self._is_current(sink) or not (answer.is_complete or sink is sink.lane.newest):
+        if not self._is_current(sink) or not (answer.is_complete or sink.is_newest):
             return False
         # Nobody else writes in the scope of a sub-agent: its answer may follow whatever others have recorded.
         async with _Writing(sink.opened, MAIN_LANE, sink.lane) if is_main else nullcontext():
@@ -594,8 +594,14 @@ class _LaneSink:
         self.rounds = 0
         """How often `recall` was answered."""
         self.response_ids: list[str] = []
-        lane.newest = self
+        # Not the sink itself: with it, a closed session would wait for the garbage collector.
+        self._mark = lane.newest = object()
         lane.in_flight += 1
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether no request of its lane came after this one."""
+        return self._mark is self.lane.newest
 
     async def store(self, answer: Answer | None, duration_ms: int) -> None:
         if answer is None:
