@@ -77,7 +77,9 @@ async def fill_postgres(url: str, sessions: int) -> None:
             "INSERT INTO holdfast.words SELECT session, position, to_tsvector('simple', body) FROM texts"
         )
         connection.execute("SET maintenance_work_mem = '512MB'")
-        connection.execute("CREATE INDEX words_by_body ON holdfast.words USING gin (body)")
+        connection.execute(
+            "CREATE INDEX words_by_body ON holdfast.words USING gin (body) WITH (gin_pending_list_limit = 256)"
+        )
         connection.execute("VACUUM ANALYZE holdfast.sessions, holdfast.events, holdfast.words")
 
 

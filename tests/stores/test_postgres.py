@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from holdfast.errors import StoreUnavailableError
+from holdfast.stores import postgres_pool
 from holdfast.stores.base import IndexEntry, Store
 from holdfast.stores.postgres import PostgresStore
 from holdfast.testing.store_contract import NOW_MS, StoreContract, message_record
@@ -37,6 +38,28 @@ async def test_ten_writers_neither_lose_nor_repeat_a_message(new_database: Calla
     for number in range(10):
         own = [text for text in texts if f"'{number}-" in text]
         assert own == [str(message_record(f"{number}-{turn}")) for turn in range(10)]
+
+
+async def test_only_the_first_connection_looks_for_the_tables(
+    new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, look = list[str](), postgres_pool._schema_version
+
+    async def noted(connection: Any) -> int:
+        looked.append("for tables")
+        return await look(connection)
+
+    store = PostgresStore(new_database())
+    await store.length("a")
+    monkeypatch.setattr(postgres_pool, "_schema_version", noted)
+
+    await asyncio.gather(*(store.length("a") for _ in range(4)))
+    by_others = list(looked)
+    await store.close()
+    await store.length("a")
+
+    assert (by_others, looked) == ([], ["for tables"])
+    await store.close()
 
 
 async def test_connections_that_the_server_ended_while_idle_are_replaced(new_database: Callable[[], str]) -> None:
