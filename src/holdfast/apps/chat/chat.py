@@ -59,7 +59,7 @@ from holdfast.core.history.events import MAIN, CompactionCompleted
 from holdfast.core.planning.context_report import ContextReport
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.artifacts import strip_artifact_references
-from holdfast.counters.vocabularies import counter_for
+from holdfast.counters.vocabularies import counter_for, load_vocabulary
 from holdfast.errors import HoldfastError, ModelAccessError, SettingsError, StoreError, UnknownSessionError
 from holdfast.models.base import is_embedded
 from holdfast.models.errors import as_model_error
@@ -502,8 +502,7 @@ class Chat:
     async def warm_up(self) -> None:
         """Load what the first turn needs; that turn shows any error."""
         with suppress(Exception):
-            # The first word that is not in the vocabulary takes a quarter of a second.
-            await asyncio.to_thread(lambda: counter_for(bare_model_name(self.model)).count("zqxjkvbn"))
+            await asyncio.to_thread(load_vocabulary, bare_model_name(self.model))
             await self._runtimes.get(self.settings, self.session, self.file_tools)
         self._is_warm = True
         with suppress(HoldfastError):

@@ -47,7 +47,7 @@ from holdfast.apps.gateway.upstream_summarizer import Payment
 from holdfast.core.history.events import SideCallPurpose
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import Policy
-from holdfast.counters.vocabularies import counter_for
+from holdfast.counters.vocabularies import load_vocabulary
 from holdfast.dataclass import dataclass
 from holdfast.errors import ConcurrentWriteError, HoldfastError, RecordingError
 from holdfast.models.base import Summarizer
@@ -134,16 +134,17 @@ class Recorder:
     async def warm_up(self) -> None:
         """Connect to the store, and load the vocabularies of the models that its last conversations use.
 
-        A vocabulary takes some 200 ms in which nothing else runs here. A gateway that is started again does it before
-        it serves, because else its first streams would wait. Whatever fails is done with the first request.
+        All streams wait while one is loaded, so that is done before the gateway serves. If there are no conversations
+        yet, the vocabulary is loaded that most models are counted with. Whatever fails is done with the first request.
         """
         with suppress(HoldfastError, TimeoutError):
             async with asyncio.timeout(WARM_UP_SECONDS):
                 newest = await self.store.sessions(limit=WARM_UP_SESSIONS)
                 keys = [session_value_key(info.id, "client") for info in newest]
                 clients = await asyncio.gather(*map(self.store.get_value, keys))
-            for model in {str(client["model"]) for client in clients if client and client.get("model")}:
-                await asyncio.to_thread(counter_for(model).count, model)
+            models = {str(client["model"]) for client in clients if client and client.get("model")}
+            for model in models or {None}:
+                await asyncio.to_thread(load_vocabulary, model)
 
     async def receive(self, request: ClientRequest) -> Exchange:
         """Record the new messages of a request, and return its exchange; raises `RecordingError`.
