@@ -13,6 +13,9 @@ whole answers, without those that met a restart of PostgreSQL. What it consists 
 answers took until the provider had their request, while it answered, and after its last event; and how much processor
 time each kind of program used, and how long it waited for a core. `taken_over` are turns that another gateway has
 finished after the one that began them was killed. The last line is one JSON object.
+
+With `--plain`, pass-throughs that only store each prompt and each answer with plain SQL take the place of the gateways.
+They show what storing alone costs under this load; nothing is looked for in the logs, because there are none.
 """
 
 import argparse
@@ -33,6 +36,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psycopg
 
 from benchmarks.gateway import BARE, free_port
 from benchmarks.reporting import print_progress
@@ -68,6 +73,40 @@ MAX_ERROR_BYTES = 200
 """How much of an error's body is shown."""
 TURN = re.compile(rb"\[s(\d+) t(\d+)\]")
 Turn = tuple[int, int]
+STORING = """
+import asyncio, sys, aiohttp, psycopg, uvicorn
+from starlette.applications import Starlette
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
+upstream, url, idle, box = sys.argv[1], sys.argv[3], [], {}
+async def store(name, data):
+    async with box["slots"]:
+        connection = idle.pop() if idle else await psycopg.AsyncConnection.connect(
+            url, autocommit=True, prepare_threshold=None)
+        try:
+            await connection.execute("INSERT INTO turns (name, data) VALUES (%s, %s)", (name, data))
+        except BaseException:
+            await connection.close()
+            raise
+        idle.append(connection)
+async def relay(request):
+    body = await request.body()
+    if not box: box.update(session=aiohttp.ClientSession(auto_decompress=False), slots=asyncio.Semaphore(4))
+    name = request.headers["x-session-id"]
+    headers = {k: v for k, v in request.headers.items() if k not in ("host", "content-length")}
+    await store(name, body[body.rindex(b'{"role": "user"'):])
+    answer = await box["session"].post(upstream + request.url.path, data=body, headers=headers)
+    async def pieces():
+        received = []
+        async for piece in answer.content.iter_any():
+            if received: yield received[-1]
+            received.append(piece)
+        await store(name, b"".join(received))
+        yield received[-1]
+    return StreamingResponse(pieces(), answer.status, {"content-type": answer.headers["content-type"]})
+uvicorn.run(Starlette(routes=[Route("/{p:path}", relay, methods=["POST"])]), port=int(sys.argv[2]), log_level="error")
+"""
+"""A pass-through that stores each prompt before its request is passed on, and each answer before its last event."""
 
 
 # The upstream.
@@ -436,14 +475,15 @@ async def run(args: argparse.Namespace, program: str, folder: Path) -> dict[str,
         with started_server() as server:
             url = new_database(server)
             with pgbouncer(program, url, server.system_user, pool_size=POOL_SIZE) as pooled:
-                gateways = strict_gateways(args.gateways, pooled, at, environ)
+                make = storing_pass_throughs if args.plain else strict_gateways
+                gateways = make(args.gateways, pooled, at, environ)
                 ours = await run_gateways(args, server, gateways, talks, standing, seconds=args.duration)
             print_progress("looking for every acknowledged message …")
-            found = await look_for_messages(url, talks)
+            found = Counter[str]() if args.plain else await look_for_messages(url, talks)
     different, repeated = different_bytes(log)
     for name, part, programs, noted in (
         ("bare pass-through", bare_run, bare, bare_log),
-        ("gateway", ours, gateways, log),
+        ("pass-through that stores" if args.plain else "gateway", ours, gateways, log),
     ):
         answers = part.load.answers
         for kind, shown in (name, part.calm), (f"{name}, with restarts of PostgreSQL", answers):
@@ -479,6 +519,14 @@ def strict_gateways(count: int, url: str, upstream: str, environ: dict[str, str]
     options = ["--store", url, "--upstream", f"openai={upstream}/v1", "--budget", str(BUDGET), "--strict"]
     ports = [free_port() for _ in range(count)]
     return [Gateway([holdfast, "gateway", "--port", str(port), *options], port, environ) for port in ports]
+
+
+def storing_pass_throughs(count: int, url: str, upstream: str, environ: dict[str, str]) -> list[Gateway]:
+    """Return pass-throughs that store with plain SQL, not yet started."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE turns (number BIGSERIAL PRIMARY KEY, name TEXT NOT NULL, data BYTEA NOT NULL)")
+    ports = [free_port() for _ in range(count)]
+    return [Gateway([sys.executable, "-c", STORING, upstream, str(port), url], port, environ) for port in ports]
 
 
 @dataclass(frozen=True)
@@ -551,6 +599,9 @@ def main() -> None:
         help="how many clients leave in the middle of an answer and ask another gateway (%(default)s)",
     )
     parser.add_argument("--calm", action="store_true", help="kill and restart nothing")
+    parser.add_argument(
+        "--plain", action="store_true", help="measure pass-throughs that store with plain SQL instead of gateways"
+    )
     parser.add_argument("--serve-upstream", nargs=2, metavar=("PORT", "FILE"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve_upstream:
