@@ -253,7 +253,10 @@ def redact_and_count(text: str) -> tuple[str, dict[SecretKind, int]]:
 
 def redact_keys(text: str) -> str:
     """Return a text without keys that have a known form: only those can be recognized in a single word."""
-    return _redact_keys(text, _in_small_letters(text))[0]
+    lower = _in_small_letters(text)
+    if _KEY_PREFIX.search(text) is None and "eyJ" not in text:
+        return _apply_rules(_KEY_SHAPES, text, lower)[0]  # as for most words: none of the other forms can match
+    return _redact_keys(text, lower)[0]
 
 
 def _apply_rules(rules: _Rules, text: str, lower: str) -> tuple[str, int]:

@@ -46,6 +46,8 @@ def matches_at_lines(pattern: Pattern[str], text: str) -> list[Match[str]]:
 
     `finditer` would try the pattern at each character.
     """
+    if text.isprintable():  # so it is one line
+        return [match] if (match := pattern.match(text)) else []
     found: list[Match[str]] = []
     start = end = 0
     for line in (*text.splitlines(keepends=True), ""):

@@ -188,7 +188,8 @@ def neutralize(text: str, place: FramePlace = "lines", *, beside_sections: bool 
         bare = _DISGUISE.sub("", text)
         if bare != text and (plain := neutralize(bare, place, beside_sections=beside_sections)) != bare:
             return plain
-    text = _replace_lookalikes(_TAG, text, lambda group: f"‹{group(1) or group(2)}›", openings="<[")
+    if "<" in text or "[" in text or not text.isascii():
+        text = _replace_lookalikes(_TAG, text, lambda group: f"‹{group(1) or group(2)}›", openings="<[")
     if place == "item":
         return text
     if "<" in text or not text.isascii():

@@ -57,7 +57,7 @@ class Cue:
 
     def __init__(self, *patterns: str, words: str = "", phrases: Sequence[str] = ()) -> None:
         self._patterns = patterns
-        self._words = frozenset(words.split())
+        self.words = frozenset(words.split())
         self._phrases = phrases
 
     @cached_property
@@ -67,7 +67,7 @@ class Cue:
 
     def may_match(self, words: Iterable[str] | None) -> bool:
         """Return whether a sentence of these words may match; None stands for a sentence that is not in ASCII."""
-        return words is None or not self._words or not self._words.isdisjoint(words)
+        return words is None or not self.words or not self.words.isdisjoint(words)
 
     def may_occur(self, text: str) -> bool:
         """Return whether a sentence of a text may match."""
@@ -81,9 +81,9 @@ def matches_cue(cue: Cue, sentence: str) -> bool:
     return cue.search(sentence) is not None
 
 
-def cue_words(text: str) -> set[str] | None:
+def cue_words(text: str) -> list[str] | None:
     """Return the words of a sentence or a text in lower case, for `Cue.may_match`; None if it is not in ASCII."""
-    return {*text.encode().translate(_SPACED).decode().split()} if text.isascii() else None
+    return text.encode().translate(_SPACED).decode().split() if text.isascii() else None
 
 
 _SPACED = bytes(byte if chr(byte).isalnum() or chr(byte) == "_" else ord(" ") for byte in range(128)).ljust(256)
@@ -252,7 +252,10 @@ COMPLETION_CUE = Cue(
     words="done finished completed longer erledigt fertig ya fait besoin need",
 )
 """The user says that something is done or no longer needed."""
-_STATED_BY_USER = CONSTRAINT_CUE, CHOICE_CUE, REPLACEMENT_CUE, DECISION_CUE, COMPLETION_CUE
+_STATED_BY_USER = frozenset(
+    word for cue in (CONSTRAINT_CUE, CHOICE_CUE, REPLACEMENT_CUE, DECISION_CUE, COMPLETION_CUE) for word in cue.words
+)
+"""Each statement of the user in ASCII has one of these words."""
 
 _FILLERS = """
 a an and any are as at be but by can do does done dont for from go going have i i'll i'm if in into is it it's its
@@ -439,7 +442,7 @@ def _may_state(text: str, speaker: ConstraintSpeaker) -> bool:
     words = cue_words(text[:SCANNED_CHARS].lower())
     if speaker == "assistant":  # a model states decisions only
         return DECISION_CUE.may_match(words) and DECISION_CUE.may_occur(text)
-    return any(cue.may_match(words) for cue in _STATED_BY_USER)
+    return words is None or not _STATED_BY_USER.isdisjoint(words)
 
 
 def _importance(constraint: Constraint) -> int:
@@ -458,7 +461,7 @@ def conflicting_constraints(constraints: Iterable[Constraint]) -> Iterator[str]:
                 yield f"the model decided {decided}, the user asked for {asked}"
 
 
-def _kind(lower: str, speaker: ConstraintSpeaker, words: set[str] | None) -> ConstraintKind | None:
+def _kind(lower: str, speaker: ConstraintSpeaker, words: Sequence[str] | None) -> ConstraintKind | None:
     """Return the kind of a statement of some words; None if it is neither. Only the user can set a constraint."""
 
     def matches(cue: Cue) -> bool:

@@ -48,14 +48,23 @@ class Ledger:
 
     def observe(self, entry: Entry) -> None:
         """Extract the records of a message."""
-        position = self._length if entry.position is None else entry.position
+        message, position = entry
+        if position is None:
+            position = self._length
         self._length = position + 1
-        if text := entry.message.text:
-            role = entry.message.role
-            self.spoken_chars[role] = self.spoken_chars.get(role, 0) + len(text)
+        if text := message.text:
+            self.spoken_chars[message.role] = self.spoken_chars.get(message.role, 0) + len(text)
         used: dict[str, float] = {}
-        for part in entry.message.parts:
-            if isinstance(part, ToolCall):
+        for part in message.parts:
+            if isinstance(part, Text):
+                if speaker := SPEAKERS.get(part.trust):
+                    self.constraints.observe(part.text, speaker, position)
+                    if speaker == "user" and self.work.plan:
+                        self.work.observe_prompt(part.text, position)
+                    elif speaker == "assistant" and _may_be_note(part.text):
+                        self.work.observe_answer(part.text, position)
+                _add_weights(used, part.text, TEXT_WEIGHTS.get(part.trust, USER_USE_WEIGHT))
+            elif isinstance(part, ToolCall):
                 value = argument_value(part.arguments)
                 call = describe_call(part, value, position)
                 self._observe_call(call)
@@ -65,14 +74,6 @@ class Ledger:
             elif isinstance(part, ToolResult):
                 self._observe_result(part, position)
                 _add_weights(used, part.text, OUTPUT_USE_WEIGHT)
-            elif isinstance(part, Text):
-                if speaker := SPEAKERS.get(part.trust):
-                    self.constraints.observe(part.text, speaker, position)
-                    if speaker == "user" and self.work.plan:
-                        self.work.observe_prompt(part.text, position)
-                    elif speaker == "assistant" and _may_be_note(part.text):
-                        self.work.observe_answer(part.text, position)
-                _add_weights(used, part.text, TEXT_WEIGHTS.get(part.trust, USER_USE_WEIGHT))
         self.names.observe(used, position)
 
     def role_factors(self) -> dict[str, float]:

@@ -63,7 +63,7 @@ class UsedNames:
         """Record the names of one message, each with the weight of its use."""
         items = self._items
         for text, weight in weights.items():
-            known, prior = items.get(text), _prior(len(text), is_number=text.isdigit())
+            known, prior = items.get(text), _prior(len(text), text.isdigit())
             if known is None:
                 items[text] = (log2(weight) + position / HALF_LIFE + prior, text, position, position)
             else:
@@ -73,19 +73,25 @@ class UsedNames:
                 score = log2(faded + weight**REPEAT_POWER) / REPEAT_POWER
                 items[text] = (score + last / HALF_LIFE + prior, text, first, last)
         if len(items) > MAX_HELD_NAMES:
-            self._items = {item[1]: item for item in self._best(MAX_KEPT_NAMES)}
+            self._items = {item[1]: item for item in self._likeliest(MAX_KEPT_NAMES)}
 
     def ranked(self, limit: int | None = None) -> list[RankedName]:
         """Return the identifiers, or the best `limit` of them, most likely needed first."""
         return list(starmap(RankedName, self._best(limit)))
 
     def _best(self, limit: int | None) -> list[tuple[float, str, int, int]]:
+        if limit is not None and 0 < limit < len(self._items):
+            return sorted(self._likeliest(limit), reverse=True)
+        return sorted(self._items.values(), reverse=True)[:limit]
+
+    def _likeliest(self, limit: int) -> list[tuple[float, str, int, int]]:
+        """Return the best items, in any order; there are more than `limit`."""
         items = self._items.values()
-        if limit is not None and 0 < limit < len(items):
-            # Numbers sort several times faster than items, and then only a few items remain to sort.
-            least = sorted(item[0] for item in items)[-limit]
-            items = [item for item in items if item[0] >= least]
-        return sorted(items, reverse=True)[:limit]
+        # Numbers sort several times faster than items, and then only items of the same rank remain to sort.
+        least = sorted([item[0] for item in items])[-limit]
+        best = [item for item in items if item[0] > least]
+        others = sorted([item for item in items if item[0] == least], reverse=True)
+        return [*best, *others[: limit - len(best)]]
 
     def pack(self, allowance_tokens: int, counter: Counter, *, exclude_text: str = "") -> str:
         """Return as many identifiers as fit, verbatim, except those in `exclude_text`."""
@@ -167,7 +173,7 @@ def _is_word_boundary(text: str, at: int) -> bool:
 
 
 @cache
-def _prior(chars: int, *, is_number: bool) -> float:
+def _prior(chars: int, is_number: bool) -> float:  # noqa: FBT001 - named arguments take three times as long
     """Return the part of a rank that depends on the name alone; names are at most `IDENTIFIER_MAX_CHARS` long."""
     return log2((NUMBER_SHARE if is_number else 1.0) / _estimated_cost(chars))
 

@@ -16,7 +16,8 @@ import re
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import chain, compress, pairwise
+from operator import mul
 from typing import NamedTuple
 
 from holdfast.core.conversation.frames import (
@@ -52,12 +53,12 @@ TURN_STEM_CHARS = 6
 _TOKEN = lazy_pattern(r"[^\W_]+|[.!?:\n\[“\"]")
 _BREAKS = frozenset('.!?:[“"\0')
 """What is no word among the tokens of a text: after it a capital says nothing. A line break is spelled as a zero."""
-_DIGITS, _CAPITALS = frozenset("0123456789"), frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _SPACED = bytes(
     0 if byte == ord("\n") else byte if chr(byte).isalnum() or chr(byte) in '.!?:["' else ord(" ")
     for byte in range(128)
 ).ljust(256)
 """Translates a text in ASCII into one that has white space between words; a pattern takes seven times as long."""
+_WORD_BYTES = bytes(byte for byte in _SPACED if chr(byte).isalnum() or byte == ord(" "))
 _CJK = lazy_pattern(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
 
@@ -85,11 +86,12 @@ def most_informative(
     `factors` are the weights of roles; other roles have the weight 1.
     """
     texts = [entry.message.text for entry in entries]
-    words = [_turn_words(text) for text in texts]
-    rarity = _word_rarity(words)
+    stems = _Stems()
+    words = [_turn_words(text, stems) for text in texts]
+    rarity = _Rarity(words)
     sizes = [price(entry) for entry in entries]
     worth = [
-        factors.get(entry.message.role, 1.0) * _information(said, rarity, text) / (size + BASE_TOKENS)
+        factors.get(entry.message.role, 1.0) * rarity.information(said, text) / (size + BASE_TOKENS)
         for entry, text, said, size in zip(entries, texts, words, sizes, strict=True)
     ]
     chosen: dict[str, int] = {}
@@ -102,42 +104,59 @@ def most_informative(
     return [entries[index] for index in sorted(chosen.values())]
 
 
-def _word_rarity(turns: Sequence[Mapping[str, bool]]) -> dict[str, float]:
-    """Return how rare each word of some turns is among them."""
-    held, total = Tally(chain.from_iterable(turns)), len(turns)
-    by_count = {count: math.log(1 + (total - count + 0.5) / (count + 0.5)) for count in {*held.values()}}
-    return {word: by_count[count] for word, count in held.items()}
+class _Stems(dict[str, str]):
+    """The stems of words in ASCII, made when they are first needed: a conversation repeats most of its words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.capitalized: set[str] = set()
+        """The words that are names, unless they begin a sentence."""
+
+    def __missing__(self, word: str) -> str:
+        if "A" <= word <= "Z~" and len(word) >= MIN_NAME_CHARS:
+            self.capitalized.add(word)
+        stem = self[word] = word[:TURN_STEM_CHARS].lower()
+        return stem
 
 
-def _information(words: Mapping[str, bool], rarity: Mapping[str, float], text: str) -> float:
-    """Return the information in a turn: its words weighted by rarity, names and numbers above all."""
-    said = sum([rarity[word] * (NAME_FACTOR if is_name else 1.0) for word, is_name in words.items()])
-    return max(0.0, said - (QUESTION_COST if "?" in text or "？" in text else 0.0))
+class _Rarity:
+    """How rare each word of some turns is among them."""
+
+    def __init__(self, turns: Sequence[Mapping[str, float]]) -> None:
+        held, total = Tally(chain.from_iterable(turns)), len(turns)
+        by_count = {count: math.log(1 + (total - count + 0.5) / (count + 0.5)) for count in {*held.values()}}
+        self._rarity = {word: by_count[count] for word, count in held.items()}
+        self._with_numbers = {
+            word: rarity * NAME_FACTOR if "0" <= word <= "9~" else rarity for word, rarity in self._rarity.items()
+        }
+
+    def information(self, words: Mapping[str, float], text: str) -> float:
+        """Return the information in a turn: its words weighted by rarity, names and numbers above all."""
+        rarity = self._with_numbers if text.isascii() else self._rarity
+        said = sum(map(mul, map(rarity.__getitem__, words), words.values()))
+        return max(0.0, said - (QUESTION_COST if "?" in text or "？" in text else 0.0))
 
 
-def _turn_words(text: str) -> dict[str, bool]:
-    """Return the words of a turn, each with whether it is a name or a number."""
+def _turn_words(text: str, stems: _Stems) -> dict[str, float]:
+    """Return the words of a turn, each with its weight: more for a name, and for a number that is not in ASCII."""
     if not text.isascii():
         return _words_of_any_script(_TOKEN.findall(text))
-    spaced = text.encode().translate(_SPACED).decode()
-    for mark in _BREAKS:
-        if mark in spaced:
-            spaced = spaced.replace(mark, f" {mark} ")
+    encoded = text.encode().translate(_SPACED)
+    spaced, breaks = encoded.decode(), {*encoded.translate(None, _WORD_BYTES).decode()}
+    for mark in breaks:
+        spaced = spaced.replace(mark, f" {mark} ")
     tokens = spaced.split()
-    names = [token for token in tokens if token[0] in _DIGITS]
-    if not spaced.islower():
-        names += [
-            token
-            for before, token in pairwise(tokens)
-            if token[0] in _CAPITALS and before not in _BREAKS and len(token) >= MIN_NAME_CHARS
-        ]
-    found = dict.fromkeys([word[:TURN_STEM_CHARS] for word in spaced.lower().split() if word not in _BREAKS], False)
-    found.update((name[:TURN_STEM_CHARS].lower(), True) for name in names)
+    found = dict.fromkeys(map(stems.__getitem__, tokens), 1.0)
+    for mark in breaks:
+        del found[mark]
+    for before, token in compress(pairwise(tokens), map(stems.capitalized.__contains__, tokens[1:])):
+        if before not in _BREAKS:
+            found[stems[token]] = NAME_FACTOR
     return found
 
 
-def _words_of_any_script(tokens: Iterable[str]) -> dict[str, bool]:
-    found: dict[str, bool] = {}
+def _words_of_any_script(tokens: Iterable[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
     is_beginning = True
     for token in tokens:
         first = token[0]
@@ -147,7 +166,7 @@ def _words_of_any_script(tokens: Iterable[str]) -> dict[str, bool]:
         is_name = first.isdigit() or (not is_beginning and first.isupper() and len(token) >= MIN_NAME_CHARS)
         for word in _word_stems(token):
             if is_name or word not in found:
-                found[word] = is_name
+                found[word] = NAME_FACTOR if is_name else 1.0
         is_beginning = False
     return found
 
