@@ -104,7 +104,7 @@ _BRACKETED = (
 """How the lines in brackets begin that open or close a frame, or report something for us."""
 _OPENINGS = (
     rf"[{_BRACKETS}](?:_|[^\w{LINE_BREAKS}]){{0,8}}[#＃][-\d]{{0,12}}\s{{1,8}}[^\W\d]",
-    *(rf"[{_BRACKETS}]\s{{0,8}}{opening}" for opening in _BRACKETED),
+    rf"[{_BRACKETS}]\s{{0,8}}(?:{'|'.join(_BRACKETED)})",
     r"\(#\d{1,9}\)\s",
     r"the user asked to keep to:",
     *(re.escape(opening) for opening in (PROMPTS_HEADING, ANSWERS_HEADING, IDENTIFIERS_HEADING)),

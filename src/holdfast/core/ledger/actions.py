@@ -64,6 +64,10 @@ class CallOutcome(NamedTuple):
         return "failed" if self.exit_code is None else f"exit {self.exit_code}"
 
 
+SUCCESS = CallOutcome(is_ok=True)
+"""How most calls end: one object for all, because Python's garbage collector visits each that is kept."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommandRecord:
     """A command that was run, and how its latest run ended."""
@@ -153,7 +157,7 @@ def call_outcome(call: ObservedCall | None, result: ToolResult) -> CallOutcome:
     if result.is_error or code or (code is None and trouble is not None):
         start = text.rfind("\n", 0, trouble or 0) + 1
         return CallOutcome(is_ok=False, exit_code=code or None, error_text=clip_to_line(text[start : start + 320]))
-    return CallOutcome(is_ok=True, exit_code=code)
+    return SUCCESS if code is None else CallOutcome(is_ok=True, exit_code=code)
 
 
 def add_source(sources: tuple[int, ...], position: int) -> tuple[int, ...]:
@@ -179,7 +183,7 @@ def _failure_offset(ends: tuple[tuple[int, str], ...], kind: CallKind) -> int | 
         return 0 if re.match(_FAILURE_OF_A_READ, ends[0][1]) else None
     for start, end in ends:
         lower = end.lower()
-        if any(word in lower for word in _FAILURE_WORDS) and (found := re.search(_FAILURE, end)):
+        if any(map(lower.__contains__, _FAILURE_WORDS)) and (found := re.search(_FAILURE, end)):
             return start + found.start()
     return None
 
@@ -216,8 +220,9 @@ _STATES: Mapping[str, StepState] = {
 _TEXT_KEYS = ("content", "step", "text", "title", "subject", "description", "task", "name")
 _LIST_KEYS = ("todos", "plan", "items", "steps", "tasks", "todo_list", "todolist")
 _ID_KEY = lazy_pattern(r"(?i)(?:task|agent|shell|bash|job|process|session|run|terminal|worker)_?id")
+_TASK_WORDS = ("task", "agent", "shell", "bash", "job", "process", "session", "background", "terminal", "worker")
 _ID_IN_RESULT = lazy_pattern(
-    r"(?i)\b(?:task|agent|shell|bash|job|process|session|background|terminal|worker)"
+    rf"(?i)\b(?:{'|'.join(_TASK_WORDS)})"
     r"(?: (?:command|task|process|agent|job|session|running|started|launched|with)){0,4}[ _-]?id\b"
     r"[\"'`]?\s{0,3}[:=]?\s{0,3}[\"'`]?(?P<id>[A-Za-z0-9][\w.-]{1,63})"
 )
@@ -307,7 +312,7 @@ class AgentWork:
             if len(text) <= 2 * SCANNED_RESULT_CHARS
             else text[:SCANNED_RESULT_CHARS] + text[-SCANNED_RESULT_CHARS:]
         )
-        for match in _ID_IN_RESULT.finditer(ends):
+        for match in _ID_IN_RESULT.finditer(ends) if _may_name_task(ends) else ():
             task = match["id"].rstrip(".-")
             if task.lower() in _NOT_AN_ID or not any(char.isdigit() or char in "_-" for char in task):
                 continue
@@ -334,6 +339,12 @@ class AgentWork:
         note = AgentNote(text.strip()[:MAX_NOTE_CHARS], position)
         if note.text:
             self.notes = [*(one for one in self.notes if one.text != note.text), note][-MAX_NOTES:]
+
+
+def _may_name_task(text: str) -> bool:
+    """Return whether a text may have the id of a task; to look for the words takes less than the pattern."""
+    lower = text.lower()
+    return not text.isascii() or ("id" in lower and any(map(lower.__contains__, _TASK_WORDS)))
 
 
 def _steps(fields: Mapping[str, Json], position: int) -> Iterator[PlanStep]:

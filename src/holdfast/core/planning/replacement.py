@@ -27,7 +27,7 @@ from holdfast.core.conversation.frames import (
     neutralize,
     reference_frame,
 )
-from holdfast.core.conversation.messages import Entry, Message
+from holdfast.core.conversation.messages import Entry, Message, Text
 from holdfast.core.conversation.shorten import clip_text
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.history.digest import make_digest
@@ -449,17 +449,18 @@ def _position_of(entry: Entry) -> int:
 
 def _quotable_line(entry: Entry) -> str:
     """Return the line that quotes a turn; empty if it is no plain text, or if a line of it imitates another speaker."""
-    message = entry.message
-    if entry.position is None or message.role not in {"user", "assistant"} or uses_tools(message):
+    message, position = entry
+    if position is None or message.role not in {"user", "assistant"} or uses_tools(message):
         return ""
     if message.role == "user":
         # Text from memory or from another agent is not the user's own.
-        is_own = message.is_prompt and not (message.is_task or message.is_from_memory)
-        return _quote_line(entry) if is_own else ""
-    text, line = message.text, _quote_line(entry)
-    # Most lines are quoted as they are. Others may just have a heading such as `Files:`, which imitates nobody.
-    is_plain = line == f"(#{entry.position}) {text}" or neutralize(text) == text
-    return line if is_plain and text.strip() else ""
+        trusts = {part.trust for part in message.parts if isinstance(part, Text)}
+        return _quote_line(entry) if message.is_prompt and trusts.isdisjoint(("agent", "memory")) else ""
+    text = message.text
+    shown = neutralize(text, beside_sections=True)
+    # Most texts are quoted as they are. Others may just have a heading such as `Files:`, which imitates nobody.
+    is_plain = shown == text or neutralize(text) == text
+    return f"(#{position}) {shown}" if is_plain and text.strip() else ""
 
 
 def _quote_line(entry: Entry) -> str:

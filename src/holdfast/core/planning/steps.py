@@ -135,22 +135,24 @@ class PlanInput:
     @property
     def prompt_tokens(self) -> int:
         """The tokens of the newest prompt."""
-        newest = self.projection.newest_prompt
-        return 0 if newest is None else self.projection.entry_tokens()[newest]
+        newest, before = self.projection.newest_prompt, self.projection.cumulative_tokens
+        return 0 if newest is None else before[newest + 1] - before[newest]
 
     @property
     def fixed_parts(self) -> dict[str, int]:
         """The tokens of each part that no compaction makes smaller."""
         projection, situation = self.projection, self.situation
-        parts = {"system": situation.system_tokens, "tools": situation.tools_tokens, "pins": 0, "newest prompt": 0}
-        for index, (entry, size) in enumerate(zip(projection.entries, projection.entry_tokens(), strict=True)):
-            if entry.message.role == "system":
-                parts["system"] += size
-            elif index == projection.newest_prompt:
-                parts["newest prompt"] += size
-            elif entry.position in situation.pins:
-                parts["pins"] += size
-        return parts
+        pins = 0
+        if situation.pins:
+            for index, (entry, size) in enumerate(zip(projection.entries, projection.entry_tokens(), strict=True)):
+                is_other = entry.message.role == "system" or index == projection.newest_prompt
+                pins += size if entry.position in situation.pins and not is_other else 0
+        return {
+            "system": situation.system_tokens + projection.system_tokens,
+            "tools": situation.tools_tokens,
+            "pins": pins,
+            "newest prompt": self.prompt_tokens,
+        }
 
     @property
     def fixed_tokens(self) -> int:
