@@ -61,11 +61,11 @@ class UsedNames:
 
     def observe(self, weights: Mapping[str, float], position: int) -> None:
         """Record the names of one message, each with the weight of its use."""
-        items = self._items
+        items, age = self._items, position / HALF_LIFE
         for text, weight in weights.items():
             known, prior = items.get(text), _prior(len(text), text.isdigit())
             if known is None:
-                items[text] = (log2(weight) + position / HALF_LIFE + prior, text, position, position)
+                items[text] = (log2(weight) + age + prior, text, position, position)
             else:
                 rank, _, first, known_last = known
                 last = max(position, known_last)

@@ -14,7 +14,7 @@ quoted.
 import math
 import re
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, compress, pairwise
 from operator import mul
@@ -79,23 +79,22 @@ def chat_scale(share: float) -> float:
 
 
 def most_informative(
-    entries: Sequence[Entry], allowance: int, price: Callable[[Entry], int], factors: Mapping[str, float]
+    entries: Sequence[Entry], allowance: int, sizes: Sequence[int], factors: Mapping[str, float]
 ) -> list[Entry]:
     """Return the turns with the most information per token, as many as fit, in their original order.
 
-    `factors` are the weights of roles; other roles have the weight 1.
+    `sizes` are the tokens of each turn, and `factors` the weights of roles; other roles have the weight 1.
     """
     texts = [entry.message.text for entry in entries]
     stems = _Stems()
     words = [_turn_words(text, stems) for text in texts]
     rarity = _Rarity(words)
-    sizes = [price(entry) for entry in entries]
     worth = [
         factors.get(entry.message.role, 1.0) * rarity.information(said, text) / (size + BASE_TOKENS)
         for entry, text, said, size in zip(entries, texts, words, sizes, strict=True)
     ]
     chosen: dict[str, int] = {}
-    for index in sorted(range(len(entries)), key=lambda index: (-worth[index], index)):
+    for index in sorted(range(len(entries)), key=worth.__getitem__, reverse=True):
         text = texts[index]
         # A turn without information, or a repeated one, is not worth its tokens.
         if worth[index] > 0 and sizes[index] <= allowance and text not in chosen:
@@ -352,11 +351,14 @@ def _quoted_turns(
     chosen = {position for position in (*quoted, *visible) if step.span.start <= position < step.span.stop}
     others = sorted(chosen.difference(step.span.kept, (entry.position or 0 for entry in whole)))
     history.entries.require(others)
-    lines = {position: line for position in others if (line := _quotable_line(history.entries[position]))}
-    turns = [history.entries[position] for position in lines]
+    turns, sizes = list[Entry](), list[int]()
+    for turn in map(history.entries.__getitem__, others):
+        if line := _quotable_line(turn):
+            turns.append(turn)
+            sizes.append(counter.count(line) + 1)
     room = allowance - sum(counter.count(text) + 1 for text in (_quote_text(whole) or PROMPTS_HEADING, ANSWERS_HEADING))
     factors = history.ledger(plan_input.situation.scope, step.span.stop).role_factors()
-    best = most_informative(turns, room, lambda turn: counter.count(lines[_position_of(turn)]) + 1, factors)
+    best = most_informative(turns, room, sizes, factors)
     said = sorted([*whole, *(turn for turn in best if turn.message.role == "user")], key=_position_of)
     return said, [turn for turn in best if turn.message.role == "assistant"]
 
