@@ -118,10 +118,12 @@ def test_a_long_list_of_numbers_is_searched_for_durations_once() -> None:
         ("x86,2s", "x86,"),
         ("a1s 1,2 3 s", "a1s 1,2 "),
         ("12 sheep", "12 sheep"),
+        ("1\x1cs", ""),
     ],
 )
-def test_durations_are_left_out_and_other_numbers_stay(text: str, left: str) -> None:
+def test_durations_are_left_out_and_other_numbers_stay_in_any_script(text: str, left: str) -> None:
     assert without_durations(text) == left
+    assert without_durations(f"é {text}") == f"é {left}"
 
 
 def test_a_line_of_digits_is_searched_for_a_heading_once() -> None:

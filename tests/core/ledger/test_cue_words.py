@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from holdfast.core.ledger import constraints
+from holdfast.core.ledger import actions, constraints
 from holdfast.core.ledger.constraints import (
     CHOICE_CUE,
     COMPLETION_CUE,
@@ -45,6 +45,20 @@ def test_every_ascii_text_with_a_decision_of_the_model_has_one_of_its_phrases(se
     assume(sentence.isascii() and DECISION_CUE.search(sentence.lower()))
 
     assert DECISION_CUE.may_occur(f"{before}\n{sentence}")
+
+
+@given(st.from_regex(actions._ID_IN_RESULT.pattern, alphabet=st.characters(codec="ascii")))
+def test_every_ascii_result_with_the_id_of_a_task_has_the_words_for_one(result: str) -> None:
+    assert actions._may_name_task(result)
+
+
+@pytest.mark.parametrize("cue", CUES)
+@given(data=st.data())
+def test_every_ascii_text_with_a_statement_of_the_user_may_state_one(cue: Cue, data: st.DataObject) -> None:
+    sentence = data.draw(matching_sentences(cue))
+    assume(sentence.isascii() and cue.search(sentence.lower()))
+
+    assert constraints._may_state(sentence, "user")
 
 
 def test_a_sentence_without_such_words_is_searched_by_no_pattern(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,3 +139,12 @@ def test_the_same_messages_give_the_same_ledger_in_every_process(ledger: LedgerO
     kept = ledger(user_message("aName bName"), tool_result_message("x", "cName dName"))
 
     assert kept.names.pack(100, COUNTER) == f"{IDENTIFIERS_HEADING}\nbName aName dName cName"
+
+
+@given(st.lists(st.sampled_from([f"name_{number}" for number in range(9)]), max_size=30), st.integers(1, 9))
+def test_the_best_names_are_the_first_of_all_also_among_equals(uses: list[str], limit: int) -> None:
+    used = UsedNames()
+    for position, name in enumerate(uses):
+        used.observe({name: 3.0}, position // 4)
+
+    assert used.ranked(limit) == used.ranked()[:limit]

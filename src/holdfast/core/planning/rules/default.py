@@ -14,6 +14,7 @@ detected without reading the compacted messages.
 conversation itself whole. So it pays only if a few outputs hold most of the tokens.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, ClassVar
@@ -69,10 +70,13 @@ MIN_CALLS = 3
 UNDONE_REASON = "the last change was undone, so nothing is compacted as long as the messages fit"
 # A changed duration is not progress. The first digit is not one within a number, so that a long list of numbers is
 # scanned once and not again from each number. A pattern that begins with a digit skips what has none at once.
-_DURATION = lazy_pattern(
+_DURATION_PATTERN = (
     r"(\d)(?<!\d\d)(?<!\d[.,:]\d)"
-    r"(?:(?<!\w\d)\d*+|(?<=\w\d)(\d*+[.,:])\d++)(?>(?:[.,:]\d++)*)\s?(?:ms|s|secs?|seconds?)\b"
+    r"(?:(?<!\w\d)\d*+|(?<=\w\d)(\d*+[.,:])\d++)(?>(?:[.,:]\d++)*)[\s\x1c-\x1f]?(?:ms|s|secs?|seconds?)\b"
 )
+# A text in ASCII is read by the second one, because `re` takes longer for digits and letters of all scripts. For both,
+# the separators of ASCII are white space.
+_DURATION, _ASCII_DURATION = lazy_pattern(_DURATION_PATTERN), lazy_pattern(_DURATION_PATTERN, re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,7 +390,8 @@ def _describe_fill(plan_input: PlanInput, threshold: float) -> str:
 def without_durations(text: str) -> str:
     """Return a text without its durations, so that two runs of one command compare as equal."""
     # In `v5.3s` only `3s` is one: `v5.` is a name. A template would be expanded anew for each match, a function is not.
-    return _DURATION.sub(lambda found: found[1] + found[2] if found[2] else "", text)
+    pattern = _ASCII_DURATION if text.isascii() else _DURATION
+    return pattern.sub(lambda found: found[1] + found[2] if found[2] else "", text)
 
 
 def _recorded_entries(plan_input: PlanInput) -> list[Entry]:
