@@ -27,7 +27,7 @@ from holdfast.core.conversation.frames import (
     neutralize,
     reference_frame,
 )
-from holdfast.core.conversation.messages import Entry, Message, Text
+from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.shorten import clip_text
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.history.digest import make_digest
@@ -456,8 +456,8 @@ def _quotable_line(entry: Entry) -> str:
         return ""
     if message.role == "user":
         # Text from memory or from another agent is not the user's own.
-        trusts = {part.trust for part in message.parts if isinstance(part, Text)}
-        return _quote_line(entry) if message.is_prompt and trusts.isdisjoint(("agent", "memory")) else ""
+        is_own = message.is_prompt and not (message.is_task or message.is_from_memory)
+        return _quote_line(entry) if is_own else ""
     text = message.text
     shown = neutralize(text, beside_sections=True)
     # Most texts are quoted as they are. Others may just have a heading such as `Files:`, which imitates nobody.
