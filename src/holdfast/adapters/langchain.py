@@ -5,8 +5,10 @@ names the session. The middleware changes requests only: the graph's state stays
 background loop, so an agent may be invoked with and without async, from any thread.
 """
 
+import inspect
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from copy import copy
 from functools import partial
 from typing import Any, cast
 
@@ -74,14 +76,16 @@ class LangChainMessages:
     def contents(self, messages: Sequence[BaseMessage]) -> list[Any]:
         """Return what `encode` reads of the messages."""
         found: list[Any] = []
+        add, roles = found.append, _ROLES
         for message in messages:
-            role, fields = _ROLES[type(message)], message.__dict__
+            role, fields = roles[type(message)], message.__dict__
+            add(role)
+            add(fields["content"])
             if role == "assistant":
-                found += role, fields["content"], fields["tool_calls"], fields["invalid_tool_calls"]
+                add(fields["tool_calls"] or None)
+                add(fields["invalid_tool_calls"] or None)
             elif role == "tool":
-                found += role, fields["content"], fields["tool_call_id"]
-            else:
-                found += role, fields["content"]
+                add(fields["tool_call_id"])
         return found
 
     def encode(self, message: BaseMessage) -> Mapping[str, Any]:
@@ -362,13 +366,13 @@ class _ModelCall:
         tools = self._original.tools
         if options.can_recall and not self._conversation.has_recall:
             tools = [tool for tool in tools if _tool_name(tool) != RECALL_TOOL]
-        self.request = self._original.override(messages=cast("Any", messages), tools=tools)
+        self.request = _request_with(self._original, messages=messages, tools=tools)
 
     async def shrink(self, error: Exception) -> None:
         """Prepare a smaller request if the provider rejected this one as too long; else raise the error."""
         refusal = OVERFLOW_BODY if isinstance(error, ContextOverflowError) else None
         messages = await self._conversation.retry(error, refusal)
-        self.request = self.request.override(messages=cast("Any", messages))
+        self.request = _request_with(self.request, messages=messages)
 
     async def record(self, response: ModelResponse[Any]) -> None:
         """Record the response."""
@@ -381,6 +385,17 @@ class _ModelCall:
         self._conversation.give_up(self._original.messages)
 
 
+def _request_with(request: ModelRequest[Any], **fields: object) -> ModelRequest[Any]:
+    """Return a request with other fields.
+
+    `override` warns of each field that it sets, and turns warnings off meanwhile: for all threads, and this is another
+    one than that of the agent.
+    """
+    changed = copy(request)
+    changed.__dict__.update(fields)
+    return changed
+
+
 def _plain_unless_traced(hook: AsyncHook) -> AsyncHook:
     """Return an async hook as a plain function that returns its coroutine, unless LangSmith traces.
 
@@ -391,6 +406,8 @@ def _plain_unless_traced(hook: AsyncHook) -> AsyncHook:
     def plain(request: object, handler: Callable[[Any], Awaitable[Any]]) -> Coroutine[Any, Any, Any]:
         return hook(request, handler)
 
+    # The wrapper asks for the signature in every call.
+    setattr(plain, "__signature__", inspect.signature(plain))  # noqa: B010 - a function does not declare it
     return hook if tracing_is_enabled() else plain
 
 
