@@ -4,6 +4,8 @@ import asyncio
 import copy
 import json
 import pickle
+import threading
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import date
 from itertools import pairwise
@@ -363,6 +365,23 @@ def test_an_async_agent_that_is_not_traced_visits_no_more_threads_than_without_t
     asyncio.run(run_with_a_tool([middleware]))
 
     assert len(visits) == 2 * without
+
+
+def test_requests_are_changed_without_the_warning_filters_which_all_threads_share(
+    middleware: HoldfastMiddleware, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    enter = warnings.catch_warnings.__enter__
+
+    def noted(catching: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return enter(catching)
+
+    monkeypatch.setattr(warnings.catch_warnings, "__enter__", noted)
+
+    asyncio.run(run_with_a_tool([middleware]))
+
+    assert set(threads) == {"MainThread"}
 
 
 def test_a_traced_agent_shows_the_model_and_the_tool_inside_the_spans_of_the_middleware() -> None:
