@@ -45,25 +45,24 @@ class GeminiContents:
     def contents(self, messages: Sequence[types.Content]) -> list[Any]:
         """Return what `encode` reads of the contents: the role and the size of each, and the fields of its parts."""
         found: list[Any] = []
-        add = found.append
         for message in messages:
             fields = message.__dict__
             parts = fields["parts"] or ()
-            add(fields["role"])
-            add(len(parts))
+            found.append(fields["role"])
+            found.append(len(parts))
             for part in parts:
                 fields = part.__dict__
                 if (said := fields["text"]) is not None:
-                    add(said)
+                    found.append(said)
                 elif (call := fields["function_call"]) is not None and not call.__dict__["partial_args"]:
-                    add(call.__dict__)
+                    found.append(call.__dict__)
                 elif (result := fields["function_response"]) is not None and not result.__dict__["parts"]:
-                    add(result.__dict__)
+                    found.append(result.__dict__)
                 else:
-                    add(_fields(fields))
+                    found.append(_fields(fields))
                     continue
-                add(fields["thought"])
-                add(fields["thought_signature"])
+                found.append(fields["thought"])
+                found.append(fields["thought_signature"])
         return found
 
     def encode(self, message: types.Content) -> Mapping[str, Any]:

@@ -56,16 +56,15 @@ OVERFLOW_BODY = {"error": {"code": "context_length_exceeded", "message": "contex
 AsyncHook = Callable[[Any, Callable[[Any], Awaitable[Any]]], Coroutine[Any, Any, Any]]
 
 
-class _Roles(dict[type[BaseMessage], str]):
-    """The role of each class of messages; a message and the chunk it was streamed as have the same."""
-
-    def __missing__(self, kind: type[BaseMessage]) -> str:
-        roles = {ToolMessage: "tool", SystemMessage: "system", AIMessage: "assistant"}
-        role = self[kind] = next((role for base, role in roles.items() if issubclass(kind, base)), "user")
-        return role
+_ROLES: dict[type[BaseMessage], str] = {}
+"""The role of each class of messages that was seen."""
 
 
-_ROLES = _Roles()
+def _role(kind: type[BaseMessage]) -> str:
+    """Return the role of a class of messages; a message and the chunk it was streamed as have the same."""
+    roles = {ToolMessage: "tool", SystemMessage: "system", AIMessage: "assistant"}
+    role = _ROLES[kind] = next((role for base, role in roles.items() if issubclass(kind, base)), "user")
+    return role
 
 
 class LangChainMessages:
@@ -76,21 +75,26 @@ class LangChainMessages:
     def contents(self, messages: Sequence[BaseMessage]) -> list[Any]:
         """Return what `encode` reads of the messages."""
         found: list[Any] = []
-        add, roles = found.append, _ROLES
+        roles = _ROLES  # a plain dict and `found.append`, for which Python 3.11 has instructions of their own
         for message in messages:
-            role, fields = roles[type(message)], message.__dict__
-            add(role)
-            add(fields["content"])
+            try:
+                role = roles[type(message)]
+            except KeyError:
+                role = _role(type(message))
+            fields = message.__dict__
+            found.append(role)
+            found.append(fields["content"])
             if role == "assistant":
-                add(fields["tool_calls"] or None)
-                add(fields["invalid_tool_calls"] or None)
+                found.append(fields["tool_calls"] or None)
+                found.append(fields["invalid_tool_calls"] or None)
             elif role == "tool":
-                add(fields["tool_call_id"])
+                found.append(fields["tool_call_id"])
         return found
 
     def encode(self, message: BaseMessage) -> Mapping[str, Any]:
         """Return a message as JSON."""
-        role, content = _ROLES[type(message)], _content_json(message.content)
+        kind, content = type(message), _content_json(message.content)
+        role = _ROLES.get(kind) or _role(kind)
         if isinstance(message, ToolMessage):
             return {"role": role, "tool_call_id": message.tool_call_id, "content": content}
         if not isinstance(message, AIMessage):
