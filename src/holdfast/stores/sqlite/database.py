@@ -43,9 +43,9 @@ from holdfast.stores.sqlite.schema import (
     POSITION_MASK,
     READ_ONLY_FOLDER,
     SQLITE_AFTER_QUALIFIER,
+    Transaction,
     migrate_sqlite,
     require_own_database,
-    transaction,
 )
 from holdfast.stores.sqlite.search import FullTextIndex
 
@@ -57,6 +57,8 @@ PRAGMAS = (
     "PRAGMA foreign_keys = ON",
     "PRAGMA secure_delete = ON",
 )
+FIND_SESSION = "SELECT id, length FROM sessions WHERE name_id = ?"
+UPDATE_SESSION = "UPDATE sessions SET length = ?, updated_ms = max(updated_ms, ?) WHERE id = ?"
 FIND_SESSIONS = """
     SELECT json_group_array(json_array(names.key, sessions.id, sessions.length))
     FROM json_each(?) AS names JOIN sessions ON name_id = names.value
@@ -155,7 +157,7 @@ class SqliteDatabase:
 
     def _index_pending(self) -> None:
         if self._index.has_pending():
-            with transaction(self._connection):
+            with Transaction(self._connection):
                 self._index.index_pending()
 
     def _index_pending_if_free(self) -> None:
@@ -176,7 +178,7 @@ class SqliteDatabase:
     def append(self, item: Append) -> int:
         """Write one append in a transaction of its own, and return the new length of its log."""
         lines = item.lines()
-        with transaction(self._connection):
+        with Transaction(self._connection):
             number = self._extend_session(item.session, item.after, len(lines), item.times)
             self._insert(number, lines, after=item.after, times=item.times, index=item.index, blobs=item.blobs)
         self._index_later()
@@ -190,7 +192,7 @@ class SqliteDatabase:
         statements this thread may wait for the interpreter, which a busy event loop holds for milliseconds.
         """
         packed = [item.lines() for item in batch]
-        with transaction(self._connection) as write:
+        with Transaction(self._connection) as write:
             numbers = self._numbers_of_current(batch)
             written = [number is not None for number in numbers]
             rows, datas, texts = list[tuple[int, int, int, int]](), list[bytes](), list[tuple[int, str]]()
@@ -253,7 +255,7 @@ class SqliteDatabase:
         check_session_id(session)
         last = pack_record(tombstone)
         changed = [(position, pack_record(record)) for position, record in records.items()]
-        with transaction(self._connection) as write:
+        with Transaction(self._connection) as write:
             times = AppendTimes.of(time_ms, 1)
             number = self._extend_session(session, after, 1, times)
             self._index.index_pending()
@@ -273,7 +275,7 @@ class SqliteDatabase:
 
     def purge(self) -> tuple[str, ...]:
         # `secure_delete` overwrites deleted rows in the file itself.
-        with transaction(self._connection):
+        with Transaction(self._connection):
             self._index.optimize()
         is_busy = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         remaining = (
@@ -290,14 +292,15 @@ class SqliteDatabase:
     def _extend_session(self, session: str, after: int, added: int, times: AppendTimes) -> int:
         """Add to the length of a session, creating it if it does not exist, and return its number."""
         write = self._connection.execute
-        update = "UPDATE sessions SET length = ?, updated_ms = max(updated_ms, ?) WHERE name_id = ? AND length = ?"
-        if row := write(f"{update} RETURNING id", (after + added, times.latest, session, after)).fetchone():
-            return row[0]
-        row = write("SELECT length FROM sessions WHERE name_id = ?", (session,)).fetchone()
-        if row is not None or after:
-            raise SequenceConflictError(session, expected=after, actual=row[0] if row else 0)
-        insert = "INSERT INTO sessions (name_id, length, created_ms, updated_ms) VALUES (?, ?, ?, ?) RETURNING id"
-        return write(insert, (session, added, times.first, times.latest)).fetchone()[0]
+        number, length = write(FIND_SESSION, (session,)).fetchone() or (None, 0)
+        if length != after:
+            raise SequenceConflictError(session, expected=after, actual=length)
+        if number is None:
+            insert = "INSERT INTO sessions (name_id, length, created_ms, updated_ms) VALUES (?, ?, ?, ?) RETURNING id"
+            return write(insert, (session, added, times.first, times.latest)).fetchone()[0]
+        # Not found by its name once more: with `RETURNING`, both in one statement take longer than two.
+        write(UPDATE_SESSION, (after + added, times.latest, number))
+        return number
 
     def _insert(
         self,
@@ -401,7 +404,7 @@ class SqliteDatabase:
 
     def delete(self, session: str) -> bool:
         check_session_id(session)
-        with transaction(self._connection) as write:
+        with Transaction(self._connection) as write:
             number = self._session_number(session)
             if not number:
                 return False

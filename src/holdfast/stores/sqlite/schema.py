@@ -4,8 +4,7 @@ Migrations go forward only. The first process that opens an older file runs each
 """
 
 import sqlite3
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 
 from holdfast.errors import DamagedStoreError, StoreError, StoreUnavailableError
 
@@ -99,24 +98,30 @@ def migrate_sqlite(connection: sqlite3.Connection, name: str) -> None:
         return
     if _version(connection) > len(SQLITE_MIGRATIONS):
         raise StoreUnavailableError(name, "it was written by a newer Holdfast; update Holdfast")
-    with transaction(connection) as write:
+    with Transaction(connection) as write:
         for statements in SQLITE_MIGRATIONS[_version(connection) :]:
             for statement in statements:
                 write(statement)
         write(f"PRAGMA user_version = {len(SQLITE_MIGRATIONS)}")
 
 
-@contextmanager
-def transaction(connection: sqlite3.Connection) -> Generator[Callable[..., sqlite3.Cursor]]:
-    """Take the write lock at once, so that two writers wait for each other instead of failing."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield connection.execute
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
+class Transaction:
+    """Takes the write lock at once, so that two writers wait for each other instead of failing."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> Callable[..., sqlite3.Cursor]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        return self._connection.execute
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        try:
+            if error is None:
+                self._connection.execute("COMMIT")
+        finally:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
 
 
 def _version(connection: sqlite3.Connection) -> int:
