@@ -54,6 +54,37 @@ def test_a_chat_stream_says_the_same_as_its_events_one_by_one(
     assert read_answer("openai-chat", answer_events("openai-chat", raw)) == read_answer("openai-chat", events)
 
 
+@given(
+    texts=st.lists(st.one_of(TEXTS, st.sampled_from(['"', "\\", '","', "\n\ndata: ", '"content": "'])), max_size=8),
+    beside=st.sampled_from([{}, {"content": "x"}, {"usage": None}, {"error": None}]),
+    is_ascii=st.booleans(),
+)
+def test_events_that_differ_only_in_their_text_say_it_all(
+    texts: list[str], beside: dict[str, Any], *, is_ascii: bool
+) -> None:
+    first: dict[str, Any] = {"choices": [{"index": 0, "delta": {"role": "assistant"}, "finish_reason": None}]}
+    last: dict[str, Any] = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    events = [
+        first,
+        *(beside | _text_event(text) for text in texts),
+        last,
+        {"choices": [], "usage": {"total_tokens": 5}},
+    ]
+    lines = [b"data: " + json.dumps(event, ensure_ascii=is_ascii).encode() + b"\n\n" for event in events]
+
+    read = read_answer("openai-chat", answer_events("openai-chat", b"".join(lines) + b"data: [DONE]\n\n"))
+
+    assert read == read_answer("openai-chat", events)
+
+
+def test_an_event_that_is_no_json_is_left_out_of_a_run_of_text() -> None:
+    texts = [json.dumps(_text_event(text)).encode() for text in ("a", "b", "c", "d", "e")]
+    texts[2] = texts[2].replace(b'"c"', b'"c","d"')
+    raw = b"".join(b"data: %s\n\n" % text for text in texts) + b"data: [DONE]\n\n"
+
+    assert read_answer("openai-chat", answer_events("openai-chat", raw)).messages[0]["content"] == "abde"
+
+
 def test_a_run_of_text_is_one_event() -> None:
     def event(delta: dict[str, Any], reason: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": reason}

@@ -168,7 +168,8 @@ class LastEventFinder:
         if found is None:
             return None
         last = 0
-        for end in EVENT_ENDS:  # none begins inside of another, so each is looked for after the one before
+        # None begins inside of another, so each is looked for after the one before.
+        for end in EVENT_ENDS if window.find(b"\r") >= 0 else EVENT_ENDS[:1]:
             if (place := window.rfind(end, last, found.start())) >= 0:
                 last = place + len(end)
         return max(0, last - len(window) + len(chunk))

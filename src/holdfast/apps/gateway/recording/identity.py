@@ -387,6 +387,8 @@ class Chain:
     def shared_length(self, other: "Chain") -> int:
         """Return how many first messages two chains share."""
         low, high = 0, min(len(self.links), len(other.links))
+        if high and self.links[high - 1] == other.links[high - 1]:  # as in nearly every list
+            return high
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if self.links[middle - 1] == other.links[middle - 1] else (low, middle - 1)
