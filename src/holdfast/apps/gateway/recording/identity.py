@@ -348,12 +348,11 @@ def _is_result(block: JsonMapping) -> bool:
 
 @dataclass(slots=True)
 class Chain:
-    """The messages of a client's list as fingerprints, without leading system messages."""
+    """The messages of a client's list as links of a chain, without leading system messages."""
 
     start: bytes
-    fingerprints: list[bytes] = field(default_factory=list[bytes])
     links: list[bytes] = field(default_factory=list[bytes])
-    """The link after each message."""
+    """The link after each message, which stands for it and all before it."""
     from_model: list[bool] = field(default_factory=list[bool])
 
     @property
@@ -364,12 +363,11 @@ class Chain:
     def add(self, fingerprint: bytes, *, from_model: bool) -> None:
         """Append a message."""
         self.links.append(_digest(self.tip, fingerprint))
-        self.fingerprints.append(fingerprint)
         self.from_model.append(from_model)
 
     def first(self, length: int) -> "Chain":
         """Return the chain of the first messages, as a new value."""
-        return Chain(self.start, self.fingerprints[:length], self.links[:length], self.from_model[:length])
+        return Chain(self.start, self.links[:length], self.from_model[:length])
 
     def answers(self) -> list[int]:
         """Return how many messages there are up to the end of each answer, the last answer first."""
