@@ -17,6 +17,7 @@ from holdfast.apps.gateway.recording.governing import requested_governing
 from holdfast.apps.gateway.recording.recorder import Recorder
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
+from holdfast.core.ledger.ledger import Ledger
 from holdfast.errors import ConcurrentWriteError, RecordingError, StoreUnavailableError
 from holdfast.session.conversation import Conversation
 from holdfast.session.maintenance.scrub import TOMBSTONE, scrub
@@ -95,6 +96,33 @@ async def test_the_new_messages_are_stored_before_the_answer_comes(recorder: Rec
 
     assert (exchange.session_id, await messages(recorder, "s")) == ("s", ["hi"])
     assert exchange.headers["x-holdfast-session"] == "s"
+
+
+async def test_no_client_waits_until_the_messages_for_the_next_compaction_are_read(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, ledger = list[int](), History.ledger
+
+    def noted(history: History, scope: str, stop: int) -> Ledger:
+        read.append(stop)
+        return ledger(history, scope, stop)
+
+    recorder, said = Recorder(store, budget=4_000), list[str]()
+    monkeypatch.setattr(History, "ledger", noted)
+    while_waiting, afterwards = list[int](), list[int]()
+    for turn in range(5):
+        said.append(f"prompt {turn} " + "word " * 500)
+        await answered(recorder, chat(*said, name="s"), f"Answer {turn}.")
+        said.append(f"Answer {turn}.")
+        while_waiting.append(len(read))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        afterwards.append(len(read))
+
+    assert while_waiting == [0, *afterwards[:-1]]
+    assert read == sorted(set(read)) != []
+    assert await kinds(recorder, "s") == []
+    await recorder.close()
 
 
 async def test_a_list_that_goes_on_is_appended_and_its_bill_recorded(recorder: Recorder) -> None:

@@ -4,7 +4,8 @@ A conversation is bound to one scope of the log. The `Session` is the main agent
 own. All conversations of a session share one `SessionEngine`.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import replace
@@ -133,6 +134,8 @@ class Conversation:
         """The name of this conversation in the log."""
         self.shares_messages = False
         """Whether messages come and go as they are, without copies, for callers that edit none, such as adapters."""
+        self.reads_ahead = True
+        """Whether `record` reads some messages for the next compaction; else `read_ahead` is to be called later."""
         self._agent = agent
 
     def sharing_messages(self) -> Self:
@@ -220,9 +223,22 @@ class Conversation:
             if "assistant" in [message.role for message in decoded]:
                 self._engine.overflow_retry.reset(scope)
             places = await self._log.append_messages(events, decoded)
-            if self._builder.is_half_full(scope):
+            if self.reads_ahead and self._builder.is_half_full(scope):
                 await self._builder.extend_ledger(scope)
             return places
+
+    def read_ahead(self) -> Coroutine[object, object, None] | None:
+        """Return what reads some messages for the next compaction, as `record` does by itself; None if none comes near.
+
+        It is for callers that let nobody wait for it.
+        """
+        return self._read_ahead() if self._builder.is_half_full(self.scope) else None
+
+    async def _read_ahead(self) -> None:
+        for _ in ("what a prompt adds", "what an answer adds"):
+            async with self._log.lock:
+                await self._builder.extend_ledger(self.scope)
+            await asyncio.sleep(0)
 
     def one_write(self) -> AbstractAsyncContextManager[None]:
         """Write the messages that are recorded inside together with the request that is prepared after them.

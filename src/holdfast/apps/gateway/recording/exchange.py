@@ -94,6 +94,10 @@ class AnswerSink(Protocol):
         """Record an answer; None if there is none."""
         ...
 
+    def read_ahead(self) -> None:
+        """Begin to read for the next compaction, if one comes near; the answer is stored, and nobody waits for this."""
+        ...
+
     async def answer_recall(self, exchange: "Exchange", answer: Answer, duration_ms: int) -> bytes | None:
         """Answer the model's calls of `recall`, and return the request for the rest; None if the answer is over."""
         ...
@@ -193,6 +197,7 @@ class Exchange:
             await sessions.run_to_completion(self._store(sink, sessions, is_answer=is_answer))
         except (HoldfastError, ValueError) as error:
             raise RecordingError(str(error)) from error
+        sink.read_ahead()
 
     async def _read_answer(self) -> Answer:
         raw, wire = b"".join(self._chunks), self._wire

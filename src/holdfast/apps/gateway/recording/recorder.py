@@ -610,6 +610,10 @@ class _LaneSink:
         else:
             await self.recorder.record_answer(self, answer, duration_ms)
 
+    def read_ahead(self) -> None:
+        if reading := self.lane.conversation.read_ahead():
+            self.recorder.sessions.start(reading)
+
     async def answer_recall(self, exchange: Exchange, answer: Answer, duration_ms: int) -> bytes | None:
         return await self.recorder.answer_recall(exchange, self, answer, duration_ms)
 
@@ -628,6 +632,9 @@ class _SideSink:
         del duration_ms
         if answer is not None:
             await self.recorder.record_side_call(self, answer)
+
+    def read_ahead(self) -> None:
+        """A side call adds nothing to the conversation."""
 
     async def answer_recall(self, exchange: Exchange, answer: Answer, duration_ms: int) -> bytes | None:
         del exchange, answer, duration_ms  # a side call has no recall tool
