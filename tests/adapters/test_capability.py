@@ -122,15 +122,6 @@ async def test_instructions_and_tools_count() -> None:
     assert governed.last_request.system == "word " * 999 + "word"
 
 
-async def test_the_schemas_of_tools_are_not_copied_for_each_request() -> None:
-    model = ScriptedAgentModel(looking)
-
-    await agent_with(Holdfast(budget=20_000), model).run("Where is it?")
-
-    first, second = (info.function_tools[0].parameters_json_schema for info in model.request_infos)
-    assert first is second
-
-
 async def test_old_output_is_offloaded_in_requests_and_whole_in_the_history() -> None:
     governed = Holdfast(budget=4_000)
     model = ScriptedAgentModel(looking)

@@ -40,25 +40,38 @@ async def test_ten_writers_neither_lose_nor_repeat_a_message(new_database: Calla
         assert own == [str(message_record(f"{number}-{turn}")) for turn in range(10)]
 
 
-async def test_only_the_first_connection_looks_for_the_tables(
+async def test_only_the_first_connection_looks_for_the_indexes(
     new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked, look = list[str](), postgres_pool._schema_version
+    looked, look = list[list[str]](), postgres_pool.missing_indexes
 
-    async def noted(connection: Any) -> int:
-        looked.append("for tables")
-        return await look(connection)
+    async def noted(connection: Any) -> list[str]:
+        looked.append(await look(connection))
+        return looked[-1]
 
+    monkeypatch.setattr(postgres_pool, "missing_indexes", noted)
     store = PostgresStore(new_database())
     await store.length("a")
-    monkeypatch.setattr(postgres_pool, "_schema_version", noted)
 
     await asyncio.gather(*(store.length("a") for _ in range(4)))
-    by_others = list(looked)
-    await store.close()
-    await store.length("a")
 
-    assert (by_others, looked) == ([], ["for tables"])
+    assert looked == [[]]
+    await store.close()
+
+
+async def test_a_database_that_was_made_anew_gets_its_tables(own_server: Any) -> None:
+    store = PostgresStore(own_server.url)
+    await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
+    with psycopg.connect(own_server.url, autocommit=True) as owner:
+        owner.execute("DROP SCHEMA holdfast CASCADE")
+        owner.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'holdfast'"
+        )
+
+    assert await store.append("s", [message_record("b")], after=0, time_ms=NOW_MS) == 1
+    with psycopg.connect(own_server.url) as owner:
+        indexes = {name for (name,) in owner.execute("SELECT indexname FROM pg_indexes WHERE schemaname = 'holdfast'")}
+    assert indexes >= {*postgres_pool.POSTGRES_INDEXES}
     await store.close()
 
 

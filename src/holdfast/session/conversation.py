@@ -237,7 +237,8 @@ class Conversation:
     async def _read_ahead(self) -> None:
         for _ in ("what a prompt adds", "what an answer adds"):
             async with self._log.lock:
-                await self._builder.extend_ledger(self.scope)
+                if self._builder.is_half_full(self.scope):  # a delegation may have ended meanwhile
+                    await self._builder.extend_ledger(self.scope)
             await asyncio.sleep(0)
 
     def one_write(self) -> AbstractAsyncContextManager[None]:

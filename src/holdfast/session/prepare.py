@@ -164,7 +164,7 @@ def _changed_options(history: History, options: RequestOptions) -> list[log.Even
 LEDGER_SHARE, LEDGER_TAIL_SHARE = 0.5, 0.1
 """From the first share of the window on, messages are read for the ledger, except the newest, which have the second."""
 MAX_LEDGER_CHARS = 8_000
-"""About so much is read for the ledger after each recorded message, in a few milliseconds."""
+"""About so much is read for the ledger at a time, with each recorded message or by `read_ahead`: a few milliseconds."""
 UNLIMITED_TOKENS = 10**9
 NO_BODY: tuple[tuple[BodyPiece, ...], str | None] = (), None
 MAX_SUMMARY_WAITS = 2

@@ -196,6 +196,7 @@ class Session(DelegatingConversation):
         await self._compactor.close()
         async with self._log.lock:
             await self._log.close()
+        self._compactor.release()
         await self._release_store()
 
     async def _release_store(self) -> None:

@@ -126,8 +126,8 @@ class PostgresPool:
         """Builds indexes that an older version of Holdfast did not make; only `close` waits for it."""
         self._closings = 0
         """How often the pool was closed: a connection that was in use at that time is not used again."""
-        self._has_tables = False
-        """Whether a connection has found the tables, or made them, since the pool was closed last."""
+        self._has_indexes = False
+        """Whether a connection has found all indexes. Tables that are made anew are made with them."""
 
     async def run(self, action: Callable[[Cursor], Awaitable[T]]) -> T:
         """Return the result of an action of one statement; translate the driver's errors.
@@ -191,12 +191,13 @@ class PostgresPool:
         connection = await _Connection.connect(make_conninfo(self._url, **others), autocommit=True)
         try:
             await _strengthen_settings(connection)
-            if not self._has_tables:
-                await _create_tables(connection)
-                if self._builds_indexes and self._indexing is None and (missing := await missing_indexes(connection)):
+            await _create_tables(connection)
+            if self._builds_indexes and self._indexing is None and not self._has_indexes:
+                if missing := await missing_indexes(connection):
                     self._indexing = asyncio.create_task(_build_indexes(make_conninfo(self._url, **others), missing))
                     self._indexing.add_done_callback(lambda done: done.cancelled() or done.exception())
-                self._has_tables = True
+                else:
+                    self._has_indexes = True
         except BaseException:
             await connection.close()
             raise
@@ -205,7 +206,6 @@ class PostgresPool:
     async def close(self) -> None:
         """Close all connections, those in use when they are returned; the next call connects again."""
         self._closings += 1
-        self._has_tables = False
         indexing, self._indexing = self._indexing, None
         if indexing:
             # A build that is interrupted begins anew with the next program, so a short one may end.
@@ -218,7 +218,6 @@ class PostgresPool:
     def discard(self) -> None:
         """Close all idle connections, without the event loop that opened them."""
         self._closings += 1
-        self._has_tables = False
         while self._idle:
             connection = self._idle.pop()
             connection.pgconn.finish()

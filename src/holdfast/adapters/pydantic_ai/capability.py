@@ -295,11 +295,6 @@ class GovernedRun(AbstractCapability[Any]):
 
     # Its requests.
 
-    @property
-    def _has_prepare_model_request(self) -> bool:
-        """False: else pydantic-ai copies the schemas of all tools for each request, as a hook might edit them."""
-        return False
-
     async def prepare_model_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:

@@ -449,7 +449,11 @@ class Compactor:
             if isinstance(summarizer, Closable):
                 await summarizer.close()
         self._opened_summarizers.clear()
-        self.last_error = None  # its traceback refers to the session, which would wait for the garbage collector
+
+    def release(self) -> None:
+        """Drop what refers to a session that is closed: else it would wait for the garbage collector."""
+        self.last_error = None
+        self.observers.release()
 
     async def _record_given_up(self, started: log.CompactionStarted, why: str) -> None:
         await self.observers.record_completed(compaction_abandoned_event(started, why, is_cancelled=True))

@@ -153,8 +153,10 @@ class ObserverRunner:
                 self._memory_task.cancel()
                 await asyncio.wait({self._memory_task})
             await self._update_memory(self._memory_writer)
-            # They refer to the session, which would else wait for the garbage collector.
-            self._memory_writer = self._memory_task = None
+
+    def release(self) -> None:
+        """Drop what refers to the session."""
+        self._memory_writer = self._memory_task = None
 
     async def _update_memory(self, writer: "MemoryWriter") -> None:
         """Write the pending notes; a problem is reported once, and the next eviction retries."""

@@ -145,7 +145,7 @@ class Lane:
         self, conversation: Conversation, chain: Chain, agent: Agent | None = None, *, has_recall: bool = False
     ) -> None:
         self.conversation = conversation
-        conversation.reads_ahead = False  # the exchange does that when its client has the answer
+        conversation.reads_ahead = False  # that is done when an answer is stored, and nobody waits
         self.chain = chain
         self.has_recall = has_recall
         """Whether calls of `recall` are answered here, and hidden from the client."""
