@@ -1,5 +1,6 @@
 """A session that goes on for long holds what it shows and little more; the rest is in the store, a question away."""
 
+import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -219,3 +220,20 @@ async def test_a_closed_session_does_not_wait_for_the_garbage_collector(
     del session
 
     assert [one for one in histories() if one not in before] == []
+
+
+async def test_a_session_whose_close_was_cancelled_still_writes_its_memory(tmp_path: Path) -> None:
+    options = CompactionOptions(memory=DailyMemory(tmp_path))
+    async with Session.open("short", store=MemoryStore(), model="gpt-5", compaction=options) as session:
+        async with session._log.lock:
+            closing = asyncio.ensure_future(session.close())
+            for _ in range(20):  # until it waits for the lock
+                await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.wait([closing])
+        before = [*tmp_path.rglob("*.md")]
+
+        await worked(session)
+
+    assert closing.cancelled()
+    assert (before, [*tmp_path.rglob("*.md")] != []) == ([], True)

@@ -71,7 +71,9 @@ async def test_a_database_that_was_made_anew_gets_its_tables(own_server: Any) ->
     assert await store.append("s", [message_record("b")], after=0, time_ms=NOW_MS) == 1
     with psycopg.connect(own_server.url) as owner:
         indexes = {name for (name,) in owner.execute("SELECT indexname FROM pg_indexes WHERE schemaname = 'holdfast'")}
+        kept = owner.execute("SELECT reloptions FROM pg_class WHERE relname = 'words_by_body'").fetchone()
     assert indexes >= {*postgres_pool.POSTGRES_INDEXES}
+    assert kept == (["gin_pending_list_limit=256"],)
     await store.close()
 
 
